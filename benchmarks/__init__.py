@@ -1,0 +1,1 @@
+"""Measurements that claims about speed rest on. Compare figures of one run only: they say nothing across machines."""

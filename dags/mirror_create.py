@@ -1,0 +1,35 @@
+"""Record a new mirror, let it run, and sync it for the first time. Its data plane is DAG `mirror_replicate`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import DAG, Param
+from mirrorbook_airflow.operators import CreateMirror, StartMirror, SyncMirror
+
+PATTERNS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+
+with DAG(
+    "mirror_create",
+    description="Create a mirror between two clusters",
+    doc_md=__doc__,
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    tags=["mirrorbook"],
+    params={
+        "mirror": Param(
+            type="string", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description_md="Name of the new mirror"
+        ),
+        "source": Param(type="string", minLength=1, description_md="Connection (type `kafka_cluster`) of the source"),
+        "destination": Param(type="string", minLength=1, description_md="Connection of the destination"),
+        "topics": Param([".*"], **PATTERNS, description_md="Regular expressions of whole topic names, one a line"),
+        "exclude_topics": Param([], **PATTERNS, description_md="Topics to leave out; exclusion wins"),
+        "groups": Param([".*"], **PATTERNS, description_md="Consumer groups whose offsets are synced"),
+    },
+) as dag:
+    create = CreateMirror(task_id="create", mirror="{{ params.mirror }}")
+    start = StartMirror(task_id="start", mirror="{{ params.mirror }}")
+    create >> start >> SyncMirror(task_id="sync", mirror="{{ params.mirror }}")

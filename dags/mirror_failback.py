@@ -1,0 +1,33 @@
+"""Bring applications home after a failover, and protect them again.
+
+The first approval is for what the old source has and the new primary never had: it is saved, then given up. Everything
+is copied home while applications go on working. The second approval is for the switch itself, a planned failover of the
+reverse mirror. A rejected or failed run is red; clear the failed task, and the run goes on.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
+from mirrorbook_airflow.params import data_plane, mirror
+from mirrorbook_airflow.runbook import failback_phases
+
+with DAG(
+    "mirror_failback",
+    description="Fail a mirror back: align the old source, copy home, switch, protect again",
+    doc_md=__doc__,
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    tags=["mirrorbook", "runbook"],
+    params={"mirror": mirror("Name of the mirror that was failed over"), **data_plane()},
+) as dag:
+    phases = failback_phases(
+        "{{ params.mirror }}",
+        question="Fail back mirror {{ params.mirror }}?",
+        home="Bring applications of mirror {{ params.mirror }} home?",
+    )
+    # Teardowns don't count for the state of a run; this leaf is what makes a rejected or failed one red.
+    phases.last >> EmptyOperator(task_id="done")

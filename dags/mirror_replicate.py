@@ -1,0 +1,30 @@
+"""Keep a mirror's data plane running, and be red when it is not.
+
+A small supervisor outside of Airflow restarts the data plane; this DAG makes sure that the supervisor is there, and
+watches the heartbeat in the mirror's state. A run lasts until the mirror is stopped or paused (do that to the mirror,
+not to this DAG). Ten seconds without a sign of life make it red, and the next run takes over.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, TriggerRule
+from mirrorbook_airflow.operators import WatchAgain, WatchDataPlane
+from mirrorbook_airflow.params import data_plane, mirror
+
+with DAG(
+    "mirror_replicate",
+    description="Keep a mirror's data plane running, and watch it",
+    doc_md=__doc__,
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    tags=["mirrorbook"],
+    params={"mirror": mirror("Name of the mirror"), **data_plane()},
+) as dag:
+    watch = WatchDataPlane(task_id="watch", mirror="{{ params.mirror }}", retries=0)
+    again = WatchAgain(task_id="watch_again", mirror="{{ params.mirror }}", trigger_rule=TriggerRule.ONE_FAILED)
+    # A second leaf, because `watch_again` ends well: this one keeps the run of an incident red.
+    watch >> [again, EmptyOperator(task_id="done")]

@@ -1,0 +1,26 @@
+"""Keep topics, configurations, access rights and consumer group offsets of mirrors in step."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG, Param
+from mirrorbook_airflow.operators import ListMirrors, SyncMirror
+
+with DAG(
+    "mirror_sync",
+    description="Sync topics, configurations, access rights and group offsets",
+    doc_md=__doc__,
+    schedule=timedelta(seconds=30),
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    tags=["mirrorbook"],
+    params={
+        "mirrors": Param(
+            [], type="array", items={"type": "string"}, description_md="Mirrors to sync; none: all that are started"
+        )
+    },
+) as dag:
+    mirrors = ListMirrors(task_id="mirrors")
+    SyncMirror.partial(task_id="sync", map_index_template="{{ task.mirror }}").expand(mirror=mirrors.output)

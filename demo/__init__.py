@@ -1,0 +1,1 @@
+"""The demonstration: two live clusters, two applications, a failover and a failback, and a verdict."""

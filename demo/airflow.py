@@ -1,0 +1,272 @@
+"""An Airflow standalone of our own: started in a folder, used through its REST API, stopped without a trace.
+
+Tests of the DAGs use it as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import httpx
+import psutil
+
+from mirror_core.model.errors import MirrorError
+from mirror_core.sandbox.ports import choose_ports
+
+REPOSITORY: Final = Path(__file__).resolve().parent.parent
+START_TIMEOUT_S: Final = 180.0
+STOP_TIMEOUT_S: Final = 30.0
+ANSWER_PAUSE_S: Final = 2.5
+"""Airflow 3.3 fails a task that is answered while it is still being parked; a person is never that quick."""
+HEALTHY: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+
+T = TypeVar("T")
+
+
+class AirflowFailed(MirrorError):
+    """Airflow did not start, or a run did not go as it must."""
+
+
+class Airflow:
+    """An `airflow standalone` with its home in `folder`, on loopback only, and a client of its API.
+
+    `settings` are further settings as Airflow's environment variables name them (no secrets: the environment shows).
+    """
+
+    def __init__(self, folder: Path, *, dags: Path = REPOSITORY / "dags", settings: Mapping[str, str] | None = None):
+        self.folder = folder
+        self.log_path = folder / "standalone.log"
+        self._dags = dags
+        self._settings = dict(settings or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._client: httpx.Client | None = None
+        self.url = ""
+
+    def start(self) -> None:
+        """Start and return at once; `wait_healthy` waits."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        port, worker_logs, trigger_logs = choose_ports(3)
+        self.url = f"http://127.0.0.1:{port}"
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
+            **self.settings(port),
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_logs),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_logs),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+        with open(self.log_path, "wb") as log:
+            # A session of its own: Ctrl-C reaches the demo only, which then stops this in the right order.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "airflow", "standalone"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def settings(self, port: int) -> dict[str, str]:
+        """Environment of every Airflow process of this home."""
+        return {
+            "AIRFLOW_HOME": str(self.folder),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self._dags),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__PARALLELISM": "8",  # 32 idle workers are too many for one machine
+            "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(port),
+            "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",  # a runbook is a chain: each hop waits this long
+            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
+            **self._settings,
+        }
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that leads the session; None when it is not running."""
+        return None if self._process is None else self._process.pid
+
+    def wait_healthy(self) -> None:
+        """Wait until all components say that they are well, and sign in."""
+        self._until(self._is_healthy, START_TIMEOUT_S, "Airflow is healthy")
+        answer = httpx.post(f"{self.url}/auth/token", json={"username": "admin", "password": self.password()})
+        answer.raise_for_status()
+        headers = {"Authorization": f"Bearer {answer.json()['access_token']}"}
+        self._client = httpx.Client(base_url=f"{self.url}/api/v2", headers=headers, timeout=30)
+
+    def password(self, user: str = "admin") -> str:
+        """As Airflow made it up at its first start."""
+        path = self.folder / "simple_auth_manager_passwords.json.generated"
+        found: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+        return found[user]
+
+    def stop(self) -> None:
+        """Stop all of its processes: SIGINT to the parent, which ends its children, then whatever is left of them."""
+        if self._client is not None:
+            self._client.close()
+        if self._process is None:
+            return
+        session = session_of(self._process.pid)
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGINT)  # SIGTERM would leave all the children alone
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        end(session)
+        self._process = None
+
+    # -- the API ------------------------------------------------------------------------------------------------
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """One request to the REST API; its JSON answer. AirflowFailed with Airflow's own words when it refuses."""
+        assert self._client is not None, "wait_healthy() first"
+        answer = self._client.request(method, path, json=body)
+        if answer.is_error:
+            raise AirflowFailed(f"Airflow: {method} {path}: {answer.status_code}: {answer.text[:1000]}")
+        return answer.json() if answer.content else None
+
+    def add_connection(self, name: str, properties: Mapping[str, str], data: Mapping[str, str]) -> None:
+        """A connection of type `kafka_cluster` from librdkafka properties of the control and the data principal."""
+        extra = {
+            "security_protocol": properties["security.protocol"],
+            "sasl_mechanism": properties["sasl.mechanism"],
+            "data_username": data["sasl.username"],
+            "data_password": data["sasl.password"],
+        }
+        body = {
+            "connection_id": name,
+            "conn_type": "kafka_cluster",
+            "host": properties["bootstrap.servers"],
+            "login": properties["sasl.username"],
+            "password": properties["sasl.password"],
+            "extra": json.dumps(extra),
+        }
+        self.call("POST", "/connections", body)
+
+    def unpause(self, dag: str) -> None:
+        """Let a DAG run, as soon as Airflow has read its file."""
+        self._until(lambda: self._knows(dag), START_TIMEOUT_S, f"Airflow has read DAG {dag}")
+        self.call("PATCH", f"/dags/{dag}", {"is_paused": False})
+
+    def pause(self, dag: str) -> None:
+        self.call("PATCH", f"/dags/{dag}", {"is_paused": True})
+
+    def trigger(self, dag: str, conf: Mapping[str, object], note: str = "") -> str:
+        """Start a run as the form does; its id."""
+        body = {"logical_date": None, "conf": dict(conf), "note": note or None}
+        answer = self.call("POST", f"/dags/{dag}/dagRuns", body)
+        return str(answer["dag_run_id"])
+
+    def run_state(self, dag: str, run: str) -> str:
+        return str(self.call("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
+
+    def tasks(self, dag: str, run: str) -> dict[str, str]:
+        """State of each task by its id; `none` before it is scheduled. Mapped tasks show the last one listed."""
+        answer = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances?limit=100")
+        return {row["task_id"]: row["state"] or "none" for row in answer["task_instances"]}
+
+    def question(self, dag: str, run: str, task: str) -> tuple[str, str]:
+        """Subject and body (Markdown) of the approval that this task asks for."""
+        detail = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}/-1/hitlDetails")
+        return str(detail["subject"]), str(detail["body"])
+
+    def answer(self, dag: str, run: str, task: str, choice: str) -> None:
+        """Press `Approve` or `Reject`, no sooner than a person could."""
+        time.sleep(ANSWER_PAUSE_S)  # not a wait for a condition: see ANSWER_PAUSE_S
+        path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}/-1/hitlDetails"
+        self.call("PATCH", path, {"chosen_options": [choice], "params_input": {}})
+
+    def decide(self, dag: str, run: str, task: str, choice: str, timeout_s: float) -> str:
+        """Answer as often as the task asks, until it has ended; its final state.
+
+        A busy Airflow may lose an answer that came soon after the question, and then asks again.
+        """
+
+        def ended() -> str:
+            state = self.tasks(dag, run).get(task, "none")
+            if state == "awaiting_input":
+                self.answer(dag, run, task, choice)
+            return state if state in ("success", "failed", "upstream_failed") else ""
+
+        return self._until(ended, timeout_s, f"task {task} of {dag} is decided")
+
+    def log_of(self, dag: str, run: str, task: str) -> str:
+        """The log of the task's newest attempt, as lines of text."""
+        attempt = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}")["try_number"]
+        answer = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}/logs/{max(1, attempt)}")
+        return "\n".join(_line(entry) for entry in answer["content"])
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _knows(self, dag: str) -> bool:
+        try:
+            self.call("GET", f"/dags/{dag}")
+        except AirflowFailed:
+            errors = self.call("GET", "/importErrors")["import_errors"]
+            if errors:
+                raise AirflowFailed(f"Airflow cannot read the DAGs: {errors[0]['stack_trace'][-1500:]}") from None
+            return False
+        return True
+
+    def _is_healthy(self) -> bool:
+        try:
+            parts = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
+        except (httpx.HTTPError, ValueError):
+            return False
+        return all((parts.get(part) or {}).get("status") == "healthy" for part in HEALTHY)
+
+    def _until(self, condition: Callable[[], T], timeout_s: float, why: str) -> T:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            value = condition()
+            if value:
+                return value
+            if self._process is not None and self._process.poll() is not None:
+                raise AirflowFailed(f"Airflow has ended while waiting until {why}: see {self.log_path}")
+            if time.monotonic() > deadline:
+                raise AirflowFailed(f"not within {timeout_s:.0f} s: {why}: see {self.log_path}")
+            time.sleep(0.2)
+
+
+def _line(entry: object) -> str:
+    """A log entry, with what was raised: Airflow keeps that apart from the text."""
+    if not isinstance(entry, dict):
+        return str(entry)
+    raised = (f"{error.get('exc_type')}: {error.get('exc_value')}" for error in entry.get("error_detail") or ())
+    return " ".join([str(entry.get("event", "")), *raised])
+
+
+def session_of(leader: int) -> list[psutil.Process]:
+    """All processes of the session that this process leads, itself included."""
+    members = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) == leader:
+                members.append(process)
+    return members
+
+
+def end(processes: list[psutil.Process]) -> None:
+    """SIGTERM, then SIGKILL for those that stay."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, stubborn = psutil.wait_procs(processes, timeout=10)
+    for process in stubborn:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(stubborn, timeout=10)

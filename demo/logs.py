@@ -1,0 +1,117 @@
+"""What the applications write down, one line an event, and what the verdict reads: the clusters' logs and these."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+TOPIC: Final = "orders"
+PARTITIONS: Final = 3
+GROUP: Final = "orders-shop"
+APPLICATION: Final = "app"
+QUIET: Final[Mapping[str, Any]] = {"log_level": 0, "error_cb": lambda error: None}
+"""librdkafka's own lines on stderr would be noise: every failure reaches us through the calls."""
+READ_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One acknowledged or handled record, as an application saw it."""
+
+    number: int
+    partition: int
+    offset: int
+    cluster: str
+    ms: int
+    """Wall clock, milliseconds since the epoch."""
+    answered: bool = True
+    """False for a write that no answer told of: it was found by reading the log."""
+
+    def line(self) -> str:
+        fields = (self.number, self.partition, self.offset, self.cluster, self.ms, int(self.answered))
+        return "\t".join(map(str, fields)) + "\n"
+
+
+def read_events(path: Path) -> list[Event]:
+    """All complete lines; the application may be writing the last one."""
+    if not path.exists():
+        return []
+    events = []
+    for line in path.read_text(encoding="ascii").splitlines(keepends=True):
+        if line.endswith("\n"):
+            number, partition, offset, cluster, ms, answered = line.split("\t")
+            events.append(Event(int(number), int(partition), int(offset), cluster, int(ms), answered == "1\n"))
+    return events
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Entry:
+    """One record of a cluster's log."""
+
+    partition: int
+    offset: int
+    number: int
+    content: tuple[object, ...]
+    """Timestamp, key, value, headers: all that must be equal on both sides."""
+
+
+def value_of(number: int) -> bytes:
+    """An order, of a size that orders have."""
+    order = {"number": number, "customer": f"c{number % 997}", "items": [number % 13, number % 7], "note": "x" * 120}
+    return json.dumps(order, separators=(",", ":")).encode()
+
+
+def number_of(message: Message) -> int:
+    value = message.value()
+    return int(json.loads(value or b"{}")["number"])
+
+
+def read_log(properties: Mapping[str, str], starts: Mapping[int, int] | None = None) -> Iterator[Entry]:
+    """Records of the topic from these offsets (all partitions from the beginning, when None) to their ends of now."""
+    settings = {
+        **properties,
+        **QUIET,
+        "group.id": f"{GROUP}-auditor",  # demanded by librdkafka; commits nothing
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "fetch.wait.max.ms": 10,
+    }
+    wanted = starts if starts is not None else dict.fromkeys(range(PARTITIONS), OFFSET_BEGINNING)
+    consumer = Consumer(settings)
+    try:
+        consumer.assign([TopicPartition(TOPIC, partition, offset) for partition, offset in wanted.items()])
+        unfinished = set(wanted)
+        heard = time.monotonic()
+        while unfinished:
+            # Short waits: consume() waits for the whole number of messages, however many there are.
+            messages = consumer.consume(1000, 0.1)
+            if messages:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > READ_TIMEOUT_S:
+                raise TimeoutError(f"topic {TOPIC}: no answer for partitions {sorted(unfinished)}")
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    yield _entry(message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unfinished.discard(message.partition() or 0)
+                else:
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+
+
+def _entry(message: Message) -> Entry:
+    content = (message.timestamp(), message.key(), message.value(), tuple(message.headers() or ()))
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    return Entry(partition, offset, number_of(message), content)

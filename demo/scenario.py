@@ -1,0 +1,171 @@
+"""What the demo does on its stage: everything through Airflow, as a person would, with applications running."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from confluent_kafka import Consumer, TopicPartition
+
+from demo.airflow import AirflowFailed
+from demo.logs import PARTITIONS, QUIET, TOPIC, read_events, read_log
+from demo.stage import APPLICATIONS, Stage
+from demo.verdict import Verdict, judge
+from mirror_core.sandbox.credentials import ADMIN
+
+MIRROR: Final = "orders"
+LIVE: Final = 600
+"""Orders that must be acknowledged in each act before the next one: a few seconds of life."""
+POLL_S: Final = 0.2
+PATIENCE_S: Final = 300
+"""For a data plane's start: a busy laptop is no incident."""
+RUN_TIMEOUT_S: Final = 900.0
+WAIT_TIMEOUT_S: Final = 300.0
+FINAL: Final = ("success", "failed")
+TOLD: Final = (*FINAL, "up_for_retry", "awaiting_input")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """When this task of a runbook has succeeded, applications are told to move there."""
+
+    task: str
+    cluster: str
+
+
+class Scenario:
+    def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
+        self.stage = stage
+        self.say = say
+
+    def play(self) -> Verdict:
+        """All acts, and the verdict."""
+        self.stage.start_applications()
+        self._live("east")
+        self._create()
+        self._runbook("mirror_failover", {"mirror": MIRROR}, ["approve"], Switch("promote", "west"))
+        self._live("west")
+        self._runbook(
+            "mirror_failback", {"mirror": MIRROR}, ["approve", "home.approve"], Switch("home.promote", "east")
+        )
+        self._live("east")
+        return self._verdict()
+
+    def _create(self) -> None:
+        asked = {"mirror": MIRROR, "source": "east", "destination": "west", "topics": [TOPIC]}
+        self._runbook("mirror_create", asked)
+        self.stage.airflow.unpause("mirror_replicate")
+        self.stage.airflow.trigger("mirror_replicate", {"mirror": MIRROR, "patience_s": PATIENCE_S})
+        self.say("mirror_replicate: watching; the data plane starts")
+        self._until(lambda: self._lag() < LIVE, "the mirror has caught up")
+        self.say(f"the mirror is {self._lag()} orders behind, live")
+        self._runbook("mirror_sync", {"mirrors": [MIRROR]})
+
+    def _runbook(
+        self, dag: str, conf: Mapping[str, object], approvals: Sequence[str] = (), switch: Switch | None = None
+    ) -> None:
+        """Start it, approve what it asks, move the applications when it says so, and see it end well."""
+        airflow = self.stage.airflow
+        airflow.unpause(dag)
+        run = airflow.trigger(dag, conf, note="demo")
+        self.say(f"{dag}: started")
+        seen, answered = dict[str, str](), set[str]()
+        deadline = time.monotonic() + RUN_TIMEOUT_S
+        while True:
+            state, tasks = airflow.run_state(dag, run), airflow.tasks(dag, run)
+            for task in tasks:
+                if tasks[task] != seen.get(task) and tasks[task] in TOLD:
+                    self.say(f"{dag}: {task}: {tasks[task]}")
+            if switch and tasks.get(switch.task) == "success" and seen.get(switch.task) != "success":
+                self.stage.discovery.switch(switch.cluster)
+                self.say(f"applications are told to use {switch.cluster}")
+            seen = tasks
+            asked = {task for task in approvals if tasks.get(task) == "awaiting_input"}
+            for task in asked - answered:
+                self._approve(dag, run, task)
+            answered = asked  # one that is asked again later (see ApprovePlan) is answered again
+            if state in FINAL:
+                break
+            self._check_applications()
+            if time.monotonic() > deadline:
+                raise AirflowFailed(f"{dag} run {run} has not ended within {RUN_TIMEOUT_S:.0f} s: {tasks}")
+            time.sleep(POLL_S)
+        if state != "success":
+            raise AirflowFailed(f"{dag} run {run} is red: {self._reasons(dag, run, seen)}")
+
+    def _approve(self, dag: str, run: str, task: str) -> None:
+        subject, _ = self.stage.airflow.question(dag, run, task)
+        self.stage.airflow.answer(dag, run, task, "Approve")
+        self.say(f"approved: {subject}")
+
+    def _reasons(self, dag: str, run: str, tasks: Mapping[str, str]) -> str:
+        failed = [task for task, state in tasks.items() if state == "failed"]
+        logs = (f"task {task}:\n{self.stage.airflow.log_of(dag, run, task)[-3000:]}" for task in failed)
+        return "\n".join(logs) or f"no task failed: {tasks}"
+
+    # -- the applications ---------------------------------------------------------------------------------------
+
+    def _live(self, cluster: str) -> None:
+        """A few seconds of ordinary work on this cluster: orders acknowledged, and handled."""
+        acked = self._acknowledged(cluster)
+        self._until(lambda: self._acknowledged(cluster) >= acked + LIVE, f"{LIVE} orders are acknowledged on {cluster}")
+        last = max(event.number for event in read_events(self.stage.applications / "acknowledged.tsv"))
+        self._until(lambda: last in self._handled(), "the consumer group handles what was acknowledged")
+        self.say(f"applications work on {cluster}: {len(self._handled())} orders handled so far")
+
+    def _acknowledged(self, cluster: str) -> int:
+        return sum(event.cluster == cluster for event in read_events(self.stage.applications / "acknowledged.tsv"))
+
+    def _handled(self) -> set[int]:
+        return {event.number for event in read_events(self.stage.applications / "handled.tsv")}
+
+    def _check_applications(self) -> None:
+        for name in APPLICATIONS:
+            if not self.stage.application_is_well(name):
+                raise AirflowFailed(f"the demo's {name} has ended: see {self.stage.applications / name}.log")
+
+    # -- the clusters -------------------------------------------------------------------------------------------
+
+    def _ends(self, cluster: str) -> list[int]:
+        """Log ends of the orders' partitions; nothing while the topic is not there."""
+        properties = self.stage.sandbox.cluster(cluster).client_config(ADMIN)
+        consumer = Consumer({**properties, **QUIET, "group.id": "demo-ends"})
+        try:
+            if TOPIC not in consumer.list_topics(timeout=10).topics:
+                return []
+            partitions = (TopicPartition(TOPIC, partition) for partition in range(PARTITIONS))
+            return [consumer.get_watermark_offsets(partition, timeout=10)[1] for partition in partitions]
+        finally:
+            consumer.close()
+
+    def _lag(self) -> int:
+        """Orders that west does not have yet."""
+        west = self._ends("west")
+        return sum(self._ends("east")) - sum(west)
+
+    def _verdict(self) -> Verdict:
+        if code := self.stage.stop_application("producer"):
+            raise AirflowFailed(f"the producer could not learn what became of its last orders (exit code {code})")
+        acknowledged = read_events(self.stage.applications / "acknowledged.tsv")
+        wanted = {event.number for event in acknowledged}
+        self._until(lambda: wanted <= self._handled(), "the consumer group has handled every order", fatal=False)
+        self.stage.stop_application("consumer")
+        self._until(lambda: self._ends("west") == self._ends("east"), "west has what east has", fatal=False)
+        east, west = (read_log(self.stage.sandbox.cluster(name).client_config(ADMIN)) for name in ("east", "west"))
+        handled = read_events(self.stage.applications / "handled.tsv")
+        return judge(east=east, west=west, acknowledged=acknowledged, handled=handled)
+
+    def _until(self, condition: Callable[[], T], why: str, *, fatal: bool = True) -> None:
+        """Wait. What is not fatal is left for the verdict to find."""
+        deadline = time.monotonic() + WAIT_TIMEOUT_S
+        while not condition():
+            if time.monotonic() > deadline:
+                if fatal:
+                    raise AirflowFailed(f"not within {WAIT_TIMEOUT_S:.0f} s: {why}")
+                self.say(f"not within {WAIT_TIMEOUT_S:.0f} s: {why}")
+                return
+            time.sleep(POLL_S)

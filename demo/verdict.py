@@ -1,0 +1,110 @@
+"""The verdict: from both clusters' logs, the producer's acknowledgements and what the consumer has handled. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from demo.logs import Entry, Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Counts of orders. A good demo has only zeroes from `lost` on, but for `read_again`."""
+
+    acknowledged: int
+    consumed: int
+    lost: int
+    """Acknowledged, and missing in either log."""
+    skipped: int
+    """Acknowledged, and never handled by the consumer group."""
+    duplicated: int
+    """Places in either log that hold an order which the same log has already held."""
+    out_of_order: int
+    """Places in either log that hold an order with a smaller number than one before it in the partition."""
+    shifted: int
+    """Places that differ between the logs, or from what the producer was told at its acknowledgement."""
+    read_again: int
+    """Orders that the group handled more than once: allowed (at least once), and counted."""
+    seconds_without_writes: tuple[tuple[str, str, float], ...]
+    """For each switch: from where, to where, seconds from the last write accepted there to the first one here."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 only when nothing was lost, doubled or moved; 4 when there was nothing to judge."""
+        if not self.acknowledged:
+            return 4
+        return int(any((self.lost, self.skipped, self.duplicated, self.out_of_order, self.shifted)))
+
+    def lines(self) -> list[str]:
+        """For people and for scripts: each number on a line of its own."""
+        gaps = [
+            f"seconds without accepted writes, {source} to {destination}: {seconds:.1f}"
+            for source, destination, seconds in self.seconds_without_writes
+        ]
+        return [
+            f"acknowledged: {self.acknowledged}",
+            f"consumed: {self.consumed}",
+            f"lost: {self.lost}",
+            f"skipped by the consumer group: {self.skipped}",
+            f"duplicated: {self.duplicated}",
+            f"out of order: {self.out_of_order}",
+            f"offsets equal: {'yes' if not self.shifted else f'no, {self.shifted} differ'}",
+            f"handled twice by the consumer group: {self.read_again}",
+            *gaps,
+        ]
+
+
+def judge(
+    *, east: Iterable[Entry], west: Iterable[Entry], acknowledged: Sequence[Event], handled: Sequence[Event]
+) -> Verdict:
+    """Compare everything with everything. The logs are whole, from their beginning to the same moment's end."""
+    logs = [sorted(east), sorted(west)]
+    places = [{(entry.partition, entry.offset): entry for entry in log} for log in logs]
+    written = [{entry.number for entry in log} for log in logs]
+    wanted = {event.number for event in acknowledged}
+    seen = [event.number for event in handled]
+    moved = {place for place in places[0].keys() | places[1].keys() if places[0].get(place) != places[1].get(place)}
+    for event in acknowledged:
+        place = (event.partition, event.offset)
+        if any((found := side.get(place)) is None or found.number != event.number for side in places):
+            moved.add(place)
+    return Verdict(
+        acknowledged=len(wanted),
+        consumed=len(set(seen)),
+        lost=len(wanted - (written[0] & written[1])),
+        skipped=len(wanted - set(seen)),
+        duplicated=len(_repeats(logs[0]) | _repeats(logs[1])),
+        out_of_order=len(_backward(logs[0]) | _backward(logs[1])),
+        shifted=len(moved),
+        read_again=len(seen) - len(set(seen)),
+        seconds_without_writes=tuple(_switches(acknowledged)),
+    )
+
+
+def _repeats(log: Sequence[Entry]) -> set[tuple[int, int]]:
+    seen: set[int] = set()
+    repeats = set()
+    for entry in log:
+        if entry.number in seen:
+            repeats.add((entry.partition, entry.offset))
+        seen.add(entry.number)
+    return repeats
+
+
+def _backward(log: Sequence[Entry]) -> set[tuple[int, int]]:
+    highest: dict[int, int] = {}
+    backward = set()
+    for entry in log:
+        if entry.number < highest.get(entry.partition, -1):
+            backward.add((entry.partition, entry.offset))
+        highest[entry.partition] = max(entry.number, highest.get(entry.partition, -1))
+    return backward
+
+
+def _switches(acknowledged: Sequence[Event]) -> Iterable[tuple[str, str, float]]:
+    answered = (event for event in acknowledged if event.answered)
+    for before, after in pairwise(sorted(answered, key=lambda event: event.ms)):
+        if before.cluster != after.cluster:
+            yield before.cluster, after.cluster, (after.ms - before.ms) / 1000

@@ -1,0 +1,1 @@
+"""Mirrorbook: disaster recovery for Apache Kafka by exact-offset mirrors."""

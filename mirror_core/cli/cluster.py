@@ -1,0 +1,61 @@
+"""`mirrorbook cluster`: parse, call, print."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from mirror_core.cli.common import ConfigOption, JsonOption, configuration, print_facts, print_json, print_table
+from mirror_core.engine.preflight import ClusterCheck, Right, Verdict
+from mirror_core.engine.preflight import check as check_cluster
+from mirror_core.model.errors import MissingPermission, RemoteFault
+
+cluster_app = typer.Typer(help="The clusters of mirrorbook.yaml.", no_args_is_help=True)
+
+
+@cluster_app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="The cluster.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a cluster answers, and which rights the mirror's principals lack, as kafka-acls.sh lines."""
+    found = check_cluster(configuration(config).cluster(name))
+    if as_json:
+        print_json({**asdict(found), "roles": found.roles})
+    else:
+        _print(found)
+    if found.problems:
+        raise RemoteFault(f"cluster {name}: " + "; ".join(found.problems))
+    if not found.roles:
+        raise MissingPermission(f"cluster {name}: rights are missing both for a source and for a destination")
+
+
+def _print(found: ClusterCheck) -> None:
+    print_facts(
+        {
+            "cluster": f"{found.cluster} ({found.cluster_id})",
+            "brokers": ", ".join(found.brokers),
+            "features": ", ".join(f"{name} {level}" for name, level in sorted(found.features.items())) or "none",
+            "authorizer": found.authorizer,
+            "has all rights as": " and ".join(found.roles) or "neither source nor destination",
+        }
+    )
+    print_table(
+        "Rights",
+        ["role", "principal", "user", "right", "verdict", "for", "detail"],
+        [[r.role, r.principal, r.user, _what(r), r.verdict, r.why, r.detail] for r in found.rights],
+    )
+    for line in found.advice:
+        typer.echo(f"advice: {line}")
+    commands = list(dict.fromkeys(r.command for r in found.rights if r.verdict in (Verdict.MISSING, Verdict.UNKNOWN)))
+    if commands:
+        typer.echo("To grant what is missing or could not be tested (narrow `*` to the mirror's topics if you like):")
+        for command in commands:
+            typer.echo(f"  {command}")
+
+
+def _what(right: Right) -> str:
+    return f"{right.operation} on {right.resource}"

@@ -1,0 +1,189 @@
+"""`mirrorbook mirror`: parse, call, print."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from mirror_core.cli.common import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    NameArgument,
+    YesOption,
+    agree,
+    configuration,
+    mirror,
+    print_facts,
+    print_json,
+    print_table,
+)
+from mirror_core.engine import mirrors
+from mirror_core.engine.describe import describe as describe_mirror
+from mirror_core.engine.link import states
+from mirror_core.kafka.state_topic import StateWriter, control_id
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.mirror import PartitionState
+from mirror_core.model.names import Partition
+
+mirror_app = typer.Typer(help="One-way links between two clusters.", no_args_is_help=True)
+
+TopicsOption = Annotated[list[str] | None, typer.Option("--topics", help="Regular expression of topic names; repeat.")]
+
+
+@mirror_app.command()
+def create(
+    name: NameArgument,
+    source: Annotated[str, typer.Option(help="Cluster to copy from.")],
+    destination: Annotated[str, typer.Option(help="Cluster to copy to.")],
+    topics: TopicsOption = None,
+    exclude_topics: Annotated[
+        list[str] | None, typer.Option("--exclude-topics", help="Exclusion wins; repeat.")
+    ] = None,
+    groups: Annotated[list[str] | None, typer.Option("--groups", help="Consumer groups to sync; repeat.")] = None,
+    config: ConfigOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """Check that a mirror is possible and record it; `start` lets it run."""
+    loaded = configuration(config)
+    wanted = {
+        "source": source,
+        "destination": destination,
+        "topics": topics or [],
+        "exclude_topics": exclude_topics or [],
+        "groups": groups or [".*"],
+    }
+    checked = mirrors.create(loaded, name, **wanted, dry_run=True)  # type: ignore[arg-type]
+    typer.echo(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
+    typer.echo(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
+    if dry_run:
+        return
+    agree("Create it?", yes)
+    mirrors.create(loaded, name, **wanted)  # type: ignore[arg-type]
+    typer.echo(f"created; `mirrorbook mirror start {name}` lets it run")
+
+
+@mirror_app.command()
+def start(name: NameArgument, config: ConfigOption = None) -> None:
+    """Let a mirror run; `replicate` copies."""
+    link, _ = mirror(config, name)
+    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
+        mirrors.start(link, writer)
+    typer.echo(f"mirror {name}: STARTED")
+
+
+@mirror_app.command()
+def pause(name: NameArgument, config: ConfigOption = None) -> None:
+    """Stop copying for now; the topics stay the mirror's."""
+    link, _ = mirror(config, name)
+    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
+        mirrors.pause(link, writer)
+    typer.echo(f"mirror {name}: PAUSED; the running data plane notices at its next epoch")
+
+
+@mirror_app.command()
+def resume(name: NameArgument, config: ConfigOption = None) -> None:
+    """Go on after a pause."""
+    link, _ = mirror(config, name)
+    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
+        mirrors.resume(link, writer)
+    typer.echo(f"mirror {name}: STARTED")
+
+
+@mirror_app.command()
+def stop(name: NameArgument, config: ConfigOption = None, yes: YesOption = False) -> None:
+    """End mirroring and record where (the LMO). For applications to move, use `failover` instead."""
+    link, _ = mirror(config, name)
+    agree(f"Stop mirror {name}? Only a failback starts it again.", yes)
+    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
+        ends = mirrors.stop(link, writer)
+    for partition, end in sorted(ends.items()):
+        typer.echo(f"{partition}: STOPPED, LMO {end}")
+
+
+@mirror_app.command()
+def recover(
+    name: NameArgument,
+    config: ConfigOption = None,
+    topics: Annotated[list[str] | None, typer.Option("--topics", help="Only these topics.")] = None,
+    yes: YesOption = False,
+) -> None:
+    """Try FAILED partitions again, after what was wrong has been mended."""
+    link, state = mirror(config, name)
+    failed: list[Partition] = []
+    for partition, status in sorted(state.partitions.get(link.mirror.name, {}).items()):
+        if status.state is PartitionState.FAILED and (not topics or partition.topic in topics):
+            typer.echo(f"{partition}: {status.reason}")
+            failed.append(partition)
+    if not failed:
+        typer.echo("no partition is FAILED")
+        return
+    agree(f"Try these {len(failed)} again?", yes)
+    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
+        tried = mirrors.recover(link, writer, failed)
+    typer.echo(f"{len(tried)} partitions will be looked at anew in the next epoch")
+
+
+@mirror_app.command()
+def delete(name: NameArgument, config: ConfigOption = None, yes: YesOption = False) -> None:
+    """Forget a stopped mirror; its topics stay as they are."""
+    link, _ = mirror(config, name)
+    agree(f"Delete mirror {name}?", yes)
+    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
+        mirrors.delete(link, writer)
+    typer.echo(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")
+
+
+@mirror_app.command("list")
+def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """All mirrors that the configured clusters know."""
+    rows, silent = [], []
+    for cluster, answer in states(configuration(config)):
+        if isinstance(answer, MirrorError):
+            silent.append({"cluster": cluster, "error": str(answer)})
+            continue
+        for found in answer.mirrors.values():
+            statuses = answer.partitions.get(found.name, {}).values()
+            failed = sum(s.state is PartitionState.FAILED for s in statuses)
+            rows.append(
+                {
+                    "name": found.name,
+                    "source": found.source,
+                    "destination": found.destination,
+                    "desired": found.desired,
+                    "partitions": len(statuses),
+                    "failed": failed,
+                }
+            )
+    rows.sort(key=lambda row: str(row["name"]))
+    if as_json:
+        print_json({"mirrors": rows, "silent": silent})
+        return
+    print_table(
+        "Mirrors", ["name", "source", "destination", "desired", "partitions", "failed"], [[*r.values()] for r in rows]
+    )
+    for row in silent:
+        typer.echo(f"unknown: {row['error']}")
+
+
+@mirror_app.command()
+def describe(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """One mirror: state, position and lag of each partition, who copies it."""
+    link, state = mirror(config, name)
+    seen = describe_mirror(link, state, int(time.time() * 1000))
+    if as_json:
+        print_json(seen)
+        return
+    print_facts(seen.facts)
+    print_table(
+        "Partitions",
+        ["partition", "state", "position", "source end", "lag", "LMO", "reason"],
+        [[r.partition, r.state, r.position, _known(r.source_end), _known(r.lag), r.lmo, r.reason] for r in seen.rows],
+    )
+
+
+def _known(value: int | None) -> object:
+    return "unknown" if value is None else value

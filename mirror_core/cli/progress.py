@@ -1,0 +1,80 @@
+"""Progress of a data plane: one living line on a terminal, a plain line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from mirror_core.engine.progress import Listener, Progress, Totals
+
+_TERMINAL_S: Final = 0.5
+_PLAIN_S: Final = 5.0
+
+
+@contextmanager
+def shown(stream: TextIO | None = None) -> Iterator[int]:
+    """Listen to tasks and show what they say on `stream` (standard error) until left; gives the port to report to."""
+    out = stream or sys.stderr
+    ended = threading.Event()
+    show = _on_terminal if out.isatty() else _in_lines
+    with Listener(Progress()) as listener:
+        thread = threading.Thread(target=show, args=(listener.progress, out, ended), name="progress-line", daemon=True)
+        thread.start()
+        try:
+            yield listener.port
+        finally:
+            ended.set()
+            thread.join()
+
+
+def line(totals: Totals) -> str:
+    """The figures in one line. `unknown` is said, never left out."""
+    lag = f"{totals.lag:,}"
+    if totals.unknown:
+        lag = "unknown" if totals.unknown == totals.partitions else f"{lag} + unknown of {totals.unknown} partitions"
+    behind = "" if totals.worst_time_lag_s is None else f", {_seconds(totals.worst_time_lag_s)} behind"
+    return (
+        f"{totals.partitions:,} partitions, lag {lag}{behind}; "
+        f"{totals.records_per_s:,.0f} records/s, {_bytes(totals.bytes_per_s)}/s; "
+        f"{totals.records:,} records, {_bytes(totals.bytes)} in all"
+    )
+
+
+def _on_terminal(progress: Progress, out: TextIO, ended: threading.Event) -> None:
+    # What others print meanwhile goes above the line, as long as it is printed through sys.stdout or sys.stderr.
+    with Live(console=Console(file=out), auto_refresh=False, transient=False) as live:
+        while not ended.wait(_TERMINAL_S):
+            totals = progress.totals()
+            if totals.partitions:
+                live.update(Text(line(totals)), refresh=True)
+
+
+def _in_lines(progress: Progress, out: TextIO, ended: threading.Event) -> None:
+    while not ended.wait(_PLAIN_S):
+        totals = progress.totals()
+        if totals.partitions:
+            print(time.strftime("%H:%M:%S"), line(totals), file=out, flush=True)
+
+
+def _seconds(value: float) -> str:
+    minutes, seconds = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{value:.0f} s"
+
+
+def _bytes(value: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1000
+    return f"{value:,.1f} TB"

@@ -1,0 +1,90 @@
+"""`mirrorbook replicate`: parse, call, print."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirror, print_facts, print_json
+from mirror_core.cli.progress import shown
+from mirror_core.engine.local import LocalRunner
+from mirror_core.engine.replicate import Options, Replication, Summary, raise_if_failed, refuse_to_run
+from mirror_core.ports import Runner
+
+
+def replicate_command(
+    name: NameArgument,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="End when all is copied that the source holds now.")
+    ] = False,
+    runner: Annotated[str, typer.Option("--runner", help="Where tasks run: spark or local (this process).")] = "spark",
+    master: Annotated[str, typer.Option("--master", help="Spark master.")] = "local[*]",
+    tasks: Annotated[int, typer.Option("--tasks", min=1, help="Copying tasks at a time.")] = 2,
+    receipts: Annotated[
+        Path | None, typer.Option("--receipts", help="Folder for receipts. Default: ./receipts.")
+    ] = Path("receipts"),
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create missing mirror topics and copy. Runs on until SIGTERM, or until caught up."""
+    if runner not in ("spark", "local"):
+        raise typer.BadParameter("must be spark or local", param_hint="--runner")
+    if runner == "spark":
+        from mirror_core.spark.session import check_master
+
+        check_master(master)  # now: Spark itself is started when the lease is held and topics are created
+    link, state = mirror(config, name)
+    refuse_to_run(state, link)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
+    with shown() as port:
+        options = Options(
+            until_caught_up=until_caught_up, receipts=receipts.absolute() if receipts else None, progress_port=port
+        )
+        summary = Replication(link, lambda: _runner(runner, master, tasks), options, stop=stop, say=say).run()
+    if as_json:
+        print_json(_json(summary))
+    else:
+        print_facts(_facts(summary))
+    raise_if_failed(summary)
+
+
+def _runner(kind: str, master: str, tasks: int) -> Runner:
+    if kind == "local":
+        return LocalRunner()
+    # Imported late: `--runner local` must work where Spark is not installed.
+    from mirror_core.spark.runner import SparkRunner
+
+    return SparkRunner(master, tasks)
+
+
+def _facts(summary: Summary) -> dict[str, object]:
+    return {
+        "caught up": "yes" if summary.caught_up else "no",
+        "partitions": len(summary.positions),
+        "failed": len(summary.failed),
+        "records": summary.records,
+        "bytes": summary.bytes,
+        "seconds": f"{summary.seconds:.1f} ({summary.copy_seconds:.1f} copying)",
+        "copier CPU seconds": f"{summary.cpu_s:.2f}",
+    }
+
+
+def _json(summary: Summary) -> dict[str, object]:
+    return {
+        "caught_up": summary.caught_up,
+        "positions": {str(partition): offset for partition, offset in sorted(summary.positions.items())},
+        "failed": {str(partition): reason for partition, reason in sorted(summary.failed.items())},
+        "records": summary.records,
+        "bytes": summary.bytes,
+        "seconds": round(summary.seconds, 3),
+        "copy_seconds": round(summary.copy_seconds, 3),
+        "copier_cpu_seconds": round(summary.cpu_s, 3),
+        "epochs": summary.epochs,
+    }

@@ -1,0 +1,197 @@
+"""`mirrorbook runs`, and how plans and runs are shown: parse, call, print."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mirror_core.cli.common import ConfigOption, JsonOption, configuration, print_facts, print_json, print_table
+from mirror_core.engine.link import states
+from mirror_core.engine.services import Services, local_services
+from mirror_core.lifecycle.state import State
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
+from mirror_core.model.run import Plan, Run, StepRecord
+
+runs_app = typer.Typer(help="Runs of failover and failback: journal and evidence.", no_args_is_help=True)
+
+
+class Runner(StrEnum):
+    """Where the heavy comparison and the salvage are done."""
+
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+RunnerOption = Annotated[
+    Runner, typer.Option("--runner", help="Where everything is compared and salvaged: on Spark, or in this process.")
+]
+MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
+EvidenceOption = Annotated[
+    Path | None, typer.Option("--evidence", help="Folder for evidence. Default: `evidence` beside mirrorbook.yaml.")
+]
+
+
+def services(config_path: Path, runner: Runner, master: str, evidence: Path | None) -> Services:
+    """What a run is given, as the options say."""
+    folder = evidence or config_path.parent / "evidence"
+    if runner is Runner.LOCAL:
+        return local_services(config_path, evidence_dir=folder)
+    from mirror_core.spark.services import spark_services  # Spark is an extra, and slow to import
+
+    return spark_services(config_path, evidence_dir=folder, master=master)
+
+
+def operator() -> str:
+    """Who asks, for the journal."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+@runs_app.command("list")
+def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """All runs that the clusters know, newest first."""
+    found, silent = _all(config)
+    runs = sorted((run for state in found.values() for run in state.runs.values()), key=lambda r: -r.started_ms)
+    if as_json:
+        print_json({"runs": [run_document(run, ()) for run in runs], "silent": silent})
+    else:
+        rows = [
+            (r.id, r.plan.kind, r.plan.mirror, r.plan.mode, r.state, when(r.started_ms), r.started_by) for r in runs
+        ]
+        print_table("Runs", ("id", "kind", "mirror", "mode", "state", "begun", "by"), rows)
+        for cluster, reason in silent.items():
+            typer.echo(f"not asked: cluster {cluster}: {reason}", err=True)
+
+
+@runs_app.command()
+def show(
+    id: Annotated[str, typer.Argument(help="The run.")], config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """One run: its steps, their evidence, what was approved."""
+    found, silent = _all(config)
+    for state in found.values():
+        if id in state.runs:
+            show_run(state.runs[id], steps_of(state, state.runs[id]), as_json=as_json, evidence=True)
+            return
+    if silent:
+        raise Indeterminate(f"run {id} is not known to the clusters that answered; silent: {', '.join(silent)}")
+    raise BadRequest(f"unknown run {id!r}; see `mirrorbook runs list`")
+
+
+def steps_of(state: State, run: Run) -> tuple[StepRecord, ...]:
+    """Its steps so far, in the order of the plan."""
+    return tuple(state.steps[run.id, s.name] for s in run.plan.steps if (run.id, s.name) in state.steps)
+
+
+def show_run(run: Run, steps: tuple[StepRecord, ...], *, as_json: bool, evidence: bool = False) -> None:
+    if as_json:
+        print_json(run_document(run, steps))
+        return
+    facts: dict[str, object] = {
+        "run": run.id,
+        "kind": f"{run.plan.kind} of mirror {run.plan.mirror}, {run.plan.mode}",
+        "state": run.state,
+        "plan hash": run.plan_hash,
+        "begun": f"{when(run.started_ms)} by {run.started_by}",
+        "ended": when(run.ended_ms) if run.ended_ms else "not yet",
+    }
+    print_facts(facts)
+    rows = [(s.step, s.state, s.attempt, _seconds(s), s.error) for s in steps]
+    print_table("Steps", ("step", "state", "attempts", "seconds", "error"), rows)
+    if evidence:
+        rows_ = [(s.step, key, _words(value)) for s in steps for key, value in s.evidence.items()]
+        print_table("Evidence", ("step", "what", "value"), rows_)
+
+
+def show_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
+    """The plan, and why it may not be run, if so."""
+    if as_json:
+        print_json(plan_document(plan, reasons))
+        return
+    print_facts({"plan": f"{plan.kind} of mirror {plan.mirror}, {plan.mode}", "hash": plan.hash})
+    rows = [(n, s.name, s.action, "yes" if s.reversible else "no") for n, s in enumerate(plan.steps, start=1)]
+    print_table("Steps", ("", "step", "what is done", "abort possible"), rows)
+    turning = next((s.name for s in plan.steps if not s.reversible), None)
+    if turning:
+        typer.echo(f"point of no return: {turning}")
+    print_table("What is known now", ("what", "value"), list(plan.figures.items()))
+    if plan.strategies:
+        print_table("Strategies", ("topic", "strategy"), list(plan.strategies.items()))
+    for title, lines in (("warning", plan.warnings), ("unknown", plan.unknown), ("refused", reasons)):
+        for line in lines:
+            typer.echo(f"{title}: {line}")
+
+
+def plan_document(plan: Plan, reasons: tuple[str, ...]) -> dict[str, Any]:
+    """For machines: a stable shape."""
+    return {
+        "kind": plan.kind,
+        "mirror": plan.mirror,
+        "mode": plan.mode,
+        "hash": plan.hash,
+        "steps": [{"name": s.name, "action": s.action, "reversible": s.reversible} for s in plan.steps],
+        "figures": dict(plan.figures),
+        "bound": dict(plan.bound),
+        "strategies": dict(plan.strategies),
+        "warnings": list(plan.warnings),
+        "unknown": list(plan.unknown),
+        "refused": list(reasons),
+    }
+
+
+def run_document(run: Run, steps: tuple[StepRecord, ...]) -> dict[str, Any]:
+    """For machines: a stable shape."""
+    return {
+        "id": run.id,
+        "state": run.state,
+        "plan": plan_document(run.plan, ()),
+        "plan_hash": run.plan_hash,
+        "started_by": run.started_by,
+        "started_ms": run.started_ms,
+        "ended_ms": run.ended_ms,
+        "note": run.note,
+        "steps": [
+            {
+                "step": s.step,
+                "state": s.state,
+                "attempt": s.attempt,
+                "started_ms": s.started_ms,
+                "ended_ms": s.ended_ms,
+                "evidence": dict(s.evidence),
+                "error": s.error,
+            }
+            for s in steps
+        ],
+    }
+
+
+def when(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _seconds(step: StepRecord) -> str:
+    return "" if step.ended_ms is None else f"{(step.ended_ms - step.started_ms) / 1000:.1f}"
+
+
+def _words(value: object) -> str:
+    if isinstance(value, tuple | list):
+        more = f" and {len(value) - 10} more" if len(value) > 10 else ""
+        return ", ".join(str(item) for item in value[:10]) + more
+    return str(value)
+
+
+def _all(config: Path | None) -> tuple[dict[str, State], dict[str, str]]:
+    """States of the clusters that answered, and why the others did not."""
+    found: dict[str, State] = {}
+    silent: dict[str, str] = {}
+    for cluster, answer in states(configuration(config)):
+        if isinstance(answer, MirrorError):
+            silent[cluster] = str(answer)
+        else:
+            found[cluster] = answer
+    return found, silent

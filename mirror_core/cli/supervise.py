@@ -1,0 +1,41 @@
+"""`mirrorbook supervise`: parse, call, print."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirror_core.engine.supervise import replicate_command
+from mirror_core.engine.supervisor import Supervisor
+from mirror_core.kafka.config import find_config
+from mirror_core.model.names import MirrorName
+
+
+def default_home() -> Path:
+    """Where supervisors of this user keep their locks, logs and status files."""
+    base = os.environ.get("XDG_STATE_HOME") or ""
+    root = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"
+    return root / "mirrorbook"
+
+
+def supervise_command(
+    name: Annotated[str, typer.Argument(help="The mirror.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(help="Options for `mirrorbook replicate`, after `--`.", metavar="[-- OPTIONS]")
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="Path of mirrorbook.yaml.")] = None,
+    home: Annotated[
+        Path | None, typer.Option("--home", help="Folder for lock, logs and status. Default: the user's state folder.")
+    ] = None,
+) -> None:
+    """Keep `mirrorbook replicate NAME` running: start it again whenever it ends, until told to stop (SIGTERM, Ctrl-C).
+
+    Waits longer after each quick end, 30 s at most. One supervisor for a mirror on a host; between hosts the mirror's
+    lease decides who copies.
+    """
+    mirror = MirrorName(name)
+    command = replicate_command(find_config(config), mirror, options or [])
+    Supervisor((home or default_home()).absolute(), mirror, command, say=typer.echo).run()

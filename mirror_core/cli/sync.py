@@ -1,0 +1,79 @@
+"""`mirrorbook sync`: parse, call, print."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from mirror_core.cli.common import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    NameArgument,
+    YesOption,
+    agree,
+    mirror,
+    print_json,
+    print_table,
+)
+from mirror_core.engine.sync import SyncReport, refuse_beside_run, survey, sync
+from mirror_core.kafka.state_topic import StateWriter, control_id
+from mirror_core.model.drift import Deed, Part
+from mirror_core.model.errors import BadRequest, Refused
+
+
+def sync_command(
+    name: NameArgument,
+    config: ConfigOption = None,
+    only: Annotated[
+        str | None, typer.Option("--only", help="Parts, with commas between: topics,configs,acls,groups.")
+    ] = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring topics, their settings, access rights and groups' offsets in line; print what differed."""
+    parts = parse_parts(only)
+    link, state = mirror(config, name)
+    if not dry_run:
+        refuse_beside_run(state, link.mirror)  # before taking the mirror over, which would stop that run
+    if dry_run or (sys.stdin.isatty() and not yes):
+        report = survey(link, state, only=parts)
+        if not dry_run:
+            _print(report)
+            if report.pending:
+                agree(f"Carry out {len(report.pending)} changes?", yes)
+    if not dry_run:
+        with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
+            report = sync(link, writer, only=parts)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        _print(report)
+    if report.refused:
+        raise Refused(f"mirror {name}: a person must decide", (f"{r.subject}: {r.reason}" for r in report.refused))
+
+
+def parse_parts(only: str | None) -> frozenset[Part]:
+    """The parts named in `--only`; all of them when it is not given."""
+    if only is None:
+        return frozenset(Part)
+    words = [word.strip() for word in only.split(",") if word.strip()]
+    unknown = [word for word in words if word not in set(Part)]
+    if unknown or not words:
+        raise BadRequest(f"--only: {unknown[0] if unknown else only!r} is no part; the parts are {', '.join(Part)}")
+    return frozenset(Part(word) for word in words)
+
+
+def _print(report: SyncReport) -> None:
+    shown = [row for row in report.rows if row.deed is not Deed.EQUAL]
+    print_table(
+        f"Drift of {report.mirror}" + (" (dry run)" if report.dry_run else ""),
+        ["part", "what", "source", "destination", "deed", "done", "reason"],
+        [[r.part, r.subject, r.source, r.destination, r.deed, "yes" if r.done else "", r.reason] for r in shown],
+    )
+    counts = Counter(str(row.deed) for row in report.rows)
+    typer.echo(", ".join(f"{count} {deed}" for deed, count in sorted(counts.items())) or "nothing in scope")

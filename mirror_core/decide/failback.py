@@ -1,0 +1,233 @@
+"""How to come home after a failover: what the old source has that the new primary never had, and what becomes of it.
+
+Pure. "Old source" is the mirror's source, which applications have left; "new primary" is its destination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from mirror_core.decide.failover import Decision, digest
+from mirror_core.decide.view import Topic, Unseen, some
+from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.run import Mode, Plan, PlanStep, RunKind
+
+STEPS: Final = ("salvage", "align", "demote", "create_reverse", "catch_up", "reprotect")
+POINT_OF_NO_RETURN: Final = "align"
+
+
+class Strategy(StrEnum):
+    """How a topic's log on the old source is taken back to the last mirrored offset."""
+
+    NONE = "none"
+    """Nothing to take back: the old source has nothing beyond it."""
+    RECREATE = "recreate"
+    """Salvage the divergent tail, delete the topic, create it with the same settings, copy it anew from offset 0."""
+    OFFLINE = "offline"
+    REPLICA = "replica"
+
+
+NOT_YET: Final = frozenset({Strategy.OFFLINE, Strategy.REPLICA})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldSource:
+    """The old source, seen a moment ago."""
+
+    cluster_id: str
+    topics: Mapping[str, Topic]
+    """Those of the mirror's topics that it has now."""
+    log_ends: Mapping[Partition, Offset]
+    fenced: bool
+    """Every mirror topic that it has is under our standing fence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPrimary:
+    """The new primary, seen a moment ago."""
+
+    cluster_id: str
+    topics: Mapping[str, Topic]
+    log_ends: Mapping[Partition, Offset]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailbackView:
+    """Everything that a failback's plan is made from."""
+
+    mirror: Mirror
+    statuses: Mapping[Partition, PartitionStatus]
+    old: OldSource | Unseen
+    new: NewPrimary | Unseen
+    active_runs: tuple[str, ...]
+    """Runs that hold the mirror, or its reverse."""
+    strategy: Strategy | None
+    """What the operator allows beside `none`; None: the cheapest that is possible."""
+
+
+def reverse_name(mirror: Mirror) -> MirrorName:
+    """The mirror that brings the new primary's records home."""
+    return MirrorName(f"{mirror.name}-back")
+
+
+def decide(view: FailbackView) -> Decision:
+    """The plan, always; and why it may not be run."""
+    strategies = _strategies(view)
+    return Decision(
+        Plan(
+            kind=RunKind.FAILBACK,
+            mirror=view.mirror.name,
+            mode=Mode.PLANNED,
+            steps=tuple(_steps(view)),
+            bound=dict(_bound(view)),
+            warnings=tuple(_warnings(view)),
+            unknown=tuple(_unknown(view)),
+            figures=dict(_figures(view, strategies)),
+            strategies={t: str(s) for t, s in strategies.items()},
+        ),
+        tuple(_reasons(view, strategies)),
+    )
+
+
+def tails(
+    statuses: Mapping[Partition, PartitionStatus], topics: Mapping[str, Topic], log_ends: Mapping[Partition, Offset]
+) -> dict[Partition, tuple[Offset, Offset]]:
+    """What the old source has beyond the last mirrored offset: [from, end) per partition, where not empty.
+
+    A topic that was created anew there holds nothing of the mirror's: all of it is tail.
+    """
+    found = {}
+    for partition, status in sorted(statuses.items()):
+        end = log_ends.get(partition)
+        if end is None or partition.topic not in topics:
+            continue
+        anew = topics[partition.topic].id != status.source_topic_id
+        start = Offset(0) if anew or status.lmo is None else status.lmo
+        if end > start:
+            found[partition] = (start, end)
+    return found
+
+
+def _strategies(view: FailbackView) -> dict[str, Strategy]:
+    """By topic: deleting and creating concerns all of its partitions."""
+    topics = sorted({p.topic for p in view.statuses})
+    if isinstance(view.old, Unseen):
+        return {}
+    divergent = {p.topic for p in tails(view.statuses, view.old.topics, view.old.log_ends)}
+    divergent |= {
+        p.topic
+        for p, s in view.statuses.items()
+        if p.topic in view.old.topics and view.old.topics[p.topic].id != s.source_topic_id
+    }
+    return {t: Strategy.RECREATE if t in divergent else Strategy.NONE for t in topics}
+
+
+def _steps(view: FailbackView) -> Iterator[PlanStep]:
+    old, new, back = view.mirror.source, view.mirror.destination, reverse_name(view.mirror)
+    actions = {
+        "salvage": f"save to Parquet what {old} has beyond the last mirrored offsets",
+        "align": f"delete and create anew, with their settings, the topics on {old} that have such a tail",
+        "demote": f"deny applications to change these topics on {old}, then lift the fence there",
+        "create_reverse": f"create mirror {back} from {new} to {old}",
+        "catch_up": f"copy from {new} until {old} is close behind; applications go on writing on {new}",
+        "reprotect": f"after a planned failover of {back}, with its own plan and approval: mirror {old} to {new} again",
+    }
+    for name in STEPS:
+        yield PlanStep(name=name, action=actions[name], reversible=STEPS.index(name) < STEPS.index(POINT_OF_NO_RETURN))
+
+
+def _bound(view: FailbackView) -> Iterator[tuple[str, str]]:
+    yield "mirror", f"created {view.mirror.created_ms}"
+    yield "old source", view.old.cluster_id if isinstance(view.old, OldSource) else "unseen"
+    yield "new primary", view.new.cluster_id if isinstance(view.new, NewPrimary) else "unseen"
+    yield "last mirrored offsets", digest(f"{p}={s.lmo}" for p, s in view.statuses.items())
+    if isinstance(view.old, OldSource):
+        found = tails(view.statuses, view.old.topics, view.old.log_ends)
+        # Behind the fence these do not move: what would be discarded is part of what is approved.
+        yield "divergent tails", digest(f"{p} [{start}, {end})" for p, (start, end) in found.items())
+        yield "topic ids", digest(f"{name} {t.id}" for name, t in view.old.topics.items())
+        yield "fenced", str(view.old.fenced)
+
+
+def _reasons(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator[str]:
+    mirror = view.mirror
+    for run in view.active_runs:
+        yield f"run {run} is under way: resume or abort it first"
+    if not view.statuses:
+        yield f"mirror {mirror.name} has mirrored nothing: there is nothing to come home from"
+    going = [p for p, s in sorted(view.statuses.items()) if s.state is not PartitionState.STOPPED or s.lmo is None]
+    if going:
+        yield f"not failed over (not STOPPED with a last mirrored offset): {some(going)}"
+    if view.strategy in NOT_YET:
+        yield f"strategy {view.strategy} is not available yet; there are none and recreate"
+    divergent = [t for t, s in strategies.items() if s is not Strategy.NONE]
+    if view.strategy is Strategy.NONE and divergent:
+        yield (
+            f"strategy none: {mirror.source} has records beyond the last mirrored offset in {some(divergent)}; "
+            "with --strategy recreate they are salvaged and these topics copied anew"
+        )
+    for name, recorded, seen in (
+        (mirror.source, mirror.source_id, view.old),
+        (mirror.destination, mirror.destination_id, view.new),
+    ):
+        if isinstance(seen, Unseen):
+            yield f"cluster {name} could not be read: {seen.reason}"
+        elif seen.cluster_id != recorded:
+            yield f"cluster {name} is {seen.cluster_id}, the mirror was made with {recorded}: correct mirrorbook.yaml"
+    if isinstance(view.new, NewPrimary):
+        yield from _new_primary_reasons(view, view.new)
+
+
+def _new_primary_reasons(view: FailbackView, new: NewPrimary) -> Iterator[str]:
+    name = view.mirror.destination
+    for topic in sorted({p.topic for p in view.statuses}):
+        ids = {s.destination_topic_id for p, s in view.statuses.items() if p.topic == topic}
+        if topic not in new.topics:
+            yield f"topic {topic} is gone from {name}: nothing could be brought home"
+        elif ids != {new.topics[topic].id}:
+            yield f"topic {topic} was created anew on {name}: its offsets are not those of the mirror any more"
+    short = [p for p, s in sorted(view.statuses.items()) if s.lmo is not None and new.log_ends.get(p, s.lmo) < s.lmo]
+    if short:
+        yield f"{name} has lost records since the failover: it ends before the last mirrored offset in {some(short)}"
+
+
+def _warnings(view: FailbackView) -> Iterator[str]:
+    if isinstance(view.old, OldSource):
+        if not view.old.fenced:
+            yield (
+                f"{view.mirror.source} is not under this mirror's fence: an application that still writes there holds "
+                "the failback up, since its records would be neither salvaged nor mirrored"
+            )
+        for partition, (start, end) in tails(view.statuses, view.old.topics, view.old.log_ends).items():
+            yield f"{partition} on {view.mirror.source}: offsets {start} to {end - 1} are salvaged, then discarded"
+        gone = sorted({p.topic for p in view.statuses} - set(view.old.topics))
+        if gone:
+            yield f"no longer on {view.mirror.source}, to be created and copied as a whole: {some(gone)}"
+
+
+def _unknown(view: FailbackView) -> Iterator[str]:
+    if isinstance(view.old, Unseen):
+        yield f"everything on {view.mirror.source}: log ends, divergent tails"
+    if isinstance(view.new, Unseen):
+        yield f"everything on {view.mirror.destination}"
+
+
+def _figures(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator[tuple[str, str]]:
+    yield "partitions", str(len(view.statuses))
+    if isinstance(view.old, Unseen) or isinstance(view.new, Unseen):
+        yield "offsets to discard", "unknown"
+        yield "offsets to copy", "unknown"
+        return
+    found = tails(view.statuses, view.old.topics, view.old.log_ends)
+    yield "offsets to discard", str(sum(end - start for start, end in found.values()))
+    copied = 0
+    for partition, end in view.new.log_ends.items():
+        anew = strategies.get(partition.topic) is Strategy.RECREATE or partition.topic not in view.old.topics
+        copied += end if anew else max(0, end - view.old.log_ends.get(partition, Offset(0)))
+    yield "offsets to copy", str(copied)
+    for partition, (start, end) in list(found.items())[:200]:
+        yield f"discarded from {partition}", f"{end - start} offset(s), [{start}, {end})"

@@ -1,0 +1,190 @@
+"""From what was seen of both sides to the plan of a failover, and to every reason that forbids it now. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.decide.figures import figures_of, unknown_of, warnings_of
+from mirror_core.decide.view import DestinationView, SourceView, Unseen, View, failed_of, healthy, lags_of, some
+from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
+from mirror_core.model.names import Partition
+from mirror_core.model.run import Mode, Plan, PlanStep, RunKind
+
+STEPS: Final = ("prove", "fence", "drain", "final_sync", "parity", "record_lmo", "promote", "canary", "report")
+POINT_OF_NO_RETURN: Final = "promote"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The plan, always; and why it may not be run. No reasons: it may."""
+
+    plan: Plan
+    reasons: tuple[str, ...]
+
+
+def decide(view: View) -> Decision:
+    """The plan of a failover of this mirror."""
+    return Decision(
+        Plan(
+            kind=RunKind.FAILOVER,
+            mirror=view.mirror.name,
+            mode=view.mode,
+            steps=tuple(_steps(view)),
+            bound=dict(_bound(view)),
+            warnings=tuple(warnings_of(view)),
+            unknown=tuple(unknown_of(view)),
+            figures=dict(figures_of(view)),
+        ),
+        tuple(_reasons(view)),
+    )
+
+
+def changed_since(approved: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+    """Facts that make an approval void, of those that the run itself does not change: the check before promotion.
+
+    A source that has died since it was fenced, drained and compared contradicts nothing: what only it could tell is
+    left out, so that a disaster in the middle of a planned failover does not hold applications up on both sides.
+    """
+    lasting = _LASTING if now.get("source") != UNSEEN else _LASTING_WITHOUT_SOURCE
+    return tuple(
+        f"{key}: approved was {approved.get(key, 'absent')}, now it is {now.get(key, 'absent')}"
+        for key in sorted({**approved, **now})
+        if key.startswith(lasting) and approved.get(key) != now.get(key)
+    )
+
+
+UNSEEN: Final = "unseen"
+_LASTING_WITHOUT_SOURCE: Final = ("destination", "topic ", "failed partitions")
+_LASTING: Final = (*_LASTING_WITHOUT_SOURCE, "source", "grants")
+
+
+def _steps(view: View) -> Iterator[PlanStep]:
+    source, destination = view.mirror.source, view.mirror.destination
+    fenceable = not isinstance(view.source, SourceView) or view.source.authorizer
+    fence = (
+        f"deny everybody to write the mirror's topics on {source}, and prove on every broker that its logs stand still"
+        if fenceable
+        else f"{source} has no authorizer and cannot be fenced: only check that its logs stand still for 2 s"
+    )
+    actions = {
+        "prove": f"compare all that is mirrored so far, by record where digests differ: {source} with {destination}",
+        "fence": fence,
+        "drain": f"take over the data plane and copy the rest, until every position is the log end of {source}",
+        "final_sync": "bring over topic configurations, access rights and consumer group offsets a last time",
+        "parity": "compare what was copied since the proof, and log starts and ends; go on only if all is equal",
+        "record_lmo": "record the last mirrored offset of every partition and end the mirroring",
+        "promote": f"let applications write on {destination}: staged rights and final topic configurations take effect",
+        "canary": f"write to every broker of {destination} and read it back",
+        "report": "write the evidence and the report",
+    }
+    for name in STEPS:
+        yield PlanStep(name=name, action=actions[name], reversible=STEPS.index(name) < STEPS.index(POINT_OF_NO_RETURN))
+
+
+def _bound(view: View) -> Iterator[tuple[str, str]]:
+    yield "desired", view.mirror.desired
+    yield "mirror", f"created {view.mirror.created_ms}"
+    yield "source", view.source.cluster_id if isinstance(view.source, SourceView) else UNSEEN
+    yield "destination", view.destination.cluster_id if isinstance(view.destination, DestinationView) else UNSEEN
+    topics: dict[str, list[PartitionStatus]] = {}
+    for partition, status in sorted(view.statuses.items()):
+        topics.setdefault(partition.topic, []).append(status)
+    for name, statuses in topics.items():
+        ids = sorted({f"{s.source_topic_id} -> {s.destination_topic_id}" for s in statuses})
+        yield f"topic {name}", f"{len(statuses)} partition(s), {', '.join(ids)}"
+    if isinstance(view.source, SourceView):
+        for name in sorted(set(view.source.topics) - set(topics)):
+            yield f"topic {name}", f"not mirrored, {view.source.topics[name].id}"
+        yield "groups", digest(view.source.groups)
+        yield "authorizer of the source", str(view.source.authorizer)
+    yield "states", digest(f"{p}={s.state}" for p, s in view.statuses.items())
+    yield "failed partitions", digest(str(p) for p in failed_of(view))
+    yield "grants", digest(view.grants)
+
+
+def digest(items: Iterable[str]) -> str:
+    """How many, and a fingerprint: a plan must fit into one record of the state topic."""
+    ordered = sorted(items)
+    if not ordered:
+        return "none"
+    return f"{len(ordered)}, {hashlib.sha256(chr(10).join(ordered).encode()).hexdigest()[:16]}"
+
+
+def _reasons(view: View) -> Iterator[str]:
+    mirror = view.mirror
+    if view.mode is Mode.UNPLANNED:
+        yield (
+            "an unplanned failover is not available yet; the plan shows what is known. "
+            f"When {mirror.source} answers again, use --mode planned"
+        )
+    if view.active_run:
+        yield f"run {view.active_run} holds this mirror: resume or abort it first"
+    if mirror.desired is Desired.STOPPED:
+        yield f"mirror {mirror.name} is stopped: it was failed over already, or never started"
+    if not view.statuses:
+        yield "nothing is mirrored yet: no partition is recorded; run `mirrorbook replicate` first"
+    unready = [p for p, s in sorted(view.statuses.items()) if s.state in _UNREADY]
+    if unready:
+        yield f"not mirrored from their beginning yet: {some(unready)}; wait for the data plane to align them"
+    if isinstance(view.destination, Unseen):
+        yield f"destination {mirror.destination} could not be read: {view.destination.reason}"
+    else:
+        yield from _destination_reasons(view, view.destination)
+    if isinstance(view.source, Unseen):
+        if view.mode is Mode.PLANNED:
+            yield f"source {mirror.source} could not be read, hence neither fenced nor drained: {view.source.reason}"
+    else:
+        yield from _source_reasons(view, view.source)
+
+
+_UNREADY: Final = frozenset({PartitionState.UNKNOWN, PartitionState.LOG_ALIGNMENT})
+
+
+def _destination_reasons(view: View, seen: DestinationView) -> Iterator[str]:
+    if seen.cluster_id != view.mirror.destination_id:
+        yield (
+            f"destination {view.mirror.destination} is cluster {seen.cluster_id}, the mirror was made towards "
+            f"{view.mirror.destination_id}: correct mirrorbook.yaml"
+        )
+    for topic, ids in _ids(view, lambda s: s.destination_topic_id):
+        if topic not in seen.topics:
+            yield f"topic {topic} is gone from {view.mirror.destination}: exclude it, or recover it"
+        elif ids != {seen.topics[topic].id}:
+            yield f"topic {topic} was recreated on {view.mirror.destination}: recover it first"
+
+
+def _source_reasons(view: View, seen: SourceView) -> Iterator[str]:
+    name = view.mirror.source
+    if seen.cluster_id != view.mirror.source_id:
+        yield (
+            f"source {name} is cluster {seen.cluster_id}, the mirror was made from {view.mirror.source_id}: "
+            "correct mirrorbook.yaml"
+        )
+    for topic, known in sorted(seen.topics.items()):
+        missing = [i for i in range(known.partitions) if Partition(topic, i) not in view.statuses]
+        if missing:
+            yield (
+                f"topic {topic} on {name}: partition(s) {some(missing)} are not mirrored yet: "
+                "wait for the data plane to take them up, or exclude the topic"
+            )
+    for topic, ids in _ids(view, lambda s: s.source_topic_id):
+        if topic in seen.topics and ids != {seen.topics[topic].id}:
+            yield f"topic {topic} was recreated on {name}: recover it first"
+    if isinstance(view.destination, DestinationView):
+        for partition, lag in lags_of(view):
+            if lag is not None and lag < 0:
+                yield (
+                    f"{partition}: {view.mirror.destination} is {-lag} offset(s) ahead of what {name} can show: "
+                    "a foreign write there, or data lost on the source"
+                )
+
+
+def _ids(view: View, pick: Callable[[PartitionStatus], str]) -> Iterator[tuple[str, set[str]]]:
+    """Recorded topic ids of one side, by topic."""
+    by_topic: dict[str, set[str]] = {}
+    for partition, status in healthy(view.statuses).items():
+        by_topic.setdefault(partition.topic, set()).add(pick(status))
+    yield from sorted(by_topic.items())

@@ -1,0 +1,90 @@
+"""What a failover plan shows beside its steps: warnings, what is not known, and numbers that always move. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from mirror_core.decide.view import DestinationView, SourceView, Unseen, View, failed_of, lags_of, some
+
+SHOWN: Final = 200
+"""Partitions and groups listed one by one; the rest is in the totals."""
+LIVE_LEASE_MS: Final = 10_000
+
+
+def warnings_of(view: View) -> Iterator[str]:
+    for partition in failed_of(view):
+        status = view.statuses[partition]
+        at = "" if status.failed_at is None else f" at offset {status.failed_at}"
+        yield f"{partition} is FAILED{at} and will be promoted as it is, without its newer records: {status.reason}"
+    if isinstance(view.source, SourceView):
+        if not view.source.authorizer:
+            yield (
+                f"{view.mirror.source} has no authorizer: nothing can stop a writer there. Stop all producers; "
+                "the run relies on stillness"
+            )
+        for topic in sorted({p.topic for p in view.statuses} - set(view.source.topics)):
+            yield f"topic {topic} no longer exists or matches on {view.mirror.source}: it is promoted as it is"
+        if view.source.transactions:
+            yield (
+                f"open transactions on {view.mirror.source} ({some(view.source.transactions)}): the fence waits until "
+                "they are over, at most their transaction timeout"
+            )
+    if isinstance(view.destination, DestinationView) and not view.destination.authorizer:
+        yield (f"{view.mirror.destination} has no authorizer: nothing keeps applications from writing there too early")
+    if view.lease is None or view.lease.released or view.now_ms - view.lease.beat_ms > LIVE_LEASE_MS:
+        yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
+
+
+def unknown_of(view: View) -> Iterator[str]:
+    # No error text here: it goes into the plan's hash, and must read the same when nothing has changed.
+    if isinstance(view.source, Unseen):
+        yield f"everything on {view.mirror.source}: log ends, lag, groups, open transactions, loss"
+    if isinstance(view.destination, Unseen):
+        yield f"everything on {view.mirror.destination}: positions, groups"
+
+
+def figures_of(view: View) -> Iterator[tuple[str, str]]:
+    lags = dict(lags_of(view))
+    known = [lag for lag in lags.values() if lag is not None]
+    yield "partitions", str(len(lags))
+    yield "rights given at promotion", str(len(view.grants))
+    yield "lag in offsets", str(sum(known)) if len(known) == len(lags) else "unknown"
+    yield "seconds without writes, predicted", _predicted(view)
+    if isinstance(view.source, Unseen):
+        yield "source", view.source.reason
+        yield "loss", "unknown: at least what the source acknowledged since it was last seen"
+    if isinstance(view.destination, Unseen):
+        yield "destination", view.destination.reason
+    if view.lease is not None:
+        age = max(0, view.now_ms - view.lease.beat_ms) / 1000
+        state = "released" if view.lease.released else "held"
+        yield "data plane", f"lease {state} by {view.lease.owner}, last heartbeat {age:.0f} s ago"
+    # Unknown counts as worst; then the greatest lag first.
+    worst = sorted(lags.items(), key=lambda item: (item[1] is not None, -(item[1] or 0), item[0]))
+    for partition, lag in worst[:SHOWN]:
+        yield f"partition {partition}", f"{view.statuses[partition].state}, lag {'unknown' if lag is None else lag}"
+    yield from _group_figures(view)
+
+
+def _predicted(view: View) -> str:
+    return "unknown (no earlier run)" if view.earlier_seconds is None else f"{view.earlier_seconds:.1f} (last run)"
+
+
+def _group_figures(view: View) -> Iterator[tuple[str, str]]:
+    if isinstance(view.source, Unseen):
+        if isinstance(view.destination, DestinationView):
+            for group, offsets in sorted(view.destination.committed.items())[:SHOWN]:
+                behind = sum(max(0, view.destination.positions.get(p, o) - o) for p, o in offsets.items())
+                yield f"group {group}", f"0 to {behind} record(s) read again"
+        return
+    synced = view.destination.committed if isinstance(view.destination, DestinationView) else {}
+    for group, offsets in sorted(view.source.committed.items())[:SHOWN]:
+        there = synced.get(group, {})
+        again = sum(max(0, o - there[p]) for p, o in offsets.items() if p in there)
+        absent = sum(p not in there for p in offsets)
+        missing = f", {absent} partition(s) not synced yet" if absent else ""
+        yield f"group {group}", f"{again} record(s) read again by the sync of now{missing}; 0 after the final sync"
+    unread = len(set(view.source.groups) - set(view.source.committed))
+    if unread:
+        yield "groups not looked at in time", str(unread)

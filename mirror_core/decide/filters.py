@@ -1,0 +1,58 @@
+"""Live filters: regular expressions over whole names; exclusion wins; what is internal is never matched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.mirror import Mirror
+
+OWN_PREFIX = "mirrorbook"
+"""Consumer groups of ours begin with this word; nothing is ever committed under them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which names are meant."""
+
+    include: tuple[re.Pattern[str], ...]
+    exclude: tuple[re.Pattern[str], ...] = ()
+
+    def __contains__(self, name: object) -> bool:
+        return (
+            isinstance(name, str)
+            and any(pattern.fullmatch(name) for pattern in self.include)
+            and not any(pattern.fullmatch(name) for pattern in self.exclude)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFilter(Filter):
+    """The same for topics. Names with two leading underscores belong to Kafka, its tools, and to us."""
+
+    def __contains__(self, name: object) -> bool:
+        # Named base: super() without arguments does not work in a class that slots=True has made anew.
+        return isinstance(name, str) and not name.startswith("__") and Filter.__contains__(self, name)
+
+
+def topic_filter(mirror: Mirror) -> TopicFilter:
+    """Which topics the mirror carries. BadRequest names an expression that cannot be compiled."""
+    return TopicFilter(_compile("--topics", mirror.topics), _compile("--exclude-topics", mirror.exclude_topics))
+
+
+def group_filter(mirror: Mirror) -> Filter:
+    """Which consumer groups the mirror syncs."""
+    own = re.compile(re.escape(OWN_PREFIX) + r"[.-].*")
+    return Filter(_compile("--groups", mirror.groups), (own,))
+
+
+def _compile(option: str, expressions: Iterable[str]) -> tuple[re.Pattern[str], ...]:
+    compiled = []
+    for expression in expressions:
+        try:
+            compiled.append(re.compile(expression))
+        except re.error as error:
+            raise BadRequest(f"{option} {expression!r} is not a regular expression: {error}") from None
+    return tuple(compiled)

@@ -1,0 +1,227 @@
+"""What a table of compared chunks proves. Pure: rows in, verdict out; nothing is passed for want of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
+
+CHUNK_OFFSETS: Final = 50_000
+"""Offsets of one chunk; chunk k of every partition is [k * size, (k + 1) * size)."""
+FINDINGS_KEPT: Final = 1000
+NOTHING_COMPARED: Final = "no record was compared: there was nothing to compare in the whole scope"
+
+GONE: Final = 0
+ENDS: Final = 1
+DIGEST: Final = 2
+RECORDS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row of the result table: where two logs begin and end (level 1), or one chunk of both."""
+
+    partition: Partition
+    chunk: int
+    """Number of the chunk; -1 for a row about where the logs begin and end."""
+    start: Offset
+    end: Offset
+    """[start, end): the offsets that this row speaks of."""
+    level: int
+    """1 where the logs begin and end; 2 digests of batches; 3 record by record; 0 no longer there to be compared."""
+    src_count: int | None = None
+    """Records; at level 1 offsets of the range that the log holds. None: could not be read."""
+    dst_count: int | None = None
+    src_digest: str = ""
+    dst_digest: str = ""
+    findings: tuple[Finding, ...] = ()
+    """Differences in order of offsets, the first ones when there are many."""
+    differing: int = 0
+    """All differences found."""
+    error: str = ""
+    """Why it could not be compared."""
+    shared: tuple[Offset, Offset] | None = None
+    """At level 1: [start, end) of what both logs hold of the range; rows of chunks must cover it."""
+
+    @property
+    def equal(self) -> bool:
+        return (
+            not self.error
+            and not self.differing
+            and self.src_count == self.dst_count
+            and self.src_digest == self.dst_digest
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Where one log begins and ends: [start, end). `end` is the next offset to be written."""
+
+    start: Offset
+    end: Offset
+
+
+def compare_ends(wanted: ParityRange, source: Ends, destination: Ends) -> tuple[tuple[Row, ...], ParityRange]:
+    """What is known of a range without reading records, and the part of it that both logs hold.
+
+    The destination must have been looked at before the source: the source only grows at its end and only loses at its
+    start, so a correct mirror seen earlier can never reach beyond it.
+    """
+    partition = wanted.partition
+    start = Offset(min(max(wanted.start, source.start), wanted.end))
+    findings = []
+    if destination.start > start and start < wanted.end:
+        text = f"the destination's log starts at {destination.start}; the source still has records from {start} on"
+        findings.append(Finding(partition=partition, offset=start, kind="log start", detail=text))
+    if destination.end < wanted.end:
+        text = f"the destination's log ends at {destination.end}; [{destination.end}, {wanted.end}) is missing there"
+        findings.append(Finding(partition=partition, offset=destination.end, kind="log end", detail=text))
+    if source.end < wanted.end:
+        text = f"the source's log ends at {source.end}, before the end {wanted.end} that was to be compared"
+        findings.append(Finding(partition=partition, offset=source.end, kind="log end", detail=text))
+    if destination.end > source.end and not wanted.stopped:
+        text = f"the destination's log goes on to {destination.end}; the source's log ends at {source.end}"
+        findings.append(Finding(partition=partition, offset=source.end, kind="log end", detail=text))
+    low = max(start, destination.start)
+    high = max(low, min(wanted.end, source.end, destination.end))
+    row = Row(
+        partition=partition,
+        chunk=-1,
+        start=wanted.start,
+        end=wanted.end,
+        level=ENDS,
+        src_count=_held(start, wanted.end, source),
+        dst_count=_held(start, wanted.end, destination),
+        findings=tuple(findings),
+        differing=len(findings),
+        shared=(low, high),
+    )
+    shared = ParityRange(partition=partition, start=low, end=high)
+    return (row, trimmed(wanted, start)) if start > wanted.start else (row,), shared
+
+
+def trimmed(wanted: ParityRange, log_start: Offset) -> Row:
+    """Stands for [start of the range, log_start), which the source itself no longer has."""
+    return Row(
+        partition=wanted.partition, chunk=0, start=wanted.start, end=log_start, level=GONE, src_count=0, dst_count=0
+    )
+
+
+def _held(start: int, end: int, log: Ends) -> int:
+    return max(0, min(end, log.end) - max(start, log.start))
+
+
+def chunks(wanted: ParityRange, size: int) -> list[ParityRange]:
+    """The range cut at multiples of `size`."""
+    cuts = range(wanted.start // size * size, wanted.end, size)
+    return [
+        replace(wanted, start=Offset(max(cut, wanted.start)), end=Offset(min(cut + size, wanted.end)))
+        for cut in cuts
+        if wanted.start < wanted.end
+    ]
+
+
+def share(ranges: Iterable[ParityRange], tasks: int, size: int) -> list[tuple[ParityRange, ...]]:
+    """Work for at most this many tasks, about equally many offsets each; pieces are cut at chunk boundaries only."""
+    rest = [wanted for wanted in ranges if wanted.start < wanted.end]
+    total = sum(wanted.end - wanted.start for wanted in rest)
+    fair = max(size, -(-total // max(1, tasks)))
+    pieces = []
+    for wanted in rest:
+        step = max(size, fair // size * size)
+        pieces += chunks(wanted, step)
+    loads = [0] * max(1, tasks)
+    shares: list[list[ParityRange]] = [[] for _ in loads]
+    for piece in sorted(pieces, key=lambda p: (p.start - p.end, p.partition, p.start)):
+        lightest = loads.index(min(loads))
+        shares[lightest].append(piece)
+        loads[lightest] += piece.end - piece.start
+    return [tuple(sorted(mine, key=lambda p: (p.partition, p.start))) for mine in shares if mine]
+
+
+def fill_gaps(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> tuple[Row, ...]:
+    """The rows in order, and a row with an error for all that they say nothing of: a lost task is no equality."""
+    by_partition: dict[Partition, list[Row]] = {}
+    for row in rows:
+        by_partition.setdefault(row.partition, []).append(row)
+    whole: list[Row] = []
+    for wanted in sorted(ranges, key=lambda w: w.partition):
+        mine = sorted(by_partition.get(wanted.partition, []), key=lambda row: (row.chunk >= 0, row.start, row.end))
+        whole += mine
+        ends = next((row for row in mine if row.chunk < 0), None)
+        if ends is None:
+            whole.append(_not_compared(wanted, -1, wanted.start, wanted.end))
+        elif level > ENDS and ends.shared is not None:
+            reached, end = ends.shared
+            for start, stop in [*((row.start, row.end) for row in mine if row.chunk >= 0), (end, end)]:
+                if start > reached:
+                    whole.append(_not_compared(wanted, 0, reached, start))
+                reached = max(reached, stop)
+    return tuple(whole)
+
+
+def judge(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> ParityResult:
+    """The verdict on rows without gaps: failed beats indeterminate beats passed.
+
+    At level 1 nothing but ends is known, so nothing is proven; the sample are offsets then.
+    """
+    reasons = [f"{row.partition} [{row.start}, {row.end}): {row.error}" for row in rows if row.error]
+    reasons += [
+        f"{row.partition} [{row.start}, {row.end}): digests differ: batch boundaries, or content; level 3 would tell"
+        for row in rows
+        if not row.equal and not row.error and not row.differing
+    ]
+    records = sum(sample(row, level) for row in rows)
+    if not records:
+        reasons.append(NOTHING_COMPARED)
+    by_partition: dict[Partition, list[Row]] = {}
+    for row in rows:
+        by_partition.setdefault(row.partition, []).append(row)
+    proven = {w.partition: _proven(w, by_partition.get(w.partition, []), level) for w in ranges}
+    findings = sorted((f for row in rows for f in row.findings), key=lambda f: (f.partition, f.offset or 0, f.kind))
+    failed = any(row.differing for row in rows)
+    return ParityResult(
+        verdict=Verdict.FAILED if failed else Verdict.INDETERMINATE if reasons else Verdict.PASSED,
+        records=records,
+        chunks=sum(1 for row in rows if row.chunk >= 0 and row.level > GONE and not row.error),
+        proven=proven,
+        findings=tuple(findings[:FINDINGS_KEPT]),
+        reasons=tuple(dict.fromkeys(reasons)),
+    )
+
+
+def sample(row: Row, level: int) -> int:
+    """Records that a row compared; offsets, when the ends of the logs are all that was compared."""
+    counts = (row.chunk >= 0) == (level > ENDS) and not row.error
+    return min(row.src_count or 0, row.dst_count or 0) if counts else 0
+
+
+def _proven(wanted: ParityRange, rows: Sequence[Row], level: int) -> Offset:
+    """Next offset after the last one that was compared equal without interruption from the range's start."""
+    limits = [f.offset for row in rows if row.chunk < 0 for f in row.findings if f.offset is not None]
+    if level == ENDS or any(row.chunk < 0 and row.error for row in rows):
+        return wanted.start
+    reached = wanted.start
+    for row in sorted((row for row in rows if row.chunk >= 0), key=lambda row: (row.start, row.end)):
+        if row.start > reached:
+            break
+        if not row.equal:
+            reached = max(reached, _last_equal(row))
+            break
+        reached = max(reached, row.end)
+    return min([reached, *limits])
+
+
+def _not_compared(wanted: ParityRange, chunk: int, start: Offset, end: Offset) -> Row:
+    level = ENDS if chunk < 0 else DIGEST
+    text = "was not compared: no task reported it"
+    return Row(partition=wanted.partition, chunk=chunk, start=start, end=end, level=level, error=text)
+
+
+def _last_equal(row: Row) -> Offset:
+    """How far an unequal row is equal all the same: up to its first difference, when records were compared."""
+    offsets = [f.offset for f in row.findings if f.offset is not None]
+    return min(offsets) if row.level == RECORDS and offsets and not row.error else row.start

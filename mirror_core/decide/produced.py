@@ -1,0 +1,56 @@
+"""What a Produce answer means for a partition. A table: error code to meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from kio.schema.errors import ErrorCode as E
+
+
+class Meaning(Enum):
+    APPENDED = "appended"
+    LOOK_AGAIN = "look again"
+    """Unknown, or not now: read where the log ends when nothing is in flight, and go on from there."""
+    DENIED = "denied"
+    """The principal lacks WRITE."""
+    FAILED = "failed"
+
+
+MEANING: Final[Mapping[E, tuple[Meaning, str]]] = MappingProxyType(
+    {
+        E.none: (Meaning.APPENDED, ""),
+        # Appended, but not on all in-sync replicas yet: not acknowledged, so not counted; the log end tells later.
+        E.request_timed_out: (Meaning.LOOK_AGAIN, ""),
+        E.not_enough_replicas_after_append: (Meaning.LOOK_AGAIN, ""),
+        E.not_enough_replicas: (Meaning.LOOK_AGAIN, ""),
+        # The sequence is taken: our own earlier request, or a twin copier with other batch boundaries, was first.
+        E.out_of_order_sequence_number: (Meaning.LOOK_AGAIN, ""),
+        E.duplicate_sequence_number: (Meaning.LOOK_AGAIN, ""),
+        E.not_leader_or_follower: (Meaning.LOOK_AGAIN, ""),
+        E.leader_not_available: (Meaning.LOOK_AGAIN, ""),
+        E.unknown_topic_or_partition: (Meaning.LOOK_AGAIN, ""),
+        E.kafka_storage_error: (Meaning.LOOK_AGAIN, ""),
+        E.network_exception: (Meaning.LOOK_AGAIN, ""),
+        E.topic_authorization_failed: (Meaning.DENIED, ""),
+        E.message_too_large: (Meaning.FAILED, "raise max.message.bytes of the mirror topic above the source's"),
+        E.record_list_too_large: (Meaning.FAILED, "raise segment.bytes of the mirror topic above the batch's size"),
+        E.corrupt_message: (Meaning.FAILED, "the broker found the batch corrupt although its CRC was verified here"),
+        E.invalid_producer_epoch: (Meaning.FAILED, "a newer owner of this mirror's producer id has fenced this one"),
+        E.invalid_record: (Meaning.FAILED, "the broker refuses the records (null keys on a compacted topic?)"),
+        E.invalid_timestamp: (Meaning.FAILED, "set message.timestamp.before.max.ms and after.max.ms to their maximum"),
+        E.unsupported_compression_type: (Meaning.FAILED, "the destination does not support the batch's codec"),
+    }
+)
+
+
+def meaning(code: int) -> tuple[Meaning, str, str]:
+    """Meaning, remedy and Kafka's name of an error code. Codes nobody has thought of stop the partition."""
+    try:
+        error = E(code)
+    except ValueError:
+        return Meaning.FAILED, "", f"error {code}"
+    known = MEANING.get(error, (Meaning.FAILED, ""))
+    return known[0], known[1], error.name.upper()

@@ -1,0 +1,112 @@
+"""What each of the mirror's principals needs, in each role of a cluster; and what given ACLs allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from mirror_core.decide.acls import EVERYBODY, covers
+from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
+
+CLUSTER_NAME: Final = "kafka-cluster"
+JOURNAL_PREFIX: Final = "mirrorbook."
+_O = Operation
+
+
+class Role(StrEnum):
+    SOURCE = "source"
+    DESTINATION = "destination"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One right that one principal needs in one role."""
+
+    role: Role
+    principal: str
+    """control or data."""
+    resource: Resource
+    operation: Operation
+    why: str
+
+    def acl(self, user: str) -> Acl:
+        """The grant that would give it, on everything of its kind."""
+        journal = self.resource is Resource.TRANSACTIONAL_ID and self.operation is Operation.WRITE
+        name = JOURNAL_PREFIX if journal else CLUSTER_NAME if self.resource is Resource.CLUSTER else "*"
+        return Acl(
+            resource=self.resource,
+            name=name,
+            pattern=Pattern.PREFIXED if journal else Pattern.LITERAL,
+            principal=user,
+            operation=self.operation,
+        )
+
+
+def _needs(role: Role, principal: str, resource: Resource, **why: str) -> list[Need]:
+    return [Need(role, principal, resource, Operation[name], reason) for name, reason in why.items()]
+
+
+NEEDS: Final[tuple[Need, ...]] = (
+    *_needs(Role.SOURCE, "data", Resource.TOPIC, READ="fetch records"),
+    *_needs(
+        Role.SOURCE,
+        "control",
+        Resource.TOPIC,
+        READ="see offsets and open transactions, compare records",
+        DESCRIBE_CONFIGS="sync settings",
+    ),
+    *_needs(Role.SOURCE, "control", Resource.GROUP, DESCRIBE="sync groups' offsets"),
+    *_needs(
+        Role.SOURCE,
+        "control",
+        Resource.CLUSTER,
+        DESCRIBE="sync ACLs, list groups",
+        ALTER="fence the source at a failover",
+    ),
+    *_needs(Role.SOURCE, "control", Resource.TRANSACTIONAL_ID, DESCRIBE="see open transactions before a failover"),
+    *_needs(
+        Role.DESTINATION,
+        "data",
+        Resource.TOPIC,
+        READ="see producer states",
+        WRITE="write mirror topics",
+        DELETE="follow the source's log start",
+    ),
+    *_needs(Role.DESTINATION, "data", Resource.CLUSTER, CLUSTER_ACTION="fill gaps with markers"),
+    *_needs(
+        Role.DESTINATION,
+        "control",
+        Resource.TOPIC,
+        READ="read the state topic, compare records",
+        WRITE="write the state topic and the canary",
+        CREATE="create mirror topics",
+        ALTER="add partitions",
+        DELETE="follow the source's log start, recreate topics at a failback",
+        ALTER_CONFIGS="sync settings",
+    ),
+    *_needs(Role.DESTINATION, "control", Resource.GROUP, READ="commit groups' offsets"),
+    *_needs(Role.DESTINATION, "control", Resource.CLUSTER, ALTER="sync ACLs, promote applications"),
+    *_needs(Role.DESTINATION, "control", Resource.TRANSACTIONAL_ID, WRITE="own the state topic"),
+)
+"""Found by trying every request with nothing, with each right alone, and with pairs."""
+
+_IMPLIED_BY: Final = {
+    _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
+    _O.DESCRIBE_CONFIGS: frozenset({_O.ALTER_CONFIGS}),
+}
+
+
+def allows(acls: Iterable[Acl], principal: str, resource: Resource, name: str, operation: Operation) -> bool:
+    """What Kafka's authorizer would say by these entries, from any host. Super users are not among them."""
+    allowed = False
+    for acl in acls:
+        if acl.resource is not resource or acl.principal not in (principal, EVERYBODY) or not covers(acl, name):
+            continue
+        exact = acl.operation in (operation, Operation.ALL)
+        if acl.permission is Permission.DENY and exact:
+            return False
+        if acl.permission is Permission.ALLOW and acl.host == "*":
+            allowed |= exact or acl.operation in _IMPLIED_BY.get(operation, frozenset())
+    return allowed

@@ -1,0 +1,94 @@
+"""What a mirror topic's configuration must be while it is mirrored, and what it becomes at promotion.
+
+While it is mirrored, nothing on the destination may drop, rewrite or refuse a record that the source still has. So
+some settings are the mirror's own for that time; what the source says of them is applied at promotion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+_FOREVER: Final = str(2**63 - 1)
+_LARGEST_BATCH: Final = 2**31 - 1
+BATCH_MARGIN_BYTES: Final = 1 << 20
+"""A batch whose records had to be encoded again may be larger than the source's limit."""
+
+FIXED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        # Copied records are old: the destination's own clock would delete them at once. The source's log start is
+        # followed instead.
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        # The cleaner would make holes of its own, and DeleteRecords is refused on topics that are only compacted.
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "CreateTime",  # LogAppendTime would rewrite the source's timestamps
+        "message.timestamp.before.max.ms": _FOREVER,
+        "message.timestamp.after.max.ms": _FOREVER,
+        "compression.type": "producer",  # anything else makes the broker compress again
+        "unclean.leader.election.enable": "false",  # it may lose records that were acknowledged to the mirror
+    }
+)
+"""Values that hold as long as a topic is mirrored, whatever the source says."""
+
+HELD: Final = frozenset({*FIXED, "min.insync.replicas", "max.message.bytes"})
+"""Settings that are the mirror's while it mirrors; the source's values are applied at promotion."""
+
+NEVER: Final = frozenset(
+    {
+        # Lists of broker ids, which mean nothing on another cluster.
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+        # Tiered storage: its presence and its sizes belong to the cluster, and can't be switched off again at will.
+        "remote.storage.enable",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "local.retention.ms",
+        "local.retention.bytes",
+        # Gone from brokers since 4.0, which refuse them.
+        "message.format.version",
+        "message.downconversion.enable",
+        "message.timestamp.difference.max.ms",
+    }
+)
+"""Settings that are neither copied nor removed, at no time."""
+
+
+def mirroring_configs(source_effective: Mapping[str, str], replication_factor: int) -> dict[str, str]:
+    """The settings that the mirror holds, for a topic with this replication factor on the destination."""
+    limit = int(source_effective.get("max.message.bytes") or 1 << 20)
+    return {
+        **FIXED,
+        "min.insync.replicas": "2" if replication_factor >= 3 else "1",
+        "max.message.bytes": str(min(limit + BATCH_MARGIN_BYTES, _LARGEST_BATCH)),
+    }
+
+
+def wanted_configs(
+    source_overrides: Mapping[str, str], source_effective: Mapping[str, str], replication_factor: int
+) -> dict[str, str]:
+    """All overrides of a topic while it is mirrored: the mirror's own, and the source's others."""
+    copied = {key: value for key, value in source_overrides.items() if key not in HELD | NEVER}
+    return {**copied, **mirroring_configs(source_effective, replication_factor)}
+
+
+def promotion_configs(source_overrides: Mapping[str, str], replication_factor: int) -> dict[str, str]:
+    """All overrides of a topic once applications write it: the source's. Where it has none, the cluster's defaults."""
+    final = {key: value for key, value in source_overrides.items() if key not in NEVER}
+    insync = final.get("min.insync.replicas")
+    if insync is not None and int(insync) > replication_factor:
+        final["min.insync.replicas"] = str(replication_factor)  # more than there are replicas can never be met
+    return final
+
+
+def config_changes(wanted: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str | None]:
+    """From these overrides to those wanted: values to set, and None for what is to be removed."""
+    changes: dict[str, str | None] = {key: value for key, value in wanted.items() if current.get(key) != value}
+    changes.update({key: None for key in current if key not in wanted and key not in NEVER})
+    return changes
+
+
+def mirror_replication_factor(source: int, destination_brokers: int) -> int:
+    """As many replicas as the source has, where there are brokers for them."""
+    return max(1, min(source, destination_brokers))

@@ -1,0 +1,101 @@
+"""What is seen of both sides of a mirror before a decision is made. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from mirror_core.model.mirror import Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic as one cluster describes it."""
+
+    id: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceView:
+    """The source, seen a moment ago."""
+
+    cluster_id: str
+    topics: Mapping[str, Topic]
+    """Topics that match the mirror's filters now."""
+    stable_ends: Mapping[Partition, Offset]
+    """Next offset that a read_committed consumer cannot read yet."""
+    authorizer: bool
+    transactions: tuple[str, ...]
+    """Transactional ids with an open transaction on the mirror's topics."""
+    groups: tuple[str, ...] = ()
+    """Names of the consumer groups in scope."""
+    committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
+    """Committed offsets (next to be read) on the mirror's topics, of as many groups as there was time to ask."""
+    grants: tuple[str, ...] = ()
+    """Rights to change the mirror's topics that applications hold there, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationView:
+    """The destination, seen a moment ago."""
+
+    cluster_id: str
+    topics: Mapping[str, Topic]
+    positions: Mapping[Partition, Offset]
+    """Log ends: the next offset to copy."""
+    authorizer: bool
+    committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A side that did not answer in time, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Everything that a plan is made from. No client, no clock."""
+
+    mirror: Mirror
+    mode: Mode
+    statuses: Mapping[Partition, PartitionStatus]
+    source: SourceView | Unseen
+    destination: DestinationView | Unseen
+    lease: Lease | None
+    active_run: str | None
+    """Id of the run that holds the mirror, if any."""
+    grants: tuple[str, ...]
+    """Rights that promotion would give, in words."""
+    earlier_seconds: float | None
+    """From fence to canary in the newest finished failover of this mirror."""
+    now_ms: int
+
+
+def healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
+    """Partitions that a failover drains and compares: all but those that failed, also when they are stopped already."""
+    return {p: s for p, s in sorted(statuses.items()) if s.state is not PartitionState.FAILED and s.reason is None}
+
+
+def lags_of(view: View) -> Iterator[tuple[Partition, int | None]]:
+    """Source's readable end − position, in offsets; None where either is unknown now."""
+    ends = view.source.stable_ends if isinstance(view.source, SourceView) else {}
+    positions = view.destination.positions if isinstance(view.destination, DestinationView) else {}
+    for partition in sorted(view.statuses):
+        end, position = ends.get(partition), positions.get(partition)
+        yield partition, None if end is None or position is None else end - position
+
+
+def failed_of(view: View) -> list[Partition]:
+    return sorted(set(view.statuses) - set(healthy(view.statuses)))
+
+
+def some(items: Iterable[object]) -> str:
+    """The first ten, and how many more."""
+    listed = [str(item) for item in items]
+    more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
+    return ", ".join(listed[:10]) + more

@@ -1,0 +1,1 @@
+"""Observe, decide, act, record."""

@@ -1,0 +1,98 @@
+"""One mirror as it stands: what is recorded, and what both clusters say now. What is not known now is None."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mirror_core.engine.lease import is_fresh
+from mirror_core.engine.link import Link
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.lifecycle.state import State
+from mirror_core.model.errors import RemoteFault
+from mirror_core.model.mirror import PartitionState
+from mirror_core.model.names import Offset, Partition
+
+_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRow:
+    """Offsets are next offsets. `lag` is source end minus position, None when the source end is not known now."""
+
+    partition: str
+    state: PartitionState
+    position: int | None
+    source_end: int | None
+    lag: int | None
+    lmo: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What `mirrorbook mirror describe` shows."""
+
+    facts: Mapping[str, str | int | None]
+    rows: tuple[PartitionRow, ...]
+
+
+def describe(link: Link, state: State, now_ms: int) -> Description:
+    """Look at both clusters, for at most a few seconds each."""
+    mirror = link.mirror
+    statuses = state.partitions.get(mirror.name, {})
+    ends, source_trouble = _offsets(link.source, statuses, Point.STABLE_END)
+    positions, destination_trouble = _offsets(link.destination, statuses, Point.LOG_END)
+    lease = state.leases.get(mirror.name)
+    run = state.active_run(mirror.name)
+    held = is_fresh(lease, now_ms)
+    rows = []
+    for partition, status in sorted(statuses.items()):
+        end, position = ends.get(partition), positions.get(partition)
+        rows.append(
+            PartitionRow(
+                partition=str(partition),
+                state=status.state,
+                position=position,
+                source_end=end,
+                lag=None if end is None or position is None else end - position,
+                lmo=status.lmo,
+                reason=status.reason,
+            )
+        )
+    lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
+    return Description(
+        facts={
+            "mirror": mirror.name,
+            "source": f"{mirror.source} ({mirror.source_id})",
+            "destination": f"{mirror.destination} ({mirror.destination_id})",
+            "topics": " ".join(mirror.topics),
+            "excluded": " ".join(mirror.exclude_topics) or "none",
+            "groups": " ".join(mirror.groups),
+            "desired": mirror.desired,
+            "run under way": f"{run.plan.kind} {run.id}" if run else "none",
+            "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
+            "lag": None if any(lag is None for lag in lags) else sum(lag or 0 for lag in lags),
+            "security of the source": link.source.control.get("security.protocol", "PLAINTEXT"),
+            "security of the destination": link.destination.control.get("security.protocol", "PLAINTEXT"),
+            "trouble": "; ".join(t for t in (source_trouble, destination_trouble) if t) or "none",
+        },
+        rows=tuple(rows),
+    )
+
+
+def _offsets(
+    cluster: ClusterConfig, partitions: Iterable[Partition], point: Point
+) -> tuple[dict[Partition, Offset], str]:
+    wanted = list(partitions)
+    if not wanted:
+        return {}, ""
+    try:
+        with ClusterClient(cluster, timeout_s=_TIMEOUT_S) as client:
+            existing = client.metadata({p.topic for p in wanted}).topics
+            present = [p for p in wanted if p.topic in existing and p.index in existing[p.topic].partitions]
+            return list_offsets(client, present, point) if present else {}, ""
+    except RemoteFault as error:
+        return {}, str(error)

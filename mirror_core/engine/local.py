@@ -1,0 +1,104 @@
+"""Copying tasks in threads of this process: for the smallest deployment, and for the night when Spark is down too."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from mirror_core.engine import pump
+from mirror_core.engine.link import Link
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Principal
+from mirror_core.model.copying import Assigned, Assignment, TaskReport
+from mirror_core.model.errors import PartitionFailed, Unreachable
+from mirror_core.model.names import Offset, Partition
+
+_ROUND_MS: Final = 10_000
+
+
+class LocalRunner:
+    """Implements ports.Runner. One task fills a core: threads share the interpreter, so more would not copy faster."""
+
+    def __init__(self, slots: int = 1) -> None:
+        self.slots = slots
+        self._pool = ThreadPoolExecutor(2 * slots + 1, thread_name_prefix="pump")
+        self._cancelled = threading.Event()
+
+    def submit(self, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
+        tasks = [self._pool.submit(pump.run, a, self._cancelled.is_set) for a in assignments]
+        done: Future[tuple[TaskReport, ...]] = Future()
+
+        def gather() -> None:
+            try:
+                done.set_result(tuple(task.result() for task in tasks))
+            except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits, not swallowed
+                done.set_exception(error)
+
+        threading.Thread(target=gather, name="pump-reports", daemon=True).start()
+        return done
+
+    def close(self) -> None:
+        self._cancelled.set()
+        self._pool.shutdown(wait=True)
+
+
+class LocalCopy:
+    """Implements ports.Copy: what is left of a mirror, copied by the caller itself."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    def __call__(self, ends: dict[Partition, Offset], timeout_s: float) -> None:
+        """Copy up to these ends (next offsets), which must not move any more; raises when it cannot."""
+        deadline = time.time() + timeout_s
+        left = dict(ends)
+        while left:
+            report = pump.run(self._assignment(left, deadline))
+            if report.failures:
+                raise PartitionFailed("; ".join(failure.reason for failure in report.failures))
+            left = {
+                p: end
+                for p, end in left.items()
+                if not any(r.partition == p and r.next >= end for r in report.receipts)
+            }
+            if left and time.time() >= deadline:
+                partition, end = min(left.items())
+                why = report.retry or "there was not enough time"
+                raise Unreachable(
+                    f"mirror {self.link.mirror.name}: {len(left)} partitions not copied to their end within "
+                    f"{timeout_s:.0f} s ({partition} up to {end}): {why}"
+                )
+
+    def _assignment(self, ends: dict[Partition, Offset], deadline_s: float) -> Assignment:
+        mirror, now_ms = self.link.mirror, int(time.time() * 1000)
+        topics = {partition.topic for partition in ends}
+        with ClusterClient(self.link.source, Principal.DATA) as source:
+            there = source.metadata(topics).topics
+        with ClusterClient(self.link.destination, Principal.DATA) as destination:
+            here = destination.metadata(topics).topics
+        missing = sorted(t for t in topics if t not in there or t not in here)
+        if missing:
+            raise PartitionFailed(f"mirror {mirror.name}: topic {missing[0]} is not on both clusters")
+        return Assignment(
+            mirror=mirror.name,
+            source=mirror.source,
+            destination=mirror.destination,
+            config_path=str(self.link.config.path),
+            producer_id=mirror.producer_id,
+            partitions=tuple(
+                Assigned(
+                    partition=partition,
+                    source_topic_id=there[partition.topic].id,
+                    destination_topic_id=here[partition.topic].id,
+                    until=end,
+                )
+                for partition, end in sorted(ends.items())
+            ),
+            epoch=0,
+            task=0,
+            start_ms=now_ms,
+            stop_ms=min(now_ms + _ROUND_MS, int(deadline_s * 1000) + 1),
+        )

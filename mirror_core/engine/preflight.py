@@ -1,0 +1,226 @@
+"""`cluster check`: is it reachable, does it understand us, may our principals do what they must? Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from mirror_core.decide.rights import NEEDS, Need, Role, allows
+from mirror_core.kafka.acls import Acls, AuthorizerOff, command_line, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.rights import Probe, broker_setting, features, probe
+from mirror_core.kafka.versions import api_versions
+from mirror_core.model.acl import Operation, Resource
+from mirror_core.model.errors import MirrorError, RemoteFault
+
+NEEDED_APIS: Final = (
+    (0, "Produce", 8),
+    (1, "Fetch", 11),
+    (2, "ListOffsets", 5),
+    (3, "Metadata", 12),
+    (8, "OffsetCommit", 6),
+    (9, "OffsetFetch", 7),
+    (10, "FindCoordinator", 2),
+    (15, "DescribeGroups", 4),
+    (16, "ListGroups", 4),
+    (19, "CreateTopics", 4),
+    (20, "DeleteTopics", 3),
+    (21, "DeleteRecords", 1),
+    (27, "WriteTxnMarkers", 1),
+    (29, "DescribeAcls", 1),
+    (30, "CreateAcls", 1),
+    (31, "DeleteAcls", 1),
+    (32, "DescribeConfigs", 1),
+    (37, "CreatePartitions", 1),
+    (44, "IncrementalAlterConfigs", 0),
+    (61, "DescribeProducers", 0),
+    (65, "DescribeTransactions", 0),
+    (66, "ListTransactions", 0),
+)
+"""API key, name, and the version that Mirrorbook speaks."""
+KEEP_PRODUCERS: Final = "producer.id.expiration.ms"
+FOREVER_MS: Final = "2147483647"
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    PARTLY = "partly"
+    """On some topics only: enough, when a mirror's topics are among them."""
+    MISSING = "missing"
+    UNKNOWN = "could not be tested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Right:
+    """One right that a principal needs."""
+
+    role: Role
+    principal: str
+    """control or data."""
+    user: str
+    """As Kafka names it."""
+    resource: str
+    operation: str
+    why: str
+    verdict: Verdict
+    detail: str = ""
+    command: str = ""
+    """What would grant it, ready to paste; empty when it is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterCheck:
+    """Everything that was found."""
+
+    cluster: str
+    cluster_id: str
+    brokers: tuple[str, ...]
+    features: dict[str, int]
+    authorizer: str
+    """on, off, or why it is not known."""
+    rights: tuple[Right, ...]
+    problems: tuple[str, ...]
+    """What must be mended, whatever the role."""
+    advice: tuple[str, ...]
+    """What should be, for a destination."""
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """What it may serve as: the roles in which no right is missing."""
+        lacking = {right.role for right in self.rights if right.verdict is Verdict.MISSING}
+        return tuple(role for role in Role if role not in lacking)
+
+
+def check(config: ClusterConfig) -> ClusterCheck:
+    """Look at a cluster as the control and as the data principal. Raises only when neither gets an answer."""
+    with ClusterClient(config, Principal.CONTROL) as control, ClusterClient(config, Principal.DATA) as data:
+        view = control.metadata(())
+        problems = _broker_problems(control, tuple(view.brokers))
+        acls = _acls(control)
+        probes: dict[str, Probe | str] = {"control": _probe(control), "data": _probe(data)}
+        problems += [answer for answer in probes.values() if isinstance(answer, str)]
+        return ClusterCheck(
+            cluster=config.name,
+            cluster_id=view.cluster_id,
+            brokers=tuple(f"{broker} {host}:{port}" for broker, (host, port) in sorted(view.brokers.items())),
+            features=features(control),
+            authorizer="off" if isinstance(acls, AuthorizerOff) else "on" if isinstance(acls, Acls) else acls,
+            rights=tuple(_right(config, need, probes[need.principal], acls) for need in NEEDS),
+            problems=tuple(problems),
+            advice=tuple(_advice(control, sorted(view.brokers))),
+        )
+
+
+def _right(config: ClusterConfig, need: Need, probed: Probe | str, acls: Acls | AuthorizerOff | str) -> Right:
+    user = principal_name(config, Principal(need.principal))
+    if isinstance(acls, AuthorizerOff):
+        verdict, detail = Verdict.OK, "no authorizer: everybody may"
+    elif isinstance(probed, str):
+        verdict, detail = Verdict.UNKNOWN, "this principal got no answer"
+    elif need.resource is Resource.TOPIC:
+        verdict, detail = _on_topics(need, user, probed, acls)
+    elif need.resource is Resource.GROUP:
+        verdict, detail = _said(need.operation in probed.group)
+    elif need.resource is Resource.CLUSTER and probed.cluster is not None:
+        verdict, detail = _said(need.operation in probed.cluster)
+    else:
+        verdict, detail = _by_acls(need, user, probed, acls)
+    grant = command_line(need.acl(user), bootstrap=config.control["bootstrap.servers"])
+    return Right(
+        role=need.role,
+        principal=need.principal,
+        user=user,
+        resource=need.resource,
+        operation=need.operation,
+        why=need.why,
+        verdict=verdict,
+        detail=detail,
+        command="" if verdict is Verdict.OK else grant,
+    )
+
+
+def _said(allowed: bool) -> tuple[Verdict, str]:
+    return (Verdict.OK, "") if allowed else (Verdict.MISSING, "the broker says so")
+
+
+def _on_topics(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff | str) -> tuple[Verdict, str]:
+    if need.operation is Operation.CREATE and probed.cluster and Operation.CREATE in probed.cluster:
+        return Verdict.OK, "by CREATE on the cluster"
+    without = sorted(topic for topic, rights in probed.topics.items() if need.operation not in rights)
+    if not probed.topics:
+        verdict, detail = _by_acls(need, user, probed, acls)
+        return verdict, "it may describe no topic, or there is none" + (f"; {detail}" if detail else "")
+    if not without:
+        return Verdict.OK, f"on all of {len(probed.topics)} topics"
+    detail = f"not on {len(without)} of {len(probed.topics)} topics: {', '.join(without[:3])}"
+    detail += "..." if len(without) > 3 else ""
+    return (Verdict.MISSING if len(without) == len(probed.topics) else Verdict.PARTLY), detail
+
+
+def _by_acls(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff | str) -> tuple[Verdict, str]:
+    if probed.cluster and {Operation.CLUSTER_ACTION, Operation.ALTER, Operation.CREATE} <= probed.cluster:
+        return Verdict.OK, "may do everything on the cluster: a super user"
+    if not isinstance(acls, Acls):
+        return Verdict.UNKNOWN, "the brokers do not say, and the ACLs cannot be read"
+    wanted = need.acl(user)
+    if allows(acls.entries, user, wanted.resource, wanted.name, wanted.operation):
+        return Verdict.OK, "by the ACLs"
+    return Verdict.MISSING, "by the ACLs"
+
+
+def principal_name(config: ClusterConfig, principal: Principal) -> str:
+    """As Kafka names it; a certificate's subject is not known to us."""
+    user = config.user(principal)
+    if user:
+        return f"User:{user}"
+    protocol = config.properties(principal).get("security.protocol", "PLAINTEXT").upper()
+    return "User:SUBJECT-OF-THE-CERTIFICATE" if protocol == "SSL" else "User:ANONYMOUS"
+
+
+def _probe(client: ClusterClient) -> Probe | str:
+    try:
+        return probe(client)
+    except MirrorError as error:
+        return f"as {client.principal} principal: {error}"
+
+
+def _acls(client: ClusterClient) -> Acls | AuthorizerOff | str:
+    try:
+        return describe_acls(client)
+    except RemoteFault as error:
+        return f"not known: {error}"
+
+
+def _broker_problems(client: ClusterClient, brokers: Sequence[int]) -> list[str]:
+    problems = []
+    for broker in brokers:
+        try:
+            spoken = api_versions(client, broker)
+        except MirrorError as error:
+            problems.append(f"broker {broker}: {error}")
+            continue
+        for key, name, version in NEEDED_APIS:
+            oldest, newest = spoken.get(key, (0, -1))
+            if not oldest <= version <= newest:
+                problems.append(f"broker {broker} does not understand {name} v{version}: Kafka 3.0 or newer is needed")
+    return problems
+
+
+def _advice(client: ClusterClient, brokers: Sequence[int]) -> list[str]:
+    """Settings that a destination should have; silent about what may not be looked at, which `rights` speak of."""
+    found = []
+    for broker in brokers:
+        try:
+            setting = broker_setting(client, broker, KEEP_PRODUCERS)
+        except RemoteFault as error:
+            return [f"{KEEP_PRODUCERS} could not be looked at: {error}"]
+        if setting is not None and setting != (FOREVER_MS, True):
+            found.append(
+                f"broker {broker}: {KEEP_PRODUCERS} is {setting[0]}: as a destination, set it to {FOREVER_MS} in "
+                "server.properties (not dynamically: a restart loads logs before dynamic settings), or copying of old "
+                "records loses its protection against appending twice"
+            )
+    return found

@@ -1,0 +1,336 @@
+"""The pump: what one task does for one epoch. A plain function of its assignment; it knows nothing of Spark.
+
+Whole batches go from Fetch to Produce in the buffer they came in. The destination's log end is the position; every
+answer's base offset is checked; what was in flight when something broke is looked up, never guessed or sent blindly.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from mirror_core.decide.produced import Meaning, meaning
+from mirror_core.engine.beacon import Beacon
+from mirror_core.engine.intake import Sent, accept, fetch_refused
+from mirror_core.engine.lanes import Aligner, Lane, LaneState, by_broker, denied, foreign
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Principal, load_config
+from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.producing import ProduceLink, Row
+from mirror_core.model.copying import Assignment, Receipt, TaskReport
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.names import Offset
+from mirror_core.wire import fetch
+
+_DEPTH: Final = 16
+"""Produce requests in flight per destination broker."""
+_REQUEST_BYTES: Final = 4 << 20
+_PARTITION_BYTES: Final = 1 << 20
+_MAX_WAIT_MS: Final = 500
+_ANSWER_TIMEOUT_S: Final = 40.0
+"""Longer than the broker's own limit for a Produce, so that its answer comes before we give the connection up."""
+_CONTROL_TIMEOUT_S: Final = 10.0
+_RETRY_WAIT_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
+_MARK: Final = struct.Struct(">qi")
+_ALIGN_AGAIN_S: Final = 0.1
+
+
+def never() -> bool:
+    """Not cancelled."""
+    return False
+
+
+def run(assignment: Assignment, cancelled: Callable[[], bool] = never) -> TaskReport:
+    """Copy the assignment's partitions from `start_ms` to `stop_ms`, or until all have reached their `until`.
+
+    Raises BadRequest and MissingPermission for what no retry mends; trouble with brokers is retried until `stop_ms` and
+    then reported.
+    """
+    config = load_config(Path(assignment.config_path))
+    source = ClusterClient(config.cluster(assignment.source), Principal.DATA, timeout_s=_CONTROL_TIMEOUT_S)
+    destination = ClusterClient(config.cluster(assignment.destination), Principal.DATA, timeout_s=_CONTROL_TIMEOUT_S)
+    with source, destination:
+        pump = Pump(assignment, source, destination, cancelled)
+        try:
+            return pump.run()
+        finally:
+            pump.close()
+
+
+class Pump:
+    """Lanes, links to brokers, and the loop between them."""
+
+    def __init__(
+        self, assignment: Assignment, source: ClusterClient, destination: ClusterClient, cancelled: Callable[[], bool]
+    ) -> None:
+        self.assignment = assignment
+        self.source = source
+        self.destination = destination
+        self.cancelled = cancelled
+        self.lanes = [Lane(a) for a in sorted(assignment.partitions, key=lambda a: a.partition)]
+        self.lane_of = {lane.partition: lane for lane in self.lanes}
+        self.aligner = Aligner(source, destination, assignment.producer_id)
+        self.sources: dict[int, FetchLink] = {}
+        self.destinations: dict[int, ProduceLink[Sent]] = {}
+        self.stop_s = assignment.stop_ms / 1000
+        self.align_due = 0.0
+        self.trouble = ""
+        self._beacon = Beacon(assignment)
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def run(self) -> TaskReport:
+        started = time.time()
+        cpu = time.process_time()
+        tries = 0
+        self._warm()
+        while not self.finished():
+            try:
+                self._turn()
+                tries = 0 if any(lane.in_flight for lane in self.lanes) else tries
+            except Unreachable as error:
+                self.trouble = str(error)
+                self._forget_links()
+                wait = _RETRY_WAIT_S[min(tries, len(_RETRY_WAIT_S) - 1)]
+                tries += 1
+                time.sleep(max(0.0, min(wait, self.stop_s - time.time())))
+            self._beacon.tell(self.lanes)
+        self._drain()
+        self._beacon.tell(self.lanes, last=True)
+        return self._report(started, time.process_time() - cpu)
+
+    def finished(self) -> bool:
+        """Nothing more may be sent, or nothing is left to send."""
+        if time.time() >= self.stop_s or self.cancelled():
+            return True
+        return all(lane.state in (LaneState.DONE, LaneState.FAILED) for lane in self.lanes)
+
+    def _warm(self) -> None:
+        """All that can be done before the epoch begins: connect, authenticate, learn who leads."""
+        try:
+            topics = {lane.partition.topic for lane in self.lanes}
+            for client in (self.source, self.destination):
+                client.metadata(topics)
+        except Unreachable as error:
+            self.trouble = str(error)
+        while (rest := self.assignment.start_ms / 1000 - time.time()) > 0 and not self.cancelled():
+            time.sleep(min(rest, 0.05))
+
+    def _turn(self) -> None:
+        """Align whoever is lost, ask every source broker, and handle what has arrived."""
+        now = time.time()
+        lost = [lane for lane in self.lanes if lane.state is LaneState.LOST and not lane.in_flight]
+        if lost and now >= self.align_due:
+            self.align_due = now + _ALIGN_AGAIN_S
+            self.aligner.align(lost)
+        for lane in self.lanes:
+            lane.settle_end()
+        for broker, lanes in by_broker(self.lanes).items():
+            link = self._source_link(broker)
+            if not link.pending:
+                self._ask(link, lanes, now)
+        readable = self._wait()
+        for produce_link in list(self.destinations.values()):
+            if produce_link.outstanding and (produce_link.connection.sock in readable or produce_link.buffered):
+                self._answers(produce_link)
+        for fetch_link in list(self.sources.values()):
+            if fetch_link.pending and fetch_link.connection.sock in readable:
+                self._forward(fetch_link)
+
+    def _ask(self, link: FetchLink, lanes: Iterable[Lane], now: float) -> None:
+        wanted = []
+        for lane in lanes:
+            lane.asked = lane.position
+            wanted.append(fetch.Wanted(lane.partition, lane.position, lane.source_epoch))
+        wait_ms = max(1, min(_MAX_WAIT_MS, int((self.stop_s - now) * 1000)))
+        link.ask(wanted, max_wait_ms=wait_ms, isolation=fetch.Isolation.READ_COMMITTED)
+
+    def _wait(self) -> set[socket.socket]:
+        """Sockets with something to read, waiting briefly when there is none."""
+        waiting = [link.connection.sock for link in self.sources.values() if link.pending]
+        waiting += [link.connection.sock for link in self.destinations.values() if link.outstanding]
+        if any(link.outstanding and link.buffered for link in self.destinations.values()):
+            return set(select.select(waiting, (), (), 0)[0])
+        lost = any(lane.state is LaneState.LOST for lane in self.lanes)
+        limit = min(0.05 if lost else 0.5, max(0.0, self.stop_s - time.time()))
+        if not waiting:
+            time.sleep(min(limit, 0.05))
+            return set()
+        return set(select.select(waiting, (), (), limit)[0])
+
+    # -- source to destination -----------------------------------------------------------------------------------
+
+    def _forward(self, link: FetchLink) -> None:
+        """Take one Fetch answer and send all that may cross, one batch a partition and request."""
+        queues: list[list[tuple[Sent, memoryview]]] = []
+        for fetched in link.take():
+            lane = self.lane_of[fetched.partition]
+            if not lane.fetchable or lane.asked != lane.position:
+                continue  # found its place anew since it was asked for
+            if fetched.error:
+                fetch_refused(lane, fetched.error, self.source)
+                continue
+            lane.source_end = fetched.last_stable
+            queue = accept(lane, fetched.records, self.source.name, self.assignment.producer_id)
+            if queue:
+                queues.append(queue)
+        # The next answer travels while this one is sent: its bytes wait in the socket until the buffer is free again.
+        now = time.time()
+        ready = [lane for lane in self.lanes if lane.fetchable and self.sources.get(lane.source_broker) is link]
+        if ready and now < self.stop_s:
+            self._ask(link, ready, now)
+        for turn in range(max(map(len, queues), default=0)):
+            self._send([queue[turn] for queue in queues if turn < len(queue)])
+
+    def _send(self, items: list[tuple[Sent, memoryview]]) -> None:
+        """One batch each of several partitions, grouped by the broker that leads them."""
+        groups: dict[int, list[Row[Sent]]] = {}
+        for sent, batch in items:
+            lane = sent.lane
+            if lane.state is not LaneState.READY:
+                continue  # lost or failed since: what follows a refused batch would be refused too, or be shifted
+            groups.setdefault(lane.destination_broker, []).append(
+                Row(lane.partition.topic, lane.partition.index, batch, sent)
+            )
+        for broker, rows in groups.items():
+            start = 0
+            while start < len(rows):
+                size, end = 0, start
+                while end < len(rows) and (end == start or size + rows[end].tag.size <= _REQUEST_BYTES):
+                    size += rows[end].tag.size
+                    end += 1
+                self._send_rows(broker, rows[start:end])
+                start = end
+
+    def _send_rows(self, broker: int, rows: list[Row[Sent]]) -> None:
+        link = self._destination_link(broker)
+        while len(link.outstanding) >= _DEPTH:
+            self._answers(link)
+        rows = [row for row in rows if row.tag.lane.state is LaneState.READY]
+        # Our own clock decides when this task stops; the sequences decide what may be written.
+        if not rows or time.time() >= self.stop_s:
+            for row in rows:
+                row.tag.lane.state = LaneState.LOST
+            return
+        for row in rows:
+            row.tag.lane.in_flight += 1
+        link.send(rows)
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def _answers(self, link: ProduceLink[Sent]) -> None:
+        for sent, produced in link.answers():
+            lane = sent.lane
+            lane.in_flight -= 1
+            if produced.error == 0 and produced.base_offset == sent.base == lane.acknowledged:
+                self._acknowledge(sent)
+                continue
+            kind, remedy, name = meaning(produced.error)
+            if lane.state in (LaneState.FAILED, LaneState.LOST):
+                continue
+            elif kind is Meaning.APPENDED:
+                # It landed, but elsewhere: the log had grown by somebody else's records, from our expected offset on.
+                lane.fail(foreign(self.destination.name, lane.partition, lane.acknowledged), lane.acknowledged)
+            elif kind is Meaning.LOOK_AGAIN:
+                lane.state = LaneState.LOST
+            elif kind is Meaning.DENIED:
+                lane.fail(denied(self.destination, lane.partition, "WRITE"), sent.base)
+            else:
+                words = f"{name}: {produced.message}" if produced.message else name
+                lane.fail(
+                    f"cluster {self.destination.name}, {lane.partition}, offset {sent.base}: {words}; {remedy}",
+                    sent.base,
+                )
+
+    def _acknowledge(self, sent: Sent) -> None:
+        lane = sent.lane
+        lane.acknowledged = sent.base + sent.records
+        lane.batches += 1
+        lane.sent_bytes += sent.size
+        if lane.digest is not None:
+            lane.digest.update(_MARK.pack(sent.base, sent.records) + sent.payload)
+        lane.finish_if_done()
+
+    def _drain(self) -> None:
+        """Wait for what is in flight; what stays unanswered is found by whoever copies next."""
+        try:
+            for link in self.destinations.values():
+                while link.outstanding:
+                    self._answers(link)
+        except Unreachable as error:
+            self.trouble = str(error)
+
+    # -- links ---------------------------------------------------------------------------------------------------
+
+    def _source_link(self, broker: int) -> FetchLink:
+        if broker not in self.sources:
+            connection = self._connect(self.source, broker)
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+            self.sources[broker] = FetchLink(
+                connection,
+                max_bytes=min(8 << 20, self.assignment.max_bytes_in_flight // 4),
+                partition_max_bytes=_PARTITION_BYTES,
+            )
+        return self.sources[broker]
+
+    def _destination_link(self, broker: int) -> ProduceLink[Sent]:
+        if broker not in self.destinations:
+            self.destinations[broker] = ProduceLink(self._connect(self.destination, broker))
+        return self.destinations[broker]
+
+    def _connect(self, client: ClusterClient, broker: int) -> Connection:
+        address = client.address(broker)
+        return Connection(client.config, Principal.DATA, *address, timeout_s=_ANSWER_TIMEOUT_S)
+
+    def _forget_links(self) -> None:
+        """After a broken connection: the outcome of what was in flight is unknown, so every lane looks again."""
+        self.close()
+        for lane in self.lanes:
+            lane.in_flight = 0
+            if lane.state is LaneState.READY:
+                lane.state = LaneState.LOST
+
+    def close(self) -> None:
+        for connection in self._connections():
+            connection.close()
+        self.sources, self.destinations = {}, {}
+
+    def _connections(self) -> list[Connection]:
+        links = [link.connection for link in self.sources.values()]
+        return links + [link.connection for link in self.destinations.values()]
+
+    # -- the report ----------------------------------------------------------------------------------------------
+
+    def _report(self, started: float, cpu_s: float) -> TaskReport:
+        receipts = [
+            Receipt(
+                mirror=self.assignment.mirror,
+                partition=lane.partition,
+                epoch=self.assignment.epoch,
+                task=self.assignment.task,
+                first=Offset(lane.first),
+                next=Offset(lane.acknowledged),
+                records=lane.acknowledged - lane.first,
+                batches=lane.batches,
+                bytes=lane.sent_bytes,
+                digest=lane.digest.hexdigest() if lane.digest is not None else "",
+                source_end=None if lane.source_end is None else Offset(lane.source_end),
+                started_ms=int(started * 1000),
+                ended_ms=int(time.time() * 1000),
+            )
+            for lane in self.lanes
+            if lane.first is not None
+        ]
+        unfinished = [lane for lane in self.lanes if lane.state is LaneState.LOST]
+        return TaskReport(
+            receipts=tuple(receipts),
+            failures=tuple(lane.failure for lane in self.lanes if lane.failure),
+            cpu_s=cpu_s,
+            retry=self.trouble if unfinished else "",
+        )

@@ -1,0 +1,219 @@
+"""Saving records to Parquet before the log that holds them is taken back: all of a record, and every record.
+
+A salvage is written beside its place, counted against the log, and only then moved there. It is never overwritten:
+when a step is repeated after the log is gone, it may be the only copy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import load_config
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.reader import LogReader
+from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity import ParityRange
+from mirror_core.wire.batch import LOG_APPEND_TIME
+
+_HEADER: Final[tuple[pa.Field[Any], ...]] = (
+    pa.field("name", pa.binary(), nullable=False),  # binary: Kafka's clients let names through that are no UTF-8
+    pa.field("value", pa.binary()),
+)
+_COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("partition", pa.int32(), nullable=False),
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("timestamp_ms", pa.int64(), nullable=False),
+    pa.field("timestamp_type", pa.string(), nullable=False),
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("headers", pa.list_(pa.struct(_HEADER)), nullable=False),
+)
+SCHEMA: Final = pa.schema(_COLUMNS)
+DDL: Final = (
+    "topic string not null, partition int not null, offset bigint not null, timestamp_ms bigint not null, "
+    "timestamp_type string not null, key binary, value binary, "
+    "headers array<struct<name: binary not null, value: binary>> not null"
+)
+"""The same columns in Spark's words."""
+
+MANIFEST: Final = "_salvage.json"
+"""Names that start with an underscore are no data for readers of Parquet folders."""
+_ROWS: Final = 2000
+_BYTES: Final = 16 << 20
+
+Write = Callable[[Sequence["SalvageTask"], Path], None]
+
+
+class SalvageIncomplete(MirrorError):
+    """Fewer or more records were saved than the log holds: nothing may be deleted on the strength of this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SalvageTask:
+    """One partition's share. Holds no secret: the task opens `config_path` itself."""
+
+    config_path: str
+    cluster: ClusterName
+    wanted: ParityRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """One partition in the manifest."""
+
+    wanted: ParityRange
+    log_start: Offset
+    """First offset that the log still had; what was asked for below it was gone already."""
+    records: int
+
+
+class LocalSalvage:
+    """Implements `ports.Salvage` in this process, one partition after the other."""
+
+    def __init__(self, config_path: Path) -> None:
+        self._config_path = config_path
+
+    def __call__(self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path) -> dict[Partition, int]:
+        return salvage(self._config_path, cluster, ranges, output, write=_write_here)
+
+
+def salvage(
+    config_path: Path, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, *, write: Write
+) -> dict[Partition, int]:
+    """Records saved per partition. A salvage of the same ranges that is there already is left alone and told again.
+
+    Refused when something else is at `output`; SalvageIncomplete when the count is wrong (nothing appears there then).
+    """
+    wanted = tuple(sorted(ranges, key=lambda r: (r.partition, r.start)))
+    if len({r.partition for r in wanted}) < len(wanted):
+        raise Refused("salvage not started", ["a partition is named twice: give one range for each"])
+    done = _done(output, wanted)
+    if done is not None:
+        return done
+    config = load_config(config_path)
+    with ClusterClient(config.cluster(cluster)) as client:
+        starts = list_offsets(client, [r.partition for r in wanted], Point.START) if wanted else {}
+    tasks = [
+        SalvageTask(config_path=str(config.path.resolve()), cluster=cluster, wanted=_clipped(r, starts[r.partition]))
+        for r in wanted
+    ]
+    work = [task for task in tasks if task.wanted.start < task.wanted.end]
+    expected = {task.wanted.partition: count(task) if task in work else 0 for task in tasks}
+    incomplete = output.with_name(f"_{output.name}.incomplete")
+    try:
+        shutil.rmtree(incomplete, ignore_errors=True)
+        incomplete.mkdir(parents=True)
+        if work:
+            write(work, incomplete)
+        saved = _count_saved(incomplete, wanted)
+        _check(cluster, expected, saved, incomplete)
+        manifest = [Saved(wanted=r, log_start=starts[r.partition], records=saved[r.partition]) for r in wanted]
+        (incomplete / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+        os.replace(incomplete, output)
+    except OSError as error:
+        raise MirrorError(f"salvage of cluster {cluster}: {output} cannot be written: {error.strerror}") from None
+    return saved
+
+
+def record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
+    """The partition's records as Arrow, a few thousand rows or some megabytes at a time."""
+    config = load_config(Path(task.config_path))
+    wanted = task.wanted
+    rows: list[dict[str, Any]] = []
+    size = 0
+    with LogReader(config.cluster(task.cluster)) as reader:
+        for header, record in reader.records(wanted.partition, wanted.start, wanted.end):
+            rows.append(
+                {
+                    "topic": wanted.partition.topic,
+                    "partition": wanted.partition.index,
+                    "offset": record.offset,
+                    "timestamp_ms": record.timestamp_ms,
+                    "timestamp_type": "LogAppendTime" if header.attributes & LOG_APPEND_TIME else "CreateTime",
+                    "key": record.key,
+                    "value": record.value,
+                    "headers": [{"name": name, "value": value} for name, value in record.headers],
+                }
+            )
+            size += len(record.key or b"") + len(record.value or b"") + sum(len(v or b"") for _, v in record.headers)
+            if len(rows) >= _ROWS or size >= _BYTES:
+                yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+                rows, size = [], 0
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+def count(task: SalvageTask) -> int:
+    """Records of the range by the batches' own counts, without decoding whole batches: a second opinion."""
+    config = load_config(Path(task.config_path))
+    wanted = task.wanted
+    records = 0
+    with LogReader(config.cluster(task.cluster)) as reader:
+        for header, _ in reader.batches(wanted.partition, wanted.start, wanted.end):
+            if header.base_offset >= wanted.start and header.next_offset <= wanted.end:
+                records += header.record_count
+            else:  # reaches beyond the range: only its records can tell
+                low, high = max(wanted.start, header.base_offset), min(wanted.end, header.next_offset)
+                records += sum(1 for _ in reader.records(wanted.partition, Offset(low), Offset(high)))
+    return records
+
+
+def _write_here(tasks: Sequence[SalvageTask], folder: Path) -> None:
+    for task in tasks:
+        path = folder / f"{task.wanted.partition}.parquet"
+        with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
+            for batch in record_batches(task):
+                writer.write_batch(batch)
+
+
+def _clipped(wanted: ParityRange, log_start: Offset) -> ParityRange:
+    return replace(wanted, start=min(max(wanted.start, log_start), wanted.end))
+
+
+def _count_saved(folder: Path, wanted: Sequence[ParityRange]) -> dict[Partition, int]:
+    """What a reader of the folder finds."""
+    saved = {r.partition: 0 for r in wanted}
+    for path in sorted(folder.rglob("*.parquet")):
+        file = pq.ParquetFile(path)
+        for batch in file.iter_batches(columns=["topic", "partition"]):
+            names = batch.to_pydict()
+            for topic, index in zip(names["topic"], names["partition"], strict=True):
+                saved[Partition(topic, index)] = saved.get(Partition(topic, index), 0) + 1
+    return saved
+
+
+def _check(cluster: ClusterName, expected: dict[Partition, int], saved: dict[Partition, int], folder: Path) -> None:
+    wrong = [
+        f"{partition}: {saved.get(partition, 0)} saved, {records} in the log"
+        for partition, records in sorted(expected.items())
+        if saved.get(partition, 0) != records
+    ]
+    if wrong:
+        raise SalvageIncomplete(
+            f"salvage of cluster {cluster} is not complete, and stays at {folder}: {'; '.join(wrong)}. Nothing may be "
+            "deleted now; run it again"
+        )
+
+
+def _done(output: Path, wanted: tuple[ParityRange, ...]) -> dict[Partition, int] | None:
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return None
+    try:
+        manifest = msgspec.json.decode((output / MANIFEST).read_bytes(), type=tuple[Saved, ...])
+    except (OSError, msgspec.MsgspecError):
+        raise Refused("salvage not started", [f"{output} exists and is no finished salvage: choose another"]) from None
+    if tuple(saved.wanted for saved in manifest) != wanted:
+        raise Refused("salvage not started", [f"{output} holds a salvage of other ranges: choose another place"])
+    return {saved.wanted.partition: saved.records for saved in manifest}

@@ -1,0 +1,1 @@
+"""Receipts, reports and what proves them."""

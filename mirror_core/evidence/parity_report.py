@@ -1,0 +1,218 @@
+"""The evidence of a parity check: result.json, the table as Parquet, and one HTML page that needs nothing else.
+
+No page holds a record's content: sizes and digests only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mirror_core.decide.parity import Row, sample
+from mirror_core.evidence.expectations import Judged, judge_table
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.names import ClusterName
+from mirror_core.model.parity import ParityResult, Verdict
+
+FORMAT: Final = 1
+SHOWN: Final = 500
+"""Rows of a list on the page; result.json and the table have them all."""
+
+_COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("partition", pa.int32(), nullable=False),
+    pa.field("chunk", pa.int64(), nullable=False),
+    pa.field("start", pa.int64(), nullable=False),
+    pa.field("end", pa.int64(), nullable=False),
+    pa.field("level", pa.int8(), nullable=False),
+    pa.field("src_count", pa.int64()),
+    pa.field("dst_count", pa.int64()),
+    pa.field("src_digest", pa.string(), nullable=False),
+    pa.field("dst_digest", pa.string(), nullable=False),
+    pa.field("compared", pa.int64(), nullable=False),
+    pa.field("differing", pa.int64(), nullable=False),
+    pa.field("error", pa.string(), nullable=False),
+)
+SCHEMA: Final = pa.schema(_COLUMNS)
+
+
+class JudgesDisagree(MirrorError):
+    """Our rule and Great Expectations came to different verdicts on the same table: one of them is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLine:
+    """One partition on the page."""
+
+    name: str
+    start: int
+    end: int
+    proven: int
+    records: int
+    differing: int
+    unread: int
+
+
+def to_table(rows: Sequence[Row], level: int) -> pa.Table:
+    """The result table, one row per row."""
+    return pa.Table.from_pylist(
+        [
+            {
+                "topic": row.partition.topic,
+                "partition": row.partition.index,
+                "chunk": row.chunk,
+                "start": row.start,
+                "end": row.end,
+                "level": row.level,
+                "src_count": row.src_count,
+                "dst_count": row.dst_count,
+                "src_digest": row.src_digest,
+                "dst_digest": row.dst_digest,
+                "compared": sample(row, level),
+                "differing": row.differing,
+                "error": row.error,
+            }
+            for row in rows
+        ],
+        schema=SCHEMA,
+    )
+
+
+def write_report(
+    folder: Path,
+    result: ParityResult,
+    rows: Sequence[Row],
+    *,
+    source: ClusterName,
+    destination: ClusterName,
+    level: int,
+    started: float,
+    judge: bool,
+) -> ParityResult:
+    """Write the evidence into the folder; the result, now with the path of its page.
+
+    `started`: wall clock, seconds since the epoch. JudgesDisagree when Great Expectations, asked by `judge`, sees it
+    otherwise; the evidence is there then, too.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MirrorError(f"parity report: {folder} cannot be created: {error.strerror}") from None
+    page = folder / "index.html"
+    result = replace(result, report=str(page))
+    table = to_table(rows, level)
+    judged = judge_table(table, folder / "data-docs") if judge else None
+    _write(folder / "table.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
+    document = _document(result, source, destination, level, started, judged)
+    _write(folder / "result.json", lambda path: path.write_bytes(msgspec.json.format(msgspec.json.encode(document))))
+    text = _render(document, _lines(result, rows, level), judged)
+    _write(page, lambda path: path.write_text(text, encoding="utf-8"))
+    if judged is not None and judged.success != (result.verdict is Verdict.PASSED):
+        raise JudgesDisagree(
+            f"parity {source} -> {destination}: our verdict is {result.verdict}, Great Expectations says "
+            f"{'success' if judged.success else 'failure'}; see {page}. Do not cut over on this; please report it"
+        )
+    return result
+
+
+def result_document(result: ParityResult) -> dict[str, Any]:
+    """The result as plain values for JSON."""
+    return {
+        "verdict": result.verdict.value,
+        "records": result.records,
+        "chunks": result.chunks,
+        "seconds": result.seconds,
+        "proven": [
+            {"topic": partition.topic, "partition": partition.index, "offset": offset}
+            for partition, offset in sorted(result.proven.items())
+        ],
+        "findings": [
+            {
+                "topic": finding.partition.topic,
+                "partition": finding.partition.index,
+                "offset": finding.offset,
+                "kind": finding.kind,
+                "detail": finding.detail,
+            }
+            for finding in result.findings
+        ],
+        "reasons": list(result.reasons),
+        "report": result.report,
+    }
+
+
+def _document(
+    result: ParityResult,
+    source: ClusterName,
+    destination: ClusterName,
+    level: int,
+    started: float,
+    judged: Judged | None,
+) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "source": source,
+        "destination": destination,
+        "level": level,
+        "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="milliseconds"),
+        **result_document(result),
+        "great_expectations": None
+        if judged is None
+        else {
+            "success": judged.success,
+            "expectations": [{"type": t, "success": held, "where": at} for t, held, at in judged.expectations],
+        },
+    }
+
+
+def _lines(result: ParityResult, rows: Sequence[Row], level: int) -> list[PartitionLine]:
+    """The worst first, then by name."""
+    lines = []
+    by_partition: dict[Any, list[Row]] = {}
+    for row in rows:
+        by_partition.setdefault(row.partition, []).append(row)
+    for partition, mine in by_partition.items():
+        lines.append(
+            PartitionLine(
+                str(partition),
+                min(row.start for row in mine),
+                max(row.end for row in mine),
+                result.proven.get(partition, 0),
+                sum(sample(row, level) for row in mine),
+                sum(row.differing for row in mine),
+                sum(1 for row in mine if row.error),
+            )
+        )
+    return sorted(lines, key=lambda line: (not line.differing, not line.unread, line.name))
+
+
+def _render(document: dict[str, Any], lines: list[PartitionLine], judged: Judged | None) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("mirror_core.evidence", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("parity.html.j2").render(
+        **document, lines=lines[:SHOWN], more_lines=max(0, len(lines) - SHOWN), shown=SHOWN, judged=judged
+    )
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    """A reader sees the whole file or none."""
+    temporary = path.with_name(f"_{path.name}.tmp")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise MirrorError(f"parity report: {path} cannot be written: {error.strerror}") from None

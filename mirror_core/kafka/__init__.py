@@ -1,0 +1,1 @@
+"""Adapters: configuration of clusters, connections, admin requests, the state topic."""

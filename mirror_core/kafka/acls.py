@@ -1,0 +1,226 @@
+"""Access control entries: read from any one broker's own authorizer, created and deleted exactly, awaited everywhere.
+
+CreateAcls returning means that the controller has it; brokers act on it up to some hundred milliseconds later. Only
+DescribeAcls at each broker, answered from that broker's authorizer, says that it holds there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from kio.schema.create_acls.v1.request import AclCreation, CreateAclsRequest
+from kio.schema.create_acls.v1.response import CreateAclsResponse
+from kio.schema.delete_acls.v1.request import DeleteAclsFilter, DeleteAclsRequest
+from kio.schema.delete_acls.v1.response import DeleteAclsResponse
+from kio.schema.describe_acls.v1.request import DescribeAclsRequest
+from kio.schema.describe_acls.v1.response import DescribeAclsResponse
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i8
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.faults import fault, settle
+from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
+from mirror_core.model.errors import RemoteFault, Unreachable
+
+_ANY: Final = 1
+_RESOURCES: Final[Mapping[int, Resource]] = MappingProxyType(
+    {
+        2: Resource.TOPIC,
+        3: Resource.GROUP,
+        4: Resource.CLUSTER,
+        5: Resource.TRANSACTIONAL_ID,
+        6: Resource.DELEGATION_TOKEN,
+        7: Resource.USER,
+    }
+)
+_PATTERNS: Final[Mapping[int, Pattern]] = MappingProxyType({3: Pattern.LITERAL, 4: Pattern.PREFIXED})
+_OPERATIONS: Final[Mapping[int, Operation]] = MappingProxyType(
+    dict(enumerate(Operation, start=2))  # the enum is in the order of Kafka's codes, of which 0 and 1 are no operation
+)
+_PERMISSIONS: Final[Mapping[int, Permission]] = MappingProxyType({2: Permission.DENY, 3: Permission.ALLOW})
+_MOST_IN_ONE_REQUEST: Final = 1000
+_NO_AUTHORIZER: Final = (ErrorCode.security_disabled,)
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizerOff:
+    """The cluster has no authorizer: everybody may do everything, nothing can be granted, denied or fenced."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acls:
+    """What one broker's authorizer holds."""
+
+    entries: frozenset[Acl]
+    unknown: tuple[str, ...] = ()
+    """Entries of kinds that this Mirrorbook does not know, described for a person; left alone."""
+
+
+def describe_acls(client: ClusterClient, broker: int | None = None) -> Acls | AuthorizerOff:
+    """All entries, as this broker sees them (any one, when None). Needs DESCRIBE on the cluster."""
+    request = DescribeAclsRequest(
+        resource_type_filter=i8(_ANY),
+        resource_name_filter=None,
+        pattern_type_filter=i8(_ANY),
+        principal_filter=None,
+        host_filter=None,
+        operation=i8(_ANY),
+        permission_type=i8(_ANY),
+    )
+    answer = client.call(request, DescribeAclsResponse, broker)
+    if answer.error_code in _NO_AUTHORIZER:
+        return AuthorizerOff(client.name)
+    if answer.error_code is not ErrorCode.none:
+        raise fault(
+            client, "ACLs", "DescribeAcls (needs DESCRIBE on the cluster)", answer.error_code, answer.error_message
+        )
+    entries, unknown = set(), []
+    for resource in answer.resources:
+        for row in resource.acls:
+            try:
+                entries.add(
+                    Acl(
+                        resource=_RESOURCES[resource.resource_type],
+                        name=resource.resource_name,
+                        pattern=_PATTERNS[resource.pattern_type],
+                        principal=row.principal,
+                        host=row.host,
+                        operation=_OPERATIONS[row.operation],
+                        permission=_PERMISSIONS[row.permission_type],
+                    )
+                )
+            except KeyError:
+                unknown.append(
+                    f"resource type {resource.resource_type} {resource.resource_name!r}, operation {row.operation}, "
+                    f"permission {row.permission_type}, for {row.principal} from {row.host}"
+                )
+    return Acls(frozenset(entries), tuple(sorted(unknown)))
+
+
+def create_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
+    """Create entries; those that exist stay. They hold only after `present_on_every_broker`.
+
+    Needs ALTER on the cluster. Up to 1000 go in one request; each is applied or refused by itself.
+    """
+
+    def attempt(batch: list[Acl]) -> dict[Acl, tuple[ErrorCode, str | None]]:
+        request = CreateAclsRequest(creations=tuple(_creation(acl) for acl in batch))
+        rows = client.call_controller(request, CreateAclsResponse).results
+        return {acl: (row.error_code, row.error_message) for acl, row in zip(batch, rows, strict=True)}
+
+    _in_batches(client, "CreateAcls (needs ALTER on the cluster)", acls, attempt)
+
+
+def delete_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
+    """Delete exactly these entries, no others; those already gone are done. Needs ALTER on the cluster."""
+
+    def attempt(batch: list[Acl]) -> dict[Acl, tuple[ErrorCode, str | None]]:
+        request = DeleteAclsRequest(filters=tuple(_exactly(acl) for acl in batch))
+        rows = client.call_controller(request, DeleteAclsResponse).filter_results
+        answers = {}
+        for acl, row in zip(batch, rows, strict=True):
+            failed = [m for m in row.matching_acls if m.error_code is not ErrorCode.none]
+            code = row.error_code if not failed else failed[0].error_code
+            answers[acl] = (code, row.error_message if not failed else failed[0].error_message)
+        return answers
+
+    _in_batches(client, "DeleteAcls (needs ALTER on the cluster)", acls, attempt)
+
+
+def present_on_every_broker(client: ClusterClient, acls: Collection[Acl], timeout_s: float) -> None:
+    """Return when every broker shows all these entries; Unreachable names the broker that did not in time."""
+    _everywhere(client, lambda held: set(acls) <= held, len(acls), "it shows all of", timeout_s)
+
+
+def absent_on_every_broker(client: ClusterClient, acls: Collection[Acl], timeout_s: float) -> None:
+    """Return when no broker shows any of these entries; Unreachable names the broker that did in the end."""
+    _everywhere(client, lambda held: not held & set(acls), len(acls), "it has dropped all of", timeout_s)
+
+
+def command_line(acl: Acl, *, bootstrap: str = "BOOTSTRAP", remove: bool = False) -> str:
+    """The same as arguments of Kafka's own tool, for a person to paste."""
+    kinds = {
+        Resource.TOPIC: "--topic",
+        Resource.GROUP: "--group",
+        Resource.TRANSACTIONAL_ID: "--transactional-id",
+        Resource.DELEGATION_TOKEN: "--delegation-token",
+        Resource.USER: "--user-principal",
+    }
+    resource = "--cluster" if acl.resource is Resource.CLUSTER else f"{kinds[acl.resource]} '{acl.name}'"
+    who = "allow" if acl.permission is Permission.ALLOW else "deny"
+    words = [f"kafka-acls.sh --bootstrap-server {bootstrap}", "--remove" if remove else "--add"]
+    words += [f"--{who}-principal '{acl.principal}'", f"--operation {_tool_word(acl.operation)}", resource]
+    if acl.pattern is Pattern.PREFIXED:
+        words.append("--resource-pattern-type prefixed")
+    if acl.host != "*":
+        words.append(f"--{who}-host {acl.host}")
+    return " ".join(words)
+
+
+def _tool_word(operation: Operation) -> str:
+    return "".join(part.capitalize() for part in operation.split("_"))
+
+
+def _everywhere(
+    client: ClusterClient, settled: Callable[[frozenset[Acl]], bool], count: int, words: str, timeout_s: float
+) -> None:
+    if not count:
+        return
+    deadline = time.monotonic() + timeout_s
+    for broker in client.brokers():
+        while True:
+            held = describe_acls(client, broker)
+            if isinstance(held, AuthorizerOff):
+                raise RemoteFault(f"cluster {client.name}, broker {broker}: has no authorizer, though others have one")
+            if settled(held.entries):
+                break
+            if time.monotonic() > deadline:
+                raise Unreachable(
+                    f"cluster {client.name}, broker {broker}: still not so after {timeout_s} s: {words} {count} ACL(s)"
+                )
+            time.sleep(0.02)
+
+
+def _in_batches(
+    client: ClusterClient,
+    deed: str,
+    acls: Iterable[Acl],
+    attempt: Callable[[list[Acl]], dict[Acl, tuple[ErrorCode, str | None]]],
+) -> None:
+    wanted = sorted(set(acls))
+    for start in range(0, len(wanted), _MOST_IN_ONE_REQUEST):
+        settle(client, deed, wanted[start : start + _MOST_IN_ONE_REQUEST], attempt)
+
+
+def _code(table: Mapping[int, object], member: object) -> i8:
+    return i8(next(code for code, known in table.items() if known is member))
+
+
+def _creation(acl: Acl) -> AclCreation:
+    return AclCreation(
+        resource_type=_code(_RESOURCES, acl.resource),
+        resource_name=acl.name,
+        resource_pattern_type=_code(_PATTERNS, acl.pattern),
+        principal=acl.principal,
+        host=acl.host,
+        operation=_code(_OPERATIONS, acl.operation),
+        permission_type=_code(_PERMISSIONS, acl.permission),
+    )
+
+
+def _exactly(acl: Acl) -> DeleteAclsFilter:
+    return DeleteAclsFilter(
+        resource_type_filter=_code(_RESOURCES, acl.resource),
+        resource_name_filter=acl.name,
+        pattern_type_filter=_code(_PATTERNS, acl.pattern),
+        principal_filter=acl.principal,
+        host_filter=acl.host,
+        operation=_code(_OPERATIONS, acl.operation),
+        permission_type=_code(_PERMISSIONS, acl.permission),
+    )

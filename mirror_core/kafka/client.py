@@ -1,0 +1,237 @@
+"""A cluster as seen through control requests: who leads what, and any request to any broker.
+
+Blocking and short-tempered: every wait has a limit, and a dead cluster is known within it. A request whose connection
+breaks is sent once more, so only requests that do no harm when repeated belong here; records go through the pump.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v12.response import MetadataResponse
+from kio.schema.types import TopicName
+
+from mirror_core.kafka.codec import Request, Response
+from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.connection import Connection
+from mirror_core.model.errors import BadRequest, MirrorError, RemoteFault, Unreachable
+from mirror_core.model.names import Partition
+
+TRANSIENT = frozenset(
+    {
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.not_controller,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.replica_not_available,
+        ErrorCode.kafka_storage_error,
+    }
+)
+"""Errors of a moment: refresh the metadata and ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads a partition. Broker -1: nobody does at present."""
+
+    broker: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """One topic as one broker described it."""
+
+    name: str
+    id: str
+    """Topic id (KIP-516), 32 hexadecimal digits; zeroes from clusters without topic ids."""
+    internal: bool
+    partitions: Mapping[int, Leader]
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What one Metadata answer said."""
+
+    cluster_id: str
+    controller: int
+    brokers: Mapping[int, tuple[str, int]]
+    topics: Mapping[str, TopicView]
+    denied: frozenset[str]
+    """Topics asked for by name that this principal may not describe."""
+
+
+class ClusterClient:
+    """Connections are opened on demand, one a broker, and kept. Not for use by several threads at once."""
+
+    def __init__(
+        self, config: ClusterConfig, principal: Principal = Principal.CONTROL, *, timeout_s: float = 10.0
+    ) -> None:
+        self.config = config
+        self.principal = principal
+        self.timeout_s = timeout_s
+        self.name = config.name
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._brokers: Mapping[int, tuple[str, int]] = {}
+        self._controller = -1
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def call(self, request: Request, answer: type[Response], broker: int | None = None) -> Response:
+        """Send to one broker (any, when None). A connection that had died while idle is opened again once."""
+        address = self.address(broker)
+        idle = address in self._connections
+        try:
+            return self._connect(address).call(request, answer)
+        except Unreachable:
+            self._drop(address)
+            if not idle:
+                raise
+        try:
+            return self._connect(address).call(request, answer)
+        except Unreachable:
+            self._drop(address)
+            raise
+
+    def call_controller(self, request: Request, answer: type[Response]) -> Response:
+        """Send to the active controller's broker side (KRaft brokers forward, older ones must be the controller)."""
+        if self._controller < 0:
+            self.metadata(())
+        return self.call(request, answer, self._controller if self._controller >= 0 else None)
+
+    def brokers(self) -> tuple[int, ...]:
+        """Ids of all brokers now in the cluster."""
+        self.metadata(())
+        return tuple(sorted(self._brokers))
+
+    # -- metadata ------------------------------------------------------------------------------------------------
+
+    def metadata(self, topics: Iterable[str] | None = None) -> ClusterView:
+        """Describe these topics; all that this principal may see, when None. Topics that do not exist are left out."""
+        wanted = (
+            None if topics is None else tuple(MetadataRequestTopic(topic_id=None, name=TopicName(t)) for t in topics)
+        )
+        request = MetadataRequest(
+            topics=wanted, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+        )
+        answer = self._ask_any(request, MetadataResponse)
+        self._brokers = {int(b.node_id): (b.host, int(b.port)) for b in answer.brokers}
+        self._controller = int(answer.controller_id)
+        found, denied = {}, set()
+        for topic in answer.topics:
+            name = str(topic.name)
+            if topic.error_code in (ErrorCode.none, ErrorCode.leader_not_available):
+                found[name] = TopicView(
+                    name,
+                    topic.topic_id.hex if topic.topic_id else "0" * 32,
+                    topic.is_internal,
+                    {int(p.partition_index): Leader(int(p.leader_id), int(p.leader_epoch)) for p in topic.partitions},
+                    max((len(p.replica_nodes) for p in topic.partitions), default=0),
+                )
+            elif topic.error_code is ErrorCode.topic_authorization_failed:
+                denied.add(name)
+            elif topic.error_code is ErrorCode.invalid_topic_exception:
+                raise BadRequest(f"cluster {self.name}: {name!r} is not a possible topic name")
+            elif topic.error_code is not ErrorCode.unknown_topic_or_partition:
+                raise RemoteFault(f"cluster {self.name}, topic {name}: metadata: {topic.error_code.name}")
+        return ClusterView(answer.cluster_id or "", self._controller, dict(self._brokers), found, frozenset(denied))
+
+    def leaders(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
+        """Partitions by the broker that leads them; those without a leader, or unknown, under -1."""
+        wanted = list(partitions)
+        view = self.metadata({p.topic for p in wanted})
+        by_broker: dict[int, list[Partition]] = {}
+        for partition in wanted:
+            topic = view.topics.get(partition.topic)
+            leader = topic.partitions.get(partition.index) if topic else None
+            by_broker.setdefault(leader.broker if leader else -1, []).append(partition)
+        return by_broker
+
+    # -- connections ---------------------------------------------------------------------------------------------
+
+    def _ask_any(self, request: Request, answer: type[Response]) -> Response:
+        """Ask known brokers, then the bootstrap servers, all at once: the first good answer wins.
+
+        One after the other would cost a time limit for each dead broker, and a plan must be there within seconds.
+        """
+        for address in list(self._connections):
+            try:
+                return self._connections[address].call(request, answer)
+            except Unreachable:
+                self._drop(address)
+        addresses = list(dict.fromkeys([*self._brokers.values(), *self.config.bootstrap]))
+        problems: list[MirrorError] = []
+        deadline = time.monotonic() + self.timeout_s
+        with ThreadPoolExecutor(len(addresses)) as pool:
+            futures = {pool.submit(self._open, address): address for address in addresses}
+            for future, address in futures.items():
+                try:
+                    connection = future.result(max(0.05, deadline + 0.5 - time.monotonic()))
+                except MirrorError as error:
+                    problems.append(error)
+                else:
+                    self._connections[address] = connection
+        for problem in problems:
+            if isinstance(problem, BadRequest):  # a wrong password is wrong everywhere; say that, not "unreachable"
+                raise problem
+        for address in addresses:
+            if address in self._connections:
+                try:
+                    return self._connections[address].call(request, answer)
+                except Unreachable as error:
+                    self._drop(address)
+                    problems.append(error)
+        reasons = "; ".join(str(problem) for problem in problems)
+        raise Unreachable(
+            f"cluster {self.name}: no broker of {self.config.control['bootstrap.servers']} answered: {reasons}; "
+            "is the cluster up, and are its bootstrap.servers right?"
+        )
+
+    def address(self, broker: int | None) -> tuple[str, int]:
+        """Host and port of a broker; of any that answers, when None."""
+        if broker is None:
+            if not self._connections:
+                self.metadata(())
+            return next(iter(self._connections))
+        if broker not in self._brokers:
+            self.metadata(())
+        try:
+            return self._brokers[broker]
+        except KeyError:
+            raise Unreachable(f"cluster {self.name}: broker {broker} is not in the cluster now") from None
+
+    def _open(self, address: tuple[str, int]) -> Connection:
+        return Connection(self.config, self.principal, *address, timeout_s=self.timeout_s)
+
+    def _connect(self, address: tuple[str, int]) -> Connection:
+        if address not in self._connections:
+            self._connections[address] = self._open(address)
+        return self._connections[address]
+
+    def _drop(self, address: tuple[str, int]) -> None:
+        connection = self._connections.pop(address, None)
+        if connection:
+            connection.close()
+
+    def close(self) -> None:
+        for address in list(self._connections):
+            self._drop(address)
+
+    def __enter__(self) -> ClusterClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,222 @@
+"""Comparing the same offsets of two clusters, chunk by chunk: digests of raw batches, and records where those differ.
+
+One plain function, `compare`, does the work of one task. Spark executors run it, and so does a thread of a process
+without Spark. It opens the configuration itself, so that no secret travels with the task.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from mirror_core.decide.parity import DIGEST, RECORDS, Ends, Row, chunks, trimmed
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Config, Principal, load_config
+from mirror_core.kafka.differences import compare_records
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.reader import LogReader, Trimmed
+from mirror_core.model.errors import MirrorError, MissingPermission
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity import ParityRange
+from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader
+from mirror_core.wire.records import Record
+
+_DIGESTED: Final = struct.Struct(">qiqqBB")
+"""Base offset, count, base and maximum timestamp, timestamp type, codec: all of a header that records depend on.
+
+Left out are the leader epoch, the producer's fields and the transactional bit, which the destination sets itself.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareTask:
+    """The work of one task. Holds no secret: the task opens `config_path` itself."""
+
+    config_path: str
+    source: ClusterName
+    destination: ClusterName
+    level: int
+    chunk: int
+    """Offsets of a chunk."""
+    pieces: tuple[ParityRange, ...]
+
+
+@dataclass(slots=True)
+class _Side:
+    """What one side's batches of one chunk add up to."""
+
+    digest: xxhash.xxh3_128
+    count: int = 0
+    exact: bool = True
+    """False: the count includes records outside the chunk, of a batch with holes across its boundary."""
+
+
+def compare(task: CompareTask) -> tuple[Row, ...]:
+    """Compare all pieces of a task. What cannot be read becomes rows with an error, and the rest goes on."""
+    rows: list[Row] = []
+    try:
+        config = load_config(Path(task.config_path))
+        sides = config.cluster(task.source), config.cluster(task.destination)
+    except MirrorError as error:
+        return unread(task, str(error))
+    with LogReader(sides[0]) as source, LogReader(sides[1]) as destination:
+        for piece in task.pieces:
+            try:
+                rows += _compare_piece(source, destination, piece, task)
+            except MirrorError as error:
+                rows += _unread(piece, task.chunk, str(error))
+    return tuple(rows)
+
+
+def unread(task: CompareTask, error: str) -> tuple[Row, ...]:
+    """Rows for a task that could not be done at all, for this reason."""
+    return tuple(row for piece in task.pieces for row in _unread(piece, task.chunk, error))
+
+
+def read_ends(
+    config: Config, source: ClusterName, destination: ClusterName, partitions: Sequence[Partition]
+) -> dict[Partition, tuple[Ends, Ends]]:
+    """Where the logs of source and destination begin and end. Partitions that the source lacks are left out; those
+    that only the destination lacks are empty logs.
+
+    The destination is read first: see `decide.parity.compare_ends`.
+    """
+    with ClusterClient(config.cluster(destination), Principal.CONTROL) as client:
+        copied = _ends(client, partitions)
+    with ClusterClient(config.cluster(source), Principal.CONTROL) as client:
+        original = _ends(client, partitions)
+    nothing = Ends(start=Offset(0), end=Offset(0))
+    return {partition: (ends, copied.get(partition, nothing)) for partition, ends in original.items()}
+
+
+def _ends(client: ClusterClient, partitions: Sequence[Partition]) -> dict[Partition, Ends]:
+    view = client.metadata({partition.topic for partition in partitions})
+    if view.denied:
+        user = client.config.user(client.principal) or "this principal"
+        raise MissingPermission(f"cluster {client.name}: {user} may not DESCRIBE {', '.join(sorted(view.denied))}")
+    there = [p for p in partitions if p.topic in view.topics and p.index in view.topics[p.topic].partitions]
+    if not there:
+        return {}
+    starts = list_offsets(client, there, Point.START)
+    ends = list_offsets(client, there, Point.LOG_END)
+    return {p: Ends(start=starts[p], end=ends[p]) for p in there}
+
+
+def _compare_piece(source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask) -> list[Row]:
+    """The piece's rows. When retention on the source overtakes the reading, begin again behind what it removed."""
+    gone: list[Row] = []
+    while True:
+        try:
+            return gone + _compare_chunks(source, destination, piece, task)
+        except Trimmed as error:
+            start = source.log_start(piece.partition)
+            if not piece.start < start or error.log_start > start:
+                # Not the source's doing: the destination has lost what the source still has.
+                return [*gone, *_unread(piece, task.chunk, str(error))]
+            gone.append(trimmed(piece, min(start, piece.end)))
+            piece = replace(piece, start=min(start, piece.end))
+
+
+def _compare_chunks(source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask) -> list[Row]:
+    src, src_end, src_error = _digest(source, piece, task.chunk)
+    dst, dst_end, dst_error = _digest(destination, piece, task.chunk)
+    rows = []
+    for chunk in chunks(piece, task.chunk):
+        number = chunk.start // task.chunk
+        if chunk.end > min(src_end, dst_end):
+            errors = [error for end, error in ((src_end, src_error), (dst_end, dst_error)) if chunk.end > end]
+            rows += _unread(chunk, task.chunk, "; ".join(errors))
+            continue
+        one, two = src[number], dst[number]
+        row = Row(
+            partition=chunk.partition,
+            chunk=number,
+            start=chunk.start,
+            end=chunk.end,
+            level=DIGEST,
+            src_count=one.count,
+            dst_count=two.count,
+            src_digest=one.digest.hexdigest(),
+            dst_digest=two.digest.hexdigest(),
+        )
+        doubtful = not row.equal or not one.exact or not two.exact
+        rows.append(_by_record(source, destination, row) if doubtful and task.level >= RECORDS else row)
+    return rows
+
+
+def _by_record(source: LogReader, destination: LogReader, row: Row) -> Row:
+    span = row.partition, row.start, row.end
+    try:
+        found = compare_records(row.partition, _records(source, *span), _records(destination, *span))
+    except Trimmed:
+        raise
+    except MirrorError as error:
+        return replace(row, error=str(error), src_count=None, dst_count=None, src_digest="", dst_digest="")
+    return replace(
+        row,
+        level=RECORDS,
+        src_count=found.src_count,
+        dst_count=found.dst_count,
+        src_digest=found.src_digest,
+        dst_digest=found.dst_digest,
+        findings=found.findings,
+        differing=found.differing,
+    )
+
+
+def _records(reader: LogReader, partition: Partition, start: Offset, end: Offset) -> Iterator[Record]:
+    return (record for _, record in reader.records(partition, start, end))
+
+
+def _digest(reader: LogReader, piece: ParityRange, size: int) -> tuple[dict[int, _Side], int, str]:
+    """Digests by chunk number; up to which offset the side was read; and why not to the end, if so."""
+    sides = {chunk.start // size: _Side(xxhash.xxh3_128()) for chunk in chunks(piece, size)}
+    read: int = piece.start
+    try:
+        for header, batch in reader.batches(piece.partition, piece.start, piece.end):
+            read = min(header.next_offset, piece.end)
+            low, high = max(header.base_offset, piece.start), min(header.next_offset, piece.end)
+            facts = _facts(header)
+            for number in range(low // size, (high - 1) // size + 1):
+                side = sides[number]
+                side.digest.update(facts)
+                side.digest.update(batch[HEADER_SIZE:])
+                _count(side, header, max(low, number * size), min(high, (number + 1) * size))
+    except Trimmed:
+        raise
+    except MirrorError as error:
+        return sides, read, str(error)
+    return sides, piece.end, ""
+
+
+def _count(side: _Side, header: BatchHeader, low: int, high: int) -> None:
+    """Add the batch's records in [low, high)."""
+    dense = header.record_count == header.last_offset_delta + 1
+    if dense:
+        side.count += high - low
+    else:
+        side.count += header.record_count
+        side.exact &= low == header.base_offset and high == header.next_offset
+
+
+def _facts(header: BatchHeader) -> bytes:
+    return _DIGESTED.pack(
+        header.base_offset,
+        header.record_count,
+        header.base_timestamp,
+        header.max_timestamp,
+        bool(header.attributes & LOG_APPEND_TIME),
+        header.attributes & CODEC_MASK,
+    )
+
+
+def _unread(piece: ParityRange, size: int, error: str) -> list[Row]:
+    return [
+        Row(partition=c.partition, chunk=c.start // size, start=c.start, end=c.end, level=DIGEST, error=error)
+        for c in chunks(piece, size)
+    ]

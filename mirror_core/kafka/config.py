@@ -1,0 +1,142 @@
+"""mirrorbook.yaml: clusters by name, as librdkafka client properties, with references instead of secrets.
+
+`${env:NAME}` is an environment variable, `${file:PATH:KEY}` the value of KEY in a properties file (`KEY=value` lines).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import yaml
+
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import ClusterName
+
+_REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
+
+
+class Principal(StrEnum):
+    """As whom to connect. Executors only ever use DATA."""
+
+    CONTROL = "control"
+    DATA = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """Client properties of one cluster. Secrets are left out of its repr and never stored by us."""
+
+    name: ClusterName
+    control: Mapping[str, str] = field(repr=False)
+    data: Mapping[str, str] = field(repr=False)
+
+    def properties(self, principal: Principal = Principal.CONTROL) -> dict[str, str]:
+        """librdkafka properties, references resolved already."""
+        return dict(self.control if principal is Principal.CONTROL else self.data)
+
+    @property
+    def bootstrap(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of each bootstrap server."""
+        servers = []
+        for server in self.control["bootstrap.servers"].split(","):
+            host, colon, port = server.strip().rpartition(":")
+            if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+                raise BadRequest(f"cluster {self.name}: bootstrap.servers: {server.strip()!r} is not host:port")
+            servers.append((host.strip("[]"), int(port)))
+        return tuple(servers)
+
+    def user(self, principal: Principal = Principal.CONTROL) -> str | None:
+        """The SASL user name, which is also the name of the Kafka principal; None without SASL."""
+        properties = self.properties(principal)
+        return properties.get("sasl.username") if "SASL" in properties.get("security.protocol", "").upper() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All clusters of one mirrorbook.yaml."""
+
+    path: Path
+    clusters: Mapping[ClusterName, ClusterConfig]
+
+    def cluster(self, name: str) -> ClusterConfig:
+        try:
+            return self.clusters[ClusterName(name)]
+        except KeyError:
+            known = ", ".join(sorted(self.clusters)) or "none"
+            raise BadRequest(f"unknown cluster {name!r}: {self.path} knows {known}") from None
+
+
+def find_config(explicit: Path | None) -> Path:
+    """The file to read: --config, then MIRRORBOOK_CONFIG, then ./mirrorbook.yaml."""
+    chosen = explicit or Path(os.environ.get("MIRRORBOOK_CONFIG") or "mirrorbook.yaml")
+    if not chosen.is_file():
+        raise BadRequest(
+            f"no configuration at {chosen}: give --config FILE, set MIRRORBOOK_CONFIG, or write mirrorbook.yaml"
+        )
+    return chosen.resolve()
+
+
+def load_config(path: Path) -> Config:
+    """Read and check a mirrorbook.yaml."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        raise BadRequest(f"{path}{where}: not valid YAML") from None
+    clusters = document.get("clusters") if isinstance(document, dict) else None
+    if not isinstance(clusters, dict) or not clusters:
+        raise BadRequest(f"{path}: needs a mapping `clusters:` of name to client properties")
+    return Config(path, {ClusterName(str(name)): _cluster(path, str(name), raw) for name, raw in clusters.items()})
+
+
+def _cluster(path: Path, name: str, raw: object) -> ClusterConfig:
+    where = f"{path}: clusters.{name}"
+    if not isinstance(raw, dict):
+        raise BadRequest(f"{where}: must be a mapping of client properties")
+    overrides = raw.pop("data", {})
+    if not isinstance(overrides, dict):
+        raise BadRequest(f"{where}.data: must be a mapping of client properties of the data principal")
+    control = _properties(path, where, raw)
+    if not control.get("bootstrap.servers"):
+        raise BadRequest(f"{where}: bootstrap.servers is missing")
+    return ClusterConfig(ClusterName(name), control, {**control, **_properties(path, f"{where}.data", overrides)})
+
+
+def _properties(path: Path, where: str, raw: Mapping[object, object]) -> dict[str, str]:
+    properties = {}
+    for key, value in raw.items():
+        if isinstance(value, bool):
+            value = str(value).lower()
+        if not isinstance(value, str | int | float):
+            raise BadRequest(f"{where}.{key}: must be a single value")
+        properties[str(key)] = _REFERENCE.sub(lambda m, k=key: _resolve(path, f"{where}.{k}", m), str(value))  # type: ignore[misc]
+    return properties
+
+
+def _resolve(path: Path, where: str, match: re.Match[str]) -> str:
+    kind, argument = match.groups()
+    if kind == "env":
+        if argument not in os.environ:
+            raise BadRequest(f"{where}: environment variable {argument} is not set")
+        return os.environ[argument]
+    file, colon, key = argument.rpartition(":")
+    if not colon:
+        raise BadRequest(f"{where}: a file reference is written ${{file:PATH:KEY}}")
+    source = (path.parent / file).resolve()
+    try:
+        lines = source.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{where}: {source} cannot be read: {type(error).__name__}") from None
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if equals and name.strip() == key:
+            return value.strip()
+    raise BadRequest(f"{where}: {source} has no key {key}")

@@ -1,0 +1,215 @@
+"""One connection to one broker: TCP, TLS, SASL, frames. Blocking, with a time limit on every wait."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import ssl
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from kio.schema.errors import ErrorCode
+from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
+from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
+
+from mirror_core.kafka import scram
+from mirror_core.kafka.codec import Request, Response, decode, encode
+from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.model.errors import BadRequest, RemoteFault, Unreachable
+
+CLIENT_ID = "mirrorbook"
+MAX_FRAME = 128 << 20
+"""Answers longer than this are refused: we never ask for as much."""
+
+_OTHER_NAME = frozenset({62, 64})
+"""OpenSSL's codes for a certificate that is good, but for another host name or address."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Connection:
+    """Frames in and out. `sock` is open to the pump, which waits on several connections at once."""
+
+    def __init__(
+        self, cluster: ClusterConfig, principal: Principal, host: str, port: int, *, timeout_s: float = 10.0
+    ) -> None:
+        self.where = f"cluster {cluster.name}, broker {host}:{port}"
+        self._ids = itertools.count(1)
+        properties = cluster.properties(principal)
+        protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+        if protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+            raise BadRequest(f"cluster {cluster.name}: security.protocol {protocol!r} is not supported")
+        # With TLS 1.3 a broker refuses a client without certificate after the handshake, by closing the connection.
+        self._hint = ""
+        tls = None
+        if protocol.endswith("SSL"):
+            tls = _tls(cluster, properties)
+            if "ssl.certificate.location" not in properties:
+                self._hint = "; if it wants client certificates, set ssl.certificate.location and ssl.key.location"
+        try:
+            self.sock = socket.create_connection((host, port), timeout=timeout_s)
+        except OSError as error:
+            raise Unreachable(f"{self.where}: cannot connect: {error.strerror or type(error).__name__}") from None
+        try:
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls:
+                self._shake_hands(tls, host)
+            if protocol.startswith("SASL"):
+                self._authenticate(cluster, properties)
+        except BaseException:
+            self.close()
+            raise
+
+    def _shake_hands(self, tls: ssl.SSLContext, host: str) -> None:
+        try:
+            self.sock = tls.wrap_socket(self.sock, server_hostname=host)
+        except ssl.SSLCertVerificationError as error:
+            remedy = "check ssl.ca.location"
+            if error.verify_code in _OTHER_NAME:
+                remedy = "connect by a name that the certificate holds, or have one issued that holds this one"
+            raise BadRequest(f"{self.where}: certificate refused: {error.verify_message}; {remedy}") from None
+        except OSError as error:
+            raise Unreachable(
+                f"{self.where}: TLS handshake failed: {error.strerror or type(error).__name__}; is TLS spoken there?"
+            ) from None
+
+    def _authenticate(self, cluster: ClusterConfig, properties: dict[str, str]) -> None:
+        mechanism = properties.get("sasl.mechanism", properties.get("sasl.mechanisms", "")).upper()
+        user, password = properties.get("sasl.username", ""), properties.get("sasl.password", "")
+        if mechanism == "PLAIN":
+            exchange = scram.plain(user, password)
+        elif mechanism in scram.MECHANISMS:
+            exchange = scram.scram(mechanism, user, password)
+        else:
+            raise BadRequest(
+                f"cluster {cluster.name}: sasl.mechanism {mechanism!r} is not PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
+            )
+        hello = self.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
+        if hello.error_code is not ErrorCode.none:
+            offered = ", ".join(hello.mechanisms)
+            raise BadRequest(
+                f"{self.where}: sasl.mechanism {mechanism} is not enabled there; the broker offers {offered}"
+            )
+        try:
+            message = next(exchange)
+            while True:
+                answer = self.call(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
+                if answer.error_code is not ErrorCode.none:
+                    raise BadRequest(
+                        f"{self.where}: authentication as {user!r} failed: check sasl.username and sasl.password"
+                    )
+                message = exchange.send(bytes(answer.auth_bytes))
+        except StopIteration:
+            return
+        except scram.ServerNotTrusted as error:
+            raise RemoteFault(f"{self.where}: {error}") from None
+
+    def call(self, request: Request, answer: type[Response]) -> Response:
+        """Send one request and wait for its answer. Only for connections without requests in flight."""
+        correlation = next(self._ids)
+        self.send([encode(request, correlation, CLIENT_ID)])
+        return decode(answer, self.receive(), correlation, self.where)
+
+    def next_id(self) -> int:
+        """A correlation id not used before on this connection."""
+        return next(self._ids)
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """One frame of these parts, without joining them: records go out from the buffer they came in."""
+        size = struct.pack(">i", sum(len(part) for part in parts))
+        try:
+            if isinstance(self.sock, ssl.SSLSocket):
+                for part in (size, *parts):
+                    self.sock.sendall(part)
+                return
+            rest = [memoryview(part) for part in (size, *parts)]
+            while rest:
+                sent = self.sock.sendmsg(rest[:512])
+                done = 0
+                while done < len(rest) and sent >= len(rest[done]):
+                    sent -= len(rest[done])
+                    done += 1
+                del rest[:done]
+                if sent:
+                    rest[0] = rest[0][sent:]
+        except OSError as error:
+            raise Unreachable(
+                f"{self.where}: connection lost while sending: {error.strerror or type(error).__name__}{self._hint}"
+            ) from None
+
+    def receive(self) -> bytearray:
+        """The next whole frame, without its length."""
+        header = bytearray(4)
+        self.receive_into(memoryview(header))
+        frame = bytearray(frame_size(header, self.where))
+        self.receive_into(memoryview(frame))
+        return frame
+
+    def receive_into(self, view: memoryview) -> None:
+        """Fill the view from the socket."""
+        try:
+            while len(view):
+                count = self.sock.recv_into(view)
+                if not count:
+                    raise Unreachable(f"{self.where}: the broker closed the connection{self._hint}")
+                view = view[count:]
+                self._hint = ""
+        except TimeoutError:
+            raise Unreachable(f"{self.where}: no answer within {self.sock.gettimeout()} s") from None
+        except OSError as error:
+            raise Unreachable(
+                f"{self.where}: connection lost: {error.strerror or type(error).__name__}{self._hint}"
+            ) from None
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def frame_size(header: bytes | bytearray | memoryview, where: str) -> int:
+    """The length of the frame that follows its four length bytes."""
+    (size,) = struct.unpack_from(">i", header)
+    if not 4 <= size <= MAX_FRAME:
+        raise RemoteFault(
+            f"{where}: frame of {size} bytes announced; this is not a Kafka broker, or TLS is expected there"
+        )
+    return int(size)
+
+
+def _tls(cluster: ClusterConfig, properties: dict[str, str]) -> ssl.SSLContext:
+    """A context from librdkafka's PEM properties."""
+    for key in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"):
+        try:
+            if key in properties:
+                Path(properties[key]).open("rb").close()
+        except OSError as error:
+            raise BadRequest(
+                f"cluster {cluster.name}: {key}: {properties[key]} cannot be read: {error.strerror}"
+            ) from None
+    try:
+        context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"))
+        if properties.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
+            context.check_hostname = False
+        if "ssl.certificate.location" in properties:
+            # Without a password OpenSSL would ask for one on the terminal, in the middle of a failover.
+            context.load_cert_chain(
+                properties["ssl.certificate.location"],
+                properties.get("ssl.key.location"),
+                properties.get("ssl.key.password", ""),
+            )
+    except (OSError, ssl.SSLError) as error:
+        raise BadRequest(
+            f"cluster {cluster.name}: TLS files cannot be used: {error.strerror or error.args[-1]}"
+        ) from None
+    return context

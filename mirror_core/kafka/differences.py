@@ -1,0 +1,143 @@
+"""Two streams of records of the same offsets, side by side: what is missing, extra, moved or altered."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import xxhash
+
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import Finding
+from mirror_core.wire.records import Record
+
+KEPT_PER_CHUNK: Final = 100
+_INT64: Final = struct.Struct(">q")
+_SIZE: Final = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What a comparison record by record found. Digests cover every record of a side, in order."""
+
+    src_count: int
+    dst_count: int
+    src_digest: str
+    dst_digest: str
+    findings: tuple[Finding, ...]
+    """The first ones, in order of offsets."""
+    differing: int
+    """How many there were."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One side: its next record, and what has passed so far."""
+
+    records: Iterator[Record]
+    count: int = 0
+    digest: xxhash.xxh3_128 = field(default_factory=xxhash.xxh3_128)
+    head: Record | None = None
+
+    def advance(self) -> None:
+        self.head = next(self.records, None)
+        if self.head is not None:
+            self.count += 1
+            self.digest.update(_INT64.pack(self.head.offset))
+            self.digest.update(canonical(self.head))
+
+
+def compare_records(partition: Partition, source: Iterator[Record], destination: Iterator[Record]) -> Difference:
+    """Merge both sides by offset. Memory doesn't grow with the number of records."""
+    src, dst = _Stream(source), _Stream(destination)
+    findings: list[Finding] = []
+    pairs: dict[int, tuple[bytes, bytes]] = {}
+    differing = 0
+    src.advance()
+    dst.advance()
+    while src.head is not None or dst.head is not None:
+        one, two = src.head, dst.head
+        if two is None or (one is not None and one.offset < two.offset):
+            assert one is not None
+            found = [_finding(partition, one, "missing", "the source's record is not on the destination")]
+            src.advance()
+        elif one is None or two.offset < one.offset:
+            found = [_finding(partition, two, "extra", "the destination's record is not on the source")]
+            dst.advance()
+        else:
+            found = _altered(partition, one, two) if one != two else []
+            if found and len(pairs) < KEPT_PER_CHUNK:
+                pairs[one.offset] = canonical(one), canonical(two)
+            src.advance()
+            dst.advance()
+        differing += len(found)
+        findings += found[: KEPT_PER_CHUNK - len(findings)]
+    return Difference(
+        src_count=src.count,
+        dst_count=dst.count,
+        src_digest=src.digest.hexdigest(),
+        dst_digest=dst.digest.hexdigest(),
+        findings=tuple(_moved(findings, pairs)),
+        differing=differing,
+    )
+
+
+def canonical(record: Record) -> bytes:
+    """A record without its offset, so that different records never give the same bytes."""
+    parts = [
+        _INT64.pack(record.timestamp_ms),
+        _sized(record.key),
+        _sized(record.value),
+        _SIZE.pack(len(record.headers)),
+    ]
+    for name, value in record.headers:
+        parts += [_sized(name), _sized(value)]
+    return b"".join(parts)
+
+
+def _sized(data: bytes | None) -> bytes:
+    return _SIZE.pack(-1) if data is None else _SIZE.pack(len(data)) + data
+
+
+def _altered(partition: Partition, one: Record, two: Record) -> list[Finding]:
+    found = []
+    if one.key != two.key:
+        found.append(_finding(partition, one, "key", f"{_shown(one.key)}; on the destination {_shown(two.key)}"))
+    if one.value != two.value:
+        found.append(_finding(partition, one, "value", f"{_shown(one.value)}; on the destination {_shown(two.value)}"))
+    if one.headers != two.headers:
+        text = f"{len(one.headers)} header(s); on the destination {len(two.headers)}"
+        if len(one.headers) == len(two.headers):
+            number = next(n for n, pair in enumerate(zip(one.headers, two.headers, strict=True)) if pair[0] != pair[1])
+            text = f"header {number + 1} of {len(one.headers)} differs"
+        found.append(_finding(partition, one, "headers", text))
+    if one.timestamp_ms != two.timestamp_ms:
+        text = f"{one.timestamp_ms} ms; on the destination {two.timestamp_ms} ms"
+        found.append(_finding(partition, one, "timestamp", text))
+    return found
+
+
+def _finding(partition: Partition, record: Record, kind: str, detail: str) -> Finding:
+    return Finding(partition=partition, offset=Offset(record.offset), kind=kind, detail=detail)
+
+
+def _shown(data: bytes | None) -> str:
+    """Size and digest: a report must not carry the data of others."""
+    return "null" if data is None else f"{len(data)} bytes, XXH3 {xxhash.xxh3_64_hexdigest(data)}"
+
+
+def _moved(findings: list[Finding], pairs: dict[int, tuple[bytes, bytes]]) -> list[Finding]:
+    """Call those differences `reordered` whose record stands whole at another offset of the other side."""
+    at = {there: offset for offset, (_, there) in pairs.items()}
+    named: list[Finding] = []
+    for finding in findings:
+        offset = finding.offset
+        elsewhere = at.get(pairs[offset][0]) if offset in pairs else None
+        if offset is None or elsewhere is None or elsewhere == offset:
+            named.append(finding)
+        elif not named or (named[-1].kind, named[-1].offset) != ("reordered", offset):
+            text = f"the source's record of this offset is at offset {elsewhere} on the destination"
+            named.append(replace(finding, kind="reordered", detail=text))
+    return named

@@ -1,0 +1,82 @@
+"""Error codes of control requests, made into our errors; and asking again while an error is one of a moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+
+DENIED: Final = frozenset(
+    {
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.group_authorization_failed,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.transactional_id_authorization_failed,
+        ErrorCode.delegation_token_authorization_failed,
+    }
+)
+_AGAIN: Final = TRANSIENT | {
+    ErrorCode.request_timed_out,
+    ErrorCode.network_exception,
+    ErrorCode.throttling_quota_exceeded,
+}
+_PAUSE_S: Final = 0.05
+
+Key = TypeVar("Key")
+Answers = Mapping[Key, tuple[ErrorCode, str | None]]
+"""What the broker said of each thing asked for: its code, and its own words when it has any."""
+
+
+def fault(client: ClusterClient, subject: str, deed: str, code: ErrorCode, words: str | None = None) -> RemoteFault:
+    """The error for one refused request; `deed` names the operation and the right that it needs."""
+    detail = f"{code.name}" + (f" ({words})" if words else "")
+    where = f"cluster {client.name}, {subject}: {deed}: {detail}"
+    if code in DENIED:
+        who = client.config.user(client.principal) or "this principal"
+        return MissingPermission(
+            f"{where}: {who} may not do this; `mirrorbook cluster check {client.name}` names the rights"
+        )
+    return RemoteFault(where)
+
+
+def settle(
+    client: ClusterClient,
+    deed: str,
+    wanted: Collection[Key],
+    attempt: Callable[[list[Key]], Answers[Key]],
+    *,
+    expected: Collection[ErrorCode] = (),
+) -> dict[Key, ErrorCode]:
+    """Attempt all, and those again whose error is one of a moment, within the client's time limit.
+
+    Returns `none` or one of the `expected` codes for each. Raises for the first other one, and says how many more
+    there were; those that were accepted beside it stay done.
+    """
+    rest, done = list(wanted), dict[Key, ErrorCode]()
+    deadline = time.monotonic() + client.timeout_s
+    while rest:
+        answers = attempt(rest)
+        refused = [
+            (key, code, words)
+            for key, (code, words) in answers.items()
+            if code is not ErrorCode.none and code not in expected and code not in _AGAIN
+        ]
+        if refused:
+            key, code, words = refused[0]
+            more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+            raise fault(client, str(key) + more, deed, code, words)
+        done.update({key: code for key, (code, _) in answers.items() if code not in _AGAIN})
+        rest = [key for key in rest if key not in done]
+        if rest:
+            if time.monotonic() > deadline:
+                last = answers[rest[0]][0].name if rest[0] in answers else "no answer"
+                raise Unreachable(
+                    f"cluster {client.name}, {rest[0]}: {deed}: not settled within {client.timeout_s} s ({last})"
+                )
+            time.sleep(_PAUSE_S)
+    return done

@@ -1,0 +1,70 @@
+"""Fetching from one source broker: one request in flight, one reused buffer."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from mirror_core.kafka.connection import CLIENT_ID, Connection, frame_size
+from mirror_core.model.errors import RemoteFault
+from mirror_core.model.names import Partition
+from mirror_core.wire import fetch
+from mirror_core.wire.fields import MalformedAnswer
+
+_CORRELATION = struct.Struct(">i")
+
+
+class FetchLink:
+    """Ask, then take the answer before asking again. Views of an answer are good until the next one is taken."""
+
+    def __init__(self, connection: Connection, *, max_bytes: int, partition_max_bytes: int) -> None:
+        self.connection = connection
+        self.pending = False
+        self._max_bytes = max_bytes
+        self._partition_max_bytes = partition_max_bytes
+        self._buffer = bytearray(0)
+        self._correlation = 0
+        self._asked: dict[tuple[str, int], Partition] = {}
+
+    def ask(self, wanted: Iterable[fetch.Wanted], *, max_wait_ms: int, isolation: fetch.Isolation) -> None:
+        """Send a Fetch; the broker holds it until there is a byte to return or the wait is over."""
+        items = list(wanted)
+        self._correlation = self.connection.next_id()
+        self._asked = {(i.partition.topic, i.partition.index): i.partition for i in items}
+        request = fetch.encode(
+            items,
+            self._correlation,
+            CLIENT_ID,
+            isolation=isolation,
+            max_wait_ms=max_wait_ms,
+            max_bytes=self._max_bytes,
+            partition_max_bytes=self._partition_max_bytes,
+        )
+        self.connection.send([request])
+        self.pending = True
+
+    def take(self) -> Iterator[fetch.Fetched]:
+        """Read the answer into the reused buffer and go through its partitions."""
+        header = bytearray(4)
+        self.connection.receive_into(memoryview(header))
+        size = frame_size(header, self.connection.where)
+        if len(self._buffer) < size:
+            # A new one, not a longer one: page faults of fresh memory cost more than the copy, so grow seldom.
+            self._buffer = bytearray(size + (1 << 20))
+        frame = memoryview(self._buffer)[:size]
+        self.connection.receive_into(frame)
+        self.pending = False
+        (correlation,) = _CORRELATION.unpack_from(frame)
+        if correlation != self._correlation:
+            raise RemoteFault(f"{self.connection.where}: Fetch answer {correlation} where {self._correlation} was due")
+        try:
+            yield from fetch.decode(frame[4:], self._asked)
+        except MalformedAnswer as error:
+            raise RemoteFault(f"{self.connection.where}: Fetch answer makes no sense: {error}") from None
+
+
+def fetch_once(link: FetchLink, partition: Partition, offset: int) -> fetch.Fetched | None:
+    """One partition from one offset on, uncommitted records too, without waiting; None when nothing came back."""
+    wanted = [fetch.Wanted(partition, offset)]
+    link.ask(wanted, max_wait_ms=0, isolation=fetch.Isolation.READ_UNCOMMITTED)
+    return next(iter(list(link.take())), None)

@@ -1,0 +1,129 @@
+"""Where logs begin and end, and who wrote them last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
+from kio.schema.describe_producers.v0.response import DescribeProducersResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v5.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v5.response import ListOffsetsResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i64
+
+from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.names import Offset, Partition
+
+
+class Point(Enum):
+    """Which offset of a log is asked for: (timestamp, replica id, isolation level) of ListOffsets."""
+
+    START = (-2, -1, 0)
+    """First offset still in the log."""
+    HIGH_WATERMARK = (-1, -1, 0)
+    """Next offset after what all in-sync replicas have."""
+    STABLE_END = (-1, -1, 1)
+    """Last stable offset: next offset a read_committed consumer cannot read yet."""
+    LOG_END = (-1, 0, 0)
+    """Next offset to be written by the leader. Only a replica is told this one, so we ask with a replica id (0)."""
+
+
+def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
+    """The offset of each partition, from its leader. Retries leader changes until the client's time limit."""
+    wanted, found = set(partitions), dict[Partition, Offset]()
+    deadline = time.monotonic() + client.timeout_s
+    problem = ""
+    while wanted:
+        for broker, mine in client.leaders(sorted(wanted)).items():
+            if broker < 0:
+                problem = f"no leader for {mine[0]}"
+                continue
+            answer = client.call(_request(mine, point), ListOffsetsResponse, broker)
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    partition = Partition(str(topic.name), int(row.partition_index))
+                    if row.error_code is ErrorCode.none:
+                        found[partition] = Offset(int(row.offset))
+                        wanted.discard(partition)
+                    elif row.error_code is ErrorCode.topic_authorization_failed:
+                        raise MissingPermission(
+                            f"cluster {client.name}, topic {partition.topic}: "
+                            f"{client.config.user(client.principal) or 'this principal'} may not DESCRIBE it"
+                        )
+                    elif row.error_code in TRANSIENT or row.error_code is ErrorCode.unknown_topic_or_partition:
+                        problem = f"{partition}: {row.error_code.name}"
+                    else:
+                        raise RemoteFault(f"cluster {client.name}, {partition}: ListOffsets: {row.error_code.name}")
+        if wanted:
+            if time.monotonic() > deadline:
+                raise Unreachable(f"cluster {client.name}: offsets not known after {client.timeout_s} s: {problem}")
+            time.sleep(0.05)
+    return found
+
+
+def _request(partitions: list[Partition], point: Point) -> ListOffsetsRequest:
+    timestamp, replica, isolation = point.value
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(
+            ListOffsetsPartition(partition_index=i32(partition.index), timestamp=i64(timestamp))
+        )
+    return ListOffsetsRequest(
+        replica_id=BrokerId(replica),
+        isolation_level=i8(isolation),
+        topics=tuple(ListOffsetsTopic(name=TopicName(t), partitions=tuple(ps)) for t, ps in topics.items()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerView:
+    """What a partition's leader remembers of one producer id."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    coordinator_epoch: int
+    open_transaction_start: int
+    """First offset of its open transaction, or -1."""
+
+
+def describe_producers(
+    client: ClusterClient, partitions: Iterable[Partition]
+) -> dict[Partition, tuple[ProducerView, ...]]:
+    """Producer states from the leader of each partition (followers answer too, but may be behind). Needs READ."""
+    found: dict[Partition, tuple[ProducerView, ...]] = {}
+    for broker, mine in client.leaders(partitions).items():
+        if broker < 0:
+            raise Unreachable(f"cluster {client.name}: no leader for {mine[0]}")
+        topics: dict[str, list[i32]] = {}
+        for partition in mine:
+            topics.setdefault(partition.topic, []).append(i32(partition.index))
+        request = DescribeProducersRequest(
+            topics=tuple(TopicRequest(name=TopicName(t), partition_indexes=tuple(i)) for t, i in topics.items())
+        )
+        for topic in client.call(request, DescribeProducersResponse, broker).topics:
+            for row in topic.partitions:
+                partition = Partition(str(topic.name), int(row.partition_index))
+                if row.error_code is ErrorCode.topic_authorization_failed:
+                    raise MissingPermission(
+                        f"cluster {client.name}, topic {partition.topic}: "
+                        f"{client.config.user(client.principal) or 'this principal'} may not READ it"
+                    )
+                if row.error_code is not ErrorCode.none:
+                    raise Unreachable(f"cluster {client.name}, {partition}: DescribeProducers: {row.error_code.name}")
+                found[partition] = tuple(
+                    ProducerView(
+                        int(p.producer_id),
+                        int(p.producer_epoch),
+                        int(p.last_sequence),
+                        int(p.coordinator_epoch),
+                        int(p.current_txn_start_offset),
+                    )
+                    for p in row.active_producers
+                )
+    return found

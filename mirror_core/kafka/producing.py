@@ -1,0 +1,109 @@
+"""Producing to one destination broker: pipelined requests, answers in order."""
+
+from __future__ import annotations
+
+import ssl
+import struct
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from mirror_core.kafka.connection import CLIENT_ID, Connection, frame_size
+from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.wire import produce
+from mirror_core.wire.fields import MalformedAnswer
+
+REQUEST_TIMEOUT_MS = 30_000
+"""How long the broker may wait for its in-sync replicas. Sockets wait longer, so that its word comes first."""
+
+Tag = TypeVar("Tag")
+
+
+class Row(NamedTuple, Generic[Tag]):
+    """One batch for one partition, and what the sender wants back with its answer."""
+
+    topic: str
+    partition: int
+    batch: memoryview
+    tag: Tag
+
+
+class ProduceLink(Generic[Tag]):
+    """A broker handles the requests of one connection one after the other, so order is kept at any depth."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.outstanding: deque[tuple[int, dict[tuple[str, int], Tag]]] = deque()
+        self._buffer = bytearray(1 << 18)
+        self._start = self._end = 0
+
+    def send(self, rows: Sequence[Row[Tag]]) -> None:
+        """One request. The batches may be overwritten when this returns: the kernel has them."""
+        correlation = self.connection.next_id()
+        parts = produce.encode(
+            [(row.topic, row.partition, row.batch) for row in rows],
+            correlation,
+            CLIENT_ID,
+            timeout_ms=REQUEST_TIMEOUT_MS,
+        )
+        self.outstanding.append((correlation, {(row.topic, row.partition): row.tag for row in rows}))
+        self.connection.send(parts)
+
+    def answers(self) -> Iterator[tuple[Tag, produce.Produced]]:
+        """Wait for the next answer, then give all that have arrived."""
+        yield from self._one(self._frame())
+        while self.outstanding and self._whole():
+            yield from self._one(self._frame())
+
+    def _one(self, frame: bytes) -> Iterator[tuple[Tag, produce.Produced]]:
+        (correlation,) = struct.unpack_from(">i", frame)
+        due, tags = self.outstanding.popleft()
+        if correlation != due:
+            raise RemoteFault(f"{self.connection.where}: Produce answer {correlation} where {due} was due")
+        try:
+            for row in produce.decode(memoryview(frame)[4:]):
+                tag = tags.pop((row.topic, row.partition), None)
+                if tag is None:
+                    raise MalformedAnswer(f"{row.topic}-{row.partition} was not in the request")
+                yield tag, row
+        except MalformedAnswer as error:
+            raise RemoteFault(f"{self.connection.where}: Produce answer makes no sense: {error}") from None
+        if tags:
+            raise RemoteFault(f"{self.connection.where}: Produce answer leaves out {min(tags)}")
+
+    def _whole(self) -> bool:
+        have = self._end - self._start
+        if have < 4:
+            return False
+        return have >= 4 + frame_size(memoryview(self._buffer)[self._start : self._start + 4], self.connection.where)
+
+    def _frame(self) -> bytes:
+        while not self._whole():
+            if self._start:
+                self._buffer[: self._end - self._start] = self._buffer[self._start : self._end]
+                self._start, self._end = 0, self._end - self._start
+            if self._end == len(self._buffer):
+                self._buffer += bytes(len(self._buffer))
+            self._end += self._receive(memoryview(self._buffer)[self._end :])
+        size = frame_size(memoryview(self._buffer)[self._start : self._start + 4], self.connection.where)
+        frame = bytes(memoryview(self._buffer)[self._start + 4 : self._start + 4 + size])
+        self._start += 4 + size
+        return frame
+
+    def _receive(self, view: memoryview) -> int:
+        where = self.connection.where
+        try:
+            count = self.connection.sock.recv_into(view)
+        except TimeoutError:
+            raise Unreachable(f"{where}: no answer within {self.connection.sock.gettimeout()} s") from None
+        except OSError as error:
+            raise Unreachable(f"{where}: connection lost: {error.strerror or type(error).__name__}") from None
+        if not count:
+            raise Unreachable(f"{where}: the broker closed the connection")
+        return count
+
+    @property
+    def buffered(self) -> bool:
+        """Bytes that select() cannot see: in our buffer, or decrypted inside the TLS layer."""
+        sock = self.connection.sock
+        return self._whole() or (isinstance(sock, ssl.SSLSocket) and sock.pending() > 0)

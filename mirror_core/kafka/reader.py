@@ -1,0 +1,220 @@
+"""Reading a partition's committed batches as they lie in the log, one response in memory at a time.
+
+Every batch's CRC is verified. Control batches, aborted data and empty batches are not data and are left out.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.connection import CLIENT_ID, Connection
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.names import Offset, Partition
+from mirror_core.wire import fetch
+from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader, MalformedBatch, batches, crc_matches
+from mirror_core.wire.fields import MalformedAnswer
+from mirror_core.wire.records import Record, decode, is_abort_marker
+
+MAX_BYTES: Final = 8 << 20
+"""Bytes asked for at once, and so the memory of a reader (a single larger batch comes whole all the same)."""
+MAX_WAIT_MS: Final = 500
+PAUSE_S: Final = 0.05
+PATIENCE: Final = 2
+"""Partitions in a row that a silent cluster may cost the whole time limit; the next ones are not even tried."""
+_RETRY: Final = frozenset({*TRANSIENT, ErrorCode.unknown_topic_or_partition, ErrorCode.offset_not_available})
+
+Batch = tuple[BatchHeader, memoryview]
+
+
+class Unreadable(RemoteFault):
+    """The log holds bytes there that nobody can read."""
+
+
+class Trimmed(RemoteFault):
+    """The log no longer begins where it was read: retention or DeleteRecords moved its start meanwhile."""
+
+    def __init__(self, where: str, log_start: Offset) -> None:
+        self.log_start = log_start
+        super().__init__(f"{where}: the log now starts at {log_start}")
+
+
+class LogReader:
+    """Reads partitions of one cluster, each from its leader. Not for use by several threads at once."""
+
+    def __init__(
+        self, cluster: ClusterConfig, principal: Principal = Principal.DATA, *, timeout_s: float = 10.0
+    ) -> None:
+        self.name = cluster.name
+        self._cluster = cluster
+        self._client = ClusterClient(cluster, principal, timeout_s=timeout_s)
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._leaders: dict[Partition, tuple[str, int]] = {}
+        self._silent = 0
+
+    def batches(self, partition: Partition, start: Offset, end: Offset) -> Iterator[Batch]:
+        """Data batches that overlap [start, end), in order; the first and last may reach beyond it.
+
+        `end` must not lie behind the last stable offset for longer than the time limit: Unreachable then. Trimmed when
+        the log starts behind `start`, Unreadable for damaged bytes.
+        """
+        position = int(start)
+        empty = 0
+        while position < end:
+            answer = self._fetch(partition, position, end)
+            before = position
+            for header, batch in self._whole(partition, answer, position):
+                if header.base_offset >= end:
+                    return
+                position = header.next_offset
+                if header.record_count and not header.attributes & CONTROL:
+                    yield header, batch
+            if position == before and len(answer.records):
+                raise Unreadable(f"cluster {self.name}, {partition}, offset {before}: an answer without a whole batch")
+            empty = empty + 1 if position == before else 0
+            if empty > 1:
+                # Compaction can remove the last batches before the end; two unthrottled answers say that it did.
+                position = answer.last_stable
+
+    def records(self, partition: Partition, start: Offset, end: Offset) -> Iterator[tuple[BatchHeader, Record]]:
+        """Records of [start, end), each with the header of its batch."""
+        for header, batch in self.batches(partition, start, end):
+            try:
+                for record in decode(header, batch):
+                    if start <= record.offset < end:
+                        yield header, record
+            except MalformedBatch as error:
+                raise Unreadable(f"cluster {self.name}, {partition}: {error}") from None
+
+    def log_start(self, partition: Partition) -> Offset:
+        """The first offset still in the log, now."""
+        return list_offsets(self._client, [partition], Point.START)[partition]
+
+    def _whole(self, partition: Partition, answer: fetch.Fetched, position: int) -> Iterator[Batch]:
+        """Verified batches of one answer from `position` on; aborted data as batches without records."""
+        where = f"cluster {self.name}, {partition}"
+        waiting = sorted(answer.aborted, key=lambda pair: pair[1], reverse=True)
+        aborting: set[int] = set()
+        try:
+            for header, batch in batches(answer.records):
+                if header.magic != 2:
+                    raise Unreadable(f"{where}: batch at {header.base_offset} has the old format {header.magic}")
+                if not crc_matches(header, batch):
+                    raise Unreadable(f"{where}: batch at offset {header.base_offset} is damaged: CRC does not match")
+                while waiting and waiting[-1][1] <= header.last_offset:
+                    aborting.add(waiting.pop()[0])
+                if header.next_offset <= position:
+                    continue
+                if header.attributes & CONTROL:
+                    if header.record_count and is_abort_marker(header, batch):
+                        aborting.discard(header.producer_id)
+                elif header.attributes & TRANSACTIONAL and header.producer_id in aborting:
+                    header = header._replace(record_count=0)
+                yield header, batch
+        except MalformedBatch as error:
+            raise Unreadable(f"{where}: {error}") from None
+
+    def _fetch(self, partition: Partition, position: int, end: int) -> fetch.Fetched:
+        """An answer with data, or one that says that there is none though `position` is readable."""
+        where = f"cluster {self.name}, {partition}, offset {position}"
+        if self._silent >= PATIENCE:
+            raise Unreachable(f"{where}: not tried: the cluster has not answered for {PATIENCE} partitions before")
+        deadline = time.monotonic() + self._client.timeout_s
+        while True:
+            try:
+                throttle_ms, answer = self._ask(partition, position)
+                unheard = 0
+                code = ErrorCode(answer.error)
+                self._silent = 0
+                if code is ErrorCode.none and (
+                    len(answer.records) or (position < answer.last_stable and not throttle_ms)
+                ):
+                    return answer
+                problem = f"readable up to {answer.last_stable} only, and {end} was asked for"
+                if code is ErrorCode.offset_out_of_range and position < (first := self.log_start(partition)):
+                    raise Trimmed(where, first)
+                if code is ErrorCode.topic_authorization_failed:
+                    user = self._cluster.user(self._client.principal) or "this principal"
+                    raise MissingPermission(f"{where}: {user} may not READ this topic")
+                if code is not ErrorCode.none:
+                    problem = code.name
+                    if code not in _RETRY and code is not ErrorCode.offset_out_of_range:
+                        raise Unreadable(f"{where}: Fetch: {problem}")
+                    self._leaders.pop(partition, None)
+                pause = max(PAUSE_S, throttle_ms / 1000)
+                deadline += throttle_ms / 1000  # a quota makes us wait, and is no failure
+            except Unreachable as error:
+                self._drop(partition)
+                problem, pause, unheard = str(error), PAUSE_S, 1
+            if time.monotonic() + pause > deadline:
+                self._silent += unheard
+                raise Unreachable(f"{where}: not read within {self._client.timeout_s:g} s: {problem}")
+            time.sleep(pause)
+
+    def _ask(self, partition: Partition, position: int) -> tuple[int, fetch.Fetched]:
+        connection = self._connection(partition)
+        correlation = connection.next_id()
+        wanted = fetch.Wanted(partition, position)
+        request = fetch.encode(
+            [wanted],
+            correlation,
+            CLIENT_ID,
+            isolation=fetch.Isolation.READ_COMMITTED,
+            max_wait_ms=MAX_WAIT_MS,
+            max_bytes=MAX_BYTES,
+            partition_max_bytes=MAX_BYTES,
+        )
+        connection.send([request])
+        frame = connection.receive()
+        try:
+            answered, throttle_ms = struct.unpack_from(">ii", frame)
+            rows = list(fetch.decode(memoryview(frame)[4:], {(partition.topic, partition.index): partition}))
+        except (MalformedAnswer, struct.error) as error:
+            raise RemoteFault(f"{connection.where}: Fetch answer not understood: {error}") from None
+        if answered != correlation or len(rows) != 1:
+            raise RemoteFault(f"{connection.where}: a Fetch answer to something else than what was asked")
+        return throttle_ms, rows[0]
+
+    def _connection(self, partition: Partition) -> Connection:
+        if partition not in self._leaders:
+            view = self._client.metadata([partition.topic])
+            topic = view.topics.get(partition.topic)
+            leader = topic.partitions.get(partition.index) if topic else None
+            if leader is None or leader.broker not in view.brokers:
+                why = "no leader" if leader else "no such partition"
+                raise Unreachable(f"cluster {self.name}, {partition}: {why}")
+            self._leaders[partition] = view.brokers[leader.broker]
+        address = self._leaders[partition]
+        if address not in self._connections:
+            self._connections[address] = Connection(
+                self._cluster, self._client.principal, *address, timeout_s=self._client.timeout_s
+            )
+        return self._connections[address]
+
+    def _drop(self, partition: Partition) -> None:
+        address = self._leaders.pop(partition, None)
+        connection = self._connections.pop(address, None) if address else None
+        if connection:
+            connection.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._client.close()
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,114 @@
+"""What a principal may do, as brokers say it themselves, without doing anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.api_versions.v3.request import ApiVersionsRequest
+from kio.schema.api_versions.v3.response import ApiVersionsResponse
+from kio.schema.describe_configs.v1.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.describe_configs.v1.response import DescribeConfigsResponse
+from kio.schema.describe_groups.v4.request import DescribeGroupsRequest
+from kio.schema.describe_groups.v4.response import DescribeGroupsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v8.request import MetadataRequest
+from kio.schema.metadata.v8.response import MetadataResponse
+from kio.schema.types import GroupId
+from kio.static.primitive import i8
+
+from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.faults import DENIED, fault
+from mirror_core.kafka.groups import find_coordinator
+from mirror_core.model.acl import Operation
+from mirror_core.model.errors import MissingPermission
+
+_BROKER: Final = i8(4)
+_STATIC: Final = 4
+"""Source of a value from server.properties."""
+_PROBE_GROUP: Final = "mirrorbook-check"
+"""A group that need not exist: asking about it creates nothing."""
+
+Rights = frozenset[Operation]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One principal's rights on one cluster."""
+
+    topics: Mapping[str, Rights]
+    """By topic, of those that it may DESCRIBE."""
+    cluster: Rights | None
+    """None: without DESCRIBE on the cluster, the broker says nothing about the rest."""
+    group: Rights
+    """On a group of an arbitrary name: what is granted for all groups."""
+
+
+def probe(client: ClusterClient) -> Probe:
+    """Ask the brokers what this client's principal may do. Changes nothing."""
+    request = MetadataRequest(
+        topics=None,
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=True,
+        include_topic_authorized_operations=True,
+    )
+    answer = client.call(request, MetadataResponse)
+    topics = {
+        str(topic.name): _rights(topic.topic_authorized_operations)
+        for topic in answer.topics
+        if topic.error_code not in DENIED and not topic.is_internal
+    }
+    return Probe(topics, _rights(answer.cluster_authorized_operations) or None, _group_rights(client))
+
+
+def _group_rights(client: ClusterClient) -> Rights:
+    """Only the group's own coordinator knows; on a new cluster, asking for it makes Kafka create its offsets topic."""
+    request = DescribeGroupsRequest(groups=(GroupId(_PROBE_GROUP),), include_authorized_operations=True)
+    deadline = time.monotonic() + client.timeout_s
+    while True:
+        try:
+            coordinator = find_coordinator(client, _PROBE_GROUP)
+        except MissingPermission:
+            return frozenset()
+        group = client.call(request, DescribeGroupsResponse, coordinator).groups[0]
+        if group.error_code not in TRANSIENT or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    if group.error_code in DENIED:
+        return frozenset()
+    if group.error_code is not ErrorCode.none:
+        raise fault(client, f"group {_PROBE_GROUP}", "DescribeGroups", group.error_code)
+    return _rights(group.authorized_operations)
+
+
+def features(client: ClusterClient) -> dict[str, int]:
+    """Finalized feature levels, such as metadata.version; empty on clusters with ZooKeeper."""
+    request = ApiVersionsRequest(client_software_name="mirrorbook", client_software_version="0")
+    answer = client.call(request, ApiVersionsResponse)
+    return {feature.name: int(feature.max_version_level) for feature in answer.finalized_features}
+
+
+def broker_setting(client: ClusterClient, broker: int, name: str) -> tuple[str, bool] | None:
+    """A broker's effective value of a setting and whether it is in its server.properties; None when it has no such.
+
+    Only the broker itself knows its static values. Needs DESCRIBE_CONFIGS on the cluster.
+    """
+    resource = DescribeConfigsResource(resource_type=_BROKER, resource_name=str(broker), configuration_keys=(name,))
+    request = DescribeConfigsRequest(resources=(resource,), include_synonyms=True)
+    result = client.call(request, DescribeConfigsResponse, broker).results[0]
+    if result.error_code is not ErrorCode.none:
+        raise fault(client, f"broker {broker}", "DescribeConfigs", result.error_code, result.error_message)
+    for row in result.configs:
+        if row.name == name:
+            static = [s.value for s in row.synonyms if s.source == _STATIC]
+            return row.value or "", row.value in static
+    return None
+
+
+def _rights(bits: int) -> Rights:
+    """Kafka numbers its operations from 2 (ALL) on and sets the bit of each number."""
+    if bits < 0:
+        return frozenset()
+    return frozenset(operation for code, operation in enumerate(Operation, start=2) if bits & 1 << code)

@@ -1,0 +1,269 @@
+"""Topics: their dynamic configuration, and creating, widening, trimming and deleting them. Each may be repeated."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from kio.schema.create_partitions.v1.request import CreatePartitionsRequest, CreatePartitionsTopic
+from kio.schema.create_partitions.v1.response import CreatePartitionsResponse
+from kio.schema.create_topics.v4.request import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from kio.schema.create_topics.v4.response import CreateTopicsResponse
+from kio.schema.delete_records.v1.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kio.schema.delete_records.v1.response import DeleteRecordsResponse
+from kio.schema.delete_topics.v3.request import DeleteTopicsRequest
+from kio.schema.delete_topics.v3.response import DeleteTopicsResponse
+from kio.schema.describe_configs.v1.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.describe_configs.v1.response import DescribeConfigsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v0.request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kio.schema.incremental_alter_configs.v0.response import IncrementalAlterConfigsResponse
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v12.response import MetadataResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.faults import fault, settle
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.names import Offset, Partition
+
+_TOPIC: Final = i8(2)
+_DYNAMIC_TOPIC: Final = 1
+"""Source of a value that was set on the topic itself; 3, a broker-wide dynamic default, is no topic's override."""
+_SET: Final = i8(0)
+_DELETE: Final = i8(1)
+_MOST_IN_ONE_REQUEST: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigs:
+    """Configuration of one topic."""
+
+    overrides: Mapping[str, str]
+    """Set on the topic itself."""
+    effective: Mapping[str, str]
+    """All values, defaults of broker and cluster included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to create; with `assignments` (broker ids per partition) the replication factor follows from them."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    assignments: tuple[tuple[int, ...], ...] = ()
+
+
+def describe_configs(client: ClusterClient, topics: Iterable[str]) -> dict[str, TopicConfigs]:
+    """Configuration per topic; topics that do not exist are left out. Needs DESCRIBE_CONFIGS."""
+    found, wanted = {}, sorted(topics)
+    for start in range(0, len(wanted), _MOST_IN_ONE_REQUEST):
+        resources = tuple(
+            DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
+            for name in wanted[start : start + _MOST_IN_ONE_REQUEST]
+        )
+        for result in client.call(DescribeConfigsRequest(resources=resources), DescribeConfigsResponse).results:
+            if result.error_code is ErrorCode.unknown_topic_or_partition:
+                continue
+            if result.error_code is not ErrorCode.none:
+                raise fault(
+                    client,
+                    f"topic {result.resource_name}",
+                    "DescribeConfigs (needs DESCRIBE_CONFIGS)",
+                    result.error_code,
+                    result.error_message,
+                )
+            rows = result.configs
+            found[result.resource_name] = TopicConfigs(
+                {row.name: row.value or "" for row in rows if row.config_source == _DYNAMIC_TOPIC},
+                {row.name: row.value or "" for row in rows},
+            )
+    return found
+
+
+def alter_configs(client: ClusterClient, changes: Mapping[str, Mapping[str, str | None]]) -> None:
+    """Set overrides, or remove those whose new value is None, by topic. A topic's changes are applied all or none."""
+
+    def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
+        resources = tuple(
+            AlterConfigsResource(
+                resource_type=_TOPIC,
+                resource_name=name,
+                configs=tuple(
+                    AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
+                    for key, value in sorted(changes[name].items())
+                ),
+            )
+            for name in names
+        )
+        request = IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+        rows = client.call(request, IncrementalAlterConfigsResponse).responses
+        return {row.resource_name: (row.error_code, row.error_message) for row in rows}
+
+    settle(client, "IncrementalAlterConfigs (needs ALTER_CONFIGS)", [t for t in changes if changes[t]], attempt)
+
+
+def create_topics(client: ClusterClient, topics: Iterable[NewTopic], *, validate_only: bool = False) -> frozenset[str]:
+    """Create those that do not exist, and wait until all have leaders. Returns the names that existed already."""
+    wanted = {topic.name: topic for topic in topics}
+
+    def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
+        request = CreateTopicsRequest(
+            topics=tuple(_creatable(wanted[name]) for name in names),
+            timeout=_timeout(client),
+            validate_only=validate_only,
+        )
+        rows = client.call_controller(request, CreateTopicsResponse).topics
+        return {str(row.name): (row.error_code, row.error_message) for row in rows}
+
+    expected = (ErrorCode.topic_already_exists,)
+    codes = settle(client, "CreateTopics (needs CREATE)", list(wanted), attempt, expected=expected)
+    if not validate_only:
+        await_leaders(client, wanted)
+    return frozenset(name for name, code in codes.items() if code is not ErrorCode.none)
+
+
+def await_leaders(client: ClusterClient, topics: Collection[str], widths: Mapping[str, int] | None = None) -> None:
+    """Return when every partition of these topics has a leader, and (`widths`) there are at least so many.
+
+    Unreachable after the client's time limit.
+    """
+    deadline = time.monotonic() + client.timeout_s
+    while True:
+        view = client.metadata(topics).topics
+        if all(
+            name in view
+            and len(view[name].partitions) >= (widths or {}).get(name, 1)
+            and all(leader.broker >= 0 for leader in view[name].partitions.values())
+            for name in topics
+        ):
+            return
+        if time.monotonic() > deadline:
+            raise Unreachable(f"cluster {client.name}: not all of {', '.join(sorted(topics))} have leaders yet")
+        time.sleep(0.05)
+
+
+def create_partitions(client: ClusterClient, counts: Mapping[str, int]) -> None:
+    """Widen topics to these partition counts; those that are as wide already, or wider, are left alone."""
+    view = client.metadata(counts).topics
+    narrow = {name for name in counts if name not in view or len(view[name].partitions) < counts[name]}
+
+    def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
+        request = CreatePartitionsRequest(
+            topics=tuple(
+                CreatePartitionsTopic(name=TopicName(name), count=i32(counts[name]), assignments=None) for name in names
+            ),
+            timeout=_timeout(client),
+            validate_only=False,
+        )
+        rows = client.call_controller(request, CreatePartitionsResponse).results
+        return {str(row.name): (row.error_code, row.error_message) for row in rows}
+
+    # A repeated request finds the topic wide enough, which the broker calls INVALID_PARTITIONS.
+    expected = (ErrorCode.invalid_partitions,)
+    settle(client, "CreatePartitions (needs ALTER)", sorted(narrow), attempt, expected=expected)
+    await_leaders(client, narrow, counts)
+
+
+def delete_topics(client: ClusterClient, topics: Collection[str]) -> None:
+    """Delete topics, and return when every broker has forgotten them. Topics that do not exist are done already."""
+
+    def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
+        request = DeleteTopicsRequest(topic_names=tuple(TopicName(n) for n in names), timeout=_timeout(client))
+        rows = client.call_controller(request, DeleteTopicsResponse).responses
+        return {str(row.name): (row.error_code, None) for row in rows}
+
+    gone = (ErrorCode.unknown_topic_or_partition,)
+    settle(client, "DeleteTopics (needs DELETE)", sorted(topics), attempt, expected=gone)
+    deadline = time.monotonic() + client.timeout_s
+    for broker in client.brokers():
+        while known := _known_to(client, broker, topics):
+            if time.monotonic() > deadline:
+                raise Unreachable(
+                    f"cluster {client.name}, broker {broker}: still lists deleted topics after "
+                    f"{client.timeout_s} s: {', '.join(sorted(known))}"
+                )
+            time.sleep(0.05)
+
+
+def delete_records(client: ClusterClient, until: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
+    """Move log starts up to these offsets (first to be kept) on the leaders; returns the log starts after it.
+
+    An offset behind the log start is done already; one beyond the high watermark is an error. Needs DELETE.
+    """
+    starts: dict[Partition, Offset] = {}
+
+    def attempt(partitions: list[Partition]) -> dict[Partition, tuple[ErrorCode, str | None]]:
+        answers: dict[Partition, tuple[ErrorCode, str | None]] = {}
+        for broker, mine in client.leaders(partitions).items():
+            if broker < 0:
+                answers.update({partition: (ErrorCode.leader_not_available, None) for partition in mine})
+                continue
+            by_topic: dict[str, list[DeleteRecordsPartition]] = {}
+            for partition in mine:
+                by_topic.setdefault(partition.topic, []).append(
+                    DeleteRecordsPartition(partition_index=i32(partition.index), offset=i64(until[partition]))
+                )
+            request = DeleteRecordsRequest(
+                topics=tuple(
+                    DeleteRecordsTopic(name=TopicName(topic), partitions=tuple(rows))
+                    for topic, rows in by_topic.items()
+                ),
+                timeout=_timeout(client),
+            )
+            for topic in client.call(request, DeleteRecordsResponse, broker).topics:
+                for row in topic.partitions:
+                    partition = Partition(str(topic.name), int(row.partition_index))
+                    answers[partition] = (row.error_code, None)
+                    starts[partition] = Offset(int(row.low_watermark))
+        return answers
+
+    settle(client, "DeleteRecords (needs DELETE)", sorted(until), attempt)
+    return starts
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    assigned = bool(topic.assignments)
+    return CreatableTopic(
+        name=TopicName(topic.name),
+        num_partitions=i32(-1 if assigned else topic.partitions),
+        replication_factor=i16(-1 if assigned else topic.replication_factor),
+        assignments=tuple(
+            CreatableReplicaAssignment(
+                partition_index=i32(index), broker_ids=tuple(BrokerId(broker) for broker in brokers)
+            )
+            for index, brokers in enumerate(topic.assignments)
+        ),
+        configs=tuple(CreatableTopicConfig(name=k, value=v) for k, v in sorted(topic.configs.items())),
+    )
+
+
+def _known_to(client: ClusterClient, broker: int, topics: Collection[str]) -> list[str]:
+    """Which of these topics this one broker still lists."""
+    request = MetadataRequest(
+        topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in sorted(topics)),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    answer = client.call(request, MetadataResponse, broker)
+    return [str(t.name) for t in answer.topics if t.error_code is not ErrorCode.unknown_topic_or_partition]
+
+
+def _timeout(client: ClusterClient) -> i32Timedelta:
+    return i32Timedelta.parse(datetime.timedelta(milliseconds=int(client.timeout_s * 1000)))

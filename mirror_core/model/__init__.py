@@ -1,0 +1,1 @@
+"""Frozen values, enums and errors. Standard library only."""

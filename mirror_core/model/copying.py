@@ -1,0 +1,88 @@
+"""What a copying task is told, and what it tells back. Both travel as JSON, through Spark or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """One partition of an assignment."""
+
+    partition: Partition
+    source_topic_id: str
+    destination_topic_id: str
+    until: Offset | None = None
+    """Stop when the position (next offset to copy) has reached this one; None: go on until `stop_ms`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """The work of one task for one epoch. Holds no secret: the task opens `config_path` itself."""
+
+    mirror: MirrorName
+    source: ClusterName
+    destination: ClusterName
+    config_path: str
+    producer_id: int
+    partitions: tuple[Assigned, ...]
+    epoch: int
+    task: int
+    start_ms: int
+    """Wall clock before which nothing is copied: the task connects and waits."""
+    stop_ms: int
+    """Wall clock after which the task sends nothing more."""
+    max_bytes_in_flight: int = 64 << 20
+    progress_port: int | None = None
+    """UDP port on the driver's host for one progress datagram a second."""
+    progress_host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What one task did to one partition in one epoch."""
+
+    mirror: MirrorName
+    partition: Partition
+    epoch: int
+    task: int
+    first: Offset
+    """Position when the task took over: next offset to copy."""
+    next: Offset
+    """Position when it ended; [first, next) was acknowledged by all in-sync replicas."""
+    records: int
+    batches: int
+    bytes: int
+    """Bytes of batches, headers included, as sent to the destination."""
+    digest: str
+    """XXH3-128, hexadecimal, over each batch in order: base offset and record count (big-endian, 8 and 4 bytes), then
+    the 16 bytes of XXH3-128 over the bytes after its header. Empty when some of the range was never acknowledged to
+    this task but found on the destination afterwards."""
+    source_end: Offset | None
+    """Source's last stable offset as last seen; None when no fetch was answered."""
+    started_ms: int
+    ended_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A partition that cannot go on."""
+
+    partition: Partition
+    reason: str
+    """What, where, why and what to do, for a person."""
+    offset: Offset | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """All that a task has to say at its end."""
+
+    receipts: tuple[Receipt, ...]
+    failures: tuple[Failure, ...]
+    cpu_s: float
+    """CPU seconds of the worker during the task."""
+    retry: str = ""
+    """Why the task ended early though its partitions are well (a broker went away...); empty when it did not."""

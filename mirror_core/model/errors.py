@@ -1,0 +1,62 @@
+"""Errors by class: callers choose by class, never by text; the class decides the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class MirrorError(Exception):
+    """Root of everything we raise on purpose. The text says what, where, why, and what to do."""
+
+    exit_code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+
+
+class BadRequest(MirrorError):
+    """The operator's mistake: a wrong name, option, configuration or password."""
+
+    exit_code = 2
+
+
+class Refused(MirrorError):
+    """A safe answer to a dangerous wish. Carries every reason, not only the first."""
+
+    exit_code = 3
+
+    def __init__(self, what: str, reasons: Iterable[str]) -> None:
+        self.what = what
+        self.reasons = tuple(reasons)
+        super().__init__(what + ":" + "".join(f"\n  - {reason}" for reason in self.reasons))
+
+
+class Indeterminate(MirrorError):
+    """Could not be known: nothing was compared, or something that decides could not be read."""
+
+    exit_code = 4
+
+
+class LostOwnership(MirrorError):
+    """Another process took over. Stop at once and touch nothing more."""
+
+    exit_code = 5
+
+
+class RemoteFault(MirrorError):
+    """A cluster failed us, or answered what it must not."""
+
+
+class Unreachable(RemoteFault):
+    """No broker answered in time."""
+
+    retryable = True
+
+
+class MissingPermission(RemoteFault):
+    """The principal may not do what the step needs."""
+
+    exit_code = 2
+
+
+class PartitionFailed(RemoteFault):
+    """This partition cannot go on; the others can."""

@@ -1,0 +1,57 @@
+"""The question and the answer of a parity check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from mirror_core.model.names import Offset, Partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParityRange:
+    """Offsets of one partition to compare: [start, end)."""
+
+    partition: Partition
+    start: Offset
+    end: Offset
+    stopped: bool = False
+    """Mirroring ended at `end` (the LMO): what either log holds from there on is its own, and no difference."""
+
+
+class Verdict(StrEnum):
+    PASSED = "passed"
+    """All in scope compared equal up to a named offset per partition, and at least one record was compared."""
+    FAILED = "failed"
+    INDETERMINATE = "indeterminate"
+    """Something could not be compared, or nothing was there to compare."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One difference."""
+
+    partition: Partition
+    offset: Offset | None
+    kind: str
+    """missing, extra, reordered, key, value, headers, timestamp, log start, log end."""
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParityResult:
+    """The answer, with its sample."""
+
+    verdict: Verdict
+    records: int
+    """Records compared."""
+    chunks: int
+    proven: Mapping[Partition, Offset] = field(default_factory=dict)
+    """Next offset after the last compared equal, per partition."""
+    findings: tuple[Finding, ...] = ()
+    reasons: tuple[str, ...] = ()
+    """Why it is indeterminate."""
+    report: str = ""
+    """Path of the static report; empty when none was asked for."""
+    seconds: float = 0.0

@@ -1,0 +1,1 @@
+"""The data pipeline on Spark: jobs that run the same functions on executors."""

@@ -1,0 +1,81 @@
+"""A Java home that Spark's launcher can live with, and a quiet log configuration beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from mirror_core.java import cache_dir, java_home
+
+VECTOR: Final = "jdk.incubator.vector"
+
+# Without a level of its own the gateway would raise the root to "warn", and say so.
+LOG4J: Final = """\
+rootLogger.level = error
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark %p %c{1}: %m%ex{0}%n
+"""
+
+# Shell for POSIX sh: every argument is put back, in order, but for that one.
+LAUNCHER: Final = """\
+#!/bin/sh
+# Spark's launcher always adds this module (only MLlib uses it); this runtime has none, and would refuse to start.
+for argument do
+    shift
+    [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+def spark_java_home() -> Path:
+    """A Java home to launch Spark with: the real one when it has the module that Spark asks for, else a shim of it."""
+    home = java_home()
+    if _has_module(home, VECTOR):
+        return home
+    shim = _folder() / hashlib.sha256(str(home).encode()).hexdigest()[:16]
+    _write(shim / "bin" / "java", LAUNCHER.format(module=VECTOR, java=home / "bin" / "java"), 0o755)
+    return shim
+
+
+def log_configuration() -> Path:
+    """Path of a Log4j 2 configuration that lets only errors through; Spark is chatty before its level can be set."""
+    path = _folder() / "log4j2.properties"
+    _write(path, LOG4J, 0o644)
+    return path
+
+
+def _has_module(home: Path, module: str) -> bool:
+    try:
+        return module in (home / "release").read_text(encoding="utf-8").split('MODULES="', 1)[1].split()
+    except (OSError, IndexError):
+        return False
+
+
+def _folder() -> Path:
+    return cache_dir() / "spark-java"
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """Whole or not at all: several processes may start Spark at the same time."""
+    if (
+        path.is_file()
+        and path.read_text(encoding="utf-8") == text
+        and os.access(path, os.X_OK if mode & 1 else os.R_OK)
+    ):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(temporary, mode)
+    os.replace(temporary, path)

@@ -1,0 +1,81 @@
+"""Parity as a Spark job: one task per share of the chunks, each reading raw batches of both clusters by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from mirror_core.decide.parity import CHUNK_OFFSETS, RECORDS, Row
+from mirror_core.engine.parity import check
+from mirror_core.kafka.compare import CompareTask, unread
+from mirror_core.model.names import ClusterName
+from mirror_core.model.parity import ParityRange, ParityResult
+from mirror_core.spark import task as executor
+from mirror_core.spark.parity_task import compare_json, rows_of
+from mirror_core.spark.session import first_line, session
+
+if TYPE_CHECKING:
+    from pyspark.sql.pandas._typing import ArrowMapIterFunction
+
+APP: Final = "mirrorbook-parity"
+TASKS_PER_SLOT: Final = 2
+"""More tasks than slots, so that one slow share doesn't make all wait."""
+
+
+class SparkParity:
+    """Implements `ports.ParityCheck`. Spark is started at the first call, and stays for the next ones.
+
+    `config_path` is opened by each task; on a cluster it must be there, with what it refers to, on every executor.
+    With `gx` Great Expectations judges the result table when a report is written.
+    """
+
+    def __init__(
+        self,
+        config_path: Path,
+        master: str = "local[*]",
+        *,
+        gx: bool = True,
+        level: int = RECORDS,
+        chunk: int = CHUNK_OFFSETS,
+        cores: int | None = None,
+    ) -> None:
+        self._config_path = config_path
+        self._master = master
+        self._gx = gx
+        self._level = level
+        self._chunk = chunk
+        self._cores = cores
+
+    def __call__(
+        self, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange], output: Path | None
+    ) -> ParityResult:
+        spark = session(APP, self._master, self._cores)
+        return check(
+            self._config_path,
+            source,
+            destination,
+            ranges,
+            output,
+            run=self._run,
+            tasks=spark.sparkContext.defaultParallelism * TASKS_PER_SLOT,
+            level=self._level,
+            chunk=self._chunk,
+            expectations=self._gx,
+        )
+
+    def _run(self, tasks: Sequence[CompareTask]) -> Sequence[Row]:
+        payloads = tuple(msgspec.json.encode(task) for task in tasks)
+        function = cast("ArrowMapIterFunction", partial(executor.each, compare_json, payloads))
+        try:
+            spark = session(APP, self._master, self._cores)
+            numbers = spark.range(0, len(payloads), 1, len(payloads))
+            answers = numbers.mapInArrow(function, executor.RESULT_DDL).collect()
+        except (PySparkException, Py4JError, OSError) as error:
+            return [row for task in tasks for row in unread(task, f"Spark gave up: {first_line(error)}")]
+        return [row for answer in answers for row in rows_of(bytes(answer["result"]))]

@@ -1,0 +1,183 @@
+"""Copying tasks on Spark: each epoch is one job of one task per assignment, and two epochs may overlap.
+
+Spark places the tasks and starts a killed one again; which task may write what is decided by the fence, not by Spark.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+
+import msgspec
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from mirror_core.model.copying import Assignment, TaskReport
+from mirror_core.model.errors import MirrorError
+from mirror_core.spark import task
+from mirror_core.spark.session import first_line, local_master, session
+
+if TYPE_CHECKING:
+    from pyspark.sql.pandas._typing import ArrowMapIterFunction
+
+R = TypeVar("R")
+
+APP: Final = "mirrorbook-replicate"
+_MAX_JOBS: Final = 16
+"""Jobs that may wait for Spark at once. Two are normal; more pile up only while Spark doesn't answer."""
+
+_TASK_LOST = re.compile(
+    r"Task (\d+) in stage \S+ failed (\d+) times, most recent failure: Lost task [^(]*\(TID \d+\) \(([^)]*)\): (.*)"
+)
+_CLASS_NAME = re.compile(r"^(?:[a-z]\w*\.)+\w+: ")
+_POLITE_S: Final = 5.0
+"""How long tasks on this machine may take to end by themselves before they are cancelled."""
+
+
+class SparkFailed(MirrorError):
+    """Spark could not bring a job to its end. The destination's log ends still say where to go on."""
+
+    retryable: ClassVar[bool] = True
+
+
+class SparkGone(SparkFailed):
+    """Spark's own process is dead: nothing can be submitted any more by this process."""
+
+    retryable: ClassVar[bool] = False
+
+
+class SparkRunner:
+    """Implements `ports.Runner`. Takes seconds to construct: starts Spark and two workers for each of `slots`.
+
+    Raises SparkFailed when the master does not give us twice as many task slots as `slots`: epochs could not overlap.
+    """
+
+    def __init__(self, master: str = "local[*]", slots: int = 2) -> None:
+        self.slots = slots
+        self._ours = SparkSession.getActiveSession() is None
+        self._spark = session(APP, master, _cores(master, slots))
+        self._context = self._spark.sparkContext
+        self._threads = ThreadPoolExecutor(_MAX_JOBS, thread_name_prefix="spark-job")
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Future[Any]] = {}
+        self._closed = False
+        # Tasks on this machine are asked to end by a file, and still report; tasks elsewhere can only be cancelled.
+        self._stop_file: Path | None = None
+        if local_master(master, None):
+            self._stop_file = Path(tempfile.mkdtemp(prefix="mirrorbook-")) / "stop"
+        try:
+            # Barrier: all of them at the same time or not at all, so that every slot gets a worker of its own.
+            self._run("mirrorbook-warm", task.warm, [b""] * (2 * slots), barrier=True)
+        except SparkFailed as error:
+            self.close()
+            raise SparkFailed(
+                f"Spark, master {master}: {slots} tasks in two overlapping epochs need {2 * slots} task slots at the "
+                f"same time: {error}"
+            ) from None
+
+    def submit(self, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
+        """Start one epoch's tasks at once; the future ends when all have.
+
+        Reports come in the order of the assignments. The future fails with SparkFailed when Spark gave up (a worker
+        died four times...), SparkGone when Spark is dead, or a task's own error when it may not be retried.
+        """
+        payloads = [msgspec.json.encode(assignment) for assignment in assignments]
+        stop_file = str(self._stop_file) if self._stop_file else ""
+        return self._start(partial(task.copy, stop_file), payloads, task.report_of)
+
+    def close(self) -> None:
+        """End what still runs, wait for it, and stop Spark, unless it had been started by somebody else.
+
+        Tasks on this machine finish what is in flight and report; on a cluster they are cancelled: their futures fail.
+        """
+        with self._lock:
+            self._closed = True
+            jobs = dict(self._jobs)
+        if self._stop_file is not None and jobs:
+            self._stop_file.touch()
+            wait(jobs.values(), timeout=_POLITE_S)
+        for group, job in jobs.items():
+            if not job.done():
+                self._cancel(group)
+        wait(jobs.values())
+        self._threads.shutdown()
+        if self._stop_file is not None:
+            shutil.rmtree(self._stop_file.parent)
+            self._stop_file = None
+        if self._ours:
+            try:
+                self._spark.stop()
+            except (PySparkException, Py4JError, OSError):
+                return  # it is dead already, and its workers with it
+
+    def _start(self, work: task.Work, payloads: Sequence[bytes], read: Callable[[bytes], R]) -> Future[tuple[R, ...]]:
+        """Run `work`, a module's function, on each payload, in a thread of its own, and `read` each result."""
+        group = f"mirrorbook-{next(self._numbers)}"
+        with self._lock:
+            if self._closed:
+                raise SparkGone("Spark, job not started: this runner has been closed")
+            job = self._threads.submit(lambda: tuple(read(result) for result in self._run(group, work, payloads)))
+            self._jobs[group] = job
+        job.add_done_callback(lambda _: self._jobs.pop(group, None))
+        return job
+
+    def _run(self, group: str, work: task.Work, payloads: Sequence[bytes], barrier: bool = False) -> list[bytes]:
+        # The payloads travel inside the function. As rows they would pass through a second Python worker for each task,
+        # and Spark, not we, would decide how many rows make a task.
+        function = cast("ArrowMapIterFunction", partial(task.each, work, tuple(payloads)))
+        try:
+            self._context.setJobGroup(group, f"{group}: {len(payloads)} tasks", interruptOnCancel=True)
+            if self._closed:  # to cancel a group means the jobs that it has now, not those that are still to come
+                raise SparkGone(f"Spark, job {group}: not started, this runner is being closed")
+            numbers = self._spark.range(0, len(payloads), 1, len(payloads))
+            rows = numbers.mapInArrow(function, task.RESULT_DDL, barrier=barrier).collect()
+        except (PySparkException, Py4JError, OSError) as error:
+            raise self._failed(group, error) from None
+        results = {row["task"]: bytes(row["result"]) for row in rows}
+        return [results[number] for number in range(len(payloads))]
+
+    def _cancel(self, group: str) -> None:
+        try:
+            self._context.cancelJobGroup(group)
+        except (PySparkException, Py4JError, OSError):
+            return  # Spark is dead: the job's own thread notices, and says so
+
+    def _failed(self, group: str, error: Exception) -> SparkFailed:
+        reason = _reason(error)
+        try:
+            stopped = self._context._jsc.sc().isStopped()
+        except (PySparkException, Py4JError, OSError, AttributeError):
+            stopped = True
+        if stopped:
+            return SparkGone(f"Spark, job {group}: Spark's process has ended ({reason}): start again")
+        return SparkFailed(f"Spark, job {group}: {reason}")
+
+
+def _reason(error: Exception) -> str:
+    """Spark's reason in one line, without the class names and the advice around it."""
+    text = first_line(error)
+    found = _TASK_LOST.search(text)
+    if found:
+        task_number, attempts, where, text = found.groups()
+        return f"task {task_number} failed {attempts} times, the last time on {where}: {_bare(text)}"
+    return _bare(text)
+
+
+def _bare(text: str) -> str:
+    return _CLASS_NAME.sub("", text).split(" Consider setting ")[0].strip()
+
+
+def _cores(master: str, slots: int) -> int:
+    """Task slots to ask for: two epochs' worth, or the user's own number for this machine when that is more."""
+    wanted = re.match(r"local\[(\d+)", master) if local_master(master, None) else None
+    return max(2 * slots, int(wanted.group(1)) if wanted else 0)

@@ -1,0 +1,49 @@
+"""Salvage as a Spark job: executors read the log, Spark writes the Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from mirror_core.engine.salvage import DDL, SalvageTask, salvage
+from mirror_core.model.errors import RemoteFault
+from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.parity import ParityRange
+from mirror_core.spark.salvage_task import records_of
+from mirror_core.spark.session import first_line, session
+
+if TYPE_CHECKING:
+    from pyspark.sql.pandas._typing import ArrowMapIterFunction
+
+APP: Final = "mirrorbook-salvage"
+
+
+class SparkSalvage:
+    """Implements `ports.Salvage`. On a cluster, the output must be on a file system that executors share."""
+
+    def __init__(self, config_path: Path, master: str = "local[*]", *, cores: int | None = None) -> None:
+        self._config_path = config_path
+        self._master = master
+        self._cores = cores
+
+    def __call__(self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path) -> dict[Partition, int]:
+        return salvage(self._config_path, cluster, ranges, output, write=self._write)
+
+    def _write(self, tasks: Sequence[SalvageTask], folder: Path) -> None:
+        payloads = tuple(msgspec.json.encode(task) for task in tasks)
+        function = cast("ArrowMapIterFunction", partial(records_of, payloads))
+        try:
+            spark = session(APP, self._master, self._cores)
+            rows = spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(function, DDL)
+            rows.write.mode("append").option("compression", "zstd").parquet(folder.resolve().as_uri())
+        except (PySparkException, Py4JError, OSError) as error:
+            raise RemoteFault(
+                f"salvage of cluster {tasks[0].cluster}: Spark gave up: {first_line(error)}. Nothing may be deleted "
+                "now; run it again"
+            ) from None

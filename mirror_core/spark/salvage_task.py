@@ -1,0 +1,17 @@
+"""What a Spark executor does for one share of a salvage. No Spark in here: workers import this module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from mirror_core.engine.salvage import SalvageTask, record_batches
+
+
+def records_of(payloads: Sequence[bytes], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The records of each task whose number is in the batches' first column."""
+    for batch in batches:
+        for number in batch.to_pydict()["id"]:
+            yield from record_batches(msgspec.json.decode(payloads[number], type=SalvageTask))

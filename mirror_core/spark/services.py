@@ -1,0 +1,19 @@
+"""What runs are given where Spark is at hand: the heavy comparison and the salvage on its executors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from mirror_core.engine.services import Services, local_services
+from mirror_core.spark.parity import SparkParity
+from mirror_core.spark.salvage import SparkSalvage
+
+
+def spark_services(config_path: Path, *, evidence_dir: Path, master: str = "local[*]") -> Services:
+    """Parity of everything and salvage by Spark; what applications wait for in this process, without its start-up."""
+    return replace(
+        local_services(config_path, evidence_dir=evidence_dir),
+        parity=SparkParity(config_path, master),
+        salvage=SparkSalvage(config_path, master),
+    )

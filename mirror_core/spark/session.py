@@ -1,0 +1,131 @@
+"""The one way to a Spark session: on this machine (`local[*]`) or on a cluster (`--master spark://...`)."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import mirror_core
+from mirror_core.model.errors import BadRequest, RemoteFault
+from mirror_core.spark.java_shim import log_configuration, spark_java_home
+
+LOOPBACK: Final = "127.0.0.1"
+ATTEMPTS: Final = 4
+"""Attempts of a task. A plain local[N] gives one only: then a killed Python worker fails the whole job."""
+
+_LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,([1-9]\d*))?\])?")
+_ON_THIS_MACHINE = re.compile(r"spark://(127\.0\.0\.1|localhost)[:,]")
+
+
+def session(app: str, master: str = "local[*]", cores: int | None = None) -> SparkSession:
+    """Start Spark, or give back the session that this process already has: there can be only one.
+
+    `cores` are the task slots: of a local master instead of its own number, of a cluster as the most it may give us.
+    Other masters than local ones need this package, in the same Python version, installed on their executors.
+    BadRequest when there is no Java or the master is no master; RemoteFault when Spark does not start.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    settings = _settings(master, cores)
+    builder = SparkSession.builder.appName(app)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        with _environment(_launch_environment(settings["spark.master"])):
+            spark = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise RemoteFault(f"Spark, master {master}: does not start: {first_line(error)}") from None
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a Spark error: the rest is a Java stack trace."""
+    java = getattr(error, "java_exception", None)
+    text = str(java) if java is not None else str(error)
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
+
+
+def local_master(master: str, cores: int | None) -> str | None:
+    """A local master with its number of slots and with retries; None when the master is not local."""
+    found = _LOCAL.fullmatch(master)
+    if not found:
+        return None
+    slots, attempts = found.groups()
+    return f"local[{cores or slots or '*'},{attempts or ATTEMPTS}]"
+
+
+def check_master(master: str) -> None:
+    """BadRequest when this is no Spark master. Starts nothing."""
+    if local_master(master, None) is None and not re.match(r"(spark|k8s|mesos)://|yarn$", master):
+        raise BadRequest(f"{master!r} is not a Spark master: local[*], spark://HOST:PORT, k8s://... or yarn")
+
+
+def _settings(master: str, cores: int | None) -> dict[str, str]:
+    check_master(master)
+    local = local_master(master, cores)
+    settings = {
+        "spark.master": local or master,
+        "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": (
+            f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={log_configuration()}"
+        ),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.speculation": "false",  # a second copy of a task would be a second writer
+        "spark.task.maxFailures": str(ATTEMPTS),
+        "spark.scheduler.mode": "FAIR",  # two epochs overlap, and parity runs beside them
+        "spark.python.worker.reuse": "true",
+        "spark.python.task.killTimeout": "200ms",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",  # a row is a whole task's work: hand each over at once
+        # Half a minute for executors to come; Spark's own ten are no answer to a wrong number of slots.
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "2s",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "1" if local else "15",
+        "spark.sql.adaptive.enabled": "false",  # would merge our partitions, which are tasks, into fewer
+    }
+    if local or _ON_THIS_MACHINE.match(master):
+        settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    if local is None and cores is not None:
+        settings["spark.cores.max"] = str(cores)
+    return settings
+
+
+def _launch_environment(master: str) -> Mapping[str, str]:
+    """What Spark only takes from environment variables. PYSPARK_PYTHON: else workers run whatever python3 PATH has."""
+    chosen = {"JAVA_HOME": str(spark_java_home())}
+    if master.startswith("local"):
+        root = str(Path(mirror_core.__file__).parents[1])
+        inherited = os.environ.get("PYTHONPATH")
+        chosen |= {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join([root, inherited] if inherited else [root]),
+            "SPARK_LOCAL_IP": LOOPBACK,
+        }
+    else:
+        chosen["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    return chosen
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set these variables for as long as the JVM is being started, and put back what was there."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = old

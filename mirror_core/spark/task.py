@@ -1,0 +1,100 @@
+"""What a Spark executor does for one assignment. No Spark in here: workers import this module, and must start fast."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from mirror_core.model.copying import Assignment, TaskReport
+from mirror_core.model.errors import (
+    BadRequest,
+    Indeterminate,
+    LostOwnership,
+    MirrorError,
+    MissingPermission,
+    PartitionFailed,
+    RemoteFault,
+    Unreachable,
+)
+
+Work = Callable[[bytes], bytes]
+"""One task's work: JSON in, JSON out."""
+
+_COLUMNS: Final[tuple[pa.Field[Any], ...]] = (pa.field("task", pa.int64()), pa.field("result", pa.binary()))
+RESULT: Final = pa.schema(_COLUMNS)
+RESULT_DDL: Final = "task long, result binary"  # the same in Spark's words; an inexact type fails a job only at its end
+
+_BY_NAME: Final = {
+    kind.__name__: kind
+    for kind in (BadRequest, Indeterminate, LostOwnership, MissingPermission, PartitionFailed, RemoteFault, Unreachable)
+}
+
+
+class TaskCrashed(MirrorError):
+    """A copying task met an error that it does not know: a defect of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a task ended. An error travels as a value: an exception would be retried by Spark, whatever its cause, and
+    its text would show in Spark's UI, event log and logs."""
+
+    report: TaskReport | None = None
+    error_class: str = ""
+    error: str = ""
+
+
+def each(work: Work, payloads: Sequence[bytes], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do the work of each task whose number is in the batches' first column."""
+    for batch in batches:
+        tasks: list[int] = batch.to_pydict()["id"]
+        for task in tasks:
+            yield pa.RecordBatch.from_pydict({"task": [task], "result": [work(payloads[task])]}, schema=RESULT)
+
+
+def copy(stop_file: str, payload: bytes) -> bytes:
+    """Run the pump for one `Assignment`, or until `stop_file` (a path; empty: none) is there. Answers an `Outcome`."""
+    from mirror_core.engine import pump  # late: reading a result on the driver needs none of it
+
+    assignment = msgspec.json.decode(payload, type=Assignment)
+    try:
+        outcome = Outcome(report=pump.run(assignment, lambda: bool(stop_file) and os.path.exists(stop_file)))
+    except MirrorError as error:
+        outcome = Outcome(error_class=type(error).__name__, error=f"task {assignment.task}: {error}")
+    except Exception as error:  # noqa: BLE001 - told to the driver, without a text that nobody checked for secrets
+        outcome = Outcome(error_class=type(error).__name__, error=f"task {assignment.task}: {_where(error)}")
+    return msgspec.json.encode(outcome)
+
+
+def warm(payload: bytes) -> bytes:
+    """Import what `copy` will need, so that no epoch waits for it. Answers with the interpreter's version."""
+    from mirror_core.engine import pump
+
+    return f"{sys.version_info.major}.{sys.version_info.minor} {pump.__name__}".encode()
+
+
+def report_of(result: bytes) -> TaskReport:
+    """The report in a task's answer. An error that may pass becomes a report's `retry`; any other is raised."""
+    outcome = msgspec.json.decode(result, type=Outcome)
+    if outcome.report is not None:
+        return outcome.report
+    error = _BY_NAME.get(outcome.error_class, TaskCrashed)
+    if error.retryable:
+        return TaskReport(receipts=(), failures=(), cpu_s=0.0, retry=outcome.error)
+    raise error(outcome.error)
+
+
+def _where(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"{type(error).__name__} in {Path(last.filename).name} line {last.lineno}: a defect of Mirrorbook; "
+        "`--runner local --debug` shows all of it"
+    )

@@ -1,0 +1,1 @@
+"""Bytes to protocol messages and record batches and back. No sockets."""

@@ -1,0 +1,99 @@
+"""Record batches (magic 2) by their 61 header bytes: find them, verify them, re-address them. Records stay as they are.
+
+Layout: base offset 0, length 8 (of what follows it), leader epoch 12, magic 16, CRC-32C 17 (over 21 to the end),
+attributes 21, last offset delta 23, base timestamp 27, max timestamp 35, producer id 43, producer epoch 51,
+base sequence 53, record count 57, records 61.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from fastcrc import crc32
+
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE: Final = HEADER.size
+LENGTH_PREFIX: Final = 12
+"""Bytes of base offset and length, which the length itself does not count."""
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+SEQUENCE_MASK: Final = 0x7FFFFFFF
+"""Sequences wrap from 2**31 - 1 to 0."""
+
+_CRC: Final = struct.Struct(">I")
+_PRODUCER: Final = struct.Struct(">qhi")
+_ZERO_OFFSET: Final = bytes(8)
+
+
+class BatchHeader(NamedTuple):
+    """A batch header as it stands in the log."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch's last, which compaction leaves alone even when the last record is gone."""
+        return self.base_offset + self.last_offset_delta + 1
+
+
+class MalformedBatch(Exception):
+    """The bytes cannot be a record batch."""
+
+
+def batches(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Whole batches of a Fetch answer, each with all its bytes. A batch cut off at the end is left out.
+
+    Batches of magic 0 and 1 keep their length in the same place but have another header; they come with the fields
+    of that other layout misread, except base offset, length and magic.
+    """
+    start, size = 0, len(records)
+    unpack = HEADER.unpack_from
+    while start + HEADER_SIZE <= size:
+        header = BatchHeader._make(unpack(records, start))
+        end = start + LENGTH_PREFIX + header.length
+        if header.length < HEADER_SIZE - LENGTH_PREFIX and header.magic >= 2:
+            raise MalformedBatch(f"batch length {header.length} is shorter than a header")
+        if header.length <= 0:
+            raise MalformedBatch(f"batch length {header.length}")
+        if end > size:
+            return
+        yield header, records[start:end]
+        start = end
+
+
+def crc_matches(header: BatchHeader, batch: memoryview) -> bool:
+    """Whether the batch is as its producer made it. Recomputing alone would turn corruption into a valid batch."""
+    return bool(crc32.iscsi(batch[21:]) == header.crc)
+
+
+def readdress(batch: memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Make a verified batch sendable by another producer, in place: header fields and CRC only.
+
+    The broker demands base offset 0 and ignores the leader epoch. Attributes stay: batches whose attributes would have
+    to change are not passed through.
+    """
+    batch[:8] = _ZERO_OFFSET
+    _PRODUCER.pack_into(batch, 43, producer_id, producer_epoch, base_sequence)
+    _CRC.pack_into(batch, 17, crc32.iscsi(batch[21:]))

@@ -1,0 +1,74 @@
+"""Produce v8: topic names, not flexible, errors with the offending record; offered by brokers from 2.4 to 4.x."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from mirror_core.wire.fields import Reader, request_header, string
+
+API_KEY: Final = 0
+VERSION: Final = 8
+
+_REQUEST: Final = struct.Struct(">hhii")
+_PARTITION: Final = struct.Struct(">ii")
+_COUNT: Final = struct.Struct(">i")
+_ANSWER: Final = struct.Struct(">ihqqqih")
+"""Partition, error, base offset, append time, log start, number of record errors, length of the message."""
+_BEFORE_MESSAGES: Final = 30
+
+
+class Produced(NamedTuple):
+    """One partition of an answer."""
+
+    topic: str
+    partition: int
+    error: int
+    base_offset: int
+    """The offset that the batch's first record got; of the earlier one, when the broker took it for a duplicate."""
+    message: str
+    """The broker's own words, often empty."""
+
+
+def encode(
+    rows: Sequence[tuple[str, int, memoryview]], correlation: int, client_id: str, *, timeout_ms: int
+) -> list[bytes | memoryview]:
+    """A request with acks=-1 as a list of buffers; each row is (topic, partition, one batch): the broker takes no more.
+
+    Rows of one topic must be neighbours.
+    """
+    parts: list[bytes | memoryview] = [request_header(API_KEY, VERSION, correlation, client_id), b""]
+    topics, start = 0, 0
+    while start < len(rows):
+        topic = rows[start][0]
+        end = start
+        while end < len(rows) and rows[end][0] == topic:
+            end += 1
+        topics += 1
+        parts.append(string(topic) + _COUNT.pack(end - start))
+        for _, index, batch in rows[start:end]:
+            parts += (_PARTITION.pack(index, len(batch)), batch)
+        start = end
+    parts[1] = _REQUEST.pack(-1, -1, timeout_ms, topics)  # no transactional id, acks of all in-sync replicas
+    return parts
+
+
+def decode(frame: memoryview) -> Iterator[Produced]:
+    """The rows of an answer (after its correlation id), in the broker's order, which is not the request's."""
+    reader = Reader(frame)
+    for _ in range(reader.count(6)):
+        topic = reader.string()
+        for _ in range(reader.count(_ANSWER.size)):
+            start = reader.position
+            index, error, base_offset, _, _, problems, length = reader.unpack(_ANSWER)
+            if problems <= 0 and length < 0:  # nearly always: nobody complains
+                yield Produced(topic, index, error, base_offset, "")
+                continue
+            reader.position = start + _BEFORE_MESSAGES
+            messages = []
+            for _ in range(reader.count(6)):
+                reader.unpack(_COUNT)
+                messages.append(reader.string())
+            messages.append(reader.string())
+            yield Produced(topic, index, error, base_offset, "; ".join(m for m in messages if m))

@@ -1,0 +1,128 @@
+"""Connections of type `kafka_cluster`: as the core's ClusterConfig, and as a private mirrorbook.yaml.
+
+The data plane is a process of its own that opens its configuration by path, so the connections that it needs are
+written to `$AIRFLOW_HOME/mirrorbook/config/`, readable by this user only. They reach no XCom, log or environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from airflow.sdk import BaseHook
+
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.names import ClusterName
+
+_EXTRA: Final = (
+    "security_protocol",
+    "sasl_mechanism",
+    "ssl_ca_location",
+    "ssl_certificate_location",
+    "ssl_key_location",
+    "ssl_key_password",
+)
+_SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
+_REFERENCE: Final = re.compile(r"\$\{(env|file):")
+
+
+class KafkaClusterHook(BaseHook):
+    """One cluster, named by its connection id."""
+
+    conn_name_attr = "kafka_conn_id"
+    default_conn_name = "kafka_cluster_default"
+    conn_type = "kafka_cluster"
+    hook_name = "Kafka cluster (Mirrorbook)"
+
+    def __init__(self, kafka_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.kafka_conn_id = kafka_conn_id
+
+    def document(self) -> dict[str, Any]:
+        """This cluster's entry of a mirrorbook.yaml. Holds passwords: not for logs."""
+        connection = self.get_connection(self.kafka_conn_id)
+        if connection.conn_type != self.conn_type:
+            raise BadRequest(
+                f"connection {self.kafka_conn_id} is of type {connection.conn_type}, not {self.conn_type}: "
+                "change its type, or name another one"
+            )
+        extra = {key: str(value) for key, value in connection.extra_dejson.items() if value not in (None, "")}
+        control = {
+            "bootstrap.servers": connection.host or "",
+            "sasl.username": connection.login or "",
+            "sasl.password": connection.password or "",
+            **{key.replace("_", "."): extra[key] for key in _EXTRA if key in extra},
+        }
+        data = {
+            "sasl.username": extra.get("data_username", ""),
+            "sasl.password": extra.get("data_password", ""),
+        }
+        if not control["bootstrap.servers"]:
+            raise BadRequest(f"connection {self.kafka_conn_id}: the bootstrap servers are missing")
+        for key, value in (*control.items(), *data.items()):
+            if _REFERENCE.search(value):
+                # The reader would replace it, and whoever may edit connections could read the workers' environment.
+                raise BadRequest(f"connection {self.kafka_conn_id}: {key} must not hold ${{env:...}} or ${{file:...}}")
+        return {**_given(control), "data": _given(data)}
+
+    def config(self) -> ClusterConfig:
+        """The cluster for the core's clients. Raises BadRequest when the connection cannot be one."""
+        document = self.document()
+        data = document.pop("data")
+        return ClusterConfig(ClusterName(self.kafka_conn_id), document, {**document, **data})
+
+    def test_connection(self) -> tuple[bool, str]:
+        """For the button on the connection's page."""
+        from mirror_core.kafka.client import ClusterClient
+
+        try:
+            with ClusterClient(self.config(), timeout_s=5) as client:
+                view = client.metadata(())
+        except MirrorError as error:
+            return False, str(error)
+        return True, f"cluster {view.cluster_id}, {len(view.brokers)} broker(s)"
+
+
+def write_config(name: str, connections: Iterable[str]) -> Path:
+    """Write `$AIRFLOW_HOME/mirrorbook/config/<name>.yaml` with these connections, if it is not so yet; its path."""
+    if not _SAFE_NAME.fullmatch(name):
+        raise BadRequest(f"{name!r} cannot be a mirror's name: letters, digits, dot, dash and underscore only")
+    clusters = {connection: KafkaClusterHook(connection).document() for connection in sorted(set(connections))}
+    content = yaml.safe_dump({"clusters": clusters}, sort_keys=True)
+    path = home("config") / f"{name}.yaml"
+    if not path.is_file() or path.read_text(encoding="utf-8") != content:
+        _write_private(path, content)
+    return path
+
+
+def home(part: str) -> Path:
+    """A folder of this Airflow for this user only: `config`, `data-plane` (supervisors and their logs), `evidence`."""
+    from airflow.configuration import AIRFLOW_HOME
+
+    top = Path(AIRFLOW_HOME) / "mirrorbook"
+    top.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = top / part
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _given(properties: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in properties.items() if value}
+
+
+def _write_private(path: Path, content: str) -> None:
+    """Whole or not at all: a data plane may be opening it at this moment."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # created with mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,75 @@
+"""A plan as the Markdown of an approval page. Pure.
+
+Airflow strips HTML there, and a page of more than about a hundred rows is slow to show: long lists are cut, and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from mirror_core.model.run import Plan, RunKind
+
+MAX_PARTITIONS: Final = 50
+MAX_GROUPS: Final = 20
+MAX_LINES: Final = 15
+
+
+def plan_markdown(plan: Plan) -> str:
+    """Everything that a person needs in order to say yes or no, most important first."""
+    verb = "Fail over" if plan.kind is RunKind.FAILOVER else "Fail back"
+    parts = [
+        f"**{verb} mirror `{plan.mirror}`**, {plan.mode}. Plan **{plan.hash}**: approving approves exactly this; "
+        "when the state it was made from has changed, it is not run.",
+        *_bullets("Warnings", plan.warnings),
+        *_bullets("Not known", plan.unknown),
+        _table(("step", "what is done", ""), _steps(plan)),
+        _table(("figure", "now"), _chosen(plan.figures, "", ("partition ", "group "))),
+    ]
+    if plan.strategies:
+        parts.append(_table(("partition", "strategy"), sorted(plan.strategies.items()), MAX_PARTITIONS))
+    partitions = _chosen(plan.figures, "partition ")
+    if partitions:
+        parts.append(_table(("partition", "state"), partitions, MAX_PARTITIONS))
+    groups = _chosen(plan.figures, "group ")
+    if groups:
+        parts.append(_table(("consumer group", "progress"), groups, MAX_GROUPS))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _steps(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    for step in plan.steps:
+        yield step.name, step.action, "" if step.reversible else "**no way back but a failback**"
+
+
+def _bullets(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        more = [f"... and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
+        yield "\n".join([f"**{title}**", "", *(f"- {_cell(line)}" for line in [*lines[:MAX_LINES], *more])])
+
+
+def _chosen(figures: Mapping[str, str], prefix: str, without: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    return [
+        (name.removeprefix(prefix), value)
+        for name, value in figures.items()
+        if name.startswith(prefix) and not (without and name.startswith(without))
+    ]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], limit: int = MAX_PARTITIONS) -> str:
+    listed = list(rows)
+    if not listed:
+        return ""
+    lines = [_row(head), _row(["---"] * len(head)), *(_row([_cell(cell) for cell in row]) for row in listed[:limit])]
+    if len(listed) > limit:
+        lines.append(_row([f"... and {len(listed) - limit} more", *[""] * (len(head) - 1)]))
+    return "\n".join(lines)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cell(text: str) -> str:
+    """One line, and no bar that would end the cell: names of groups may hold one."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,77 @@
+"""From a mirror's name to the core's Link: which connections are clusters, and the private file that names them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from airflow.sdk import Variable
+
+from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.mirror import Desired
+from mirrorbook_airflow.hooks import write_config
+
+if TYPE_CHECKING:
+    from mirror_core.engine.link import Link
+    from mirror_core.lifecycle.state import State
+
+_log = logging.getLogger(__name__)
+
+CLUSTERS_VARIABLE: Final = "mirrorbook_clusters"
+"""Connection ids of the clusters that this Airflow looks after, separated by commas."""
+
+
+def known_clusters() -> tuple[str, ...]:
+    """As the Variable lists them; BadRequest when it does not exist."""
+    names = listed_clusters()
+    if not names:
+        raise BadRequest(
+            f"Airflow Variable {CLUSTERS_VARIABLE} is not set: DAG mirror_create sets it; or list there the ids of "
+            "your kafka_cluster connections, separated by commas"
+        )
+    return names
+
+
+def listed_clusters() -> tuple[str, ...]:
+    """The same, empty when the Variable does not exist."""
+    listed = Variable.get(CLUSTERS_VARIABLE, default="")
+    return tuple(sorted({name.strip() for name in listed.split(",") if name.strip()}))
+
+
+def remember_clusters(names: Iterable[str]) -> None:
+    """Add these to the known ones."""
+    known, wanted = set(listed_clusters()), set(names)
+    if not wanted <= known:
+        Variable.set(CLUSTERS_VARIABLE, ",".join(sorted(known | wanted)), description="Mirrorbook's clusters")
+
+
+def config_path(mirror: str) -> Path:
+    """A current mirrorbook.yaml for this mirror, with all known clusters."""
+    return write_config(mirror, known_clusters())
+
+
+def started_mirrors() -> list[str]:
+    """Names of the mirrors that are meant to run, from every known cluster that answers."""
+    from mirror_core.engine.link import states
+    from mirror_core.kafka.config import load_config
+
+    clusters = listed_clusters()
+    if not clusters:
+        return []
+    names = set()
+    for cluster, answer in states(load_config(write_config("all-clusters", clusters))):
+        if isinstance(answer, MirrorError):
+            _log.warning("mirrors towards %s are left out: %s", cluster, answer)
+        else:
+            names |= {mirror.name for mirror in answer.mirrors.values() if mirror.desired is Desired.STARTED}
+    return sorted(names)
+
+
+def find_mirror(mirror: str) -> tuple[Link, State]:
+    """The mirror and the state of its destination."""
+    from mirror_core.engine.link import find
+    from mirror_core.kafka.config import load_config
+
+    return find(load_config(config_path(mirror)), mirror)

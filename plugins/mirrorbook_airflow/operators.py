@@ -1,0 +1,205 @@
+"""Tasks of the DAGs about one mirror: each asks the core for one thing. All logic is there."""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from mirror_core.model.errors import BadRequest, LostOwnership, Refused
+from mirror_core.model.names import MirrorName
+from mirror_core.model.parity import Verdict
+from mirrorbook_airflow.errors import airflow_errors
+from mirrorbook_airflow.hooks import home
+from mirrorbook_airflow.mirrors import config_path, find_mirror, remember_clusters, started_mirrors
+from mirrorbook_airflow.watching import DataPlaneTrigger, ended
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+RETRIES: Final[dict[str, Any]] = {"retries": 2, "retry_delay": timedelta(seconds=2)}
+"""For errors that may pass, and for tasks whose process was killed: every step of the core may be repeated."""
+
+MAX_PATIENCE_S: Final = 900
+STILL_AT_WORK_S: Final = 60
+SHOWN: Final = 20
+"""Findings of a parity check in the task's log; the report has all."""
+
+
+class MirrorOperator(BaseOperator):
+    """A task about the mirror of this name."""
+
+    template_fields: Sequence[str] = ("mirror",)
+
+    def __init__(self, *, mirror: str, **kwargs: Any) -> None:
+        super().__init__(**{**RETRIES, **kwargs})
+        self.mirror = mirror
+
+    def pre_execute(self, context: Any) -> None:
+        # While applications stand still, a task that hangs must say where it does, in its log.
+        faulthandler.dump_traceback_later(STILL_AT_WORK_S, file=2)
+
+    def post_execute(self, context: Any, result: Any = None) -> None:
+        faulthandler.cancel_dump_traceback_later()
+
+
+class CreateMirror(MirrorOperator):
+    """Check both clusters and record the mirror as the run's parameters describe it. Doing it twice is harmless."""
+
+    def execute(self, context: Context) -> None:
+        from mirror_core.engine.link import find
+        from mirror_core.engine.mirrors import create
+        from mirror_core.kafka.config import load_config
+
+        params = context["params"]
+        asked: dict[str, Any] = {name: params[name] for name in ("source", "destination")}
+        with airflow_errors():
+            remember_clusters(asked.values())
+            asked |= {name: tuple(params[name]) for name in ("topics", "exclude_topics", "groups")}
+            config = load_config(config_path(self.mirror))
+            try:
+                found = find(config, self.mirror)[0].mirror
+            except BadRequest:
+                create(config, self.mirror, **asked)
+                return
+            differing = [name for name, value in asked.items() if getattr(found, name) != value]
+            if differing:
+                raise Refused(f"mirror {self.mirror} exists already", [f"with other {name}" for name in differing])
+
+
+class StartMirror(MirrorOperator):
+    """Let the mirror run. Its data plane is another DAG's business."""
+
+    def execute(self, context: Context) -> None:
+        from mirror_core.engine.mirrors import start
+        from mirror_core.kafka.state_topic import StateWriter, control_id
+
+        with airflow_errors():
+            link, _ = find_mirror(self.mirror)
+            with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
+                start(link, writer)
+
+
+class SyncMirror(MirrorOperator):
+    """Bring topics, configurations, access rights and group offsets over. Skipped while a run holds the mirror."""
+
+    def execute(self, context: Context) -> dict[str, int]:
+        from mirror_core.engine.sync import sync
+        from mirror_core.kafka.state_topic import StateWriter, control_id
+
+        with airflow_errors():
+            link, state = find_mirror(self.mirror)
+            # Looked up before the writer is entered, since entering fences the run's conductor.
+            if run := state.active_run(link.mirror.name):
+                raise AirflowSkipException(f"run {run.id} holds mirror {self.mirror} and syncs by itself")
+            try:
+                with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
+                    report = sync(link, writer)
+            except LostOwnership as error:
+                raise AirflowSkipException(f"{error}: the next sync looks again") from None
+            for row in report.rows:
+                self.log.info("%s %s: %s %s", row.part, row.subject, row.deed, row.reason)
+            if report.refused:
+                reasons = [f"{row.part} {row.subject}: {row.reason}" for row in report.refused]
+                raise Refused(f"sync of mirror {self.mirror}, the rest is done", reasons)
+        return {"differences": sum(row.done for row in report.rows)}
+
+
+class ListMirrors(BaseOperator):
+    """Names for the tasks that follow: those of parameter `mirrors`, or every mirror that is meant to run."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{**RETRIES, **kwargs})
+
+    def execute(self, context: Context) -> list[str]:
+        with airflow_errors():
+            return list(context["params"]["mirrors"]) or started_mirrors()
+
+
+class CheckParity(MirrorOperator):
+    """Compare both sides as a Spark job; red unless everything in scope was equal. The report's path is its result."""
+
+    def execute(self, context: Context) -> str:
+        from mirror_core.engine.parity_scope import scope
+        from mirror_core.spark.parity import SparkParity
+
+        with airflow_errors():
+            link, state = find_mirror(self.mirror)
+            compared = scope(link, state)
+            output = home("evidence") / self.mirror / f"parity-{context['dag_run'].start_date:%Y%m%dT%H%M%SZ}"
+            check = SparkParity(link.config.path, context["params"]["master"])
+            found = check(link.mirror.source, link.mirror.destination, compared.ranges, output)
+        self.log.info("%s: %s records in %s chunks, %.1f s", found.verdict, found.records, found.chunks, found.seconds)
+        for left_out, why in compared.left_out.items():
+            self.log.warning("%s is not in scope: it is %s", left_out, why)
+        if found.verdict is not Verdict.PASSED:
+            details = [*found.reasons, *(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in found.findings)]
+            listed = "".join(f"\n  - {line}" for line in details[:SHOWN])
+            raise AirflowFailException(f"parity of mirror {self.mirror}: {found.verdict}; {found.report}{listed}")
+        return found.report
+
+
+class WatchDataPlane(MirrorOperator):
+    """Make sure that the mirror has a supervisor here, and wait, without a worker, until it is stopped or ill."""
+
+    def execute(self, context: Context) -> None:
+        from mirror_core.engine.supervise import ensure
+
+        params = context["params"]
+        options = ["--runner", params["runner"], "--receipts", str(home("evidence") / "receipts")]
+        if params["runner"] == "spark":
+            options += ["--master", params["master"]]
+        with airflow_errors():
+            link, state = find_mirror(self.mirror)
+            if reason := ended(state, link.mirror.name):
+                raise Refused(f"replicate mirror {self.mirror}", [f"{reason}: start it first"])
+            ensure(link.config.path, link.mirror.name, home("data-plane"), options)
+        trigger = DataPlaneTrigger(
+            mirror=self.mirror,
+            destination=link.destination.name,
+            config_path=str(link.config.path),
+            home=str(home("data-plane")),
+            args=options,
+            patience_s=params["patience_s"],
+        )
+        self.defer(trigger=trigger, method_name="finish")
+
+    def finish(self, context: Context, event: dict[str, str]) -> str:
+        from mirror_core.engine.supervise import status, stop
+
+        with airflow_errors():
+            if event["status"] == "ended":
+                stop(home("data-plane"), MirrorName(self.mirror))
+                return event["reason"]
+            found = status(home("data-plane"), MirrorName(self.mirror))
+        where = f"its output: {found.log}" if found else "it has no supervisor"
+        raise AirflowFailException(f"the data plane of mirror {self.mirror} is not well: {event['reason']}; {where}")
+
+
+class ReplicateMirror(TriggerDagRunOperator):
+    """Start a run of DAG `mirror_replicate` for this mirror, with this run's choice of a runner."""
+
+    template_fields = ("mirror",)
+
+    def __init__(self, *, mirror: str, **kwargs: Any) -> None:
+        super().__init__(trigger_dag_id="mirror_replicate", logical_date=None, **kwargs)
+        self.mirror = mirror
+
+    def execute(self, context: Context) -> None:
+        params = context["params"]
+        self.conf = {"mirror": self.mirror, **{name: params[name] for name in ("runner", "master", "patience_s")}}
+        super().execute(context)
+
+
+class WatchAgain(ReplicateMirror):
+    """The next run of the same DAG, with twice the patience: hours of incident are a dozen red runs, not hundreds."""
+
+    def execute(self, context: Context) -> None:
+        params = context["params"]
+        patience_s = min(MAX_PATIENCE_S, 2 * params["patience_s"])
+        super().execute({**context, "params": {**params, "patience_s": patience_s}})

@@ -1,0 +1,26 @@
+"""Parameters that several DAGs share."""
+
+from __future__ import annotations
+
+from airflow.sdk import Param
+
+
+def mirror(description: str) -> Param:
+    """The name of an existing mirror."""
+    return Param(type="string", minLength=1, description_md=description)
+
+
+def spark_master() -> Param:
+    """Where Spark runs."""
+    return Param("local[*]", type="string", description_md="Spark master")
+
+
+def data_plane() -> dict[str, Param]:
+    """How a data plane is run."""
+    return {
+        "runner": Param("spark", type="string", enum=["spark", "local"], description_md="Where copying tasks run"),
+        "master": spark_master(),
+        "patience_s": Param(
+            90, type="integer", minimum=10, maximum=900, description_md="Seconds that a start may take"
+        ),
+    }

@@ -1,0 +1,231 @@
+"""Tasks of the runbooks. Each phase is one step of a run of the core, which journals it: repeating a task is harmless.
+
+plan >> approve >> begin >> the steps, with a teardown that aborts a failed run for as long as that is possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from airflow.providers.standard.exceptions import HITLRejectException
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import BaseOperator, TaskGroup
+from airflow.sdk.exceptions import AirflowFailException
+
+from mirror_core.model.errors import LostOwnership, Refused
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Mode, RunKind
+from mirrorbook_airflow.errors import airflow_errors
+from mirrorbook_airflow.markdown import plan_markdown
+from mirrorbook_airflow.mirrors import find_mirror
+from mirrorbook_airflow.operators import RETRIES, MirrorOperator, ReplicateMirror
+from mirrorbook_airflow.services import services
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from mirror_core.engine.failback import Failback
+    from mirror_core.engine.failover import Failover
+
+APPROVAL_TIMEOUT: Final = timedelta(hours=1)
+"""A plan that nobody has approved for so long is stale; it counts as rejected."""
+BEFORE_FENCE: Final = ("prove",)
+FROM_DRAIN: Final = ("drain", "final_sync", "parity", "record_lmo", "promote", "canary", "report")
+UNTIL_REVERSE: Final = ("salvage", "align", "demote", "create_reverse")
+POINT_OF_NO_RETURN: Final = "promote"
+
+T = TypeVar("T")
+
+
+class RunOperator(MirrorOperator):
+    """A task of a failover or a failback."""
+
+    def __init__(self, *, kind: RunKind, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.kind = kind
+
+    def engine(self, context: Context, step: str | None = None) -> Failover | Failback:
+        """The core's conductor, equipped for `step`; every task of this DAG run conducts in the same name."""
+        from mirror_core.engine.failback import Failback
+        from mirror_core.engine.failover import Failover
+
+        link, _ = find_mirror(self.mirror)
+        make = Failover if self.kind is RunKind.FAILOVER else Failback
+        equipment = services(link, step, context["params"]["master"])
+        return make(link, equipment, started_by=conductor(context), say=self.log.info)
+
+
+def conductor(context: Context) -> str:
+    """Who runs it, for the journal: the DAG run, and the person who started it."""
+    run = context["dag_run"]
+    person = getattr(run, "triggering_user_name", None)
+    return f"airflow {run.dag_id}/{run.run_id}" + (f" by {person}" if person else "")
+
+
+class PlanRun(RunOperator):
+    """Make the plan. Red, with every reason, when it may not be run now."""
+
+    def execute(self, context: Context) -> dict[str, str]:
+        from mirror_core.engine.failover import Failover
+
+        with airflow_errors():
+            engine = self.engine(context)
+            decision = engine.decide(Mode.PLANNED) if isinstance(engine, Failover) else engine.decide()
+            body = plan_markdown(decision.plan)
+            if decision.reasons:
+                self.log.info("%s", body)
+                raise Refused(f"{self.kind} of mirror {self.mirror}", decision.reasons)
+        return {"hash": decision.plan.hash, "body": body}
+
+
+class ApprovePlan(ApprovalOperator):
+    """Ask a person. Nothing has been done so far, and a Reject, also by silence, leaves everything as it is.
+
+    Airflow 3.3 may lose an answer that comes while its scheduler is busy, and fail the task: then it asks again.
+    """
+
+    def __init__(self, *, question: str, plan: BaseOperator, **kwargs: Any) -> None:
+        pulled = f"ti.xcom_pull(task_ids='{plan.task_id}')"
+        super().__init__(
+            subject=f"{question} Plan {{{{ {pulled}['hash'] }}}}",
+            body=f"{{{{ {pulled}['body'] }}}}",
+            defaults=[self.REJECT],
+            fail_on_reject=True,
+            response_timeout=APPROVAL_TIMEOUT,
+            **{**RETRIES, **kwargs},
+        )
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        try:
+            return super().execute_complete(context, event)
+        except HITLRejectException:
+            raise AirflowFailException("rejected, nothing was done") from None  # a no is never asked about again
+
+
+class BeginRun(RunOperator):
+    """Open a run of the plan that was approved, if it still holds; the run's id. Takes up its own run again."""
+
+    def __init__(self, *, plan: BaseOperator, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.plan_task = plan.task_id
+
+    def execute(self, context: Context) -> str:
+        with airflow_errors():
+            _, state = find_mirror(self.mirror)
+            active = state.active_run(MirrorName(self.mirror))
+            if active and active.started_by == conductor(context):
+                return active.id
+            approved = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
+            return _once_more_when_fenced(lambda: self.engine(context).begin(approved)).id
+
+
+class TakeStep(RunOperator):
+    """One step of the run. At once when it is done already; the core refuses it when an earlier one is not."""
+
+    def __init__(self, *, step: str, begin: BaseOperator, **kwargs: Any) -> None:
+        super().__init__(task_id=step, **kwargs)
+        self.step = step
+        self.begin_task = begin.task_id
+
+    def execute(self, context: Context) -> dict[str, object]:
+        run = context["ti"].xcom_pull(task_ids=self.begin_task)
+        with airflow_errors():
+            engine = self.engine(context, self.step)
+            if self.kind is RunKind.FAILBACK:  # it writes the reverse mirror's state, too, which no run holds yet
+                record = _once_more_when_fenced(lambda: engine.step(run, self.step))
+            else:
+                record = engine.step(run, self.step)
+        for name, value in record.evidence.items():
+            self.log.info("%s: %s", name, value)
+        return {"run": run, "attempt": record.attempt}
+
+
+class AbortRun(RunOperator):
+    """After a failure before the point of no return: un-fence, and let the mirror go on. Otherwise change nothing."""
+
+    def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.begin_task = begin.task_id
+
+    def execute(self, context: Context) -> str:
+        from mirror_core.engine.failover import Failover
+
+        run_id = context["ti"].xcom_pull(task_ids=self.begin_task)
+        with airflow_errors():
+            _, state = find_mirror(self.mirror)
+            run = state.runs.get(run_id)
+            if run is None or run.ended_ms is not None:
+                return "nothing to abort: the run has ended"
+            if (run_id, POINT_OF_NO_RETURN) in state.steps:
+                return "kept: past the point of no return; clear the failed task, and the run goes on"
+            engine = self.engine(context)
+            assert isinstance(engine, Failover), "a failback has no abort: it changes nothing that applications use"
+            engine.abort(run_id)
+        return "aborted: applications may write on the source again"
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """First and last task of a chain."""
+
+    first: BaseOperator
+    last: BaseOperator
+
+
+def failover_phases(mirror: str, question: str) -> Phases:
+    """The whole failover of a mirror: from the plan to the report, in the DAG or task group that is being defined."""
+    plan, begin = _approved_run(mirror, RunKind.FAILOVER, question)
+    common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILOVER, "begin": begin}
+    prove, fence, *rest = (TakeStep(step=step, **common) for step in (*BEFORE_FENCE, "fence", *FROM_DRAIN))
+    # Set-up tasks run again when a later task is cleared: after an abort, nothing is ever drained without a fence.
+    setups = [task.as_setup() for task in (begin, prove, fence)]
+    abort = AbortRun(task_id="abort", **common)
+    last = _chain(begin, prove, fence, *rest)
+    last >> abort
+    abort.as_teardown(setups=setups, on_failure_fail_dagrun=True)
+    return Phases(plan, last)
+
+
+def failback_phases(mirror: str, question: str, home: str) -> Phases:
+    """The whole failback of a mirror, with the failover of its reverse mirror in a task group `home`."""
+    plan, begin = _approved_run(mirror, RunKind.FAILBACK, question)
+    common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILBACK, "begin": begin}
+    steps = {step: TakeStep(step=step, **common) for step in (*UNTIL_REVERSE, "catch_up", "reprotect")}
+    back = f"{mirror}-back"
+    with TaskGroup("home"):
+        way_home = failover_phases(back, home)
+    _chain(
+        begin,
+        *(steps[step] for step in UNTIL_REVERSE),
+        ReplicateMirror(task_id="replicate_reverse", mirror=back),
+        steps["catch_up"],
+        way_home.first,
+    )
+    last = _chain(way_home.last, steps["reprotect"], ReplicateMirror(task_id="replicate", mirror=mirror))
+    return Phases(plan, last)
+
+
+def _approved_run(mirror: str, kind: RunKind, question: str) -> tuple[PlanRun, BeginRun]:
+    plan = PlanRun(task_id="plan", mirror=mirror, kind=kind)
+    approve = ApprovePlan(task_id="approve", question=question, plan=plan)
+    begin = BeginRun(task_id="begin", mirror=mirror, kind=kind, plan=plan)
+    _chain(plan, approve, begin)
+    return plan, begin
+
+
+def _once_more_when_fenced(act: Callable[[], T]) -> T:
+    """A sync that had looked for a run before there was one may take the mirror's state from us: once, not again."""
+    try:
+        return act()
+    except LostOwnership:
+        return act()
+
+
+def _chain(*tasks: BaseOperator) -> BaseOperator:
+    for earlier, later in pairwise(tasks):
+        earlier >> later
+    return tasks[-1]

@@ -1,0 +1,233 @@
+"""What tests do to the sandbox's clusters, with client libraries that are not ours."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as AioPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sandbox.sandbox import Sandbox
+from tests.waiting import wait_until
+
+TIMEOUT_S = 60.0
+
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two single-node clusters, and a mirrorbook.yaml that connects to them as mirror-control and mirror-data."""
+
+    sandbox: Sandbox
+    east: SandboxCluster
+    west: SandboxCluster
+    config_path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Record:
+    """A record as a consumer sees it; equal on both clusters when the copy is right."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def admin_client(cluster: SandboxCluster, user: str = "admin") -> AdminClient:
+    return AdminClient({**cluster.client_config(user)})
+
+
+def new_topic(cluster: SandboxCluster, partitions: int = 1, prefix: str = "t-", **config: str) -> str:
+    """Create a topic of a name never used before; `cleanup_policy="compact"` sets cleanup.policy."""
+    name = prefix + secrets.token_hex(5)
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    admin = admin_client(cluster)
+    futures = admin.create_topics([NewTopic(name, partitions, config=settings)], request_timeout=TIMEOUT_S)
+    futures[name].result(TIMEOUT_S)
+
+    def led() -> bool:
+        seen = admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
+        return len(seen) == partitions and all(partition.leader >= 0 for partition in seen.values())
+
+    wait_until(led, timeout_s=TIMEOUT_S, why=f"{cluster.name} elects leaders of {name}")
+    return name
+
+
+def produce(
+    cluster: SandboxCluster, topic: str, count: int, *, partition: int = 0, user: str = "admin", **config: str
+) -> list[Record]:
+    """Produce `count` records of different content, in order; what was acknowledged, with its offsets.
+
+    Raises KafkaException when a record is refused.
+    `config` are producer properties with `_` for `.`, such as `compression_type="zstd"`, `linger_ms="0"`.
+    """
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    producer = Producer({**cluster.client_config(user), "enable.idempotence": True, **settings})
+    acked: list[Record] = []
+
+    def delivered(error: KafkaError | None, message: Message, headers: Headers) -> None:
+        if error is not None:
+            raise KafkaException(error)
+        acked.append(_record(message, headers))  # a delivery report doesn't carry the headers
+
+    run, now = secrets.token_hex(3), int(time.time() * 1000)
+    for number in range(count):
+        # Odd milliseconds, a header, bytes that are no UTF-8, and a null key now and then: as in production.
+        headers: Headers = [("n", str(number).encode())]
+        producer.produce(
+            topic,
+            key=None if number % 7 == 6 else f"{run}-{number}".encode(),
+            value=b"\xff%d " % number + secrets.token_bytes(20).hex().encode(),
+            headers=[*headers],
+            partition=partition,
+            timestamp=now + 2 * number + 1,
+            on_delivery=partial(delivered, headers=headers),
+        )
+        producer.poll(0)
+    assert producer.flush(TIMEOUT_S) == 0, f"{cluster.name} {topic}-{partition}: not everything was acknowledged"
+    return sorted(acked)
+
+
+def read_all(
+    cluster: SandboxCluster, topic: str, user: str = "admin", *, since: Mapping[int, int] | None = None
+) -> list[Record]:
+    """Everything a read_committed consumer of librdkafka gets, from log start to the last stable offset of now.
+
+    `since`: first offset of each partition, for those that are not to be read from their log start.
+    """
+    starts = since or {}
+    settings = {
+        "group.id": "reader-" + secrets.token_hex(4),
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 10,
+    }
+    consumer = Consumer({**cluster.client_config(user), **settings})
+    found: list[Record] = []
+    try:
+        partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        assert partitions, f"{cluster.name} has no topic {topic}"
+        consumer.assign([TopicPartition(topic, number, starts.get(number, OFFSET_BEGINNING)) for number in partitions])
+        open_ends = set(partitions)
+        deadline = time.monotonic() + TIMEOUT_S
+        while open_ends:
+            assert time.monotonic() < deadline, f"{cluster.name} {topic}: no end of {sorted(open_ends)}"
+            for message in consumer.consume(1000, 0.05):
+                error = message.error()
+                if error is None:
+                    found.append(_record(message, _headers(message)))
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, f"{cluster.name} {topic}: {error}"
+                    open_ends.discard(message.partition())
+    finally:
+        consumer.close()
+    return sorted(found)
+
+
+def read_all_aiokafka(cluster: SandboxCluster, topic: str, user: str = "admin") -> list[Record]:
+    """The same by another family of clients, so that a mistake of one library doesn't decide."""
+    return sorted(asyncio.run(_read_aiokafka(cluster, topic, user)))
+
+
+async def _read_aiokafka(cluster: SandboxCluster, topic: str, user: str) -> list[Record]:
+    config = cluster.client_config(user)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=cluster.bootstrap,
+        security_protocol=config["security.protocol"],
+        sasl_mechanism=config["sasl.mechanism"],
+        sasl_plain_username=user,
+        sasl_plain_password=config["sasl.password"],
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        # Not seek_to_beginning: that races with the reset that assign() begins, and may end up at the end.
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        # Its own partitions_for_topic knows nothing of a topic that was not subscribed to: reading nothing is no test.
+        known = admin_client(cluster).list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        assert known, f"{cluster.name} has no topic {topic}"
+        partitions = [AioPartition(topic, number) for number in known]
+        consumer.assign(partitions)
+        ends = await consumer.end_offsets(partitions)
+        found: list[Record] = []
+        deadline = time.monotonic() + TIMEOUT_S
+        while any([await consumer.position(partition) < ends[partition] for partition in partitions]):
+            assert time.monotonic() < deadline, f"{cluster.name} {topic}: aiokafka never got to {ends}"
+            batches = await consumer.getmany(timeout_ms=200)
+            for partition, messages in batches.items():
+                found += [
+                    Record(
+                        partition=partition.partition,
+                        offset=message.offset,
+                        timestamp_ms=message.timestamp,
+                        key=message.key,
+                        value=message.value,
+                        headers=tuple(message.headers),
+                    )
+                    for message in messages
+                ]
+        return found
+    finally:
+        await consumer.stop()
+
+
+def grant(
+    cluster: SandboxCluster,
+    user: str,
+    kind: ResourceType,
+    name: str,
+    operations: Sequence[AclOperation],
+    *,
+    prefixed: bool = False,
+    permission: AclPermissionType = AclPermissionType.ALLOW,
+) -> None:
+    """Add ACLs, and wait until a broker shows them: CreateAcls returning doesn't mean that they hold."""
+    pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+    bindings = [AclBinding(kind, name, pattern, f"User:{user}", "*", operation, permission) for operation in operations]
+    admin = admin_client(cluster)
+    futures = admin.create_acls(bindings, request_timeout=TIMEOUT_S)
+    for future in futures.values():
+        future.result(TIMEOUT_S)
+
+
+def _headers(message: Message) -> Headers:
+    headers = message.headers() or []
+    assert isinstance(headers, list)
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in headers]
+
+
+def _record(message: Message, headers: Headers) -> Record:
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    return Record(
+        partition=partition,
+        offset=offset,
+        timestamp_ms=message.timestamp()[1],
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(headers),
+    )

@@ -1,0 +1,49 @@
+"""Fixtures for tests with real brokers."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirror_core.cli.main import main
+from tests.brokers import Pair
+from tests.cluster.desk import PROGRESS, Desk, Said
+
+
+@pytest.fixture
+def desk(
+    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Desk]:
+    """Commands run in this process, by the entry point that a terminal would call: each start would cost seconds."""
+    monkeypatch.delenv("MIRRORBOOK_CONFIG", raising=False)
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "mirrorbook.yaml").write_text(pair.config_path.read_text(encoding="utf-8"), encoding="utf-8")
+
+    def run(*arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["mirrorbook", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:  # any other exception would be a traceback on a terminal
+            main()
+        spoken = capsys.readouterr()
+        assert "Traceback" not in spoken.out + spoken.err
+        assert isinstance(ended.value.code, int)
+        return Said(ended.value.code, spoken.out, PROGRESS.sub("", spoken.err))
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield Desk(pair, folder, run)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def unchanged(desk: Desk) -> Iterator[None]:
+    """Nothing was left behind by the test's commands."""
+    before = desk.traces()
+    yield
+    assert desk.traces() == before

@@ -1,0 +1,69 @@
+"""A user at a terminal: commands with what they say, and what they leave behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import load_config
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.lifecycle.state import TOPIC
+from mirror_core.model.names import Partition
+from tests.brokers import TIMEOUT_S, Pair, admin_client
+from tests.mirroring import Mirrored, new_mirror
+
+PROGRESS = re.compile(r"^\d\d:\d\d:\d\d .* in all\n", re.MULTILINE)
+"""A line of figures now and then, after as many seconds as a busy machine takes."""
+MENDED = "partitions FAILED; once that is mended, `mirrorbook mirror recover` has them tried again:"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """A folder with a mirrorbook.yaml, and a user who types commands in it."""
+
+    pair: Pair
+    folder: Path
+    run: Callable[..., Said]
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "mirrorbook.yaml"
+
+    def change(self, cluster: str, data: dict[str, str] | None = None, /, **properties: str) -> None:
+        """Other client properties of one cluster; `_` for `.`. Of its data principal: `data`."""
+        document: dict[str, Any] = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        entry = document["clusters"].setdefault(cluster, {})
+        entry.update({key.replace("_", "."): value for key, value in properties.items()})
+        entry.setdefault("data", {}).update(data or {})
+        self.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    def create(self, *options: str, name: str = "m-never", source: str = "east", destination: str = "west") -> Said:
+        ends = ("--source", source, "--destination", destination)
+        return self.run("mirror", "create", name, *ends, *options, "--yes")
+
+    def traces(self) -> dict[str, object]:
+        """All that a command could have left behind."""
+        found: dict[str, object] = {"files": sorted(p.name for p in self.folder.iterdir() if p.name != ".hypothesis")}
+        for cluster in (self.pair.east, self.pair.west):
+            found[f"{cluster.name} topics"] = sorted(admin_client(cluster).list_topics(timeout=TIMEOUT_S).topics)
+            with ClusterClient(load_config(self.pair.config_path).cluster(cluster.name)) as client:
+                if TOPIC in client.metadata([TOPIC]).topics:
+                    found[f"{cluster.name} state"] = list_offsets(client, [Partition(TOPIC, 0)], Point.LOG_END)
+        return found
+
+    def started(self, *topics: str) -> Mirrored:
+        """A mirror of these topics from east to west that may be copied."""
+        return new_mirror(self.pair, self.folder, *topics)

@@ -1,0 +1,54 @@
+"""Mirrors for tests of single parts: created by the product's verb, with partitions recorded as the data plane does."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+
+from mirror_core.engine.link import Link, link_of
+from mirror_core.engine.mirrors import create
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import load_config
+from mirror_core.kafka.state_topic import StateWriter, control_id
+from mirror_core.lifecycle.state import PartitionRecord
+from mirror_core.model.mirror import PartitionState, PartitionStatus
+from mirror_core.model.names import Partition
+from tests.brokers import Pair
+
+
+def new_link(
+    pair: Pair, *topics: str, source: str = "east", destination: str = "west", groups: tuple[str, ...] = ()
+) -> Link:
+    """A mirror of these topics (regular expressions), created but not started."""
+    config, name = load_config(pair.config_path), "m-" + secrets.token_hex(4)
+    mirror = create(config, name, source=source, destination=destination, topics=topics, groups=groups or ("none",))
+    return link_of(config, mirror)
+
+
+def writer_of(link: Link) -> StateWriter:
+    return StateWriter(link.destination, control_id(link.mirror.name))
+
+
+def record(link: Link, topics: Collection[str], state: PartitionState = PartitionState.MIRRORING) -> None:
+    """Note these topics' partitions as the mirror's, with the ids that both clusters now give them."""
+    with (
+        ClusterClient(link.source) as source,
+        ClusterClient(link.destination) as destination,
+        writer_of(link) as writer,
+    ):
+        theirs, ours = source.metadata(topics).topics, destination.metadata(topics).topics
+        writer.put(
+            *(
+                PartitionRecord(
+                    link.mirror.name,
+                    PartitionStatus(
+                        partition=Partition(topic, index),
+                        state=state,
+                        source_topic_id=theirs[topic].id,
+                        destination_topic_id=ours[topic].id,
+                    ),
+                )
+                for topic in topics
+                for index in ours[topic].partitions
+            )
+        )

@@ -1,0 +1,151 @@
+"""A cluster of one broker that also listens as companies have it: TLS, client certificates, PLAIN, SCRAM-SHA-256."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from mirror_core.sandbox import formatting
+from mirror_core.sandbox.broker import Broker
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sandbox.credentials import ADMIN, create_passwords, load_passwords
+from mirror_core.sandbox.jars import ensure_jars, jars_dir
+from mirror_core.sandbox.ports import HOST, choose_ports
+from mirror_core.sandbox.properties import PLAIN_LOGIN, SCRAM_LOGIN
+from mirror_core.sandbox.state import ClusterState, NodePorts, SandboxState
+
+NAME = "secure"
+PASSWORD = "a-password-for-plain"
+CLIENT_CN = "mirror"
+
+
+@dataclass(frozen=True, slots=True)
+class Secure:
+    """Where it listens, and with which files one gets in. `folder` has ca.pem, other-ca.pem, client.pem, client.key."""
+
+    cluster: SandboxCluster
+    folder: Path
+    tls: int
+    mutual: int
+    plain: int
+
+    def properties(self, listener: str) -> dict[str, str]:
+        """Client properties for one listener: tls (SASL_SSL, SCRAM-SHA-256), mutual (SSL) or plain (SASL PLAIN)."""
+        port = {"tls": self.tls, "mutual": self.mutual, "plain": self.plain}[listener]
+        where = {"bootstrap.servers": f"{HOST}:{port}", "ssl.ca.location": str(self.folder / "ca.pem")}
+        match listener:
+            case "tls":
+                who = {"sasl.username": ADMIN, "sasl.password": self.cluster.passwords[ADMIN]}
+                return {**where, "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", **who}
+            case "mutual":
+                files = {
+                    "ssl.certificate.location": str(self.folder / "client.pem"),
+                    "ssl.key.location": str(self.folder / "client.key"),
+                }
+                return {**where, "security.protocol": "SSL", **files}
+            case _:
+                who = {"sasl.username": ADMIN, "sasl.password": PASSWORD}
+                return {**where, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", **who}
+
+
+@contextmanager
+def secure_cluster(folder: Path) -> Iterator[Secure]:
+    """Start it, and stop it. Its certificate names the address 127.0.0.1, and no host."""
+    ensure_jars()
+    folder.mkdir()
+    authority = _Authority("authority")
+    authority.write(folder / "ca.pem")
+    _Authority("somebody else").write(folder / "other-ca.pem")
+    authority.issue("broker", folder / "broker.pem", folder / "broker.key", HOST)
+    authority.issue(CLIENT_CN, folder / "client.pem", folder / "client.key")
+    (folder / "keystore.pem").write_bytes((folder / "broker.key").read_bytes() + (folder / "broker.pem").read_bytes())
+    client, controller, tls, mutual, plain = choose_ports(5)
+    create_passwords(folder)
+    passwords = load_passwords(folder)
+    ports = NodePorts(client=client, controller=controller)
+    listeners = f"CLIENT://{HOST}:{client},TLS://{HOST}:{tls},MUTUAL://{HOST}:{mutual},PLAIN://{HOST}:{plain}"
+    state = SandboxState(
+        clusters={NAME: ClusterState(cluster_id="secureAAAAAAAAAAAAAAAA", nodes=(ports,))},
+        extra={
+            "listeners": f"{listeners},CONTROLLER://{HOST}:{controller}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": (
+                "CLIENT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT,TLS:SASL_SSL,MUTUAL:SSL,PLAIN:SASL_PLAINTEXT"
+            ),
+            "super.users": f"User:{ADMIN};User:CN={CLIENT_CN}",
+            "listener.name.tls.sasl.enabled.mechanisms": "SCRAM-SHA-256",
+            "listener.name.tls.scram-sha-256.sasl.jaas.config": f"{SCRAM_LOGIN} required;",
+            "listener.name.plain.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.plain.plain.sasl.jaas.config": f'{PLAIN_LOGIN} required user_{ADMIN}="{PASSWORD}";',
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(folder / "keystore.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(folder / "ca.pem"),
+            "listener.name.mutual.ssl.client.auth": "required",
+        },
+    )
+    broker = Broker(cluster=NAME, node=1, folder=folder / NAME / "1", ports=ports, jars=jars_dir())
+    formatting.prepare([broker], state, passwords, lambda line: None)
+    cluster = SandboxCluster(name=NAME, brokers=(broker,), passwords=passwords)
+    process = broker.spawn()
+    try:
+        cluster.wait_ready({1: process}, whole_cluster=True)
+        yield Secure(cluster, folder, tls, mutual, plain)
+    finally:
+        broker.stop(signal.SIGTERM)
+
+
+class _Authority:
+    """Signs certificates that hold for a day."""
+
+    def __init__(self, name: str) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _named(name)
+        ca = x509.BasicConstraints(ca=True, path_length=None)
+        self._certificate = self._sign(self._name, self._key, [ca])
+
+    def write(self, path: Path) -> None:
+        path.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, name: str, certificate: Path, key: Path, address: str | None = None) -> None:
+        private = ec.generate_private_key(ec.SECP256R1())
+        names = [x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])] if address else []
+        signed = self._sign(_named(name), private, names)
+        certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        key.touch(mode=0o600)
+        key.write_bytes(
+            private.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+
+    def _sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, extensions: Sequence[x509.ExtensionType]
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+        )
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

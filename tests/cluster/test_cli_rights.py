@@ -1,0 +1,186 @@
+"""What the commands answer when a right is missing: which one, whose, and how to grant it."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AclOperation,
+    AdminClient,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from mirror_core.lifecycle.state import TOPIC
+from mirror_core.model.mirror import PartitionState
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sandbox.grants import CLUSTER_NAME
+from tests.brokers import TIMEOUT_S, admin_client, grant, new_topic, produce, read_all
+from tests.cluster.desk import MENDED, Desk, Said
+from tests.mirroring import Mirrored
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+def new_user(cluster: SandboxCluster) -> tuple[str, str]:
+    """Name and password of a user without any right."""
+    name, password = "u-" + secrets.token_hex(4), secrets.token_hex(12)
+    upsertion = UserScramCredentialUpsertion(
+        name, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), password.encode()
+    )
+    admin = admin_client(cluster)
+    admin.alter_user_scram_credentials([upsertion])[name].result(TIMEOUT_S)
+    wait_until(
+        lambda: bool(scram_of(admin, name)),
+        timeout_s=TIMEOUT_S,
+        why=f"{cluster.name} knows user {name}",
+    )
+    return name, password
+
+
+def scram_of(admin: AdminClient, user: str) -> list[ScramCredentialInfo]:
+    futures = admin.describe_user_scram_credentials([user])
+    assert isinstance(futures, dict), "one future a user, when users are named"
+    try:
+        return list(futures[user].result(TIMEOUT_S).scram_credential_infos)
+    except KafkaException:
+        return []  # not known yet
+
+
+def control_user(desk: Desk, cluster: SandboxCluster, *topic_operations: AclOperation) -> str:
+    """From now on the control principal there is a user that may do only this with topics."""
+    name, password = new_user(cluster)
+    op = AclOperation
+    grant(cluster, name, ResourceType.TOPIC, "*", topic_operations)
+    grant(cluster, name, ResourceType.GROUP, "*", [op.READ, op.DESCRIBE])
+    grant(cluster, name, ResourceType.BROKER, CLUSTER_NAME, [op.DESCRIBE, op.DESCRIBE_CONFIGS])
+    grant(cluster, name, ResourceType.TRANSACTIONAL_ID, "mirrorbook.", [op.WRITE, op.DESCRIBE], prefixed=True)
+    desk.change(cluster.name, sasl_username=name, sasl_password=password)
+    return name
+
+
+def data_user(desk: Desk, cluster: SandboxCluster) -> str:
+    """From now on the data principal there is a user without any right."""
+    name, password = new_user(cluster)
+    desk.change(cluster.name, {"sasl.username": name, "sasl.password": password})
+    return name
+
+
+def test_a_control_principal_that_may_not_create_topics(desk: Desk) -> None:
+    op = AclOperation
+    topic = new_topic(desk.pair.east)
+    mirrored = desk.started(topic)
+    user = control_user(desk, desk.pair.west, op.READ, op.WRITE, op.ALTER, op.DESCRIBE_CONFIGS, op.ALTER_CONFIGS)
+    said = desk.run("replicate", mirrored.name, "--runner", "local")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == (
+        f"error: cluster west, {topic}: CreateTopics (needs CREATE): topic_authorization_failed (Authorization failed.)"
+        f": {user} may not do this; `mirrorbook cluster check west` names the rights\n"
+    )
+    assert topic not in admin_client(desk.pair.west).list_topics(timeout=TIMEOUT_S).topics
+    assert mirrored.statuses == {}
+
+
+def test_a_control_principal_that_may_not_see_the_topic(desk: Desk, unchanged: None) -> None:
+    user = control_user(desk, desk.pair.east, AclOperation.WRITE)
+    assert desk.create("--topics", "__consumer_offsets_x") == Said(
+        2,
+        "",
+        f"error: unknown topic '__consumer_offsets_x': cluster east has none of this name that {user} may DESCRIBE "
+        "(or --exclude-topics takes it out)\n",
+    )
+
+
+def test_a_control_principal_that_may_not_read_the_state(desk: Desk) -> None:
+    mirrored = desk.started(new_topic(desk.pair.east))
+    name, password = new_user(desk.pair.west)
+    desk.change("west", sasl_username=name, sasl_password=password)
+    before = desk.traces()
+    said = desk.run("mirror", "start", mirrored.name)
+    assert (said.code, said.out) == (2, "")
+    assert said.err == (
+        f"error: mirror {mirrored.name!r} is not known to the clusters whose state could be read; these are left:\n"
+        f"  - cluster west, state topic {TOPIC}: Metadata (needs DESCRIBE): topic_authorization_failed: {name} may not "
+        "do this; `mirrorbook cluster check west` names the rights\n"
+    )
+    assert desk.traces() == before
+
+
+def test_a_control_principal_that_may_not_write_the_state(desk: Desk) -> None:
+    op = AclOperation
+    mirrored = desk.started(new_topic(desk.pair.east))
+    user = control_user(desk, desk.pair.west, op.READ)
+    before = desk.traces()
+    assert desk.run("mirror", "pause", mirrored.name) == Said(
+        2,
+        "",
+        f"error: cluster west, state topic {TOPIC}: cannot write: TOPIC_AUTHORIZATION_FAILED for {user}; "
+        "`mirrorbook cluster check west` names the rights\n",
+    )
+    assert desk.traces() == before
+
+
+@pytest.fixture
+def good_and_bad(desk: Desk) -> tuple[Mirrored, str, str]:
+    """A started mirror of two topics with something to copy."""
+    good, bad = new_topic(desk.pair.east), new_topic(desk.pair.east)
+    for topic in (good, bad):
+        produce(desk.pair.east, topic, 30)
+    return desk.started(good, bad), good, bad
+
+
+def replicate_with_one_bad(desk: Desk, mirrored: Mirrored, good: str, bad: str, reason: str) -> None:
+    said = desk.run("replicate", mirrored.name, "--runner", "local", "--until-caught-up")
+    assert (said.code, said.err) == (1, f"error: 1 {MENDED}\n  - {bad}-0: {reason}\n")
+    statuses = {partition.topic: status for partition, status in mirrored.statuses.items()}
+    assert statuses[bad].state is PartitionState.FAILED
+    assert statuses[bad].reason == reason
+    assert statuses[good].state is PartitionState.MIRRORING
+    assert read_all(desk.pair.west, bad) == []
+    assert len(read_all(desk.pair.west, good)) == 30
+
+
+def test_a_data_principal_that_may_not_write_one_topic(desk: Desk, good_and_bad: tuple[Mirrored, str, str]) -> None:
+    mirrored, good, bad = good_and_bad
+    user = data_user(desk, desk.pair.west)
+    grant(desk.pair.west, user, ResourceType.TOPIC, "*", [AclOperation.READ])
+    grant(desk.pair.west, user, ResourceType.TOPIC, good, [AclOperation.WRITE])
+    reason = (
+        f"cluster west, {bad}-0: the data principal may not WRITE; grant it: "
+        f"kafka-acls --add --allow-principal User:{user} --operation WRITE --topic {bad}"
+    )
+    replicate_with_one_bad(desk, mirrored, good, bad, reason)
+    # The remedy that it names is one.
+    grant(desk.pair.west, user, ResourceType.TOPIC, bad, [AclOperation.WRITE])
+    assert desk.run("mirror", "recover", mirrored.name, "--yes").code == 0
+    said = desk.run("replicate", mirrored.name, "--runner", "local", "--until-caught-up")
+    assert (said.code, said.err) == (0, "")
+    assert len(read_all(desk.pair.west, bad)) == 30
+
+
+def test_a_data_principal_that_may_not_read_one_topic(desk: Desk, good_and_bad: tuple[Mirrored, str, str]) -> None:
+    mirrored, good, bad = good_and_bad
+    user = data_user(desk, desk.pair.east)
+    grant(desk.pair.east, user, ResourceType.TOPIC, "*", [AclOperation.DESCRIBE])
+    grant(desk.pair.east, user, ResourceType.TOPIC, good, [AclOperation.READ])
+    reason = (
+        f"cluster east, {bad}-0: the data principal may not READ; grant it: "
+        f"kafka-acls --add --allow-principal User:{user} --operation READ --topic {bad}"
+    )
+    replicate_with_one_bad(desk, mirrored, good, bad, reason)
+
+
+def test_a_data_principal_that_may_not_see_one_topic(desk: Desk, good_and_bad: tuple[Mirrored, str, str]) -> None:
+    mirrored, good, bad = good_and_bad
+    user = data_user(desk, desk.pair.west)
+    grant(desk.pair.west, user, ResourceType.TOPIC, good, [AclOperation.READ, AclOperation.WRITE])
+    reason = (
+        f"cluster west, {bad}-0: the data principal may not DESCRIBE; grant it: "
+        f"kafka-acls --add --allow-principal User:{user} --operation DESCRIBE --topic {bad}"
+    )
+    replicate_with_one_bad(desk, mirrored, good, bad, reason)

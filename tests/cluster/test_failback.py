@@ -1,0 +1,170 @@
+"""Home again on real clusters: nothing to take back, a tail to take back, and twice around."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from mirror_core.decide.failback import Strategy
+from mirror_core.engine.failback import STEPS, Failback
+from mirror_core.engine.salvage import MANIFEST
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.errors import Refused
+from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.names import Partition
+from mirror_core.model.run import Mode, RunState
+from tests.brokers import Pair, Record, produce, read_all, read_all_aiokafka
+from tests.cluster.test_failover import app_topic, begin, denied
+from tests.mirroring import Mirrored, new_mirror
+
+pytestmark = pytest.mark.cluster
+
+
+def content(records: list[Record]) -> list[Record]:
+    """Without the single writes by which tests probe who may write."""
+    return [r for r in records if r.value != b"x"]
+
+
+def failed_over(pair: Pair, evidence: Path, topic: str) -> Mirrored:
+    mirrored = new_mirror(pair, evidence, topic)
+    mirrored.copy()
+    failover = mirrored.failover
+    failover.drive(begin(failover))
+    return mirrored
+
+
+def failback_of(mirrored: Mirrored) -> Failback:
+    return Failback(mirrored.link, mirrored.services, started_by="test")
+
+
+def go_home(failback: Failback, run_id: str) -> None:
+    """The second approval, and what follows it."""
+    home = failback.home()
+    home.drive(home.begin(home.plan(Mode.PLANNED).hash).id)
+    assert failback.drive(run_id).state is RunState.DONE
+
+
+def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair, 2, retention_ms="86400000")
+    sent = produce(pair.east, topic, 100) + produce(pair.east, topic, 40, partition=1)
+    mirrored = failed_over(pair, tmp_path, topic)
+    sent += produce(pair.west, topic, 60)
+    failback = failback_of(mirrored)
+    plan = failback.plan()
+    assert plan.strategies == {topic: "none"}
+    assert plan.figures["offsets to discard"] == "0"
+    assert plan.figures["offsets to copy"] == "60"
+
+    run = failback.begin(plan.hash)
+    assert failback.drive(run.id).state is RunState.RUNNING
+    with pytest.raises(Refused, match="is not failed over yet"):
+        failback.step(run.id, "reprotect")
+    assert not denied(pair.west, topic), "applications must be able to write while the old source catches up"
+    assert denied(pair.east, topic), "two primaries"
+    go_home(failback, run.id)
+
+    assert not denied(pair.east, topic)
+    assert denied(pair.west, topic)
+    assert content(read_all(pair.east, topic)) == sorted(sent)
+    assert content(read_all_aiokafka(pair.east, topic)) == sorted(sent)
+    assert {s.state for s in mirrored.statuses.values()} == {PartitionState.MIRRORING}
+    assert mirrored.state.mirrors[mirrored.name].desired is Desired.STARTED
+    with ClusterClient(mirrored.config.cluster("east")) as client:
+        assert describe_configs(client, [topic])[topic].overrides == {"retention.ms": "86400000"}
+    assert (tmp_path / f"run-{run.id}" / "report.html").exists()
+
+    produce(pair.east, topic, 25)
+    mirrored.copy()
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
+    again = mirrored.failover
+    again.drive(begin(again))
+    assert not denied(pair.west, topic)
+    assert denied(pair.east, topic)
+    produce(pair.west, topic, 7, partition=1)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    failback.drive(run.id)
+    go_home(failback, run.id)
+    assert not denied(pair.east, topic)
+    assert read_all(pair.east, topic, user="admin")[: len(sent)]
+    mirrored.copy()
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
+def test_a_divergent_tail_is_salvaged_and_the_topic_copied_anew(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair, 2, retention_ms="86400000", segment_bytes="2000000")
+    produce(pair.east, topic, 30)
+    mirrored = failed_over(pair, tmp_path, topic)
+    # A super user passes every fence: the tail that only the old source has.
+    tail = produce(pair.east, topic, 5, compression_type="lz4") + produce(pair.east, topic, 2, partition=1)
+    produce(pair.west, topic, 9)
+    primary = read_all(pair.west, topic)
+    failback = failback_of(mirrored)
+    with pytest.raises(Refused, match=f"records beyond the last mirrored offset in {topic}"):
+        failback.begin(failback.plan(Strategy.NONE).hash, Strategy.NONE)
+    with pytest.raises(Refused, match="strategy replica is not available yet"):
+        failback.begin(failback.plan(Strategy.REPLICA).hash, Strategy.REPLICA)
+    plan = failback.plan()
+    assert plan.strategies == {topic: "recreate"}
+    assert plan.figures["offsets to discard"] == "7"
+    assert plan.figures[f"discarded from {Partition(topic, 0)}"] == "5 offset(s), [30, 35)"
+
+    run = failback.begin(plan.hash)
+    failback.drive(run.id)
+
+    folder = tmp_path / f"run-{run.id}" / "salvage"
+    rows = [row for path in folder.rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    saved = sorted((r["partition"], r["offset"], r["timestamp_ms"], r["key"], r["value"]) for r in rows)
+    assert saved == sorted((r.partition, r.offset, r.timestamp_ms, r.key, r.value) for r in tail)
+    assert (folder / MANIFEST).exists()
+    go_home(failback, run.id)
+    assert read_all(pair.east, topic) == primary
+    with ClusterClient(mirrored.config.cluster("east")) as client:
+        assert describe_configs(client, [topic])[topic].overrides == {
+            "retention.ms": "86400000",
+            "segment.bytes": "2000000",
+        }
+    assert not denied(pair.east, topic)
+    mirrored.copy()
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
+def test_what_was_written_after_the_salvage_is_not_deleted(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 10)
+    mirrored = failed_over(pair, tmp_path, topic)
+    produce(pair.east, topic, 3)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    failback.step(run.id, STEPS[0])
+    produce(pair.east, topic, 1)
+    with pytest.raises(Refused, match="has grown since its tail was salvaged"):
+        failback.step(run.id, "align")
+    assert len(read_all(pair.east, topic)) == 14
+    with pytest.raises(Refused, match="step align has begun"):
+        failback.abort(run.id)
+
+
+def test_a_failback_can_be_given_up_before_anything_is_changed(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 4)
+    mirrored = failed_over(pair, tmp_path, topic)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    failback.step(run.id, STEPS[0])
+    assert failback.abort(run.id).state is RunState.ABORTED
+    assert not denied(pair.west, topic)
+    assert failback.decide().reasons == ()
+
+
+def test_a_mirror_that_is_not_failed_over_cannot_come_home(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 10)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failback = failback_of(mirrored)
+    with pytest.raises(Refused, match="not failed over"):
+        failback.begin(failback.plan().hash)

@@ -1,0 +1,286 @@
+"""Planned failover between real clusters, and what refuses or undoes it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from mirror_core.engine.failover import STEPS, Failover
+from mirror_core.kafka.acls import Acls, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.acl import Acl
+from mirror_core.model.errors import Refused
+from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.names import Partition
+from mirror_core.model.run import Mode, RunState, StepState
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.brokers import Pair, grant, new_topic, produce, read_all, read_all_aiokafka
+from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+def app_topic(pair: Pair, partitions: int = 1, prefix: str = "t-", **config: str) -> str:
+    """A topic of its own that user `app` may write by a grant on its name: a promoted prefix would open others."""
+    topic = new_topic(pair.east, partitions, prefix=prefix, **config)
+    grant(pair.east, "app", ResourceType.TOPIC, topic, [AclOperation.READ, AclOperation.WRITE])
+    return topic
+
+
+def write(cluster: SandboxCluster, topic: str, user: str = "app") -> KafkaError | None:
+    """The answer to one write; None when it was accepted."""
+    answers: list[KafkaError | None] = []
+    producer = Producer({**cluster.client_config(user), "message.timeout.ms": 20_000, "log_level": 0})
+    producer.produce(topic, b"x", partition=0, on_delivery=lambda error, _: answers.append(error))
+    producer.flush(30)
+    assert len(answers) == 1, "no answer to a write"
+    return answers[0]
+
+
+def denied(cluster: SandboxCluster, topic: str, user: str = "app") -> bool:
+    error = write(cluster, topic, user)
+    assert error is None or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    return error is not None
+
+
+def commit(cluster: SandboxCluster, group: str, topic: str, offset: int) -> None:
+    consumer = Consumer({**cluster.client_config("admin"), "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def committed(cluster: SandboxCluster, group: str, topic: str) -> int:
+    consumer = Consumer({**cluster.client_config("admin"), "group.id": group})
+    found = consumer.committed([TopicPartition(topic, 0)], timeout=30)[0].offset
+    consumer.close()
+    return int(found)
+
+
+def acls(mirrored: Mirrored, cluster: str) -> frozenset[Acl]:
+    with ClusterClient(mirrored.config.cluster(cluster)) as client:
+        found = describe_acls(client)
+    assert isinstance(found, Acls)
+    return found.entries
+
+
+def begin(failover: Failover) -> str:
+    return failover.begin(failover.plan(Mode.PLANNED).hash).id
+
+
+def test_a_planned_failover_moves_records_groups_and_rights(pair: Pair, tmp_path: Path) -> None:
+    topic, group = app_topic(pair, 2, retention_ms="86400000"), "g-" + secrets.token_hex(4)
+    sent = produce(pair.east, topic, 500) + produce(pair.east, topic, 300, partition=1, compression_type="zstd")
+    commit(pair.east, group, topic, 120)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    sent += produce(pair.east, topic, 50)  # not copied yet when the run begins: the drain's work
+    assert denied(pair.west, topic), "an application can write to a mirror topic"
+    failover = mirrored.failover
+    run = failover.begin(failover.plan(Mode.PLANNED).hash)
+    for name in STEPS[: STEPS.index("promote")]:
+        failover.step(run.id, name)
+    assert denied(pair.east, topic), "the fence does not hold"
+    assert denied(pair.west, topic), "promoted too early"
+
+    done = mirrored.failover.drive(run.id)
+
+    assert done.state is RunState.DONE
+    assert not denied(pair.west, topic)
+    assert denied(pair.east, topic)
+    assert denied(pair.west, topic, "mirror-data"), "a task of the past could write a promoted topic"
+    expected = sorted(sent)
+    assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == expected
+    assert [r for r in read_all_aiokafka(pair.west, topic) if r.value != b"x"] == expected
+    assert committed(pair.west, group, topic) == 120
+    assert {p: s.lmo for p, s in mirrored.statuses.items()} == {Partition(topic, 0): 550, Partition(topic, 1): 300}
+    assert {s.state for s in mirrored.statuses.values()} == {PartitionState.STOPPED}
+    assert mirrored.state.mirrors[mirrored.name].desired is Desired.STOPPED
+    assert mirrored.state.leases[mirrored.name].released
+    with ClusterClient(mirrored.config.cluster("west")) as client:
+        assert describe_configs(client, [topic])[topic].overrides == {"retention.ms": "86400000"}
+    _, steps = failover.status(run.id)
+    assert [(s.step, s.state, s.attempt) for s in steps] == [(name, StepState.DONE, 1) for name in STEPS]
+    evidence = json.loads((tmp_path / f"run-{run.id}" / "run.json").read_text())
+    assert [p["lmo"] for p in evidence["partitions"]] == [550, 300]
+    assert evidence["clocks"]["write_block_upper"] > 0
+    page = (tmp_path / f"run-{run.id}" / "report.html").read_text()
+    assert run.plan_hash in page
+    assert "http" not in page, "the report reaches out of itself"
+
+
+@pytest.mark.parametrize("last", ["begin", "fence", "record_lmo"])
+def test_an_abort_before_promotion_restores_everything(pair: Pair, tmp_path: Path, last: str) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    before = acls(mirrored, "east"), acls(mirrored, "west")
+    failover = mirrored.failover
+    run = begin(failover)
+    for name in STEPS[: STEPS.index(last) + 1] if last in STEPS else ():
+        failover.step(run, name)
+
+    assert failover.abort(run).state is RunState.ABORTED
+
+    assert failover.abort(run).state is RunState.ABORTED
+    assert acls(mirrored, "east") == before[0]
+    # The final sync may have copied READ rights, which a mirror keeps; it must not have opened anything.
+    assert not any(a.operation == "WRITE" for a in acls(mirrored, "west") - before[1])
+    assert not denied(pair.east, topic)
+    assert denied(pair.west, topic)
+    assert {s.state for s in mirrored.statuses.values()} == {PartitionState.MIRRORING}
+    assert mirrored.state.mirrors[mirrored.name].desired is Desired.STARTED
+    with pytest.raises(Refused, match="the run is ABORTED"):
+        failover.step(run, "canary" if last == "begin" else "promote")
+    produce(pair.east, topic, 5)
+    mirrored.copy()
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
+def test_after_promotion_an_abort_is_refused(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 3)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover = mirrored.failover
+    run = begin(failover)
+    failover.drive(run)
+    with pytest.raises(Refused, match="only a failback leads back"):
+        failover.abort(run)
+
+
+def test_a_plan_that_no_longer_holds_is_refused_with_the_new_hash(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 3)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover = mirrored.failover
+    with pytest.raises(Refused, match=f"it is {failover.plan(Mode.PLANNED).hash} now"):
+        failover.begin("0123456789ab")
+    assert mirrored.state.active_run(mirrored.name) is None
+    begin(failover)
+    with pytest.raises(Refused, match="holds this mirror"):
+        begin(failover)
+
+
+def test_a_topic_that_appears_during_the_run_stops_the_promotion(pair: Pair, tmp_path: Path) -> None:
+    prefix = "t-" + secrets.token_hex(4)
+    topic = app_topic(pair, prefix=prefix)
+    produce(pair.east, topic, 3)
+    mirrored = new_mirror(pair, tmp_path, prefix + ".*")
+    mirrored.copy()
+    failover = mirrored.failover
+    run = begin(failover)
+    late = app_topic(pair, prefix=prefix)
+    with pytest.raises(Refused, match=f"topic {late}: approved was absent"):
+        failover.drive(run)
+    assert denied(pair.west, topic)
+    failover.abort(run)
+    assert not denied(pair.east, topic)
+
+
+def test_a_foreign_record_on_the_destination_closes_the_gate(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 10)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover = mirrored.failover
+    run = begin(failover)
+    failover.step(run, "prove")
+    produce(pair.west, topic, 1)  # a super user, whom no missing right keeps out
+    produce(pair.east, topic, 1)  # the same length on both sides: only the content tells
+    failover.step(run, "fence")
+    with pytest.raises(Exception, match=topic):
+        failover.drive(run)
+    assert denied(pair.west, topic), "promoted in spite of a difference"
+    failover.abort(run)
+
+
+def test_a_source_that_dies_between_drain_and_promotion_does_not_hold_the_failover_up(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic = app_topic(pair)
+    sent = produce(pair.east, topic, 30)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover = mirrored.failover
+    run = begin(failover)
+    for name in STEPS[: STEPS.index("promote")]:
+        failover.step(run, name)
+    pair.east.kill()
+    try:
+        assert failover.drive(run).state is RunState.DONE
+        assert not denied(pair.west, topic)
+        assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sent
+    finally:
+        pair.east.start()
+    assert denied(pair.east, topic), "the old source came back without its fence"
+
+
+def test_an_unplanned_failover_is_refused_by_name(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 3)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover = mirrored.failover
+    with pytest.raises(Refused, match="not available yet"):
+        failover.begin(failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED)
+
+
+def test_a_failover_under_load_loses_nothing_that_was_acknowledged(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair, 2)
+    acked: list[tuple[int, int, bytes]] = []
+    refused = threading.Event()
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        partition, offset, value = message.partition(), message.offset(), message.value()
+        if error is not None:
+            refused.set()
+        elif partition is not None and offset is not None and isinstance(value, bytes):
+            acked.append((partition, offset, value))
+
+    def application() -> None:
+        producer = Producer({**pair.east.client_config("app"), "enable.idempotence": True, "linger.ms": 5})
+        number = 0
+        while not refused.is_set():
+            try:
+                producer.produce(topic, b"%d" % number, partition=number % 2, on_delivery=delivered)
+            except KafkaException:  # librdkafka raises the refusal of the topic here, once it knows of it
+                break
+            number += 1
+            producer.poll(0.001)
+        producer.flush(60)
+
+    mirrored = new_mirror(pair, tmp_path, topic)
+    writer = threading.Thread(target=application)
+    command = [sys.executable, "-c", "from mirror_core.cli.main import main; main()", "replicate", mirrored.name]
+    command += ["--runner", "local", "--config", str(mirrored.config.path), "--receipts", str(tmp_path / "receipts")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as data_plane:
+        writer.start()
+        try:
+            wait_until(
+                lambda: mirrored.statuses and len(read_all(pair.west, topic)) > 100, timeout_s=90, why="data flows"
+            )
+            failover = mirrored.failover
+            done = failover.drive(begin(failover))
+            assert done.state is RunState.DONE
+            # Fenced at the drain: its next heartbeat told it.
+            assert data_plane.wait(60) == 5, data_plane.communicate()[0]
+        finally:
+            data_plane.kill()
+            refused.set()
+            writer.join(90)
+    there = read_all(pair.west, topic)
+    assert [(r.partition, r.offset, r.value) for r in there] == sorted(acked)
+    assert there == read_all(pair.east, topic)
+    assert not denied(pair.west, topic)

@@ -1,0 +1,102 @@
+"""A plan while a cluster is dead or hangs: there within seconds, with what is known and what is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.brokers import Pair, new_topic, produce
+from tests.mirroring import Mirrored, new_mirror
+
+pytestmark = pytest.mark.cluster
+
+PROMISE_S = 5.0
+"""A product promise, so it is asserted; with the interpreter's start and room for a busy machine on top."""
+MARGIN_S = 7.0
+
+
+@pytest.fixture(scope="module")
+def mirrored(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Mirrored:
+    topic = new_topic(pair.east, 2)
+    produce(pair.east, topic, 30)
+    made = new_mirror(pair, tmp_path_factory.mktemp("evidence"), topic)
+    made.copy()
+    return made
+
+
+@contextmanager
+def killed(cluster: SandboxCluster) -> Iterator[None]:
+    cluster.kill()
+    try:
+        yield
+    finally:
+        cluster.start()
+
+
+@contextmanager
+def suspended(cluster: SandboxCluster) -> Iterator[None]:
+    cluster.stop_process()
+    try:
+        yield
+    finally:
+        cluster.cont_process()
+
+
+Harm = Callable[[SandboxCluster], AbstractContextManager[None]]
+
+
+def mirrorbook(mirrored: Mirrored, *arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    """The command, as a person would give it, and the seconds it took."""
+    command = [sys.executable, "-c", "from mirror_core.cli.main import main; main()", *arguments]
+    started = time.monotonic()
+    done = subprocess.run(
+        [*command, "--config", str(mirrored.config.path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    return done, time.monotonic() - started
+
+
+@pytest.mark.parametrize("harm", [killed, suspended])
+def test_with_a_dead_source_the_plan_says_what_is_known_and_is_refused(mirrored: Mirrored, harm: Harm) -> None:
+    with harm(mirrored.pair.east):
+        planned, seconds = mirrorbook(mirrored, "failover", "plan", mirrored.name, "--json")
+        unplanned, _ = mirrorbook(mirrored, "failover", "plan", mirrored.name, "--mode", "unplanned", "--json")
+        run, _ = mirrorbook(mirrored, "failover", "run", mirrored.name, "--mode", "unplanned", "--yes")
+    assert seconds < PROMISE_S + MARGIN_S
+    plan = json.loads(planned.stdout)
+    assert planned.returncode == 3, planned.stderr
+    assert [r for r in plan["refused"] if "east could not be read, hence neither fenced nor drained" in r]
+    assert plan["figures"]["lag in offsets"] == "unknown"
+    assert plan["figures"]["loss"].startswith("unknown")
+    assert plan["figures"]["partitions"] == "2"
+    assert any(line.startswith("everything on east") for line in plan["unknown"])
+    assert "east could not be read" in planned.stderr
+    assert unplanned.returncode == 3
+    assert json.loads(unplanned.stdout)["hash"] != plan["hash"]
+    assert run.returncode == 3
+    assert "not available yet" in run.stderr
+    assert "Traceback" not in planned.stderr + unplanned.stderr + run.stderr
+    assert mirrored.state.active_run(mirrored.name) is None
+
+
+@pytest.mark.parametrize("harm", [killed, suspended])
+def test_with_a_dead_destination_the_answer_is_indeterminate(mirrored: Mirrored, harm: Harm) -> None:
+    with harm(mirrored.pair.west):
+        done, seconds = mirrorbook(mirrored, "failover", "plan", mirrored.name)
+    assert seconds < PROMISE_S + MARGIN_S
+    assert done.returncode == 4, done.stderr
+    assert "west" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_with_both_sides_alive_the_plan_may_be_run(mirrored: Mirrored) -> None:
+    done, seconds = mirrorbook(mirrored, "failover", "plan", mirrored.name, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["figures"]["lag in offsets"] == "0"
+    assert seconds < PROMISE_S + MARGIN_S

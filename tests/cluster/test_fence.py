@@ -1,0 +1,210 @@
+"""The fence on a real cluster: refuses every writer, waits for open transactions, and goes away without a trace."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
+
+from mirror_core.engine.fence import NotFenced, from_evidence, lift_fence, raise_fence
+from mirror_core.kafka.acls import Acls, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, load_config
+from mirror_core.kafka.transactions import open_transactions
+from mirror_core.lifecycle.state import Forget, Record, State, encode
+from mirror_core.model.acl import Acl, AclPurpose
+from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.names import ClusterName, MirrorName, Partition
+from tests.brokers import Pair, grant, new_topic, produce
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+class MemoryLog:
+    """The state topic's records in order; which external state they met is what the tests look at."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.ledger_written = threading.Event()
+
+    def put(self, *records: Record | Forget) -> None:
+        for record in records:
+            key, value = encode(record)
+            self.state.apply(key, value)
+        self.ledger_written.set()
+
+
+@pytest.fixture
+def mirror() -> Mirror:
+    return Mirror(
+        name=MirrorName("fence-" + secrets.token_hex(4)),
+        source=ClusterName("east"),
+        destination=ClusterName("west"),
+        source_id="",
+        destination_id="",
+        topics=("app-.*",),
+        producer_id=1 << 62,
+        desired=Desired.STARTED,
+        created_ms=0,
+    )
+
+
+@pytest.fixture
+def east(pair: Pair) -> ClusterConfig:
+    return load_config(pair.config_path).cluster("east")
+
+
+def entries(config: ClusterConfig) -> frozenset[Acl]:
+    with ClusterClient(config) as client:
+        found = describe_acls(client)
+    assert isinstance(found, Acls)
+    return found.entries
+
+
+def refusal(pair: Pair, topic: str, user: str) -> KafkaError | None:
+    """How the broker answers one write of this user; None when it accepts."""
+    answers: list[KafkaError | None] = []
+    producer = Producer({**pair.east.client_config(user), "message.timeout.ms": 20_000})
+    producer.produce(topic, b"x", partition=0, on_delivery=lambda error, _: answers.append(error))
+    producer.flush(30)
+    assert len(answers) == 1, "no answer to a write"
+    return answers[0]
+
+
+@contextmanager
+def writing(pair: Pair, topic: str) -> Iterator[list[int]]:
+    """A producer of user `app` that writes as fast as it can; yields the offsets that were acknowledged to it."""
+    acked: list[int] = []
+    stop = threading.Event()
+
+    def delivered(error: KafkaError | None, message: object) -> None:
+        offset = message.offset()  # type: ignore[attr-defined]  # a confluent_kafka.Message
+        if error is None:
+            acked.append(offset)
+        else:
+            stop.set()
+
+    def loop() -> None:
+        producer = Producer({**pair.east.client_config("app"), "linger.ms": 0})
+        while not stop.is_set():
+            producer.produce(topic, b"x" * 50, partition=0, on_delivery=delivered)
+            producer.poll(0.001)
+        producer.flush(30)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        wait_until(lambda: len(acked) > 100, timeout_s=60, why="the producer gets going")
+        yield acked
+    finally:
+        stop.set()
+        thread.join(60)
+
+
+def test_nothing_is_acknowledged_beyond_the_log_end_that_the_fence_proved(
+    pair: Pair, mirror: Mirror, east: ClusterConfig
+) -> None:
+    topic = new_topic(pair.east, prefix="app-")
+    log, before = MemoryLog(), entries(east)
+    with writing(pair, topic) as acked, ClusterClient(east) as client:
+        evidence = raise_fence(mirror, log, client, [Partition(topic, 0)])
+        end = from_evidence(evidence["log_ends"])[Partition(topic, 0)]
+        assert evidence["shown_by_brokers"] == (1,)
+    assert acked
+    assert max(acked) == end - 1
+    assert refusal(pair, topic, "app") is not None
+    assert refusal(pair, topic, "mirror-control") is not None
+    assert [e.purpose for e in log.state.ledger.values()] == [AclPurpose.FENCE]
+    with ClusterClient(east) as client:
+        lift_fence(mirror, log, client)
+    assert entries(east) == before
+    assert log.state.ledger == {}
+    assert refusal(pair, topic, "app") is None
+
+
+def test_an_open_transaction_holds_the_fence_up_until_its_end(pair: Pair, mirror: Mirror, east: ClusterConfig) -> None:
+    topic, tx = new_topic(pair.east, prefix="app-"), "tx-" + secrets.token_hex(4)
+    grant(pair.east, "app", ResourceType.TRANSACTIONAL_ID, tx, [AclOperation.WRITE])
+    producer = Producer(
+        {**pair.east.client_config("app"), "transactional.id": tx, "transaction.timeout.ms": 5000, "log_level": 0}
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"never committed", partition=0)
+    producer.flush(30)
+    log, partition = MemoryLog(), Partition(topic, 0)
+    with ClusterClient(east) as client:
+        assert [t.id for t in open_transactions(client, {topic})] == [tx]
+        with pytest.raises(NotFenced, match=f"transaction '{tx}' is Ongoing"):
+            raise_fence(mirror, log, client, [partition], resolve_s=0)
+        evidence = raise_fence(mirror, log, client, [partition], resolve_s=90)
+        assert open_transactions(client, {topic}) == ()
+        # The record, and the marker by which the coordinator aborted it.
+        assert from_evidence(evidence["log_ends"]) == {partition: 2}
+        assert f"TRANSACTIONAL_ID {tx}" in str(evidence["denials"])
+        lift_fence(mirror, log, client)
+    assert not any(acl.name == tx and acl.permission == "DENY" for acl in entries(east))
+
+
+def test_a_denial_of_somebody_else_is_used_and_left_in_place(pair: Pair, mirror: Mirror, east: ClusterConfig) -> None:
+    topic = new_topic(pair.east, prefix="app-")
+    grant(pair.east, "*", ResourceType.TOPIC, topic, [AclOperation.WRITE], permission=AclPermissionType.DENY)
+    wait_until(
+        lambda: any(a.name == topic and a.permission == "DENY" for a in entries(east)), timeout_s=30, why="denial shown"
+    )
+    log, before = MemoryLog(), entries(east)
+    with ClusterClient(east) as client:
+        raise_fence(mirror, log, client, [Partition(topic, 0)])
+        assert log.state.ledger == {}
+        lift_fence(mirror, log, client)
+    assert entries(east) == before
+
+
+def test_our_own_journal_is_never_fenced(pair: Pair, mirror: Mirror, east: ClusterConfig) -> None:
+    topic = new_topic(pair.east, prefix="app-")
+    producer = Producer({**pair.east.client_config("admin"), "transactional.id": "mirrorbook.control.another"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0)
+    producer.flush(30)
+    log = MemoryLog()
+    with ClusterClient(east) as client:
+        with pytest.raises(NotFenced, match="last stable offset 0"):
+            raise_fence(mirror, log, client, [Partition(topic, 0)], resolve_s=0)
+        assert {e.acl.resource for e in log.state.ledger.values()} == {"TOPIC"}
+        producer.abort_transaction(30)
+        raise_fence(mirror, log, client, [Partition(topic, 0)])
+        lift_fence(mirror, log, client)
+
+
+def test_a_writer_that_no_denial_stops_is_noticed(pair: Pair, mirror: Mirror, east: ClusterConfig) -> None:
+    topic = new_topic(pair.east, prefix="app-")
+    stop = threading.Event()
+
+    def super_user() -> None:  # no ACL stops a super user: stillness is what tells
+        while not stop.is_set():
+            produce(pair.east, topic, 5)
+
+    thread = threading.Thread(target=super_user)
+    thread.start()
+    log = MemoryLog()
+
+    def fence_often() -> None:
+        with ClusterClient(east) as client:
+            for _ in range(20):  # a look between two of its writes may find it still
+                raise_fence(mirror, log, client, [Partition(topic, 0)], resolve_s=0)
+
+    try:
+        with pytest.raises(NotFenced, match=f"{topic}-0"):
+            fence_often()
+    finally:
+        stop.set()
+        thread.join(60)
+        with ClusterClient(east) as client:
+            lift_fence(mirror, log, client)

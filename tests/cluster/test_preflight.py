@@ -1,0 +1,121 @@
+"""`cluster check` against real brokers, with principals that may all, some, and nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from mirror_core.decide.rights import Role
+from mirror_core.engine.preflight import ClusterCheck, Verdict, check
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Principal, load_config
+from mirror_core.kafka.rights import broker_setting
+from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.errors import BadRequest, Unreachable
+from mirror_core.model.names import ClusterName
+from tests.brokers import Pair, grant, new_topic
+
+pytestmark = pytest.mark.cluster
+
+
+def as_users(pair: Pair, control: str, data: str) -> ClusterConfig:
+    return ClusterConfig(ClusterName("west"), pair.west.client_config(control), pair.west.client_config(data))
+
+
+def verdicts(found: ClusterCheck, role: Role, principal: str) -> dict[tuple[str, str], Verdict]:
+    return {(r.operation, r.resource): r.verdict for r in found.rights if r.role is role and r.principal == principal}
+
+
+def test_the_sandboxes_principals_lack_nothing(pair: Pair) -> None:
+    new_topic(pair.west)
+    found = check(load_config(pair.config_path).cluster("west"))
+    # Other tests promote topics, which denies WRITE on just those to the data principal.
+    others = [r for r in found.rights if (r.principal, r.operation) != ("data", "WRITE")]
+    assert [(r.principal, r.operation, r.detail) for r in others if r.verdict is not Verdict.OK] == []
+    assert (found.authorizer, found.problems, found.advice) == ("on", (), ())
+    assert found.roles == (Role.SOURCE, Role.DESTINATION)
+    assert found.features["metadata.version"] > 0
+
+
+def test_a_super_user_lacks_nothing_though_no_acl_says_so(pair: Pair) -> None:
+    new_topic(pair.west)
+    assert {r.verdict for r in check(as_users(pair, "admin", "admin")).rights} == {Verdict.OK}
+
+
+def test_what_is_missing_is_said_as_a_line_that_grants_it(pair: Pair) -> None:
+    topic = new_topic(pair.west)
+    found = check(as_users(pair, "mirror-data", "app"))
+    assert found.roles == ()
+    control = verdicts(found, Role.DESTINATION, "control")
+    assert control["DELETE", "TOPIC"] is Verdict.OK
+    assert control["ALTER", "TOPIC"] is Verdict.MISSING
+    assert control["READ", "GROUP"] is Verdict.MISSING
+    assert control["ALTER", "CLUSTER"] is Verdict.UNKNOWN  # without DESCRIBE nobody tells it
+    assert set(verdicts(found, Role.DESTINATION, "data").values()) == {Verdict.UNKNOWN}
+    lines = [r.command for r in found.rights if r.verdict is Verdict.MISSING and r.operation == "ALTER"]
+    assert lines == [
+        f"kafka-acls.sh --bootstrap-server {pair.west.bootstrap} --add --allow-principal 'User:mirror-data' "
+        "--operation Alter --topic '*'"
+    ]
+    grant(pair.west, "app", ResourceType.TOPIC, topic, [AclOperation.READ])
+    partly = check(as_users(pair, "mirror-control", "app"))
+    data = verdicts(partly, Role.DESTINATION, "data")
+    assert data["READ", "TOPIC"] is Verdict.OK  # on the only topic that it may see
+    assert data["WRITE", "TOPIC"] is data["CLUSTER_ACTION", "CLUSTER"] is Verdict.MISSING
+
+
+def test_the_proposed_lines_grant_what_was_missing(pair: Pair, tmp_path: Path) -> None:
+    """Kafka's own tool takes them, and the next check finds nothing to say about that right."""
+    new_topic(pair.west)
+    config = as_users(pair, "mirror-control", "app")
+    line = next(r for r in check(config).rights if r.operation == "CLUSTER_ACTION").command
+    words = line.replace("'", "").split()[1:]
+    properties = tmp_path / "admin-client.properties"
+    admin = pair.west.client_config("admin")
+    properties.write_text(
+        f"security.protocol={admin['security.protocol']}\nsasl.mechanism={admin['sasl.mechanism']}\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="admin" password="{admin["sasl.password"]}";\n',
+        encoding="utf-8",
+    )
+    tool = ["org.apache.kafka.tools.AclCommand", "--command-config", str(properties)]
+    try:
+        done = pair.west.tool(*tool, *words)
+        assert done.returncode == 0, done.stderr
+        assert verdicts(check(config), Role.DESTINATION, "data")["CLUSTER_ACTION", "CLUSTER"] is Verdict.OK
+    finally:
+        pair.west.tool(*tool, "--force", *(word.replace("--add", "--remove") for word in words))
+
+
+def test_checking_leaves_nothing_behind(pair: Pair) -> None:
+    config = load_config(pair.config_path).cluster("west")
+    with ClusterClient(config) as client:
+        before = client.metadata().topics.keys()
+        check(config)
+        assert client.metadata().topics.keys() == before
+
+
+def test_a_brokers_setting_is_static_only_when_it_is_in_its_file(pair: Pair) -> None:
+    with ClusterClient(load_config(pair.config_path).cluster("west")) as client:
+        assert broker_setting(client, 1, "producer.id.expiration.ms") == ("2147483647", True)
+        assert broker_setting(client, 1, "log.retention.ms") in (("", False), None)
+        assert broker_setting(client, 1, "no.such.setting") is None
+
+
+def test_a_wrong_password_and_a_dead_address_are_told_apart(pair: Pair) -> None:
+    config = load_config(pair.config_path).cluster("west")
+    wrong = replace(config, control={**config.properties(), "sasl.password": "wrong"})
+    with pytest.raises(BadRequest, match=r"check sasl[.]username") as refusal:
+        check(wrong)
+    assert config.properties(Principal.CONTROL)["sasl.password"] not in str(refusal.value)
+    dead = replace(config, control={**config.properties(), "bootstrap.servers": "127.0.0.1:1"})
+    with pytest.raises(Unreachable, match=r"127[.]0[.]0[.]1:1"):
+        check(dead)
+
+
+def test_unknown_topics_have_no_configuration(pair: Pair) -> None:
+    with ClusterClient(load_config(pair.config_path).cluster("west")) as client:
+        assert describe_configs(client, ["no-such-topic"]) == {}

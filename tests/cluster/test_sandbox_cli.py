@@ -1,0 +1,59 @@
+"""`mirrorbook sandbox` as a user sees it: lines, JSON, exit codes, no tracebacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import Pair
+from tests.commands import mirrorbook
+
+pytestmark = pytest.mark.cluster
+
+
+def test_up_on_a_running_sandbox_says_so_and_succeeds(pair: Pair) -> None:
+    done = mirrorbook("sandbox", "up", "--dir", str(pair.sandbox.dir))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "already running" in done.stdout
+    assert pair.east.bootstrap in done.stdout
+
+
+def test_status_tells_living_from_dead_nodes(pair: Pair) -> None:
+    pair.west.kill()
+    try:
+        done = mirrorbook("sandbox", "status", "--json", "--dir", str(pair.sandbox.dir))
+        plain = mirrorbook("sandbox", "status", "--dir", str(pair.sandbox.dir))
+    finally:
+        pair.west.start()
+    assert done.returncode == 0
+    port = int(pair.west.bootstrap.rpartition(":")[2])
+    east, west = json.loads(done.stdout)["nodes"]
+    assert (east["cluster"], east["pid"], east["alive"], east["answering"]) == ("east", pair.east.pid(), True, True)
+    assert west == {"cluster": "west", "node": 1, "port": port, "pid": None, "alive": False, "answering": False}
+    assert [line.split()[-1] for line in plain.stdout.splitlines()] == ["answering", "down"]
+
+
+def test_config_prints_what_the_pair_uses(pair: Pair) -> None:
+    done = mirrorbook("sandbox", "config", "--dir", str(pair.sandbox.dir))
+    assert (done.returncode, done.stdout) == (0, pair.config_path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("verb", ["status", "config"])
+def test_without_a_sandbox_there_is_one_line_and_exit_code_2(tmp_path: Path, verb: str) -> None:
+    done = mirrorbook("sandbox", verb, "--dir", str(tmp_path / "none"))
+    assert done.returncode == 2
+    assert done.stderr == f"error: there is no sandbox in {tmp_path / 'none'}: start one with `mirrorbook sandbox up`\n"
+
+
+def test_a_wish_that_contradicts_the_folder_exits_with_2(pair: Pair) -> None:
+    done = mirrorbook("sandbox", "up", "--nodes", "3", "--dir", str(pair.sandbox.dir))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the sandbox in ")
+    assert "Traceback" not in done.stderr
+
+
+def test_down_where_nothing_runs_succeeds(tmp_path: Path) -> None:
+    done = mirrorbook("sandbox", "down", "--dir", str(tmp_path / "none"))
+    assert (done.returncode, done.stdout) == (0, "0 broker(s) stopped\n")

@@ -1,0 +1,155 @@
+"""Ways into a cluster: SASL over TLS, client certificates, PLAIN; copied through each, and refused in words."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+from mirror_core.engine import mirrors
+from mirror_core.engine.link import find
+from mirror_core.engine.local import LocalRunner
+from mirror_core.engine.replicate import Options, Replication
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Config, load_config
+from mirror_core.kafka.state_topic import StateWriter, control_id
+from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sandbox.credentials import ADMIN
+from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
+from tests.cluster.secure import NAME, Secure, secure_cluster
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+LISTENERS = ["tls", "mutual", "plain"]
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    with secure_cluster(tmp_path_factory.mktemp("secure") / "cluster") as started:
+        credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        password = started.cluster.passwords[ADMIN].encode()
+        admin = admin_client(started.cluster)
+        admin.alter_user_scram_credentials([UserScramCredentialUpsertion(ADMIN, credential, password)])[ADMIN].result(
+            TIMEOUT_S
+        )
+        wait_until(
+            lambda: refusal(started.properties("tls")) is None, timeout_s=TIMEOUT_S, why="SCRAM-SHA-256 is in force"
+        )
+        yield started
+
+
+def refusal(properties: dict[str, str]) -> MirrorError | None:
+    """Why this client gets no answer; None when it gets one."""
+    with ClusterClient(ClusterConfig(ClusterName(NAME), properties, properties), timeout_s=5.0) as client:
+        try:
+            assert client.metadata(()).brokers
+        except MirrorError as error:
+            return error
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A topic on one cluster, to be copied to the other."""
+
+    config: Config
+    source: SandboxCluster
+    destination: SandboxCluster
+
+    def copy(self, topic: str) -> None:
+        name = MirrorName("m-" + secrets.token_hex(4))
+        ends = {"source": self.source.name, "destination": self.destination.name}
+        mirrors.create(self.config, name, topics=[topic], groups=["none"], **ends)  # type: ignore[arg-type]
+        link, _ = find(self.config, name)
+        with StateWriter(link.destination, control_id(name)) as writer:
+            mirrors.start(link, writer)
+        options = Options(until_caught_up=True)
+        summary = Replication(link, LocalRunner, options, stop=threading.Event(), say=lambda line: None).run()
+        assert (summary.caught_up, summary.failed) == (True, {})
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+@pytest.mark.parametrize("direction", ["from", "to"])
+def test_a_topic_is_copied_through(pair: Pair, secure: Secure, tmp_path: Path, listener: str, direction: str) -> None:
+    document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
+    document["clusters"][NAME] = secure.properties(listener)
+    path = tmp_path / "mirrorbook.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    source, destination = (secure.cluster, pair.west) if direction == "from" else (pair.east, secure.cluster)
+    topic = new_topic(source, partitions=3)
+    for partition in range(3):
+        # Batches of all sizes, some larger than a TLS record (16 KiB) and than our first buffer.
+        produce(source, topic, 3_000, partition=partition, batch_num_messages=("7", "300", "10000")[partition])
+    Way(load_config(path), source, destination).copy(topic)
+    assert read_all(source, topic) == read_all(destination, topic) != []
+
+
+def test_a_certificate_of_an_unknown_authority_is_refused_with_the_remedy(secure: Secure) -> None:
+    error = refusal({**secure.properties("tls"), "ssl.ca.location": str(secure.folder / "other-ca.pem")})
+    assert isinstance(error, BadRequest)
+    where = f"cluster {NAME}, broker 127.0.0.1:{secure.tls}: certificate refused: "
+    assert str(error).startswith(where)
+    assert str(error).endswith("; check ssl.ca.location")
+
+
+def test_a_certificate_for_another_host_is_refused_with_the_remedy(secure: Secure) -> None:
+    there = {"bootstrap.servers": f"localhost:{secure.tls}"}
+    error = refusal({**secure.properties("tls"), **there})
+    assert isinstance(error, BadRequest)
+    assert str(error) == (
+        f"cluster {NAME}, broker localhost:{secure.tls}: certificate refused: Hostname mismatch, certificate is not "
+        "valid for 'localhost'.; connect by a name that the certificate holds, or have one issued that holds this one"
+    )
+    assert refusal({**secure.properties("tls"), **there, "ssl.endpoint.identification.algorithm": "none"}) is None, (
+        "who wants no check of names gets none"
+    )
+
+
+def test_without_a_client_certificate_the_broker_refuses_and_we_say_what_it_wants(secure: Secure) -> None:
+    properties = secure.properties("mutual")
+    del properties["ssl.certificate.location"], properties["ssl.key.location"]
+    error = refusal(properties)
+    assert f"cluster {NAME}, broker 127.0.0.1:{secure.mutual}: " in str(error)
+    assert "; if it wants client certificates, set ssl.certificate.location and ssl.key.location" in str(error)
+
+
+@pytest.mark.parametrize("key", ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location"])
+def test_a_missing_file_is_named(secure: Secure, key: str) -> None:
+    error = refusal({**secure.properties("mutual"), key: "/no/such/file.pem"})
+    assert isinstance(error, BadRequest)
+    assert str(error) == f"cluster {NAME}: {key}: /no/such/file.pem cannot be read: No such file or directory"
+
+
+def test_a_file_that_is_no_certificate_is_refused(secure: Secure) -> None:
+    key = str(secure.folder / "client.key")
+    error = refusal({**secure.properties("mutual"), "ssl.certificate.location": key})
+    assert isinstance(error, BadRequest)
+    assert str(error).startswith(f"cluster {NAME}: TLS files cannot be used: ")
+
+
+def test_no_tls_where_the_broker_expects_it(secure: Secure) -> None:
+    error = refusal({**secure.properties("tls"), "security.protocol": "SASL_PLAINTEXT"})
+    assert error is not None
+    assert "TLS is expected there" in str(error)
+
+
+def test_tls_where_the_broker_does_not_expect_it(secure: Secure) -> None:
+    error = refusal({**secure.properties("plain"), "security.protocol": "SASL_SSL"})
+    assert isinstance(error, Unreachable)
+    assert "is TLS spoken there?" in str(error)
+
+
+@pytest.mark.parametrize("listener", ["tls", "plain"])
+def test_a_wrong_password_is_said_and_not_shown(secure: Secure, listener: str) -> None:
+    error = refusal({**secure.properties(listener), "sasl.password": "not-the-password"})
+    assert isinstance(error, BadRequest)
+    assert "authentication as 'admin' failed: check sasl.username and sasl.password" in str(error)
+    assert "not-the-password" not in str(error)

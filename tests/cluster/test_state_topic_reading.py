@@ -1,0 +1,58 @@
+"""Reading the state right behind its writer."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from confluent_kafka import Producer
+
+from mirror_core.kafka import state_topic
+from mirror_core.kafka.config import load_config
+from mirror_core.kafka.state_topic import read_state
+from mirror_core.lifecycle.state import encode
+from mirror_core.model.mirror import Lease
+from mirror_core.model.names import MirrorName
+from tests.brokers import TIMEOUT_S, Pair, new_topic
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(pair.west)
+    monkeypatch.setattr(state_topic, "TOPIC", topic)
+    monkeypatch.setattr(state_topic, "_MARKER_S", TIMEOUT_S)
+    lease = Lease(mirror=MirrorName("m"), owner="me", generation=1, beat_ms=1, writers_until_ms=1)
+    producer = Producer({**pair.west.client_config("admin"), "transactional.id": f"tx-{topic}"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    key, value = encode(lease)
+    producer.produce(topic, key=key, value=value, partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+
+    found = []
+    reader = threading.Thread(
+        target=lambda: found.append(read_state(load_config(pair.config_path).cluster("west"), timeout_s=TIMEOUT_S))
+    )
+    reader.start()
+    reader.join(1.0)  # it has got to the end of what is committed, or not yet: both are right
+    producer.commit_transaction(TIMEOUT_S)
+    reader.join(TIMEOUT_S)
+    assert found[0].leases == {"m": lease}
+
+
+def test_a_reader_does_not_wait_long_for_a_transaction_whose_owner_is_gone(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(pair.west)
+    monkeypatch.setattr(state_topic, "TOPIC", topic)
+    producer = Producer({**pair.west.client_config("admin"), "transactional.id": f"tx-{topic}"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"undecided", partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    # Unreachable after the time limit, if it waited for what nobody ends.
+    assert read_state(load_config(pair.config_path).cluster("west"), timeout_s=TIMEOUT_S).leases == {}
+    producer.abort_transaction(TIMEOUT_S)

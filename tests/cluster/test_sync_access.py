@@ -1,0 +1,206 @@
+"""Who may do what with mirror topics, on real brokers: before promotion, after it, and demoted again."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from mirror_core.engine.access import apply_promotion, demote, staged_grants
+from mirror_core.engine.link import Link
+from mirror_core.engine.sync import sync
+from mirror_core.kafka.acls import Acls, create_acls, delete_acls, describe_acls, present_on_every_broker
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
+from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.errors import Refused
+from mirror_core.model.mirror import PartitionState
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.brokers import Pair, new_topic
+from tests.cluster.links import new_link, record, writer_of
+
+pytestmark = pytest.mark.cluster
+ACLS = frozenset({Part.TOPICS, Part.ACLS})
+APP = "User:app"
+
+
+@pytest.fixture
+def topic(pair: Pair) -> str:
+    return new_topic(pair.east, cleanup_policy="compact")
+
+
+@pytest.fixture
+def link(pair: Pair, topic: str) -> Iterator[Link]:
+    """A mirror of one topic that `app` may write on the source. Leaves no ACL of this test behind."""
+    made = new_link(pair, topic)
+    grant(made, acl(topic, Operation.READ), acl(topic, Operation.WRITE))
+    yield made
+    for cluster in (made.source, made.destination):
+        with ClusterClient(cluster) as client:
+            delete_acls(client, [a for a in entries(client) if a.name.startswith(topic)])
+
+
+def acl(name: str, operation: Operation, principal: str = APP, permission: Permission = Permission.ALLOW) -> Acl:
+    return Acl(resource=Resource.TOPIC, name=name, principal=principal, operation=operation, permission=permission)
+
+
+def entries(client: ClusterClient) -> frozenset[Acl]:
+    found = describe_acls(client)
+    assert isinstance(found, Acls)
+    return found.entries
+
+
+def on(link: Link, side: str, topic: str) -> set[Acl]:
+    with ClusterClient(link.source if side == "source" else link.destination) as client:
+        return {a for a in entries(client) if a.name.startswith(topic)}
+
+
+def grant(link: Link, *acls: Acl, side: str = "source") -> None:
+    with ClusterClient(link.source if side == "source" else link.destination) as client:
+        create_acls(client, acls)
+        present_on_every_broker(client, acls, 30)
+
+
+def withdraw(link: Link, *acls: Acl, side: str = "source") -> None:
+    with ClusterClient(link.source if side == "source" else link.destination) as client:
+        delete_acls(client, acls)
+
+
+def synced(link: Link) -> dict[str, DriftRow]:
+    with writer_of(link) as writer:
+        return {row.subject: row for row in sync(link, writer, only=ACLS).rows if row.part is Part.ACLS}
+
+
+def may_write(cluster: SandboxCluster, topic: str, user: str = "app") -> bool:
+    """One record, by a client of its own, as this user."""
+    failed: list[KafkaError] = []
+    producer = Producer({**cluster.client_config(user), "message.timeout.ms": 20_000, "log_level": 0})
+
+    def delivered(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    try:
+        producer.produce(topic, key=b"k", value=b"v", on_delivery=delivered)
+    except KafkaException as error:
+        failed.append(error.args[0])
+    producer.flush(30)
+    assert all(error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED for error in failed), failed
+    return not failed
+
+
+def test_reading_is_granted_at_once_and_writing_only_by_promotion(pair: Pair, link: Link, topic: str) -> None:
+    rows = synced(link)
+    assert rows[str(acl(topic, Operation.READ))].deed is Deed.CREATE
+    assert rows[str(acl(topic, Operation.WRITE))].deed is Deed.STAGE
+    assert on(link, "destination", topic) == {acl(topic, Operation.READ)}
+    assert not may_write(pair.west, topic)
+    with writer_of(link) as writer:
+        assert staged_grants(link, writer.state) == (acl(topic, Operation.WRITE),)
+
+
+def test_a_second_cycle_changes_nothing(link: Link, topic: str) -> None:
+    synced(link)
+    before = on(link, "destination", topic)
+    again = synced(link)
+    assert {row.deed for subject, row in again.items() if topic in subject} == {Deed.EQUAL, Deed.STAGE}
+    assert on(link, "destination", topic) == before
+
+
+def test_only_our_own_copies_go_when_the_source_withdraws(link: Link, topic: str) -> None:
+    local = acl(topic, Operation.READ, "User:local")
+    mine_too = acl(topic, Operation.DESCRIBE)
+    grant(link, local, mine_too, side="destination")
+    grant(link, mine_too)
+    assert synced(link)[str(mine_too)].deed is Deed.KEEP
+    withdraw(link, acl(topic, Operation.READ), acl(topic, Operation.WRITE), mine_too)
+    rows = synced(link)
+    assert rows[str(acl(topic, Operation.READ))].deed is Deed.REMOVE
+    assert on(link, "destination", topic) == {local, mine_too}
+    with writer_of(link) as writer:
+        assert not [e for e in writer.state.ledger_of(link.mirror.name) if e.acl.name == topic]
+
+
+def test_a_copy_that_was_deleted_on_the_destination_comes_back(link: Link, topic: str) -> None:
+    synced(link)
+    withdraw(link, acl(topic, Operation.READ), side="destination")
+    assert synced(link)[str(acl(topic, Operation.READ))].deed is Deed.CREATE
+    assert on(link, "destination", topic) == {acl(topic, Operation.READ)}
+
+
+def test_our_own_fence_on_the_source_does_not_cross(link: Link, topic: str) -> None:
+    fence = acl(topic, Operation.WRITE, "User:*", Permission.DENY)
+    with writer_of(link) as writer:
+        writer.put(LedgerEntry(mirror=link.mirror.name, cluster=link.source.name, acl=fence, purpose=AclPurpose.FENCE))
+    grant(link, fence)
+    assert str(fence) not in synced(link)
+
+
+def test_an_application_that_could_write_a_mirror_topic_anyhow_is_named(link: Link, topic: str) -> None:
+    door = Acl(
+        resource=Resource.TOPIC,
+        name=topic[:-1],
+        pattern=Pattern.PREFIXED,
+        principal="User:local",
+        operation=Operation.WRITE,
+    )
+    grant(link, door, side="destination")
+    try:
+        assert synced(link)[str(door)].deed is Deed.REFUSE
+    finally:
+        withdraw(link, door, side="destination")
+
+
+def test_promotion_opens_the_topic_to_applications_and_closes_it_to_copying_tasks(
+    pair: Pair, link: Link, topic: str
+) -> None:
+    with writer_of(link) as writer:
+        sync(link, writer)
+    assert may_write(pair.west, topic, "mirror-data")
+    record(link, [topic], PartitionState.STOPPED)
+    for _ in range(2):  # a run that was killed in the middle does it again
+        with writer_of(link) as writer:
+            apply_promotion(link, writer, [topic])
+    assert may_write(pair.west, topic)
+    assert not may_write(pair.west, topic, "mirror-data")
+    with ClusterClient(link.destination) as west, ClusterClient(link.source) as east:
+        there = describe_configs(west, [topic])[topic].overrides
+        assert there == describe_configs(east, [topic])[topic].overrides == {"cleanup.policy": "compact"}
+
+
+def test_demotion_is_undone_by_the_next_promotion(pair: Pair, link: Link, topic: str) -> None:
+    with writer_of(link) as writer:
+        sync(link, writer)
+        apply_promotion(link, writer, [topic])
+        for _ in range(2):
+            demote(link, writer, [topic], link.destination.name)
+    assert not may_write(pair.west, topic)
+    assert may_write(pair.west, topic, "mirror-data")
+    assert not [row for row in synced(link).values() if row.deed is Deed.REFUSE and topic in row.subject]
+    with writer_of(link) as writer:
+        apply_promotion(link, writer, [topic])
+        assert not [e for e in writer.state.ledger.values() if e.purpose is AclPurpose.DEMOTED and e.acl.name == topic]
+    assert may_write(pair.west, topic)
+
+
+def test_a_demotion_in_the_other_directions_ledger_is_undone_too(pair: Pair, topic: str, link: Link) -> None:
+    """A failback demotes the old source with the forward mirror's ledger, and promotes it with the reverse mirror's."""
+    with writer_of(link) as writer:
+        demote(link, writer, [topic], link.source.name)
+    assert not may_write(pair.east, topic)
+    name = topic + secrets.token_hex(2)
+    reverse = new_link(pair, new_topic(pair.west, prefix=name), source="west", destination="east")
+    with writer_of(reverse) as writer:
+        apply_promotion(reverse, writer, [])
+    assert may_write(pair.east, topic)
+
+
+def test_a_grant_to_everybody_is_refused_by_name_at_demotion(link: Link, topic: str) -> None:
+    public = acl(topic, Operation.WRITE, "User:*")
+    grant(link, public, side="destination")
+    with writer_of(link) as writer, pytest.raises(Refused, match="replace it by grants to named principals") as refusal:
+        demote(link, writer, [topic], link.destination.name)
+    assert f"--remove --allow-principal 'User:*' --operation Write --topic '{topic}'" in str(refusal.value)

@@ -1,0 +1,217 @@
+"""Consumer groups' offsets at the destination, with real consumers on both sides."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from mirror_core.engine.link import Link
+from mirror_core.engine.sync import SyncReport, sync
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.groups import Committed, commit_offsets, fetch_offsets, list_groups
+from mirror_core.kafka.topics import delete_records
+from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.errors import Refused
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.brokers import Pair, new_topic, produce
+from tests.cluster.links import new_link, record, writer_of
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+GROUPS = frozenset({Part.GROUPS})
+
+
+@pytest.fixture
+def group() -> str:
+    return "g-" + secrets.token_hex(4)
+
+
+@pytest.fixture
+def topic(pair: Pair) -> str:
+    return new_topic(pair.east)
+
+
+@pytest.fixture
+def link(pair: Pair, topic: str, group: str) -> Link:
+    """A mirror of one topic and one group, ten records on the source, the first six copied."""
+    made = new_link(pair, topic, groups=(group,))
+    with writer_of(made) as writer:
+        sync(made, writer, only=frozenset({Part.TOPICS}))
+    record(made, [topic])
+    produce(pair.east, topic, 10)
+    produce(pair.west, topic, 6)
+    return made
+
+
+def synced(link: Link) -> list[DriftRow]:
+    with writer_of(link) as writer:
+        return list(sync(link, writer, only=GROUPS).rows)
+
+
+def commit(link: Link, side: str, group: str, topic: str, offset: int, metadata: str = "") -> None:
+    """As an administrator's tool does it: without a leader epoch."""
+    with ClusterClient(link.source if side == "source" else link.destination) as client:
+        assert commit_offsets(client, group, {Partition(topic, 0): (Offset(offset), metadata)}) == {}
+
+
+def committed(link: Link, group: str, topic: str) -> Committed | None:
+    with ClusterClient(link.destination) as client:
+        return fetch_offsets(client, group).committed.get(Partition(topic, 0))
+
+
+@contextmanager
+def consumer(cluster: SandboxCluster, group: str, topic: str, protocol: str = "classic") -> Iterator[Consumer]:
+    """A member of the group that has read at least one record."""
+    config = {
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "group.protocol": protocol,
+    }
+    member = Consumer({**cluster.client_config("admin"), **config, "log_level": 0})
+    try:
+        member.subscribe([topic])
+        wait_until(lambda: member.poll(0.2), timeout_s=60, why=f"{group} gets a record of {topic}")
+        yield member
+    finally:
+        member.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected", "reason"),
+    [(4, 4, ""), (6, 6, ""), (9, 6, "6: the destination ends at 6; 3 offsets would be read again")],
+)
+def test_a_group_never_starts_ahead_of_what_was_copied(
+    link: Link, group: str, topic: str, source: int, expected: int, reason: str
+) -> None:
+    commit(link, "source", group, topic, source, "stream-time-7")
+    row = synced(link)[0]
+    assert (row.deed, row.done, row.source, row.reason) == (Deed.COMMIT, True, str(source), reason)
+    assert committed(link, group, topic) == Committed(Offset(expected), -1, "stream-time-7")
+    assert [row.deed for row in synced(link)] == [Deed.EQUAL]
+
+
+def test_a_group_never_starts_before_the_destinations_log(link: Link, group: str, topic: str) -> None:
+    commit(link, "source", group, topic, 1)
+    with ClusterClient(link.destination) as client:
+        delete_records(client, {Partition(topic, 0): Offset(3)})
+    assert synced(link)[0].reason == "3: the destination begins at 3"
+    assert committed(link, group, topic) == Committed(Offset(3), -1, "")
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_real_consumer_resumes_exactly_where_it_was(
+    pair: Pair, link: Link, group: str, topic: str, protocol: str
+) -> None:
+    with consumer(pair.east, group, topic, protocol) as member:
+        member.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+    assert synced(link)[0].deed is Deed.COMMIT
+    config = {"group.id": group, "auto.offset.reset": "error", "group.protocol": protocol, "log_level": 0}
+    again = Consumer({**pair.west.client_config("admin"), **config})
+    try:
+        again.subscribe([topic])
+        message = wait_until(lambda: again.poll(0.2), timeout_s=60, why="the group reads on at the destination")
+        assert message is not None
+        assert message.error() is None
+        assert message.offset() == 4
+    finally:
+        again.close()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_with_members_on_the_destination_is_left_alone(
+    pair: Pair, link: Link, group: str, topic: str, protocol: str
+) -> None:
+    commit(link, "source", group, topic, 2)
+    with consumer(pair.west, group, topic, protocol) as member:
+        member.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)
+        row = synced(link)[0]
+        assert row.deed is Deed.SKIP
+        assert "has members on the destination" in row.reason
+        with ClusterClient(link.destination) as client:  # should it have joined after the sync had looked
+            refused = commit_offsets(client, group, {Partition(topic, 0): (Offset(2), "")})
+        assert refused[Partition(topic, 0)] in ("unknown_member_id", "stale_member_epoch")
+    left = committed(link, group, topic)
+    assert left is not None
+    assert left.offset == 5
+
+
+def test_a_consumers_own_progress_on_the_destination_is_not_taken_back(
+    pair: Pair, link: Link, group: str, topic: str
+) -> None:
+    commit(link, "source", group, topic, 2)
+    with consumer(pair.west, group, topic) as member:
+        message = wait_until(lambda: member.poll(0.2), timeout_s=60, why="a record to commit with its leader epoch")
+        assert message is not None
+        member.commit(message=message, asynchronous=False)
+    before = committed(link, group, topic)
+    assert before is not None
+    assert before.leader_epoch >= 0
+    assert before.offset > 1
+    commit(link, "source", group, topic, 0)
+    row = synced(link)[0]
+    assert (row.deed, row.done) == (Deed.SKIP, False)
+    assert "which is ahead" in row.reason
+    assert committed(link, group, topic) == before
+
+
+def test_a_group_set_back_on_the_source_is_set_back_on_the_destination(link: Link, group: str, topic: str) -> None:
+    for offset in (5, 1):
+        commit(link, "source", group, topic, offset)
+        synced(link)
+    assert committed(link, group, topic) == Committed(Offset(1), -1, "")
+
+
+def test_every_group_in_scope_is_accounted_for(pair: Pair, link: Link, group: str, topic: str) -> None:
+    other = new_topic(pair.east)
+    commit(link, "source", group, other, 0)
+    rows = synced(link)
+    assert [(row.subject, row.deed, row.reason) for row in rows] == [
+        (group, Deed.SKIP, "has committed nothing on mirror topics")
+    ]
+
+
+def test_an_offset_of_an_open_transaction_waits(pair: Pair, link: Link, group: str, topic: str) -> None:
+    with consumer(pair.east, group, topic) as member:
+        member.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
+        producer = Producer({**pair.east.client_config("admin"), "transactional.id": group, "log_level": 0})
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 5)], member.consumer_group_metadata(), 60)
+        assert "transaction that is still open" in synced(link)[0].reason
+        producer.commit_transaction(60)
+        wait_until(
+            lambda: synced(link)[0].deed in (Deed.COMMIT, Deed.EQUAL), timeout_s=60, why="the transaction is over"
+        )
+    left = committed(link, group, topic)
+    assert left is not None
+    assert left.offset == 5
+
+
+def test_groups_are_listed_with_their_kind_and_state(pair: Pair, link: Link, group: str, topic: str) -> None:
+    with consumer(pair.east, group, topic, "consumer"), ClusterClient(link.source) as client:
+        found = list_groups(client)[group]
+    assert (found.kind, found.idle) == ("consumer", False)
+
+
+def test_a_sync_stays_away_from_a_mirror_that_a_run_holds(link: Link) -> None:
+    plan = Plan(kind=RunKind.FAILOVER, mirror=link.mirror.name, mode=Mode.PLANNED, steps=(), bound={})
+    run = Run(
+        id="r-" + secrets.token_hex(4),
+        plan=plan,
+        plan_hash=plan.hash,
+        state=RunState.RUNNING,
+        started_by="test",
+        started_ms=0,
+    )
+    with writer_of(link) as writer:
+        writer.put(run)
+        with pytest.raises(Refused, match=f"failover {run.id} holds it"):
+            sync(link, writer)
+        assert isinstance(sync(link, writer, run_id=run.id), SyncReport)

@@ -1,0 +1,65 @@
+"""Two clusters without an authorizer: everything that can work works, and the rest is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.engine.access import apply_promotion, demote
+from mirror_core.engine.preflight import Verdict, check
+from mirror_core.engine.sync import sync
+from mirror_core.kafka.acls import AuthorizerOff, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import load_config
+from mirror_core.model.drift import Deed, Part
+from mirror_core.sandbox.sandbox import Sandbox
+from mirror_core.sandbox.state import load_state, save_state
+from tests.brokers import Pair, new_topic
+from tests.cluster.links import new_link, record, writer_of
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def open_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """A sandbox whose brokers were started again without their authorizer."""
+    sandbox = Sandbox(tmp_path_factory.mktemp("open") / "sandbox")
+    try:
+        sandbox.up(nodes=1)
+        sandbox.down()
+        state = load_state(sandbox.dir)
+        assert state is not None
+        save_state(sandbox.dir, replace(state, extra={"authorizer.class.name": ""}))
+        sandbox.up()
+        config_path = sandbox.dir.parent / "mirrorbook.yaml"
+        config_path.write_text(sandbox.mirrorbook_yaml(), encoding="utf-8")
+        yield Pair(sandbox=sandbox, east=sandbox.cluster("east"), west=sandbox.cluster("west"), config_path=config_path)
+    finally:
+        sandbox.down(delete=True)
+
+
+def test_sync_promotion_and_demotion_work_without_an_authorizer_and_say_so(open_pair: Pair) -> None:
+    topic = new_topic(open_pair.east, retention_ms="90000")
+    link = new_link(open_pair, topic)
+    with ClusterClient(link.destination) as client:
+        assert describe_acls(client) == AuthorizerOff("west")
+    with writer_of(link) as writer:
+        rows = sync(link, writer).rows
+    assert [(row.subject, row.deed) for row in rows if row.part is Part.TOPICS] == [(topic, Deed.CREATE)]
+    said = [(row.subject, row.deed) for row in rows if row.part is Part.ACLS]
+    assert said == [("cluster east", Deed.SKIP), ("cluster west", Deed.SKIP)]
+    assert all("no authorizer" in row.reason for row in rows if row.part is Part.ACLS)
+    record(link, [topic])
+    with writer_of(link) as writer:
+        promoted = apply_promotion(link, writer, [topic])
+        assert f"{topic}: retention.ms" in {row.subject for row in promoted if row.deed is Deed.SET}
+        assert [row.deed for row in promoted if row.part is Part.ACLS] == [Deed.SKIP]
+        assert [row.deed for row in demote(link, writer, [topic], link.destination.name)] == [Deed.SKIP]
+
+
+def test_every_right_is_there_and_the_reason_is_given(open_pair: Pair) -> None:
+    found = check(load_config(open_pair.config_path).cluster("west"))
+    assert found.authorizer == "off"
+    assert {(right.verdict, right.detail) for right in found.rights} == {(Verdict.OK, "no authorizer: everybody may")}

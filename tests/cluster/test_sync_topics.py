@@ -1,0 +1,168 @@
+"""Mirror topics and their settings, on real brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirror_core.engine.sync import survey, sync
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import load_config
+from mirror_core.kafka.state_topic import read_state
+from mirror_core.kafka.topics import (
+    NewTopic,
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+)
+from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.mirror import PartitionState
+from mirror_core.model.names import ClusterName
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.brokers import Pair, admin_client, new_topic, produce
+from tests.cluster.links import new_link, record, writer_of
+
+pytestmark = pytest.mark.cluster
+TOPICS = frozenset({Part.TOPICS})
+BOTH = frozenset({Part.TOPICS, Part.CONFIGS})
+
+
+def client(pair: Pair, name: str) -> ClusterClient:
+    return ClusterClient(load_config(pair.config_path).cluster(ClusterName(name)))
+
+
+def put_topic(pair: Pair, name: str, partitions: int) -> None:
+    """A topic on the destination that the mirror has nothing to do with."""
+    with client(pair, "west") as west:
+        create_topics(west, [NewTopic(name=name, partitions=partitions, replication_factor=1)])
+
+
+def overrides(pair: Pair, cluster: str, topic: str) -> dict[str, str]:
+    with client(pair, cluster) as asked:
+        return dict(describe_configs(asked, [topic])[topic].overrides)
+
+
+def width(cluster: SandboxCluster, topic: str) -> int:
+    return len(admin_client(cluster).list_topics(topic, timeout=30).topics[topic].partitions)
+
+
+def by_subject(rows: tuple[DriftRow, ...]) -> dict[str, DriftRow]:
+    return {row.subject: row for row in rows}
+
+
+def test_a_missing_topic_is_created_as_wide_as_the_sources_and_never_deletes_by_its_own_clock(pair: Pair) -> None:
+    topic = new_topic(pair.east, partitions=3, cleanup_policy="compact", retention_ms="1000", segment_bytes="2000000")
+    link = new_link(pair, topic)
+    with writer_of(link) as writer:
+        report = sync(link, writer, only=BOTH)
+        state = writer.state
+    assert by_subject(report.rows)[topic].deed is Deed.CREATE
+    assert width(pair.west, topic) == 3
+    there = overrides(pair, "west", topic)
+    assert there["segment.bytes"] == "2000000"
+    assert (there["retention.ms"], there["retention.bytes"], there["cleanup.policy"]) == ("-1", "-1", "delete")
+    assert (there["compression.type"], there["message.timestamp.type"]) == ("producer", "CreateTime")
+    assert int(there["max.message.bytes"]) > 1_048_588
+    waiting = {s: r.reason for s, r in by_subject(report.rows).items() if r.deed is Deed.STAGE}
+    assert waiting == {
+        f"{topic}: cleanup.policy": "set to compact at promotion",
+        f"{topic}: retention.ms": "set to 1000 at promotion",
+    }
+    assert dict(state.settings[link.mirror.name, topic].overrides) == overrides(pair, "east", topic)
+    record(link, [topic])
+    with writer_of(link) as writer:
+        assert survey(link, writer.state, only=BOTH).pending == ()
+
+
+def test_a_dry_run_says_the_same_and_does_nothing(pair: Pair) -> None:
+    topic = new_topic(pair.east, partitions=2)
+    link = new_link(pair, topic)
+    said = survey(link, read_state(link.destination), only=BOTH)
+    assert [(row.subject, row.deed, row.done) for row in said.rows] == [(topic, Deed.CREATE, False)]
+    with client(pair, "west") as west:
+        assert west.metadata([topic]).topics == {}
+
+
+def test_a_foreign_topic_with_data_is_refused_by_name_and_the_others_go_on(pair: Pair) -> None:
+    good, taken, empty = (new_topic(pair.east, partitions=2) for _ in range(3))
+    link = new_link(pair, good, taken, empty)
+    put_topic(pair, taken, 2)
+    put_topic(pair, empty, 2)
+    produce(pair.west, taken, 5, partition=1)
+    with writer_of(link) as writer:
+        report = sync(link, writer, only=BOTH)
+    rows = by_subject(report.rows)
+    assert (rows[good].deed, rows[empty].deed, rows[taken].deed) == (Deed.CREATE, Deed.ADOPT, Deed.REFUSE)
+    assert f"destination topic {taken} on cluster west already holds 5 records" in rows[taken].reason
+    assert "retention.ms" not in overrides(pair, "west", taken)
+    assert overrides(pair, "west", empty)["retention.ms"] == "-1"
+
+
+def test_a_topic_that_was_deleted_and_created_anew_on_the_destination_is_refused(pair: Pair) -> None:
+    topic = new_topic(pair.east)
+    link = new_link(pair, topic)
+    with writer_of(link) as writer:
+        sync(link, writer, only=TOPICS)
+    record(link, [topic])
+    with client(pair, "west") as west:
+        delete_topics(west, [topic])
+    put_topic(pair, topic, 1)
+    with writer_of(link) as writer:
+        report = sync(link, writer, only=TOPICS)
+    assert "was deleted and created anew" in by_subject(report.rows)[topic].reason
+
+
+def test_new_partitions_cross_and_a_wider_destination_is_refused(pair: Pair) -> None:
+    topic, wide = new_topic(pair.east, partitions=2), new_topic(pair.east, partitions=1)
+    link = new_link(pair, topic, wide)
+    put_topic(pair, wide, 4)
+    with writer_of(link) as writer:
+        first = by_subject(sync(link, writer, only=TOPICS).rows)
+    assert "has 4 partitions, the source's has 1" in first[wide].reason
+    record(link, [topic])
+    with client(pair, "east") as east:
+        create_partitions(east, {topic: 5})
+    with writer_of(link) as writer:
+        assert by_subject(sync(link, writer, only=TOPICS).rows)[topic].deed is Deed.WIDEN
+    assert width(pair.west, topic) == 5
+
+
+def test_settings_are_set_and_removed_but_not_those_that_the_mirror_needs(pair: Pair) -> None:
+    topic = new_topic(pair.east, segment_bytes="2000000")
+    link = new_link(pair, topic)
+    with writer_of(link) as writer:
+        sync(link, writer, only=BOTH)
+    record(link, [topic])
+    with client(pair, "east") as east:
+        alter_configs(east, {topic: {"segment.bytes": None, "segment.ms": "99000", "retention.ms": "5000"}})
+    with client(pair, "west") as west:
+        alter_configs(west, {topic: {"flush.ms": "7", "retention.bytes": "1000"}})
+    with writer_of(link) as writer:
+        report = sync(link, writer, only=BOTH)
+    deeds = {row.subject.removeprefix(f"{topic}: "): row.deed for row in report.rows}
+    assert deeds == {
+        "segment.bytes": Deed.REMOVE,
+        "segment.ms": Deed.SET,
+        "flush.ms": Deed.REMOVE,
+        "retention.bytes": Deed.SET,
+        "retention.ms": Deed.STAGE,
+    }
+    there = overrides(pair, "west", topic)
+    assert there["segment.ms"] == "99000"
+    assert there["retention.bytes"] == there["retention.ms"] == "-1"
+    assert not {"segment.bytes", "flush.ms"} & there.keys()
+
+
+def test_a_stopped_topic_belongs_to_the_applications(pair: Pair) -> None:
+    topic = new_topic(pair.east)
+    link = new_link(pair, topic)
+    with writer_of(link) as writer:
+        sync(link, writer, only=BOTH)
+    record(link, [topic], PartitionState.STOPPED)
+    with client(pair, "west") as west:
+        alter_configs(west, {topic: {"retention.ms": "12345"}})
+    with writer_of(link) as writer:
+        report = sync(link, writer)
+    assert [(row.subject, row.deed) for row in report.rows] == [(topic, Deed.SKIP)]
+    assert overrides(pair, "west", topic)["retention.ms"] == "12345"

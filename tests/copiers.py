@@ -1,0 +1,198 @@
+"""A `mirrorbook replicate` in a process of its own, to be killed, suspended and started again."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Producer
+
+from mirror_core.engine.lease import is_fresh
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.model.names import Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.brokers import TIMEOUT_S, Record
+from tests.commands import MIRRORBOOK
+from tests.mirroring import Mirrored
+from tests.waiting import wait_until
+
+PATIENCE_S = 180.0
+"""For a process that starts Spark beside others on two cores."""
+HELD = "another process copies it already ("
+
+
+class Copier:
+    """One process; leave nothing of it behind by `copier()`."""
+
+    def __init__(self, mirrored: Mirrored, runner: str, log: Path, *options: str) -> None:
+        self.log = log
+        config = ("--config", str(mirrored.pair.config_path))
+        receipts = ("--receipts", str(mirrored.evidence / "receipts"))
+        command = [*MIRRORBOOK, "replicate", mirrored.name, "--runner", runner, *config, *receipts, *options]
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+        self.psutil = psutil.Process(self.process.pid)
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def code(self) -> int | None:
+        return self.process.poll()
+
+    def ends(self) -> int:
+        """Wait for it; its exit code."""
+        return self.process.wait(PATIENCE_S)
+
+    def children(self) -> list[psutil.Process]:
+        """Spark's processes."""
+        try:
+            return self.psutil.children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill(self) -> None:
+        """SIGKILL, only of the process itself; whatever it had started is given time to find out."""
+        children = self.children()
+        self.process.kill()
+        self.process.wait()
+        gone = wait_until(
+            lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children),
+            timeout_s=PATIENCE_S,
+            why="Spark's processes follow their driver",
+        )
+        assert gone
+
+    def clear(self) -> None:
+        for process in [*self.children(), self.psutil]:
+            try:
+                process.resume()
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue  # it has ended by itself
+        self.process.wait()
+
+
+@contextmanager
+def copier(mirrored: Mirrored, runner: str, log: Path, *options: str) -> Iterator[Copier]:
+    made = Copier(mirrored, runner, log, *options)
+    try:
+        yield made
+    finally:
+        made.clear()
+
+
+@contextmanager
+def at_work(
+    mirrored: Mirrored, runner: str, folder: Path, *options: str, begun: Callable[[], bool] | None = None
+) -> Iterator[Copier]:
+    """Start one as a supervisor does: again after it was refused because the lease of a dead one is still fresh.
+
+    Returns when it has `begun`; when it has the lease, if nothing is said.
+    """
+    held = mirrored.state.leases.get(mirrored.name)
+    generation = held.generation if held else 0
+    while True:
+        with copier(mirrored, runner, folder / "replicate.log", *options) as made:
+            wait_until(
+                partial(_begun_or_ended, made, begun or partial(_leased, mirrored, generation)),
+                timeout_s=PATIENCE_S,
+                why="it has begun, or has been refused",
+            )
+            if made.code is None or _leased(mirrored, generation):
+                yield made
+                return
+            assert made.code == 5, made.said
+            assert f"error: mirror {mirrored.name}: {HELD}" in made.said
+            assert "stop that one first, or wait 10 s after it has died" in made.said
+            assert "Traceback" not in made.said
+        wait_until(
+            lambda: not is_fresh(held, int(time.time() * 1000)), timeout_s=PATIENCE_S, why="the dead one's lease ends"
+        )
+
+
+def _begun_or_ended(made: Copier, begun: Callable[[], bool]) -> bool:
+    return made.code is not None or begun()
+
+
+def _leased(mirrored: Mirrored, after: int) -> bool:
+    lease = mirrored.state.leases.get(mirrored.name)
+    return lease is not None and lease.generation > after
+
+
+class Progress:
+    """Log ends of a topic on one cluster."""
+
+    def __init__(self, mirrored: Mirrored, cluster: str, topic: str) -> None:
+        self.topic = topic
+        self.cluster = mirrored.config.cluster(cluster)
+
+    def exists(self) -> bool:
+        with ClusterClient(self.cluster) as client:
+            return self.topic in client.metadata([self.topic]).topics
+
+    def total(self) -> int:
+        """Sum of the partitions' log ends; 0 while there is no such topic."""
+        with ClusterClient(self.cluster) as client:
+            return self._total(client)
+
+    def reaches(self, mark: int, copying: Copier) -> None:
+        """Return as soon as there are so many; asks all the time, since copying is quick."""
+        deadline = time.monotonic() + PATIENCE_S
+        with ClusterClient(self.cluster) as client:
+            while self._total(client) < mark:
+                assert copying.code is None, copying.said
+                assert time.monotonic() < deadline, f"not {mark} within {PATIENCE_S} s: {copying.said}"
+
+    def _total(self, client: ClusterClient) -> int:
+        view = client.metadata([self.topic]).topics.get(self.topic)
+        if view is None or any(leader.broker < 0 for leader in view.partitions.values()):
+            return 0
+        return sum(list_offsets(client, [Partition(self.topic, p) for p in view.partitions], Point.LOG_END).values())
+
+
+class Writer:
+    """An application that writes small batches to all partitions of a topic, all the time."""
+
+    def __init__(self, cluster: SandboxCluster, topic: str, partitions: int) -> None:
+        self.cluster, self.topic, self.partitions = cluster, topic, partitions
+        self.acknowledged = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="writer")
+
+    def __enter__(self) -> Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        settings = {**self.cluster.client_config("admin"), "enable.idempotence": True, "linger.ms": 0}
+        producers = [Producer({**settings, "compression.type": codec}) for codec in ("none", "lz4")]
+        while not self._stop.wait(0.05):
+            for partition in range(self.partitions):
+                for number in range(1 + partition):
+                    producers[partition % 2].produce(
+                        self.topic, key=f"k{number}", value=secrets.token_hex(20), partition=partition
+                    )
+            for producer in producers:
+                assert producer.flush(TIMEOUT_S) == 0, f"{self.cluster.name} does not acknowledge"
+            self.acknowledged += sum(range(1, self.partitions + 1))
+
+
+def assert_prefix(here: list[Record], there: list[Record]) -> None:
+    """What is on the destination is what the source began with, partition by partition."""
+    for partition in {record.partition for record in here}:
+        mine = [record for record in here if record.partition == partition]
+        assert mine == [record for record in there if record.partition == partition][: len(mine)]

@@ -1,0 +1,50 @@
+"""What tests put into the Airflow database of this run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sandbox.credentials import CONTROL, DATA
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk import DAG
+
+
+def connection_of(cluster: SandboxCluster) -> dict[str, Any]:
+    """A connection of type `kafka_cluster` to a sandbox cluster, as a person would fill in the form."""
+    control, data = cluster.client_config(CONTROL), cluster.client_config(DATA)
+    return {
+        "conn_type": "kafka_cluster",
+        "host": control["bootstrap.servers"],
+        "login": control["sasl.username"],
+        "password": control["sasl.password"],
+        "extra": json.dumps(
+            {
+                "security_protocol": control["security.protocol"],
+                "sasl_mechanism": control["sasl.mechanism"],
+                "data_username": data["sasl.username"],
+                "data_password": data["sasl.password"],
+            }
+        ),
+    }
+
+
+def add_connection(name: str, fields: Mapping[str, Any]) -> None:
+    """Put a connection in, in place of one of the same name."""
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete
+
+    with create_session() as database:
+        database.execute(delete(Connection).where(Connection.conn_id == name))
+        database.add(Connection(conn_id=name, **fields))
+
+
+def run_dag(dag: DAG, params: Mapping[str, Any]) -> DagRun:
+    """Run a DAG to its end in this process."""
+    run: DagRun = dag.test(run_conf=dict(params))
+    return run

@@ -1,0 +1,113 @@
+"""The connection type, and what becomes of a connection in the core."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Principal, load_config
+from mirror_core.model.errors import BadRequest
+from tests.brokers import Pair
+from tests.dag.airflow_home import add_connection, connection_of
+
+pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture
+def east(pair: Pair, airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    # As in Airflow's own processes: connections are looked up in the database, not asked for from a task's supervisor.
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    add_connection("east", connection_of(pair.east))
+    return "east"
+
+
+def test_airflow_offers_the_connection_type_with_its_form(airflow_database: None) -> None:
+    from airflow.providers_manager import ProvidersManager
+
+    hook = ProvidersManager().hooks["kafka_cluster"]
+
+    assert hook is not None
+    assert hook.hook_name == "Kafka cluster (Mirrorbook)"
+    assert hook.hook_class_name == "mirrorbook_airflow.hooks.KafkaClusterHook"
+
+
+@pytest.mark.cluster
+def test_a_connection_connects_as_both_principals(east: str) -> None:
+    from mirrorbook_airflow.hooks import KafkaClusterHook
+
+    hook = KafkaClusterHook(east)
+
+    well, message = hook.test_connection()
+    assert well, message
+    assert "1 broker(s)" in message
+    config = hook.config()
+    assert [config.user(principal) for principal in Principal] == ["mirror-control", "mirror-data"]
+    for principal in Principal:
+        with ClusterClient(config, principal, timeout_s=10) as client:
+            assert client.metadata(()).cluster_id
+
+
+@pytest.mark.cluster
+def test_a_wrong_password_is_told_without_the_password(pair: Pair, east: str) -> None:
+    from mirrorbook_airflow.hooks import KafkaClusterHook
+
+    add_connection("east-wrong", {**connection_of(pair.east), "password": "not-the-password"})
+
+    well, message = KafkaClusterHook("east-wrong").test_connection()
+
+    assert not well
+    assert "mirror-control" in message
+    assert "not-the-password" not in message
+
+
+@pytest.mark.cluster
+def test_the_written_configuration_is_private_and_works(pair: Pair, east: str) -> None:
+    from mirrorbook_airflow.hooks import write_config
+
+    add_connection("west", connection_of(pair.west))
+
+    path = write_config("m1", ["west", east, east])
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    config = load_config(path)
+    assert set(config.clusters) == {"east", "west"}
+    with ClusterClient(config.cluster("west"), Principal.DATA, timeout_s=10) as client:
+        assert client.metadata(()).cluster_id
+    before = path.stat().st_ino
+    assert write_config("m1", ["east", "west"]) == path
+    assert path.stat().st_ino == before, "an unchanged file was written again"
+
+
+@pytest.mark.parametrize("name", ["../m1", "", ".m1", "a/b", "m\n1"])
+def test_a_name_cannot_lead_out_of_the_folder(name: str, airflow_database: None) -> None:
+    from mirrorbook_airflow.hooks import write_config
+
+    with pytest.raises(BadRequest, match="cannot be a mirror's name"):
+        write_config(name, [])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"conn_type": "kafka"}, "is of type kafka, not kafka_cluster"),
+        ({"host": ""}, "bootstrap servers are missing"),
+        ({"login": "${env:HOME}"}, "must not hold"),
+        ({"password": "x${file:/etc/passwd:root}"}, "must not hold"),
+    ],
+)
+def test_a_connection_that_cannot_be_a_cluster_is_refused_by_name(
+    change: dict[str, Any], said: str, east: str, pair: Pair, tmp_path: Path
+) -> None:
+    from mirrorbook_airflow.hooks import KafkaClusterHook
+
+    add_connection("broken", {**connection_of(pair.east), **change})
+
+    with pytest.raises(BadRequest, match=said) as caught:
+        KafkaClusterHook("broken").config()
+
+    assert "connection broken" in str(caught.value)

@@ -1,0 +1,186 @@
+"""The failover runbook in a running Airflow, against real brokers: rejected by REST, approved in a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from demo.airflow import REPOSITORY, Airflow
+from mirror_core.model.mirror import PartitionState
+from mirror_core.sandbox.credentials import CONTROL, DATA
+from tests.brokers import Pair, grant, new_topic, produce, read_all
+from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill]
+
+CHROMIUM = Path("/usr/bin/chromium")
+RUN_S = 600
+DAG = "mirror_failover"
+
+
+@dataclass(frozen=True, slots=True)
+class Runbook:
+    """An Airflow that knows both clusters."""
+
+    airflow: Airflow
+    pair: Pair
+
+    def new_mirror(self, evidence: Path) -> tuple[Mirrored, str]:
+        """One topic with 500 records, mirrored; user `app` may write it on east."""
+        topic = new_topic(self.pair.east, partitions=2, prefix="orders-")
+        produce(self.pair.east, topic, 500)
+        grant(self.pair.east, "app", ResourceType.TOPIC, topic, [AclOperation.WRITE, AclOperation.READ])
+        mirror = new_mirror(self.pair, evidence, topic)
+        mirror.copy()
+        return mirror, topic
+
+    def wait_for(self, run: str, task: str, state: str) -> None:
+        def there() -> bool:
+            tasks = self.airflow.tasks(DAG, run)
+            assert tasks.get(task) == state or tasks.get(task) not in ("failed", "upstream_failed"), tasks
+            return tasks.get(task) == state
+
+        wait_until(there, timeout_s=RUN_S, why=f"task {task} is {state}")
+
+    def wait_end(self, run: str) -> str:
+        """Its final state."""
+        wait_until(
+            lambda: self.airflow.run_state(DAG, run) in ("success", "failed"),
+            timeout_s=RUN_S,
+            why=f"run {run} has ended",
+        )
+        return self.airflow.run_state(DAG, run)
+
+
+@pytest.fixture(scope="module")
+def runbook(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runbook]:
+    airflow = Airflow(tmp_path_factory.mktemp("airflow"), dags=REPOSITORY / "dags")
+    airflow.start()
+    try:
+        airflow.wait_healthy()
+        for cluster in (pair.east, pair.west):
+            airflow.add_connection(cluster.name, cluster.client_config(CONTROL), cluster.client_config(DATA))
+        airflow.call("POST", "/variables", {"key": "mirrorbook_clusters", "value": "east,west"})
+        airflow.unpause(DAG)
+        yield Runbook(airflow, pair)
+    finally:
+        airflow.stop()
+
+
+def test_a_rejected_plan_is_a_red_run_and_leaves_the_source_writable(runbook: Runbook, tmp_path: Path) -> None:
+    mirror, topic = runbook.new_mirror(tmp_path)
+    run = runbook.airflow.trigger(DAG, {"mirror": mirror.name})
+    runbook.wait_for(run, "approve", "awaiting_input")
+
+    subject, body = runbook.airflow.question(DAG, run, "approve")
+    assert runbook.airflow.decide(DAG, run, "approve", "Reject", RUN_S) == "failed"
+
+    assert runbook.wait_end(run) == "failed"
+    tasks = runbook.airflow.tasks(DAG, run)
+    assert tasks["approve"] == "failed"
+    assert {tasks[task] for task in ("begin", "prove", "fence", "promote", "done")} == {"upstream_failed"}
+    plan_hash = re.search(r"Plan ([0-9a-f]{12})$", subject)
+    assert plan_hash is not None, subject
+    assert f"**{plan_hash[1]}**" in body
+    assert f"| {topic}-0 | MIRRORING, lag 0 |" in body
+    assert not mirror.state.active_run(mirror.name)
+    produce(runbook.pair.east, topic, 5, user="app")
+    assert {status.state for status in mirror.statuses.values()} == {PartitionState.MIRRORING}
+
+
+def test_a_plan_that_may_not_be_run_is_red_with_its_reasons(runbook: Runbook, tmp_path: Path) -> None:
+    run = runbook.airflow.trigger(DAG, {"mirror": "m-" + secrets.token_hex(4)})
+
+    assert runbook.wait_end(run) == "failed"
+
+    assert "unknown mirror" in runbook.airflow.log_of(DAG, run, "plan")
+    assert runbook.airflow.tasks(DAG, run)["approve"] == "upstream_failed"
+
+
+def test_a_person_fails_over_in_the_browser(runbook: Runbook, tmp_path: Path) -> None:
+    if not CHROMIUM.exists():
+        reason = f"no browser: {CHROMIUM} is missing (apt-get install --no-install-recommends chromium)"
+        assert not os.environ.get("CI"), reason
+        pytest.skip(reason)
+    mirror, topic = runbook.new_mirror(tmp_path)
+
+    run = _trigger_and_approve(runbook.airflow, mirror.name, f"{topic}-0", tmp_path)
+
+    assert runbook.wait_end(run) == "success", runbook.airflow.tasks(DAG, run)
+    assert {status.state for status in mirror.statuses.values()} == {PartitionState.STOPPED}
+    assert read_all(runbook.pair.west, topic) == read_all(runbook.pair.east, topic)
+    produce(runbook.pair.west, topic, 5, user="app")
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        produce(runbook.pair.east, topic, 1, user="app")
+    reports = list((runbook.airflow.folder / "mirrorbook" / "evidence").glob(f"run-{mirror.name}-failover-*/*.html"))
+    assert reports, "the run left no report"
+
+
+def _trigger_and_approve(airflow: Airflow, mirror: str, shown: str, pictures: Path) -> str:
+    """What a person does: sign in, fill in the form, read the plan, approve. The run's id."""
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=60_000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page(viewport={"width": 1400, "height": 950})
+        page.set_default_timeout(60_000)
+        try:
+            page.goto(airflow.url)
+            page.fill('input[name="username"]', "admin")
+            page.fill('input[name="password"]', airflow.password())
+            page.get_by_role("button", name=re.compile("sign in", re.IGNORECASE)).click()
+            page.wait_for_url(lambda url: "login" not in url)
+            page.goto(f"{airflow.url}/dags/{DAG}")
+            page.get_by_role("button", name=re.compile("^trigger", re.IGNORECASE)).first.click()
+            form = page.get_by_role("dialog")
+            form.locator('[name="element_mirror"]').fill(mirror)
+            form.get_by_role("button", name=re.compile("^trigger", re.IGNORECASE)).last.click()
+            expect(form).to_be_hidden()
+            run = _run_of(airflow, mirror)
+
+            def answered() -> str:
+                return airflow.tasks(DAG, run).get("approve", "none")
+
+            wait_until(lambda: answered() == "awaiting_input", timeout_s=RUN_S, why="it asks")
+            subject, _ = airflow.question(DAG, run, "approve")
+            for _ in range(3):  # a busy Airflow may lose an answer that came soon after the question: it asks again
+                page.goto(f"{airflow.url}/required_actions")
+                page.get_by_role("link", name=subject).first.click()
+                # What is approved is what is seen: hash, the step after which there is no way back, partitions.
+                expect(page.get_by_text(subject.rpartition(" ")[2]).first).to_be_visible()
+                expect(page.get_by_role("cell", name="no way back but a failback").first).to_be_visible()
+                expect(page.get_by_role("cell", name=shown, exact=True)).to_be_visible()
+                page.wait_for_timeout(6_000)  # see above
+                page.get_by_role("button", name="Approve", exact=True).click()
+                wait_until(lambda: answered() != "awaiting_input", timeout_s=60, why="the answer is taken")
+                wait_until(lambda: answered() in ("awaiting_input", "success"), timeout_s=RUN_S, why="it goes on")
+                if answered() == "success":
+                    return run
+            raise AssertionError("Airflow has lost three answers")
+        except Exception:
+            page.screenshot(path=pictures / "failed.png")
+            raise
+        finally:
+            browser.close()
+
+
+def _run_of(airflow: Airflow, mirror: str) -> str:
+    """The run that was started for this mirror."""
+
+    def found() -> str:
+        runs = airflow.call("GET", f"/dags/{DAG}/dagRuns?order_by=-run_after&limit=20")["dag_runs"]
+        return next((str(run["dag_run_id"]) for run in runs if run["conf"].get("mirror") == mirror), "")
+
+    return wait_until(found, timeout_s=60, why=f"a run for mirror {mirror}")

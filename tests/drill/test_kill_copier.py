@@ -1,0 +1,106 @@
+"""Copiers and brokers that are killed at any moment: what is on the destination is always a beginning of the source."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import Pair, new_topic, produce, read_all
+from tests.copiers import PATIENCE_S, Progress, Writer, assert_prefix, at_work
+from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
+
+RUNNERS = ["local", pytest.param("spark", marks=pytest.mark.spark)]
+pytestmark = [pytest.mark.drill, pytest.mark.cluster]
+
+PARTITIONS = 8
+KILLS = 10
+RECORDS = 200_000
+
+
+def fill(pair: Pair, topic: str, count: int) -> None:
+    """Small batches, half of the partitions compressed: copying takes some time."""
+    for partition in range(PARTITIONS):
+        codec = ("none", "lz4")[partition % 2]
+        produce(
+            pair.east,
+            topic,
+            count // PARTITIONS,
+            partition=partition,
+            compression_type=codec,
+            batch_num_messages="20",
+        )
+
+
+def catch_up(mirrored: Mirrored, topic: str, runner: str, folder: Path) -> int:
+    """The last one ends by itself; both sides are read and compared. Returns how many records there are."""
+    with at_work(mirrored, runner, folder, "--until-caught-up") as last:
+        assert last.ends() == 0, last.said
+        assert "caught up: yes" in last.said
+    there = read_all(mirrored.pair.east, topic)
+    assert read_all(mirrored.pair.west, topic) == there
+    return len(there)
+
+
+def moved(progress: Progress, before: int) -> bool:
+    return progress.total() > before
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_copier_killed_at_ten_random_moments_leaves_an_exact_copy(pair: Pair, tmp_path: Path, runner: str) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    topic = new_topic(pair.east, partitions=PARTITIONS)
+    fill(pair, topic, RECORDS)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    there, here = Progress(mirrored, "east", topic), Progress(mirrored, "west", topic)
+    checked = dict.fromkeys(range(PARTITIONS), 0)
+    with Writer(pair.east, topic, PARTITIONS):
+        for number in range(KILLS):
+            reached = here.total()
+            missing = there.total() - reached
+            # The first one dies when it has just created the topic; the others somewhere on their way.
+            mark = reached + (chance.randrange(1, max(2, missing // (KILLS - number))) if number else 0)
+            begun = partial(moved, here, reached) if number else here.exists
+            with at_work(mirrored, runner, tmp_path, begun=begun) as victim:
+                here.reaches(mark, victim)
+                victim.kill()
+            print(f"kill {number}: wanted at {mark}, died at {here.total()} of {there.total()}")
+            if here.total():
+                copy = read_all(pair.west, topic, since=checked)  # before the source, which goes on growing
+                assert_prefix(copy, read_all(pair.east, topic, since=checked))
+                checked |= {record.partition: record.offset + 1 for record in copy}
+    assert catch_up(mirrored, topic, runner, tmp_path) > RECORDS
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_killed_destination_broker_leaves_an_exact_copy(pair: Pair, tmp_path: Path, runner: str) -> None:
+    topic = new_topic(pair.east, partitions=PARTITIONS)
+    fill(pair, topic, RECORDS)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    there, here = Progress(mirrored, "east", topic), Progress(mirrored, "west", topic)
+    begun = partial(moved, here, 0)
+    with at_work(mirrored, runner, tmp_path, begun=begun) as first, Writer(pair.east, topic, PARTITIONS):
+        here.reaches(random.randrange(1, RECORDS // 4), first)
+        pair.west.kill()
+        before = there.total()
+        pair.west.start()
+        print(f"the broker died at {here.total()} of {before}")
+        assert_prefix(read_all(pair.west, topic), read_all(pair.east, topic))
+        # It goes on by itself, or ends with a reason for its supervisor to start another one.
+        wait_until(
+            lambda: first.code is not None or here.total() > before,
+            timeout_s=PATIENCE_S,
+            why="it copies the rest, or ends",
+        )
+        if first.code is None:
+            first.process.terminate()
+            assert first.ends() == 0, first.said
+        else:
+            assert first.code == 1, first.said
+        assert "Traceback" not in first.said
+    assert catch_up(mirrored, topic, runner, tmp_path) > RECORDS

@@ -1,0 +1,71 @@
+"""A mirror from east to west for tests of what comes after copying: made, started, and copied in this process."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirror_core.engine import mirrors
+from mirror_core.engine.failover import Failover
+from mirror_core.engine.link import Link, find
+from mirror_core.engine.local import LocalRunner
+from mirror_core.engine.replicate import Options, Replication, Summary, raise_if_failed
+from mirror_core.engine.services import Services, local_services
+from mirror_core.kafka.config import Config, load_config
+from mirror_core.kafka.state_topic import StateWriter, control_id, read_state
+from mirror_core.lifecycle.state import State
+from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.names import MirrorName, Partition
+from tests.brokers import Pair
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """One mirror of its own, so that tests do not meet."""
+
+    pair: Pair
+    config: Config
+    name: MirrorName
+    evidence: Path
+
+    @property
+    def link(self) -> Link:
+        return find(self.config, self.name)[0]
+
+    @property
+    def services(self) -> Services:
+        return local_services(self.config.path, evidence_dir=self.evidence)
+
+    @property
+    def failover(self) -> Failover:
+        return Failover(self.link, self.services, started_by="test")
+
+    @property
+    def state(self) -> State:
+        return read_state(self.config.cluster("west"))
+
+    @property
+    def statuses(self) -> dict[Partition, PartitionStatus]:
+        return self.state.partitions.get(self.name, {})
+
+    def copy(self) -> None:
+        """Until caught up with what the source holds now."""
+        raise_if_failed(replicate(self.link))
+
+
+def replicate(link: Link) -> Summary:
+    options = Options(until_caught_up=True)
+    return Replication(link, LocalRunner, options, stop=threading.Event(), say=lambda line: None).run()
+
+
+def new_mirror(pair: Pair, evidence: Path, *topics: str, groups: tuple[str, ...] = ()) -> Mirrored:
+    """Create and start a mirror of these topics."""
+    config = load_config(pair.config_path)
+    name = MirrorName("m-" + secrets.token_hex(4))
+    mirrors.create(config, name, source="east", destination="west", topics=topics, groups=groups)
+    made = Mirrored(pair, config, name, evidence)
+    with StateWriter(config.cluster("west"), control_id(name)) as writer:
+        mirrors.start(made.link, writer)
+    return made

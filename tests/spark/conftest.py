@@ -1,0 +1,18 @@
+"""One Spark for all tests of a run: a process can have no second one, and starting it takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mirror_core.spark.session import session
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spark() -> Iterator[SparkSession]:
+    """A local session with four task slots: two tasks in each of two overlapping epochs."""
+    shared = session("mirrorbook-tests", "local[4]")
+    yield shared
+    shared.stop()

@@ -1,0 +1,124 @@
+"""Parity as a Spark job, judged by Great Expectations too, against real brokers."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from mirror_core.decide.parity import Row
+from mirror_core.evidence.expectations import judge_table
+from mirror_core.evidence.parity_report import JudgesDisagree, to_table, write_report
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity import Finding, ParityResult, Verdict
+from mirror_core.spark.parity import SparkParity
+from tests.brokers import Pair
+from tests.parity_topics import content, copy_bytes, send, twin_topics, whole
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.cluster,
+    # PySpark leaves the sockets of collected results to the garbage collector.
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"),
+]
+
+EAST, WEST = ClusterName("east"), ClusterName("west")
+
+
+def test_equal_topics_pass_and_data_docs_load_nothing_from_elsewhere(pair: Pair, tmp_path: Path) -> None:
+    topic = twin_topics(pair, partitions=2)
+    for partition in (0, 1):
+        send(pair.east, topic, content(300), partition)
+        copy_bytes(pair, topic, 300, partition)
+    ranges = [whole(topic, 300, partition=partition) for partition in (0, 1)]
+    result = SparkParity(pair.config_path, "local[2]", chunk=50)(EAST, WEST, ranges, tmp_path)
+    assert (result.verdict, result.records, result.chunks) == (Verdict.PASSED, 600, 12)
+    document = json.loads((tmp_path / "result.json").read_text())
+    assert document["great_expectations"]["success"] is True
+    table = pq.read_table(tmp_path / "table.parquet").to_pydict()
+    assert sum(table["compared"]) == 600
+    pages = list((tmp_path / "data-docs").rglob("*.html"))
+    assert len(pages) >= 3
+    for page in [*pages, tmp_path / "index.html"]:
+        assert not re.search(
+            r"url\(.?(https?:)?//|<(script|img|link|source|iframe)[^>]*(src|href|srcset)=.?(https?:)?//",
+            page.read_text(),
+        )
+
+
+def test_a_defect_fails_in_both_judgements(pair: Pair, tmp_path: Path) -> None:
+    topic = twin_topics(pair)
+    send(pair.east, topic, content(300))
+    copy = content(300)
+    copy[123] = replace(copy[123], value=b"damaged")
+    send(pair.west, topic, copy)
+    result = SparkParity(pair.config_path, "local[2]", chunk=50)(EAST, WEST, [whole(topic, 300)], tmp_path)
+    assert (result.verdict, result.proven) == (Verdict.FAILED, {Partition(topic, 0): 123})
+    assert [(finding.kind, finding.offset) for finding in result.findings] == [("value", 123)]
+    expectations = json.loads((tmp_path / "result.json").read_text())["great_expectations"]["expectations"]
+    broken = {row["type"]: row["where"] for row in expectations if not row["success"]}
+    assert broken["expect_column_values_to_be_in_set(differing)"] == f"{topic}-0 chunk 2"
+    assert any("src_digest" in name for name in broken)
+
+
+def test_nothing_to_compare_is_indeterminate_in_both_judgements(pair: Pair, tmp_path: Path) -> None:
+    topic = twin_topics(pair)
+    result = SparkParity(pair.config_path, "local[2]")(EAST, WEST, [whole(topic, 0)], tmp_path)
+    assert result.verdict is Verdict.INDETERMINATE
+    assert json.loads((tmp_path / "result.json").read_text())["great_expectations"]["success"] is False
+
+
+def test_a_configuration_that_executors_cannot_use_is_indeterminate(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = twin_topics(pair)
+    send(pair.east, topic, content(10))
+    send(pair.west, topic, content(10))
+    text = pair.config_path.read_text()
+    config = pair.config_path.parent / f"env-{tmp_path.name}.yaml"
+    config.write_text(text.replace("SASL_PLAINTEXT", "${env:ONLY_THE_DRIVER_HAS_IT}"))
+    monkeypatch.setenv("ONLY_THE_DRIVER_HAS_IT", "SASL_PLAINTEXT")  # after Spark was started, so workers lack it
+    result = SparkParity(config, "local[2]")(EAST, WEST, [whole(topic, 10)], None)
+    assert result.verdict is Verdict.INDETERMINATE
+    assert "ONLY_THE_DRIVER_HAS_IT is not set" in result.reasons[0]
+
+
+ROW = Row(partition=Partition("t", 0), chunk=0, start=Offset(0), end=Offset(9), level=2, src_count=9, dst_count=9)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        {"dst_count": 8},
+        {"dst_count": None},
+        {"dst_digest": "other"},
+        {"error": "unreadable"},
+        {"differing": 1, "findings": (Finding(partition=Partition("t", 0), offset=None, kind="key", detail=""),)},
+    ],
+)
+def test_great_expectations_sees_each_kind_of_defect(defect: dict[str, object]) -> None:
+    good = replace(ROW, partition=Partition("u", 0))
+    assert judge_table(to_table([good], 3), None).success
+    judged = judge_table(to_table([good, replace(ROW, **defect)], 3), None)  # type: ignore[arg-type]
+    assert not judged.success
+    assert any("t-0 chunk 0" in where for _, held, where in judged.expectations if not held)
+
+
+def test_a_verdict_that_great_expectations_does_not_share_is_an_error(tmp_path: Path) -> None:
+    wrong = ParityResult(verdict=Verdict.PASSED, records=9, chunks=1, proven={ROW.partition: Offset(9)})
+    with pytest.raises(JudgesDisagree, match="Great Expectations says failure"):
+        write_report(
+            tmp_path,
+            wrong,
+            [replace(ROW, dst_count=8)],
+            source=EAST,
+            destination=WEST,
+            level=3,
+            started=0.0,
+            judge=True,
+        )
+    assert "DISAGREES" in (tmp_path / "index.html").read_text()

@@ -1,0 +1,306 @@
+"""Epochs on Spark: they overlap, survive killed workers, and lead to the same bytes as any other way of copying."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka.admin import NewTopic
+from pyspark.sql import SparkSession
+
+from mirror_core.engine.progress import Listener, Progress
+from mirror_core.evidence import receipts
+from mirror_core.evidence.receipts import Hole
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, load_config
+from mirror_core.model.copying import Assigned, Assignment, TaskReport
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.spark import task
+from mirror_core.spark.runner import SparkFailed, SparkGone, SparkRunner
+from tests.brokers import Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka
+from tests.spark import work
+from tests.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.spark,
+    # py4j drops connections of threads that have ended without closing their sockets.
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"),
+]
+TIMEOUT_S = 60.0
+MIRROR = MirrorName("east-west")
+
+
+@pytest.fixture
+def runner(spark: SparkSession) -> Iterator[SparkRunner]:
+    runner = SparkRunner(slots=2)
+    try:
+        yield runner
+    finally:
+        runner.close()
+
+
+def workers() -> set[int]:
+    """The Python workers of our own Spark: what its daemon has forked."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        try:
+            parent = process.parent()
+            if parent and "pyspark.daemon" in process.cmdline() and "pyspark.daemon" in parent.cmdline():
+                found.add(process.pid)
+        except psutil.NoSuchProcess:
+            continue  # ended meanwhile
+    return found
+
+
+class Bench:
+    """A topic of two partitions on both clusters, and assignments to copy it."""
+
+    def __init__(self, pair: Pair, progress: Listener | None = None) -> None:
+        self.pair = pair
+        self.progress = progress
+        self.topic = new_topic(pair.east, partitions=2)
+        admin = admin_client(pair.west)  # held until it has answered
+        admin.create_topics([NewTopic(self.topic, 2, config={"retention.ms": "-1"})])[self.topic].result(TIMEOUT_S)
+        config = load_config(pair.config_path)
+        self.ids = [self._topic_id(config.cluster(name)) for name in ("east", "west")]
+        self.partitions = [Partition(self.topic, 0), Partition(self.topic, 1)]
+
+    def _topic_id(self, cluster: ClusterConfig) -> str:
+        with ClusterClient(cluster) as client:
+            found = wait_until(
+                lambda: client.metadata([self.topic]).topics.get(self.topic),
+                timeout_s=TIMEOUT_S,
+                why=f"{cluster.name} has {self.topic}",
+            )
+            assert found is not None
+            return found.id
+
+    def produce(self, count: int) -> None:
+        for partition in self.partitions:
+            produce(self.pair.east, self.topic, count, partition=partition.index)
+
+    def epoch(self, number: int, *, until: int | None = None, start_ms: int = 0, stop_ms: int = 0) -> list[Assignment]:
+        """One partition a task."""
+        return [
+            Assignment(
+                mirror=MIRROR,
+                source=ClusterName("east"),
+                destination=ClusterName("west"),
+                config_path=str(self.pair.config_path),
+                producer_id=2**62 + 77,
+                partitions=(
+                    Assigned(
+                        partition=partition,
+                        source_topic_id=self.ids[0],
+                        destination_topic_id=self.ids[1],
+                        until=None if until is None else Offset(until),
+                    ),
+                ),
+                epoch=number,
+                task=number_of_task,
+                start_ms=start_ms,
+                stop_ms=stop_ms or round((time.time() + TIMEOUT_S) * 1000),
+                progress_port=self.progress.port if self.progress else None,
+            )
+            for number_of_task, partition in enumerate(self.partitions)
+        ]
+
+    def check(self, count: int) -> None:
+        """The destination holds what the source holds, to two families of clients."""
+        sent = read_all(self.pair.east, self.topic)
+        assert len(sent) == 2 * count
+        assert read_all(self.pair.west, self.topic) == sent
+        assert read_all_aiokafka(self.pair.west, self.topic) == sent
+
+
+def spans(reports: tuple[TaskReport, ...]) -> list[tuple[int, int, int]]:
+    return [(r.partition.index, r.first, r.next) for report in reports for r in report.receipts]
+
+
+@pytest.mark.cluster
+def test_an_epoch_copies_and_reports(runner: SparkRunner, pair: Pair) -> None:
+    bench = Bench(pair)
+    bench.produce(500)
+    reports = runner.submit(bench.epoch(0, until=500)).result(TIMEOUT_S)
+    assert spans(reports) == [(0, 0, 500), (1, 0, 500)]
+    assert [report.failures for report in reports] == [(), ()]
+    bench.check(500)
+
+
+@pytest.mark.cluster
+def test_overlapping_epochs_hand_over_without_a_hole(runner: SparkRunner, pair: Pair, tmp_path: Path) -> None:
+    with Listener(Progress()) as listener:
+        bench = Bench(pair, listener)
+        now_ms = round(time.time() * 1000)
+        boundary_ms = now_ms + 6_000
+        first = runner.submit(bench.epoch(0, stop_ms=boundary_ms))
+        second = runner.submit(bench.epoch(1, start_ms=boundary_ms, until=900))  # waits beside the first
+        total = 0
+        while total < 900:
+            bench.produce(100)
+            total += 100
+            if total == 300:
+                wait_until(lambda: listener.progress.totals().records >= 600, timeout_s=TIMEOUT_S, why="epoch 0 copies")
+            if total == 600:
+                first.result(TIMEOUT_S)
+        early, late = first.result(TIMEOUT_S), second.result(TIMEOUT_S)
+    bench.check(900)
+    for index in (0, 1):
+        assert early[index].receipts[0].first == 0
+        assert early[index].receipts[0].next == late[index].receipts[0].first >= 300
+        assert late[index].receipts[0].next == 900
+    for number, reports in enumerate((early, late)):
+        receipts.write(tmp_path, MIRROR, 1, number, [r for report in reports for r in report.receipts])
+    summary = receipts.summarize(tmp_path, MIRROR)
+    assert (summary.records, summary.holes) == (1800, ())
+
+
+@pytest.mark.cluster
+def test_killed_workers_are_replaced_and_their_lost_receipts_are_inferred(
+    runner: SparkRunner, pair: Pair, tmp_path: Path
+) -> None:
+    with Listener(Progress()) as listener:
+        bench = Bench(pair, listener)
+        bench.produce(200)
+        before = runner.submit(bench.epoch(0, until=200)).result(TIMEOUT_S)
+        running = runner.submit(bench.epoch(1, until=600))
+        bench.produce(200)
+
+        def both_at_400() -> bool:
+            figures = listener.progress.partitions()
+            return [figures[p].position for p in bench.partitions if p in figures] == [400, 400]
+
+        wait_until(both_at_400, timeout_s=TIMEOUT_S, why="both tasks have copied, and wait for more")
+        doomed = workers()
+        assert len(doomed) >= 2
+        for pid in doomed:
+            psutil.Process(pid).kill()
+        bench.produce(200)
+        after = running.result(TIMEOUT_S)
+
+    bench.check(600)
+    assert spans(after) == [(0, 400, 600), (1, 400, 600)]  # what the dead attempts copied is on the destination
+    for number, reports in enumerate((before, after)):
+        receipts.write(tmp_path, MIRROR, 1, number, [r for report in reports for r in report.receipts])
+    assert receipts.summarize(tmp_path, MIRROR).holes == tuple(
+        Hole(partition, Offset(200), Offset(400)) for partition in bench.partitions
+    )
+
+
+@pytest.mark.cluster
+def test_close_lets_tasks_end_their_sentence_and_report(spark: SparkSession, pair: Pair) -> None:
+    with Listener(Progress()) as listener:
+        runner = SparkRunner(slots=2)
+        bench = Bench(pair, listener)
+        bench.produce(300)
+        now_ms = round(time.time() * 1000)
+        running = runner.submit(bench.epoch(0))
+        waiting = runner.submit(bench.epoch(1, start_ms=now_ms + 50_000))
+        wait_until(lambda: listener.progress.totals().records >= 600, timeout_s=TIMEOUT_S, why="epoch 0 copies")
+        runner.close()
+    assert spans(running.result(0)) == [(0, 0, 300), (1, 0, 300)]
+    assert all(receipt.first == receipt.next for report in waiting.result(0) for receipt in report.receipts)
+    bench.check(300)
+
+
+@pytest.mark.cluster
+def test_a_tasks_own_error_comes_back_as_itself(runner: SparkRunner, pair: Pair, tmp_path: Path) -> None:
+    bench = Bench(pair)
+    secret = "open-sesame-41"
+    text = pair.config_path.read_text(encoding="utf-8")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(f"clusters:\n  east: {{sasl.password: {secret}}}\n" + text.replace("clusters:", "others:"))
+    assignments = [replace(assignment, config_path=str(broken)) for assignment in bench.epoch(0, until=1)]
+    error = runner.submit(assignments).exception(TIMEOUT_S)
+    assert isinstance(error, BadRequest)
+    assert "task 0" in str(error)
+    assert "bootstrap.servers is missing" in str(error)
+    assert secret not in str(error)
+
+
+def test_two_epochs_run_at_the_same_time_on_warm_workers(runner: SparkRunner, tmp_path: Path) -> None:
+    warm = workers()
+    assert len(warm) >= 4
+    payload = f"4 {tmp_path}".encode()
+    epochs = [runner._start(work.meet, [payload] * 2, int) for _ in range(2)]
+    met = {pid for epoch in epochs for pid in epoch.result(TIMEOUT_S)}
+    assert len(met) == 4
+    assert met <= warm
+
+
+def test_a_worker_that_always_dies_fails_the_epoch_with_a_reason_in_one_line(runner: SparkRunner) -> None:
+    error = runner._start(work.die, [b""], bytes).exception(TIMEOUT_S)
+    assert isinstance(error, SparkFailed)
+    assert not isinstance(error, SparkGone)
+    assert "task 0 failed 4 times" in str(error)
+    assert "worker exited unexpectedly" in str(error)
+    assert "\n" not in str(error)
+    assert "org.apache" not in str(error)
+    assert runner._start(task.warm, [b""], bytes).result(TIMEOUT_S)  # the next epoch isn't harmed
+
+
+def test_close_ends_running_tasks_and_their_futures(spark: SparkSession, tmp_path: Path) -> None:
+    runner = SparkRunner(slots=2)
+    here = tmp_path / "here"
+    endless = runner._start(work.wait_for_file, [str(here).encode()], bytes)
+    wait_until(here.exists, timeout_s=TIMEOUT_S, why="the task runs")
+    runner.close()
+    assert isinstance(endless.exception(0), SparkFailed)
+    with pytest.raises(SparkGone):
+        runner.submit([])
+    assert spark.range(3).count() == 3  # a session that the runner found is not its to stop
+
+
+def test_a_dead_spark_is_told_from_a_failed_job() -> None:
+    script = """
+import sys
+from pathlib import Path
+import psutil
+from mirror_core.spark.runner import SparkGone, SparkRunner
+from tests.spark import work
+from tests.waiting import wait_until
+runner = SparkRunner(slots=1)
+here = Path(sys.argv[1])
+running = runner._start(work.wait_for_file, [str(here).encode()], bytes)
+wait_until(here.exists, timeout_s=60, why="the task runs")
+for process in psutil.Process().children():
+    process.kill()
+assert isinstance(running.exception(60), SparkGone), running
+assert isinstance(runner._start(work.wait_for_file, [b""], bytes).exception(60), SparkGone)
+runner.close()
+print("seen")
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", script, str(Path(folder) / "here")]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.stdout.endswith("seen\n"), ran.stderr[-2000:]
+
+
+def test_a_master_with_too_few_slots_is_refused_with_the_number_needed(
+    spark: SparkSession,
+) -> None:
+    with pytest.raises(SparkFailed, match="3 tasks in two overlapping epochs need 6 task slots") as refusal:
+        SparkRunner(slots=3)
+    assert "\n" not in str(refusal.value)
+
+
+def test_errors_without_a_class_of_ours_carry_no_text() -> None:
+    crash = json.dumps({"report": None, "error_class": "KeyError", "error": "task 3: KeyError in pump.py line 9"})
+    with pytest.raises(task.TaskCrashed, match=r"task 3: KeyError in pump\.py line 9"):
+        task.report_of(crash.encode())
+
+
+def test_errors_that_may_pass_become_a_reports_reason_to_retry() -> None:
+    away = json.dumps({"report": None, "error_class": "Unreachable", "error": "task 1: cluster west: no answer"})
+    assert task.report_of(away.encode()) == TaskReport(
+        receipts=(), failures=(), cpu_s=0.0, retry="task 1: cluster west: no answer"
+    )

@@ -1,0 +1,35 @@
+"""What Spark's workers run in tests. No Spark in here, as in the real task module."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+
+def meet(payload: bytes) -> bytes:
+    """Say that we are here by a file in folder P, then wait for N files: `N P`. Answers with our process id."""
+    wanted, folder = payload.decode().split(" ", 1)
+    me = str(os.getpid())
+    with open(os.path.join(folder, me), "x"):
+        pass
+    deadline = time.monotonic() + 60
+    while len(os.listdir(folder)) < int(wanted):
+        if time.monotonic() > deadline:
+            return b"alone"
+        time.sleep(0.01)
+    return me.encode()
+
+
+def wait_for_file(payload: bytes) -> bytes:
+    """Say that we are here by a file, then wait without end."""
+    with open(payload.decode(), "w"):
+        pass
+    while True:
+        time.sleep(0.1)
+
+
+def die(payload: bytes) -> bytes:
+    """As a worker does that runs out of memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return payload

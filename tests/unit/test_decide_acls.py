@@ -1,0 +1,255 @@
+"""Copied, staged, kept, taken away: by provenance, and never a right to change a mirror topic before promotion."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.decide.acls import (
+    EVERYBODY,
+    AclPlan,
+    Scope,
+    covers,
+    demotions,
+    may_change,
+    plan_acls,
+    translate,
+)
+from mirror_core.decide.filters import group_filter
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
+from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.names import ClusterName, MirrorName
+
+MIRROR = MirrorName("m")
+WEST = ClusterName("west")
+TOPICS = ("orders-1", "orders-2", "bills")
+GROUPS = ("orders-app", "bills-app")
+
+
+def scope(topics: tuple[str, ...] = TOPICS, own_acls: frozenset[Acl] = frozenset()) -> Scope:
+    mirror = Mirror(
+        name=MIRROR,
+        source=ClusterName("east"),
+        destination=WEST,
+        source_id="e",
+        destination_id="w",
+        topics=(".*",),
+        groups=("orders.*",),
+        producer_id=1 << 62,
+        desired=Desired.STARTED,
+        created_ms=0,
+    )
+    return Scope(
+        topics=topics,
+        groups=GROUPS,
+        group_filter=group_filter(mirror),
+        own_principals=frozenset({"User:mirror-control", "User:mirror-data"}),
+        own_acls=own_acls,
+    )
+
+
+def acl(
+    operation: Operation,
+    name: str = "orders-1",
+    principal: str = "User:app",
+    *,
+    resource: Resource = Resource.TOPIC,
+    pattern: Pattern = Pattern.LITERAL,
+    permission: Permission = Permission.ALLOW,
+) -> Acl:
+    return Acl(
+        resource=resource,
+        name=name,
+        pattern=pattern,
+        principal=principal,
+        operation=operation,
+        permission=permission,
+    )
+
+
+def entry(of: Acl, purpose: AclPurpose = AclPurpose.COPIED, mirror: MirrorName = MIRROR) -> LedgerEntry:
+    return LedgerEntry(mirror=mirror, cluster=WEST, acl=of, purpose=purpose)
+
+
+def plan(
+    source: set[Acl],
+    destination: set[Acl],
+    ledger: tuple[LedgerEntry, ...] = (),
+    others: tuple[LedgerEntry, ...] = (),
+    of: Scope | None = None,
+) -> AclPlan:
+    return plan_acls(source, destination, of or scope(), ledger, others)
+
+
+READ, WRITE, ALL = acl(Operation.READ), acl(Operation.WRITE), acl(Operation.ALL)
+
+
+def test_reading_is_copied_and_writing_is_staged() -> None:
+    made = plan({READ, WRITE}, set())
+    assert made.create == (READ,)
+    assert made.stage == (WRITE,)
+
+
+def test_all_is_staged_and_what_it_grants_for_reading_is_copied() -> None:
+    made = plan({ALL}, set())
+    assert made.create == (acl(Operation.DESCRIBE_CONFIGS), READ)
+    assert made.stage == (ALL,)
+
+
+def test_denials_are_copied_but_one_for_everybody_waits_since_it_would_stop_the_mirror() -> None:
+    one = acl(Operation.WRITE, permission=Permission.DENY)
+    everybody = replace(one, principal=EVERYBODY)
+    made = plan({one, everybody}, set())
+    assert made.create == (one,)
+    assert made.stage == (everybody,)
+
+
+def test_our_own_fence_on_the_source_is_not_copied() -> None:
+    fence = acl(Operation.WRITE, principal=EVERYBODY, permission=Permission.DENY)
+    made = plan({fence, READ}, set(), of=scope(own_acls=frozenset({fence})))
+    assert (made.create, made.stage) == ((READ,), ())
+
+
+@pytest.mark.parametrize("purpose", [AclPurpose.COPIED, AclPurpose.STAGED])
+def test_a_second_cycle_has_nothing_to_do(purpose: AclPurpose) -> None:
+    there = {READ} if purpose is AclPurpose.COPIED else set()
+    of = READ if purpose is AclPurpose.COPIED else WRITE
+    made = plan({of}, there, (entry(of, purpose),))
+    assert not any((made.create, made.share, made.stage, made.remove, made.forget, made.foreign, made.out_of_scope))
+
+
+def test_only_what_we_copied_is_removed_when_gone_from_the_source() -> None:
+    foreign = acl(Operation.READ, principal="User:local")
+    made = plan(set(), {READ, foreign}, (entry(READ), entry(WRITE, AclPurpose.STAGED)))
+    assert [e.acl for e in made.remove] == [READ]
+    assert [e.acl for e in made.forget] == [WRITE]
+
+
+def test_an_entry_that_was_there_before_is_kept_and_never_becomes_ours() -> None:
+    assert plan({READ}, {READ}).foreign == (READ,)
+    gone = plan(set(), {READ})
+    assert gone.remove == ()
+
+
+def test_narrower_filters_remove_nothing() -> None:
+    made = plan({READ, WRITE}, {READ}, (entry(READ), entry(WRITE, AclPurpose.STAGED)), of=scope(topics=("bills",)))
+    assert (made.remove, made.forget) == ((), ())
+    assert [e.acl for e in made.out_of_scope] == [READ, WRITE]
+
+
+def test_what_two_mirrors_copied_goes_with_the_last_of_them() -> None:
+    other = entry(READ, mirror=MirrorName("other"))
+    assert plan({READ}, {READ}, (), (other,)).share == (READ,)
+    with_other = plan(set(), {READ}, (entry(READ),), (other,))
+    assert (with_other.remove, [e.acl for e in with_other.forget]) == ((), [READ])
+    alone = plan(set(), {READ}, (entry(READ),))
+    assert [e.acl for e in alone.remove] == [READ]
+
+
+def test_promoted_grants_are_left_alone() -> None:
+    made = plan(set(), {WRITE}, (entry(WRITE, AclPurpose.PROMOTED),))
+    assert not any((made.remove, made.forget, made.stage, made.create))
+
+
+def test_patterns_and_groups_in_scope() -> None:
+    prefix = acl(Operation.READ, "ord", pattern=Pattern.PREFIXED)
+    star = acl(Operation.READ, "*")
+    elsewhere = acl(Operation.READ, "other")
+    in_use = acl(Operation.READ, "bills-", resource=Resource.GROUP, pattern=Pattern.PREFIXED)
+    matching = acl(Operation.READ, "orders-new", resource=Resource.GROUP)
+    strange = acl(Operation.READ, "zebra", resource=Resource.GROUP)
+    made = plan({prefix, star, elsewhere, in_use, matching, strange}, set())
+    assert set(made.create) == {prefix, star, in_use, matching}
+
+
+def test_the_mirrors_own_principals_and_other_resources_are_left_out_by_name() -> None:
+    own = acl(Operation.READ, principal="User:mirror-data")
+    transactional = acl(Operation.WRITE, "tx", resource=Resource.TRANSACTIONAL_ID)
+    somebody = replace(transactional, principal="User:nobody-here")
+    made = plan({own, READ, transactional, somebody}, set())
+    assert made.create == (READ,)
+    assert [left for left, _ in made.left_out] == [transactional]
+
+
+def test_open_doors_are_seen_until_denials_close_them() -> None:
+    native = acl(Operation.WRITE, "orders", pattern=Pattern.PREFIXED)
+    assert plan(set(), {native}).open_doors == (native,)
+    deny, impossible = demotions({native}, TOPICS, frozenset())
+    assert impossible == set()
+    assert {(d.name, d.operation, d.permission) for d in deny} == {
+        ("orders-1", Operation.WRITE, Permission.DENY),
+        ("orders-2", Operation.WRITE, Permission.DENY),
+    }
+    assert plan(set(), {native} | deny).open_doors == ()
+    assert plan(set(), {native} | set(sorted(deny)[:1])).open_doors == (native,)
+    public = acl(Operation.WRITE, "*", EVERYBODY)
+    assert plan(set(), {public}).open_doors == (public,)
+
+
+def test_a_grant_to_everybody_cannot_be_demoted() -> None:
+    public = acl(Operation.WRITE, "*", EVERYBODY)
+    assert demotions({public}, TOPICS, frozenset()) == (set(), {public})
+
+
+principals = st.sampled_from(["User:a", "User:b", EVERYBODY, "User:mirror-data"])
+acls = st.builds(
+    Acl,
+    resource=st.sampled_from(Resource),
+    name=st.sampled_from(["orders-1", "orders", "*", "bills", "zzz"]),
+    pattern=st.sampled_from(Pattern),
+    principal=principals,
+    host=st.sampled_from(["*", "10.0.0.1"]),
+    operation=st.sampled_from(Operation),
+    permission=st.sampled_from(Permission),
+)
+ledgers = st.lists(
+    st.builds(
+        LedgerEntry,
+        mirror=st.just(MIRROR),
+        cluster=st.just(WEST),
+        acl=acls,
+        purpose=st.sampled_from([AclPurpose.COPIED, AclPurpose.STAGED, AclPurpose.PROMOTED, AclPurpose.DEMOTED]),
+    ).filter(lambda e: e.purpose is not AclPurpose.COPIED or e.acl in translate(e.acl)[0]),  # others we never copy
+    unique_by=lambda e: e.acl,
+).map(tuple)
+
+
+@given(source=st.sets(acls), destination=st.sets(acls), ledger=ledgers)
+def test_no_cycle_opens_a_mirror_topic_or_touches_what_is_not_ours(
+    source: set[Acl], destination: set[Acl], ledger: tuple[LedgerEntry, ...]
+) -> None:
+    made = plan(source, destination, ledger)
+    assert not any(may_change(created) for created in made.create)
+    assert not any(created.permission is Permission.DENY and created.principal == EVERYBODY for created in made.create)
+    assert {e.acl for e in made.remove} <= {e.acl for e in ledger if e.purpose is AclPurpose.COPIED}
+    assert not {e.acl for e in made.remove} & source
+    assert not {created.principal for created in made.create + made.stage} & scope().own_principals
+
+
+@given(source=st.sets(acls), destination=st.sets(acls))
+def test_after_its_deeds_a_cycle_finds_nothing_more(source: set[Acl], destination: set[Acl]) -> None:
+    first = plan(source, destination)
+    ledger = [entry(a) for a in first.create + first.share] + [entry(a, AclPurpose.STAGED) for a in first.stage]
+    again = plan(source, destination | set(first.create), tuple(ledger))
+    assert not any((again.create, again.stage, again.share, again.remove, again.forget, again.out_of_scope))
+
+
+@given(granted=acls, topics=st.sets(st.sampled_from(TOPICS)))
+def test_demotion_denies_every_change_that_a_grant_allows(granted: Acl, topics: set[str]) -> None:
+    deny, impossible = demotions({granted}, topics, frozenset())
+    changes = may_change(granted) and any(covers(granted, topic) for topic in topics)
+    assert bool(deny or impossible) == changes
+    for denial in deny:
+        assert denial.principal == granted.principal
+        assert denial.permission is Permission.DENY
+        assert covers(granted, denial.name)
+
+
+@given(granted=acls)
+def test_translation_loses_no_right(granted: Acl) -> None:
+    at_once, staged = translate(granted)
+    assert granted in at_once | staged
+    assert not at_once & staged

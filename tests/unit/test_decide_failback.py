@@ -1,0 +1,133 @@
+"""Plans of a failback: strategies by topic, what would be discarded, and each reason that forbids one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, Strategy, decide, tails
+from mirror_core.decide.view import Topic, Unseen
+from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+
+A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+OLD, NEW = "a" * 32, "b" * 32
+
+
+def stopped(partition: Partition, lmo: int) -> PartitionStatus:
+    return PartitionStatus(
+        partition=partition,
+        state=PartitionState.STOPPED,
+        source_topic_id=OLD,
+        destination_topic_id=NEW,
+        lmo=Offset(lmo),
+    )
+
+
+@pytest.fixture
+def view() -> FailbackView:
+    return FailbackView(
+        mirror=Mirror(
+            name=MirrorName("m"),
+            source=ClusterName("east"),
+            destination=ClusterName("west"),
+            source_id="E",
+            destination_id="W",
+            topics=("a", "b"),
+            producer_id=1 << 62,
+            desired=Desired.STOPPED,
+            created_ms=1,
+        ),
+        statuses={A0: stopped(A0, 10), A1: stopped(A1, 20), B0: stopped(B0, 5)},
+        old=OldSource(
+            cluster_id="E",
+            topics={"a": Topic(id=OLD, partitions=2), "b": Topic(id=OLD, partitions=1)},
+            log_ends={A0: Offset(10), A1: Offset(23), B0: Offset(4)},
+            fenced=True,
+        ),
+        new=NewPrimary(
+            cluster_id="W",
+            topics={"a": Topic(id=NEW, partitions=2), "b": Topic(id=NEW, partitions=1)},
+            log_ends={A0: Offset(50), A1: Offset(20), B0: Offset(6)},
+        ),
+        active_runs=(),
+        strategy=None,
+    )
+
+
+def old_of(view: FailbackView) -> OldSource:
+    assert isinstance(view.old, OldSource)
+    return view.old
+
+
+def reasons_of(view: FailbackView) -> str:
+    return "\n".join(decide(view).reasons)
+
+
+def test_a_topic_is_recreated_only_when_one_of_its_partitions_has_a_tail(view: FailbackView) -> None:
+    decision = decide(view)
+    assert decision.reasons == ()
+    assert decision.plan.strategies == {"a": "recreate", "b": "none"}
+    assert decision.plan.figures["offsets to discard"] == "3"
+    assert decision.plan.figures["discarded from a-1"] == "3 offset(s), [20, 23)"
+    # All of a, and the two that b lacks.
+    assert decision.plan.figures["offsets to copy"] == str(50 + 20 + 2)
+
+
+def test_what_would_be_discarded_is_part_of_what_is_approved(view: FailbackView) -> None:
+    longer = replace(old_of(view), log_ends={A0: Offset(10), A1: Offset(24), B0: Offset(4)})
+    assert decide(replace(view, old=longer)).plan.hash != decide(view).plan.hash
+
+
+def test_what_applications_write_on_the_new_primary_is_not(view: FailbackView) -> None:
+    assert isinstance(view.new, NewPrimary)
+    busier = replace(view.new, log_ends={A0: Offset(90), A1: Offset(90), B0: Offset(90)})
+    assert decide(replace(view, new=busier)).plan.hash == decide(view).plan.hash
+
+
+def test_all_of_a_topic_that_was_created_anew_is_tail(view: FailbackView) -> None:
+    topics = {**old_of(view).topics, "b": Topic(id="f" * 32, partitions=1)}
+    assert tails(view.statuses, topics, old_of(view).log_ends)[B0] == (0, 4)
+    assert decide(replace(view, old=replace(old_of(view), topics=topics))).plan.strategies["b"] == "recreate"
+
+
+def test_a_topic_that_is_gone_from_the_old_source_is_copied_as_a_whole(view: FailbackView) -> None:
+    old = replace(old_of(view), topics={"a": old_of(view).topics["a"]}, log_ends={A0: Offset(10), A1: Offset(20)})
+    decision = decide(replace(view, old=old))
+    assert decision.reasons == ()
+    assert decision.plan.strategies == {"a": "none", "b": "none"}
+    assert any("no longer on east" in w for w in decision.plan.warnings)
+
+
+def test_strategy_none_is_refused_for_a_tail_and_others_by_name(view: FailbackView) -> None:
+    assert "records beyond the last mirrored offset in a;" in reasons_of(replace(view, strategy=Strategy.NONE))
+    assert reasons_of(replace(view, strategy=Strategy.RECREATE)) == ""
+    assert "strategy offline is not available yet" in reasons_of(replace(view, strategy=Strategy.OFFLINE))
+
+
+def test_each_obstacle_is_named(view: FailbackView) -> None:
+    going = replace(view.statuses[A0], state=PartitionState.MIRRORING, lmo=None)
+    assert "not failed over" in reasons_of(replace(view, statuses={**view.statuses, A0: going}))
+    assert "mirrored nothing" in reasons_of(replace(view, statuses={}))
+    assert "run r is under way" in reasons_of(replace(view, active_runs=("r",)))
+    assert "cluster east could not be read: dead" in reasons_of(replace(view, old=Unseen("dead")))
+    assert "cluster west could not be read: dead" in reasons_of(replace(view, new=Unseen("dead")))
+    assert "cluster east is X" in reasons_of(replace(view, old=replace(old_of(view), cluster_id="X")))
+
+
+def test_a_new_primary_that_is_not_what_it_was_forbids(view: FailbackView) -> None:
+    assert isinstance(view.new, NewPrimary)
+    short = replace(view.new, log_ends={**view.new.log_ends, A0: Offset(9)})
+    assert "west has lost records since the failover" in reasons_of(replace(view, new=short))
+    anew = replace(view.new, topics={**view.new.topics, "a": Topic(id="f" * 32, partitions=2)})
+    assert "topic a was created anew on west" in reasons_of(replace(view, new=anew))
+    gone = replace(view.new, topics={"a": view.new.topics["a"]})
+    assert "topic b is gone from west" in reasons_of(replace(view, new=gone))
+
+
+def test_an_old_source_without_fence_is_a_warning(view: FailbackView) -> None:
+    assert any(
+        "not under this mirror's fence" in w
+        for w in decide(replace(view, old=replace(old_of(view), fenced=False))).plan.warnings
+    )

@@ -1,0 +1,203 @@
+"""Plans of a failover: what they are bound to, and each reason that forbids one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.failover import STEPS, changed_since, decide
+from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View
+from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.run import Mode
+
+P0, P1 = Partition("orders", 0), Partition("orders", 1)
+SRC, DST = "a" * 32, "b" * 32
+
+
+def status(partition: Partition, state: PartitionState = PartitionState.MIRRORING) -> PartitionStatus:
+    reason = "damaged: recover it" if state is PartitionState.FAILED else None
+    return PartitionStatus(
+        partition=partition, state=state, source_topic_id=SRC, destination_topic_id=DST, reason=reason
+    )
+
+
+@pytest.fixture
+def view() -> View:
+    return View(
+        mirror=Mirror(
+            name=MirrorName("m"),
+            source=ClusterName("east"),
+            destination=ClusterName("west"),
+            source_id="E",
+            destination_id="W",
+            topics=("orders",),
+            producer_id=1 << 62,
+            desired=Desired.STARTED,
+            created_ms=1,
+        ),
+        mode=Mode.PLANNED,
+        statuses={P0: status(P0), P1: status(P1)},
+        source=SourceView(
+            cluster_id="E",
+            topics={"orders": Topic(id=SRC, partitions=2)},
+            stable_ends={P0: Offset(10), P1: Offset(20)},
+            authorizer=True,
+            transactions=(),
+            groups=("g",),
+            committed={"g": {P0: Offset(8)}},
+        ),
+        destination=DestinationView(
+            cluster_id="W",
+            topics={"orders": Topic(id=DST, partitions=2)},
+            positions={P0: Offset(10), P1: Offset(15)},
+            authorizer=True,
+            committed={"g": {P0: Offset(5)}},
+        ),
+        lease=Lease(mirror=MirrorName("m"), owner="x", generation=1, beat_ms=1_000, writers_until_ms=2_000),
+        active_run=None,
+        grants=("ALLOW WRITE",),
+        earlier_seconds=None,
+        now_ms=2_000,
+    )
+
+
+def source_of(view: View) -> SourceView:
+    assert isinstance(view.source, SourceView)
+    return view.source
+
+
+def reasons_of(view: View) -> str:
+    return "\n".join(decide(view).reasons)
+
+
+def test_a_healthy_mirror_may_fail_over(view: View) -> None:
+    decision = decide(view)
+    assert decision.reasons == ()
+    assert decision.plan.warnings == ()
+    assert tuple(s.name for s in decision.plan.steps) == STEPS
+    assert [s.name for s in decision.plan.steps if not s.reversible] == ["promote", "canary", "report"]
+    assert decision.plan.figures["lag in offsets"] == "5"
+    assert decision.plan.figures["partition orders-1"] == "MIRRORING, lag 5"
+    assert decision.plan.figures["group g"].startswith("3 record(s)")
+
+
+def test_the_hash_holds_while_only_numbers_move(view: View) -> None:
+    source = replace(source_of(view), stable_ends={P0: Offset(99), P1: Offset(99)})
+    assert decide(replace(view, source=source, now_ms=3_000)).plan.hash == decide(view).plan.hash
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"statuses": {P0: status(P0), P1: status(P1, PartitionState.FAILED)}},
+        {"statuses": {P0: status(P0), P1: status(P1, PartitionState.PAUSED)}},
+        {"statuses": {P0: status(P0)}},
+        {"grants": ()},
+        {"mode": Mode.UNPLANNED},
+        {"source": Unseen("dead")},
+        {"destination": Unseen("dead")},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_hash_changes_with_what_was_approved(view: View, change: dict[str, object]) -> None:
+    assert decide(replace(view, **change)).plan.hash != decide(view).plan.hash  # type: ignore[arg-type]  # one of View's
+
+
+def test_a_dead_source_forbids_a_planned_failover_but_not_its_plan(view: View) -> None:
+    decision = decide(replace(view, source=Unseen("refused")))
+    assert "east could not be read" in decision.reasons[0]
+    assert decision.plan.figures["lag in offsets"] == "unknown"
+    assert decision.plan.figures["partition orders-0"] == "MIRRORING, lag unknown"
+    assert decision.plan.figures["group g"] == "0 to 5 record(s) read again"
+    assert decision.plan.unknown
+
+
+def test_an_error_text_that_varies_does_not_change_the_hash(view: View) -> None:
+    one, two = (decide(replace(view, source=Unseen(text))).plan.hash for text in ("after 2.9 s", "after 3.0 s"))
+    assert one == two
+
+
+def test_an_unplanned_failover_is_refused_by_name(view: View) -> None:
+    assert "unplanned failover is not available yet" in reasons_of(replace(view, mode=Mode.UNPLANNED))
+
+
+def test_failed_partitions_warn_and_do_not_forbid(view: View) -> None:
+    decision = decide(replace(view, statuses={P0: status(P0), P1: status(P1, PartitionState.FAILED)}))
+    assert decision.reasons == ()
+    assert "orders-1 is FAILED" in decision.plan.warnings[0]
+
+
+def test_a_topic_that_is_not_mirrored_yet_forbids(view: View) -> None:
+    topics = {**source_of(view).topics, "orders2": Topic(id="c" * 32, partitions=1)}
+    assert "topic orders2 on east" in reasons_of(replace(view, source=replace(source_of(view), topics=topics)))
+
+
+def test_new_partitions_of_a_mirrored_topic_forbid(view: View) -> None:
+    topics = {"orders": Topic(id=SRC, partitions=3)}
+    text = reasons_of(replace(view, source=replace(source_of(view), topics=topics)))
+    assert "partition(s) 2 are not mirrored yet" in text
+
+
+def test_recreated_topics_forbid(view: View) -> None:
+    topics = {"orders": Topic(id="f" * 32, partitions=2)}
+    assert "recreated on east" in reasons_of(replace(view, source=replace(source_of(view), topics=topics)))
+    assert isinstance(view.destination, DestinationView)
+    assert "recreated on west" in reasons_of(replace(view, destination=replace(view.destination, topics=topics)))
+
+
+def test_a_destination_ahead_of_its_source_forbids(view: View) -> None:
+    source = replace(source_of(view), stable_ends={P0: Offset(9), P1: Offset(20)})
+    assert "orders-0: west is 1 offset(s) ahead" in reasons_of(replace(view, source=source))
+
+
+def test_another_cluster_behind_the_name_forbids(view: View) -> None:
+    assert "east is cluster X" in reasons_of(replace(view, source=replace(source_of(view), cluster_id="X")))
+
+
+def test_an_active_run_a_stopped_mirror_and_an_empty_one_forbid(view: View) -> None:
+    text = reasons_of(replace(view, active_run="r9", statuses={}, mirror=replace(view.mirror, desired=Desired.STOPPED)))
+    assert "run r9 holds" in text
+    assert "is stopped" in text
+    assert "nothing is mirrored yet" in text
+
+
+def test_a_partition_without_alignment_forbids(view: View) -> None:
+    statuses = {P0: status(P0), P1: status(P1, PartitionState.LOG_ALIGNMENT)}
+    assert "not mirrored from their beginning yet: orders-1" in reasons_of(replace(view, statuses=statuses))
+
+
+def test_no_authorizer_is_a_warning_that_names_the_consequence(view: View) -> None:
+    decision = decide(replace(view, source=replace(source_of(view), authorizer=False)))
+    assert "nothing can stop a writer" in decision.plan.warnings[0]
+    assert "stand still" in decision.plan.steps[1].action
+    assert decision.reasons == ()
+
+
+def test_the_check_before_promotion_ignores_what_the_run_itself_changes(view: View) -> None:
+    approved = decide(view).plan.bound
+    stopped = {p: replace(s, state=PartitionState.STOPPED, lmo=Offset(9)) for p, s in view.statuses.items()}
+    mirror = replace(view.mirror, desired=Desired.STOPPED)
+    after = decide(replace(view, mirror=mirror, statuses=stopped, active_run="r")).plan.bound
+    assert changed_since(approved, after) == ()
+
+
+def test_the_check_before_promotion_sees_new_topics_failures_and_grants(view: View) -> None:
+    approved = decide(view).plan.bound
+    topics = {**source_of(view).topics, "orders2": Topic(id="c" * 32, partitions=1)}
+    worse = replace(
+        view,
+        source=replace(source_of(view), topics=topics),
+        statuses={P0: status(P0), P1: status(P1, PartitionState.FAILED)},
+        grants=(),
+    )
+    changed = changed_since(approved, decide(worse).plan.bound)
+    assert [line.split(":")[0] for line in changed] == ["failed partitions", "grants", "topic orders2"]
+
+
+def test_a_source_that_died_after_it_was_drained_does_not_forbid_promotion(view: View) -> None:
+    approved = decide(view).plan.bound
+    assert changed_since(approved, decide(replace(view, source=Unseen("dead"), grants=())).plan.bound) == ()
+    lost = replace(view, source=Unseen("dead"), destination=Unseen("dead"))
+    assert changed_since(approved, decide(lost).plan.bound) == ("destination: approved was W, now it is unseen",)

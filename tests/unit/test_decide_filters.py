@@ -1,0 +1,52 @@
+"""Live filters of topics and groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.filters import group_filter, topic_filter
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.names import ClusterName, MirrorName
+
+MIRROR = Mirror(
+    name=MirrorName("m"),
+    source=ClusterName("east"),
+    destination=ClusterName("west"),
+    source_id="e",
+    destination_id="w",
+    topics=("orders.*", "bills"),
+    exclude_topics=("orders-tmp.*",),
+    producer_id=1 << 62,
+    desired=Desired.STARTED,
+    created_ms=0,
+)
+
+
+def test_whole_names_are_matched_and_exclusion_wins() -> None:
+    chosen = topic_filter(MIRROR)
+    names = ["orders", "orders-1", "my-orders", "bills", "bills-2", "orders-tmp", "orders-tmp-3"]
+    assert [name for name in names if name in chosen] == ["orders", "orders-1", "bills"]
+
+
+def test_internal_topics_are_never_mirrored() -> None:
+    everything = topic_filter(replace(MIRROR, topics=(".*",), exclude_topics=()))
+    assert "__consumer_offsets" not in everything
+    assert "__mirrorbook_state" not in everything
+    assert "_schemas" in everything
+
+
+def test_our_own_groups_are_never_synced() -> None:
+    everything = group_filter(MIRROR)
+    assert "mirrorbook-state-reader" not in everything
+    assert "mirrorbooks" in everything
+
+
+@pytest.mark.parametrize(
+    "broken", [replace(MIRROR, topics=("fine", "a(b")), replace(MIRROR, exclude_topics=("a(b",))], ids=["in", "out"]
+)
+def test_a_bad_expression_is_named(broken: Mirror) -> None:
+    with pytest.raises(BadRequest, match=r"'a\(b' is not a regular expression"):
+        topic_filter(broken)

@@ -1,0 +1,74 @@
+"""Committed offsets on the destination: inside its log, following the source, taking nobody's progress back."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.decide.offsets import Commit, Leave, clamp, decide
+from mirror_core.model.names import Offset
+
+offsets = st.integers(0, 2**63 - 1).map(Offset) | st.integers(0, 20).map(Offset)
+logs = st.tuples(offsets, offsets).map(lambda pair: (Offset(min(pair)), Offset(max(pair))))
+
+
+@given(source=offsets, log=logs)
+def test_clamped_offset_lies_in_the_destinations_log(source: Offset, log: tuple[Offset, Offset]) -> None:
+    assert log[0] <= clamp(source, *log) <= log[1]
+
+
+@given(source=offsets, log=logs)
+def test_nothing_that_is_in_the_log_is_skipped(source: Offset, log: tuple[Offset, Offset]) -> None:
+    start, end = log
+    unread = range(max(source, start), end)  # what the group has not read and the destination has
+    assert not unread or clamp(source, start, end) <= unread[0]
+
+
+@given(source=offsets, log=logs, step=st.integers(0, 1000))
+def test_clamp_never_goes_back_when_source_or_log_advance(
+    source: Offset, log: tuple[Offset, Offset], step: int
+) -> None:
+    start, end = log
+    before = clamp(source, start, end)
+    assert clamp(Offset(source + step), start, end) >= before
+    assert clamp(source, start, Offset(end + step)) >= before
+    assert clamp(source, Offset(min(start + step, end)), end) >= before
+
+
+@given(source=offsets, log=logs, there=offsets, epoch=st.integers(-1, 5))
+def test_commit_is_inside_the_log_and_never_behind_a_consumers_own_progress(
+    source: Offset, log: tuple[Offset, Offset], there: Offset, epoch: int
+) -> None:
+    start, end = log
+    decision = decide(source=source, start=start, end=end, destination=there, destination_epoch=epoch)
+    if isinstance(decision, Commit):
+        assert start <= decision.offset <= end
+        assert decision.offset != there
+        assert not (epoch >= 0 and decision.offset < there <= end)
+        assert decision.clamped == (decision.offset != source)
+    else:
+        assert decision.equal == (there == clamp(source, start, end))
+        assert decision.equal or decision.reason
+
+
+def test_a_second_cycle_has_nothing_to_do() -> None:
+    first = decide(source=Offset(7), start=Offset(0), end=Offset(5), destination=None)
+    assert first == Commit(Offset(5), clamped=True)
+    again = decide(source=Offset(7), start=Offset(0), end=Offset(5), destination=first.offset)
+    assert again == Leave("", equal=True)
+
+
+def test_a_group_set_back_on_the_source_is_set_back_on_the_destination() -> None:
+    decision = decide(source=Offset(2), start=Offset(0), end=Offset(9), destination=Offset(8), destination_epoch=-1)
+    assert decision == Commit(Offset(2), clamped=False)
+
+
+def test_progress_of_a_consumer_on_the_destination_stays() -> None:
+    decision = decide(source=Offset(2), start=Offset(0), end=Offset(9), destination=Offset(8), destination_epoch=0)
+    assert isinstance(decision, Leave)
+    assert "8" in decision.reason
+
+
+def test_a_commit_beyond_the_destinations_log_is_no_progress() -> None:
+    decision = decide(source=Offset(2), start=Offset(0), end=Offset(5), destination=Offset(8), destination_epoch=3)
+    assert decision == Commit(Offset(2), clamped=False)

@@ -1,0 +1,178 @@
+"""The rule of parity: what is proven, what is not, and that nothing passes for want of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.decide.parity import Ends, Row, chunks, compare_ends, fill_gaps, judge, share, trimmed
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
+
+P = Partition("orders", 0)
+SIZE = 10
+
+
+def wanted(start: int, end: int, partition: Partition = P) -> ParityRange:
+    return ParityRange(partition=partition, start=Offset(start), end=Offset(end))
+
+
+def ends(start: int, end: int) -> Ends:
+    return Ends(start=Offset(start), end=Offset(end))
+
+
+def equal_rows(asked: ParityRange) -> list[Row]:
+    rows, both = compare_ends(asked, ends(asked.start, asked.end), ends(asked.start, asked.end))
+    return [*rows, *(row(chunk) for chunk in chunks(both, SIZE))]
+
+
+def row(chunk: ParityRange) -> Row:
+    size = chunk.end - chunk.start
+    return Row(
+        partition=chunk.partition,
+        chunk=chunk.start // SIZE,
+        start=chunk.start,
+        end=chunk.end,
+        level=2,
+        src_count=size,
+        dst_count=size,
+        src_digest="d",
+        dst_digest="d",
+    )
+
+
+def verdict(asked: ParityRange, rows: Sequence[Row], level: int = 3) -> ParityResult:
+    return judge([asked], fill_gaps([asked], rows, level), level)
+
+
+def difference(offset: int) -> Finding:
+    return Finding(partition=P, offset=Offset(offset), kind="value", detail="")
+
+
+def test_all_equal_is_passed_up_to_the_end() -> None:
+    result = verdict(wanted(3, 47), equal_rows(wanted(3, 47)))
+    assert (result.verdict, result.records, result.chunks, result.proven) == (Verdict.PASSED, 44, 5, {P: 47})
+
+
+@given(start=st.integers(0, 60), size=st.integers(0, 90), data=st.data())
+def test_no_lost_row_passes(start: int, size: int, data: st.DataObject) -> None:
+    asked = wanted(start, start + size)
+    rows = equal_rows(asked)
+    lost = data.draw(st.integers(0, len(rows) - 1))
+    result = verdict(asked, rows[:lost] + rows[lost + 1 :])
+    assert result.verdict is Verdict.INDETERMINATE
+    assert result.proven[P] == (asked.start if rows[lost].chunk < 0 else rows[lost].start)
+
+
+DEFECTS: list[dict[str, object]] = [
+    {"dst_count": 9},
+    {"src_count": None},
+    {"dst_digest": "other"},
+    {"error": "cannot be read"},
+    {"differing": 1, "findings": (difference(20),)},
+    {"differing": 1},
+]
+
+
+@given(defect=st.sampled_from(DEFECTS), at=st.integers(1, 5))
+def test_no_defect_passes_and_nothing_is_proven_from_it_on(defect: dict[str, object], at: int) -> None:
+    asked = wanted(0, 50)
+    rows = equal_rows(asked)
+    rows[at] = replace(rows[at], **defect)  # type: ignore[arg-type]  # the table above names the fields
+    result = verdict(asked, rows)
+    assert result.verdict is (Verdict.FAILED if "differing" in defect else Verdict.INDETERMINATE)
+    assert result.proven[P] <= rows[at].start
+
+
+def test_records_before_the_first_difference_of_a_chunk_are_proven() -> None:
+    rows = equal_rows(wanted(0, 50))
+    rows[3] = replace(rows[3], level=3, findings=(difference(24), difference(27)), differing=2, dst_digest="other")
+    assert verdict(wanted(0, 50), rows).proven == {P: 24}
+
+
+def test_what_failed_stays_failed_when_something_else_could_not_be_read() -> None:
+    rows = equal_rows(wanted(0, 50))
+    rows[1] = replace(rows[1], error="cannot be read")
+    rows[3] = replace(rows[3], level=3, findings=(difference(24),), differing=1)
+    result = verdict(wanted(0, 50), rows)
+    assert (result.verdict, result.proven, len(result.reasons)) == (Verdict.FAILED, {P: 0}, 1)
+
+
+def test_nothing_at_all_is_indeterminate() -> None:
+    assert judge([], [], 3).verdict is Verdict.INDETERMINATE
+    result = verdict(wanted(5, 5), equal_rows(wanted(5, 5)))
+    assert (result.verdict, result.records, result.proven) == (Verdict.INDETERMINATE, 0, {P: 5})
+
+
+def test_a_range_that_nobody_looked_at_is_indeterminate() -> None:
+    other = wanted(0, 10, Partition("orders", 1))
+    rows = equal_rows(wanted(0, 50))
+    asked = [wanted(0, 50), other]
+    result = judge(asked, fill_gaps(asked, rows, 3), 3)
+    assert (result.verdict, result.proven) == (Verdict.INDETERMINATE, {P: 50, other.partition: 0})
+
+
+def test_digests_that_differ_at_level_2_are_no_verdict() -> None:
+    rows = equal_rows(wanted(0, 50))
+    rows[2] = replace(rows[2], dst_digest="other")
+    result = verdict(wanted(0, 50), rows, level=2)
+    assert result.verdict is Verdict.INDETERMINATE
+    assert "level 3 would tell" in result.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "kinds", "both"),
+    [
+        (ends(0, 50), ends(0, 50), [], (0, 50)),
+        (ends(0, 90), ends(0, 50), [], (0, 50)),  # the source went on
+        (ends(20, 50), ends(0, 50), [], (20, 50)),  # retention has been at the source, and not followed yet
+        (ends(0, 50), ends(20, 50), [("log start", 0)], (20, 50)),
+        (ends(0, 50), ends(0, 40), [("log end", 40)], (0, 40)),
+        (ends(0, 50), ends(0, 60), [("log end", 50)], (0, 50)),
+        (ends(0, 40), ends(0, 40), [("log end", 40)] * 2, (0, 40)),  # the source lost what was to be compared
+        (ends(0, 50), ends(0, 0), [("log end", 0)], (0, 0)),
+        (ends(50, 50), ends(50, 50), [], (50, 50)),  # all deleted on both
+        (ends(70, 90), ends(0, 50), [], (50, 50)),  # the mirror is behind what the source still has
+    ],
+)
+def test_ends(source: Ends, destination: Ends, kinds: list[tuple[str, int]], both: tuple[int, int]) -> None:
+    rows, shared = compare_ends(wanted(0, 50), source, destination)
+    assert [(f.kind, f.offset) for row in rows for f in row.findings] == kinds
+    assert (shared.start, shared.end) == both
+    chunk_rows = [row(chunk) for chunk in chunks(shared, SIZE)]
+    result = verdict(wanted(0, 50), [*rows, *chunk_rows])
+    assert (result.verdict is Verdict.FAILED) == bool(kinds)
+    assert result.proven[P] <= min([50, *(offset for _, offset in kinds)])
+
+
+def test_what_a_stopped_mirror_writes_behind_its_lmo_is_no_difference() -> None:
+    rows, _ = compare_ends(replace(wanted(0, 50), stopped=True), ends(0, 50), ends(0, 500))
+    assert not rows[0].differing
+
+
+def test_what_retention_removed_while_comparing_leaves_the_rest_proven() -> None:
+    asked = wanted(0, 50)
+    rows, both = compare_ends(asked, ends(0, 50), ends(0, 50))
+    later = replace(both, start=Offset(25))
+    result = verdict(asked, [*rows, trimmed(asked, Offset(25)), *(row(chunk) for chunk in chunks(later, SIZE))])
+    assert (result.verdict, result.records, result.proven) == (Verdict.PASSED, 25, {P: 50})
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 300)), max_size=8)
+
+
+@given(spans=RANGES, tasks=st.integers(1, 7), size=st.integers(1, 40))
+def test_shares_cover_every_offset_once_in_at_most_so_many_tasks(
+    spans: list[tuple[int, int]], tasks: int, size: int
+) -> None:
+    ranges = [wanted(start, start + length, Partition("t", n)) for n, (start, length) in enumerate(spans)]
+    shares = share(ranges, tasks, size)
+    assert len(shares) <= tasks
+    offsets = [(p.partition, at) for mine in shares for p in mine for at in range(p.start, p.end)]
+    assert sorted(offsets) == [(r.partition, at) for r in ranges for at in range(r.start, r.end)]
+    cuts = {(p.partition, p.start) for mine in shares for p in mine} - {(r.partition, r.start) for r in ranges}
+    assert all(start % size == 0 for _, start in cuts)

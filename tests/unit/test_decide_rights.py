@@ -1,0 +1,56 @@
+"""What the authorizer would say, by the entries."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirror_core.decide.rights import NEEDS, Role, allows
+from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
+
+ME = "User:me"
+
+
+def acl(operation: Operation, name: str = "t", permission: Permission = Permission.ALLOW, **more: str) -> Acl:
+    return Acl(
+        resource=Resource.TOPIC,
+        name=name,
+        pattern=Pattern(more.get("pattern", "LITERAL")),
+        principal=more.get("principal", ME),
+        host=more.get("host", "*"),
+        operation=operation,
+        permission=permission,
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "operation", "expected"),
+    [
+        ([], Operation.READ, False),
+        ([acl(Operation.READ)], Operation.READ, True),
+        ([acl(Operation.READ)], Operation.DESCRIBE, True),
+        ([acl(Operation.READ)], Operation.WRITE, False),
+        ([acl(Operation.ALTER_CONFIGS)], Operation.DESCRIBE_CONFIGS, True),
+        ([acl(Operation.ALL)], Operation.DELETE, True),
+        ([acl(Operation.READ, "*")], Operation.READ, True),
+        ([acl(Operation.READ, "x")], Operation.READ, False),
+        ([acl(Operation.READ, principal="User:*")], Operation.READ, True),
+        ([acl(Operation.READ, principal="User:other")], Operation.READ, False),
+        ([acl(Operation.READ, host="10.0.0.1")], Operation.READ, False),
+        ([acl(Operation.READ), acl(Operation.READ, "*", Permission.DENY)], Operation.READ, False),
+        ([acl(Operation.READ), acl(Operation.ALL, "", Permission.DENY, pattern="PREFIXED")], Operation.READ, False),
+        ([acl(Operation.READ), acl(Operation.WRITE, "t", Permission.DENY)], Operation.READ, True),
+    ],
+)
+def test_entries_decide_as_kafka_does(entries: list[Acl], operation: Operation, expected: bool) -> None:
+    assert allows(entries, ME, Resource.TOPIC, "t", operation) is expected
+
+
+def test_each_need_is_met_by_the_grant_it_proposes() -> None:
+    for need in NEEDS:
+        grant = need.acl(ME)
+        assert allows([grant], ME, grant.resource, grant.name, need.operation)
+
+
+def test_the_source_needs_no_right_to_change_topics() -> None:
+    changing = {Operation.WRITE, Operation.DELETE, Operation.CREATE, Operation.ALTER_CONFIGS}
+    assert not [n for n in NEEDS if n.role is Role.SOURCE and n.operation in changing]

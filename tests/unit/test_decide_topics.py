@@ -1,0 +1,80 @@
+"""Settings of mirror topics: safe for copying while mirrored, the source's afterwards."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.decide.topics import (
+    FIXED,
+    HELD,
+    NEVER,
+    config_changes,
+    mirror_replication_factor,
+    promotion_configs,
+    wanted_configs,
+)
+
+keys = st.sampled_from([*sorted(HELD | NEVER), "segment.bytes", "segment.ms", "flush.ms"])
+overrides = st.dictionaries(keys, st.integers(1, 2**31 - 1).map(str))
+
+
+def apply(current: dict[str, str], changes: dict[str, str | None]) -> dict[str, str]:
+    merged = {**current, **changes}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+@given(source=overrides, current=overrides, factor=st.integers(1, 5))
+def test_while_mirrored_nothing_expires_whatever_either_side_says(
+    source: dict[str, str], current: dict[str, str], factor: int
+) -> None:
+    effective = {"max.message.bytes": "1048588", **source}
+    wanted = wanted_configs(source, effective, factor)
+    after = apply(current, config_changes(wanted, current))
+    assert FIXED.items() <= after.items()
+    assert int(after["max.message.bytes"]) >= min(int(effective["max.message.bytes"]) + 1, 2**31 - 1)
+    assert int(after["min.insync.replicas"]) <= factor
+    ordinary = HELD | NEVER
+    assert {k: v for k, v in after.items() if k not in ordinary} == {
+        k: v for k, v in source.items() if k not in ordinary
+    }
+
+
+def test_the_mirrors_own_settings_are_these() -> None:
+    source = {"retention.ms": "1000", "cleanup.policy": "compact", "compression.type": "gzip"}
+    assert wanted_configs(source, {"max.message.bytes": "2000000", **source}, 3) == {
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "CreateTime",
+        "message.timestamp.before.max.ms": "9223372036854775807",
+        "message.timestamp.after.max.ms": "9223372036854775807",
+        "compression.type": "producer",
+        "unclean.leader.election.enable": "false",
+        "min.insync.replicas": "2",
+        "max.message.bytes": "3048576",
+    }
+
+
+@given(source=overrides, current=overrides, factor=st.integers(1, 5))
+def test_promotion_gives_the_sources_settings_and_leaves_the_clusters_own(
+    source: dict[str, str], current: dict[str, str], factor: int
+) -> None:
+    after = apply(current, config_changes(promotion_configs(source, factor), current))
+    for key in after.keys() | source.keys():
+        if key in NEVER:
+            assert after.get(key) == current.get(key)
+        elif key == "min.insync.replicas":
+            assert int(after[key]) == min(int(source[key]), factor)
+        else:
+            assert after.get(key) == source.get(key)
+
+
+@given(current=overrides, wanted=overrides)
+def test_changes_made_once_leave_nothing_to_change(current: dict[str, str], wanted: dict[str, str]) -> None:
+    after = apply(current, config_changes(wanted, current))
+    assert config_changes(wanted, after) == {}
+
+
+def test_as_many_replicas_as_the_source_has_and_the_destination_can() -> None:
+    assert [mirror_replication_factor(s, b) for s, b in ((3, 5), (3, 2), (1, 3), (0, 3))] == [3, 2, 1, 1]

@@ -1,0 +1,64 @@
+"""Two streams of records: every kind of difference, and none where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.kafka.differences import KEPT_PER_CHUNK, canonical, compare_records
+from mirror_core.model.names import Partition
+from mirror_core.wire.records import Record
+
+P = Partition("orders", 0)
+
+HEADERS = st.lists(st.tuples(st.binary(max_size=3), st.none() | st.binary(max_size=3)), max_size=3).map(tuple)
+RECORD = st.builds(
+    Record,
+    offset=st.just(0),
+    timestamp_ms=st.integers(-1, 3),
+    key=st.none() | st.binary(max_size=3),
+    value=st.none() | st.binary(max_size=3),
+    headers=HEADERS,
+)
+LOG = st.dictionaries(st.integers(0, 60), RECORD, max_size=40).map(
+    lambda log: [replace(record, offset=offset) for offset, record in sorted(log.items())]
+)
+
+
+@given(log=LOG)
+def test_a_log_equals_itself(log: list[Record]) -> None:
+    found = compare_records(P, iter(log), iter(log))
+    assert (found.differing, found.findings, found.src_digest) == (0, (), found.dst_digest)
+    assert found.src_count == found.dst_count == len(log)
+
+
+@given(source=LOG, destination=LOG)
+def test_every_offset_that_differs_is_named_and_no_other(source: list[Record], destination: list[Record]) -> None:
+    one, two = ({record.offset: record for record in log} for log in (source, destination))
+    found = compare_records(P, iter(source), iter(destination))
+    assert {f.offset for f in found.findings} == {at for at in one | two if one.get(at) != two.get(at)}
+    assert {f.offset for f in found.findings if f.kind == "missing"} == one.keys() - two.keys()
+    assert {f.offset for f in found.findings if f.kind == "extra"} == two.keys() - one.keys()
+    assert (found.src_digest == found.dst_digest) == (source == destination)
+
+
+@given(one=RECORD, two=RECORD)
+def test_different_records_never_look_alike(one: Record, two: Record) -> None:
+    assert (canonical(one) == canonical(two)) == (one == two)
+
+
+def test_of_many_differences_the_first_are_kept_and_all_are_counted() -> None:
+    log = [Record(n, 0, b"k", b"v", ()) for n in range(5 * KEPT_PER_CHUNK)]
+    found = compare_records(P, iter(log), iter([]))
+    assert (len(found.findings), found.differing) == (KEPT_PER_CHUNK, 5 * KEPT_PER_CHUNK)
+    assert found.findings[-1].offset == KEPT_PER_CHUNK - 1
+
+
+def test_content_is_not_shown() -> None:
+    one = Record(0, 0, b"secret key", b"secret value", ((b"secret name", b"secret header"),))
+    two = Record(0, 0, b"other key", None, ((b"secret name", b"other"),))
+    text = str(compare_records(P, iter([one]), iter([two])).findings)
+    assert "secret" not in text
+    assert "10 bytes" in text

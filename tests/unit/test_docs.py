@@ -1,0 +1,103 @@
+"""The documentation against the code: what is printed from a table equals it, and links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from mirror_core.cli.main import app
+from mirror_core.decide.rights import NEEDS, Role
+from mirror_core.kafka.acls import command_line
+from mirror_core.lifecycle.table import as_markdown
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
+TABLE = "mirror_core/lifecycle/table.py"
+
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def printed(page: Path, source: str) -> list[str]:
+    """The lines of a page between the marks that say that they come from this source."""
+    _, begin, rest = page.read_text(encoding="utf-8").partition(f"<!-- from {source}: begin -->\n")
+    inside, end, _ = rest.partition(f"<!-- from {source}: end -->")
+    assert begin, f"{page}: no begin mark of {source}"
+    assert end, f"{page}: no end mark of {source}"
+    return inside.splitlines()
+
+
+def links(page: Path) -> Iterator[str]:
+    """Targets of relative links, outside of code blocks."""
+    for target in _LINK.findall(_FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if "://" not in target and not target.startswith("mailto:"):
+            yield target
+
+
+def anchors(page: Path) -> set[str]:
+    """Names of the page's headings, as links to them are written."""
+    heads = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def commands(group: TyperGroup, above: str = "") -> Iterator[tuple[str, set[str]]]:
+    """Each command below this group, as it is typed, and its long options."""
+    for name, command in group.commands.items():
+        path = f"{above} {name}".strip()
+        if isinstance(command, TyperGroup):
+            yield from commands(command, path)
+        else:
+            yield path, {o for parameter in command.params for o in parameter.opts if o.startswith("--")}
+
+
+def test_states_page_shows_the_table_of_the_code() -> None:
+    assert printed(DOCS / "states.md", TABLE) == list(as_markdown())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{page.relative_to(ROOT)}: {target} leads nowhere"
+        if anchor:
+            assert anchor in anchors(found), f"{page.relative_to(ROOT)}: {target}: there is no such heading"
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("principal", ["control", "data"])
+def test_grants_to_paste_are_those_that_cluster_check_asks_for(role: Role, principal: str) -> None:
+    wanted = [n.acl(f"User:mirror-{principal}") for n in NEEDS if n.role is role and n.principal == principal]
+    lines = printed(DOCS / "operate" / "your-clusters.md", f"mirror_core/decide/rights.py {role} {principal}")
+    assert [line for line in lines if line.startswith("kafka-acls.sh")] == [
+        command_line(acl, bootstrap="$BOOTSTRAP") for acl in wanted
+    ]
+
+
+def test_commands_page_has_every_command_and_every_option_and_no_others() -> None:
+    page = (DOCS / "operate" / "commands.md").read_text(encoding="utf-8")
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    known = {"--debug", "--help"}
+    for path, options in commands(group):
+        assert re.search(rf"`{path}[ `]", page), f"commands.md lacks {path}"
+        known |= options
+    assert set(re.findall(r"--[a-z][a-z-]+", page)) == known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_are_reached_from_the_readme_or_its_pages(page: Path) -> None:
+    seen, waiting = set[Path](), [ROOT / "README.md"]
+    while waiting:
+        current = waiting.pop()
+        if current in seen or current.suffix != ".md" or not current.is_file():
+            continue
+        seen.add(current)
+        waiting += [(current.parent / target.partition("#")[0]).resolve() for target in links(current)]
+    assert page in seen, f"no page links to {page.relative_to(ROOT)}"

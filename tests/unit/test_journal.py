@@ -1,0 +1,99 @@
+"""The journal: order of steps, repetition, failure, loss of ownership."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirror_core.lifecycle.journal import Journal
+from mirror_core.lifecycle.state import Forget, Record, State, encode
+from mirror_core.model.errors import BadRequest, LostOwnership, Refused, RemoteFault
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Evidence, Mode, Plan, Run, RunKind, RunState, StepState
+
+
+class MemoryLog:
+    """The state topic's records in order, folded as a reader would."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.keys: list[str] = []
+
+    def put(self, *records: Record | Forget) -> None:
+        for record in records:
+            key, value = encode(record)
+            self.keys.append(key)
+            self.state.apply(key, value)
+
+
+@pytest.fixture
+def journal() -> Journal:
+    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound={})
+    log = MemoryLog()
+    log.put(Run(id="r1", plan=plan, plan_hash=plan.hash, state=RunState.RUNNING, started_by="me", started_ms=1))
+    return Journal(log, "r1", ("one", "two"))
+
+
+def test_intent_is_written_before_the_act_and_evidence_after(journal: Journal) -> None:
+    seen: list[StepState] = []
+
+    def act() -> Evidence:
+        record = journal.record("one")
+        assert record is not None
+        seen.append(record.state)
+        return {"n": 1}
+
+    assert journal.perform("one", act).evidence == {"n": 1}
+    assert seen == [StepState.STARTED]
+    assert journal.done("one")
+    assert journal.next() == "two"
+
+
+def test_a_done_step_is_not_done_again(journal: Journal) -> None:
+    journal.perform("one", dict)
+
+    def never() -> Evidence:
+        raise AssertionError("acted twice")
+
+    assert journal.perform("one", never).attempt == 1
+
+
+def test_a_step_waits_for_the_one_before(journal: Journal) -> None:
+    with pytest.raises(Refused, match="step one is not done"):
+        journal.perform("two", dict)
+
+
+def test_failure_is_recorded_and_the_next_attempt_keeps_what_was_noted(journal: Journal) -> None:
+    def fails() -> Evidence:
+        journal.note("one", {"ids": ("a",)})
+        raise RemoteFault("broker gone")
+
+    with pytest.raises(RemoteFault):
+        journal.perform("one", fails)
+    record = journal.record("one")
+    assert record is not None
+    assert (record.state, record.error) == (StepState.FAILED, "broker gone")
+    again = journal.perform("one", lambda: {"n": 2})
+    assert (again.attempt, again.error, again.evidence) == (2, "", {"ids": ("a",), "n": 2})
+
+
+def test_after_lost_ownership_nothing_more_is_written(journal: Journal) -> None:
+    def fenced() -> Evidence:
+        raise LostOwnership("another process took over")
+
+    with pytest.raises(LostOwnership):
+        journal.perform("one", fenced)
+    assert isinstance(journal.log, MemoryLog)
+    assert journal.log.keys == ["run/r1", "step/r1/one"]
+
+
+def test_no_step_is_taken_in_a_run_that_ended(journal: Journal) -> None:
+    journal.end(RunState.ABORTED)
+    with pytest.raises(Refused, match="ABORTED"):
+        journal.perform("one", dict)
+
+
+def test_unknown_step_and_run_are_the_callers_mistake(journal: Journal) -> None:
+    with pytest.raises(BadRequest, match="no step 'three'"):
+        journal.perform("three", dict)
+    with pytest.raises(BadRequest, match="unknown run"):
+        _ = Journal(journal.log, "r2", ("one",)).run

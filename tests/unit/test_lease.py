@@ -1,0 +1,61 @@
+"""Who counts as the owner of a lease."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mirror_core.engine.lease import FRESH_S, died_here, is_fresh, new_owner, refuse_if_held
+from mirror_core.lifecycle.state import State
+from mirror_core.model.errors import LostOwnership
+from mirror_core.model.mirror import Lease
+from mirror_core.model.names import MirrorName
+
+MIRROR = MirrorName("m")
+
+
+def lease(owner: str, *, age_s: float = 1.0, released: bool = False) -> Lease:
+    now = int(time.time() * 1000)
+    return Lease(
+        mirror=MIRROR,
+        owner=owner,
+        generation=3,
+        beat_ms=now - int(age_s * 1000),
+        writers_until_ms=now,
+        released=released,
+    )
+
+
+def of_a_dead_process() -> str:
+    made = "from mirror_core.engine.lease import new_owner; print(new_owner())"
+    return subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_living_owner_is_respected_and_named() -> None:
+    with pytest.raises(LostOwnership, match=r"another process copies it already .*generation 3"):
+        refuse_if_held(State(leases={MIRROR: lease(new_owner())}), MIRROR)
+
+
+def test_an_owner_of_another_host_is_respected() -> None:
+    assert not died_here("elsewhere.example/1/abcd")
+    with pytest.raises(LostOwnership):
+        refuse_if_held(State(leases={MIRROR: lease("elsewhere.example/1/abcd")}), MIRROR)
+
+
+def test_nobody_waits_for_a_process_of_this_host_that_is_dead() -> None:
+    owner = of_a_dead_process()
+    assert died_here(owner)
+    refuse_if_held(State(leases={MIRROR: lease(owner)}), MIRROR)
+
+
+def test_a_run_that_drains_is_no_process() -> None:
+    assert not died_here("run:m-failover-20261121T030204-a93c")
+
+
+@pytest.mark.parametrize("held", [None, lease(new_owner(), age_s=FRESH_S + 1), lease(new_owner(), released=True)])
+def test_what_is_old_or_given_back_belongs_to_nobody(held: Lease | None) -> None:
+    assert not is_fresh(held, int(time.time() * 1000))
+    refuse_if_held(State(leases={MIRROR: held} if held else {}), MIRROR)

@@ -1,0 +1,67 @@
+"""A plan as an approval page shows it: everything that decides, nothing that breaks the table, not too much."""
+
+from __future__ import annotations
+
+from mirrorbook_airflow.markdown import MAX_PARTITIONS, plan_markdown
+
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Mode, Plan, PlanStep, RunKind
+
+
+def plan(**changes: object) -> Plan:
+    fields: dict[str, object] = {
+        "kind": RunKind.FAILOVER,
+        "mirror": MirrorName("orders"),
+        "mode": Mode.PLANNED,
+        "steps": (
+            PlanStep(name="fence", action="deny everybody to write"),
+            PlanStep(name="promote", action="let applications write", reversible=False),
+        ),
+        "bound": {"mirror": "STARTED"},
+        "warnings": ("west has no authorizer",),
+        "unknown": ("everything on east",),
+        "figures": {
+            "lag in offsets": "12",
+            "partition orders-0": "MIRRORING, lag 12",
+            "group shop|eu": "3 record(s) read again",
+        },
+    }
+    return Plan(**{**fields, **changes})  # type: ignore[arg-type]  # a test's shorthand for some of the fields
+
+
+def test_it_shows_hash_steps_warnings_unknowns_and_figures() -> None:
+    text = plan_markdown(plan())
+
+    assert f"**{plan().hash}**" in text
+    assert "- west has no authorizer" in text
+    assert "- everything on east" in text
+    assert "| lag in offsets | 12 |" in text
+    assert "| orders-0 | MIRRORING, lag 12 |" in text
+
+
+def test_only_the_point_of_no_return_is_marked() -> None:
+    lines = plan_markdown(plan()).splitlines()
+
+    assert [line.split("|")[1].strip() for line in lines if "no way back" in line] == ["promote"]
+
+
+def test_names_cannot_break_the_table() -> None:
+    text = plan_markdown(plan())
+
+    assert r"| shop\|eu | 3 record(s) read again |" in text
+
+
+def test_a_plan_of_many_partitions_is_cut_and_says_so() -> None:
+    figures = {f"partition t-{index}": "MIRRORING, lag 0" for index in range(500)}
+
+    text = plan_markdown(plan(figures=figures, warnings=tuple(f"w{n}" for n in range(40))))
+
+    assert f"... and {500 - MAX_PARTITIONS} more" in text
+    assert text.count("\n") < 110
+
+
+def test_a_failback_shows_what_becomes_of_each_topic() -> None:
+    text = plan_markdown(plan(kind=RunKind.FAILBACK, strategies={"orders": "recreate"}))
+
+    assert text.startswith("**Fail back mirror `orders`**")
+    assert "| orders | recreate |" in text

@@ -1,0 +1,140 @@
+"""Live figures: the newest word counts, unknown is a value, rates survive epochs and dead attempts."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+from mirror_core.engine.progress import FRESH_S, Listener, Progress
+from mirror_core.model.names import Partition
+from tests.waiting import wait_until
+
+A, B = Partition("orders", 0), Partition("orders", 1)
+Row = tuple[Partition, int, int | None, int, int]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def datagram(at: float, *rows: Row, task: int = 0, epoch: int = 1) -> bytes:
+    listed = [[p.topic, p.index, position, end, records, size] for p, position, end, records, size in rows]
+    return json.dumps({"task": task, "epoch": epoch, "t": at, "rows": listed}).encode()
+
+
+def test_positions_lags_and_rates_add_up_over_tasks() -> None:
+    clock = Clock()
+    progress = Progress(clock)
+    progress.take(datagram(1000, (A, 10, 25, 10, 1000)))
+    progress.take(datagram(1000, (B, 70, 70, 30, 500), task=1))
+    clock.now = 1002
+    progress.take(datagram(1002, (A, 20, 25, 20, 2000)))
+    totals = progress.totals()
+    assert (totals.partitions, totals.unknown, totals.lag) == (2, 0, 5)
+    assert (totals.records, totals.bytes) == (50, 2500)
+    assert (totals.records_per_s, totals.bytes_per_s) == (25, 1250)
+    figures = progress.partitions()
+    assert (figures[A].position, figures[A].source_end, figures[A].lag) == (20, 25, 5)
+    assert (figures[B].lag, figures[B].time_lag_s) == (0, 0.0)
+
+
+def test_rates_are_of_the_last_seconds_only() -> None:
+    clock = Clock()
+    progress = Progress(clock)
+    progress.take(datagram(1000, (A, 1000, 1000, 1000, 1000)))
+    for second in range(1, 21):
+        clock.now = 1000 + second
+        progress.take(datagram(clock.now, (A, 1000, 1000, 1000, 1000)))
+    assert progress.totals().records_per_s == 0
+    assert progress.totals().records == 1000
+
+
+def test_a_source_end_of_long_ago_is_unknown() -> None:
+    clock = Clock()
+    progress = Progress(clock)
+    progress.take(datagram(1000, (A, 10, 25, 10, 1000), (B, 5, None, 0, 0)))
+    assert (progress.totals().lag, progress.totals().unknown) == (15, 1)
+    clock.now += FRESH_S + 1
+    assert progress.partitions()[A].lag is None
+    assert progress.partitions()[A].position == 10
+    assert (progress.totals().lag, progress.totals().unknown) == (0, 2)
+
+
+def test_time_lag_counts_from_the_moment_the_end_passed_the_position() -> None:
+    clock = Clock()
+    progress = Progress(clock)
+    progress.take(datagram(1000, (A, 10, 25, 10, 1000)))
+    assert progress.partitions()[A].time_lag_s is None  # it had passed before anybody looked
+    progress.take(datagram(1001, (A, 25, 25, 25, 1000)))
+    progress.take(datagram(1005, (A, 25, 25, 25, 1000)))
+    progress.take(datagram(1006, (A, 25, 40, 25, 1000)))
+    progress.take(datagram(1009, (A, 30, 60, 30, 1000)))
+    clock.now = 1010
+    assert progress.partitions()[A].time_lag_s == 5.0
+    assert progress.totals().worst_time_lag_s == 5.0
+    progress.take(datagram(1010, (A, 45, 60, 45, 1000)))
+    assert progress.partitions()[A].time_lag_s == 4.0  # 40 was passed; at 1006 the end still stood there
+    progress.take(datagram(1010.5, (A, 60, 60, 60, 1000)))
+    assert progress.partitions()[A].time_lag_s == 0.0
+
+
+def test_a_long_backlog_is_remembered_in_bounded_space() -> None:
+    clock = Clock()
+    progress = Progress(clock)
+    progress.take(datagram(1000, (A, 10, 10, 10, 1000)))
+    for second in range(1, 5000):
+        progress.take(datagram(1000 + second, (A, 10, 10 + second, 10, 1000)))
+    clock.now = 6000
+    assert progress.partitions()[A].time_lag_s == 5000.0
+    assert len(progress._seen[A].ends) <= 601
+
+
+def test_the_next_epoch_wins_over_last_words_of_the_one_before() -> None:
+    progress = Progress(Clock())
+    progress.take(datagram(1000, (A, 10, 25, 10, 1000), epoch=1))
+    progress.take(datagram(1000.5, (A, 15, 25, 5, 500), epoch=2))
+    progress.take(datagram(1000.6, (A, 12, 25, 12, 1200), epoch=1))
+    assert progress.partitions()[A].position == 15
+    assert progress.totals().records == 17
+
+
+def test_a_second_attempt_of_a_task_counts_from_zero_again() -> None:
+    progress = Progress(Clock())
+    progress.take(datagram(1000, (A, 100, 500, 100, 1000)))
+    progress.take(datagram(1001, (A, 120, 500, 20, 200)))
+    progress.take(datagram(1002, (A, 130, 500, 30, 300)))
+    assert progress.totals().records == 130
+    assert progress.totals().bytes == 1300
+
+
+def test_counts_of_old_epochs_are_forgotten_their_sum_is_not() -> None:
+    progress = Progress(Clock())
+    for epoch in range(100):
+        progress.take(datagram(1000 + epoch, (A, epoch, 500, 1, 10), epoch=epoch))
+    assert progress.totals().records == 100
+    assert len(progress._counts) == 2
+
+
+def test_dropped_partitions_no_longer_count() -> None:
+    progress = Progress(Clock())
+    progress.take(datagram(1000, (A, 10, 25, 10, 1000), (B, 5, 9, 0, 0)))
+    progress.drop(frozenset({B}))
+    assert progress.totals().partitions == 1
+    assert progress.totals().lag == 4
+
+
+def test_noise_is_ignored() -> None:
+    progress = Progress(Clock())
+    for noise in (b"", b"\xff\xfe", b"[]", b"{}", b'{"task":0,"epoch":1,"t":1,"rows":[[1,2]]}', b'"rows"', b"null"):
+        progress.take(noise)
+    assert progress.totals().partitions == 0
+
+
+def test_the_listener_hears_datagrams_and_ends() -> None:
+    with Listener(Progress()) as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(datagram(1000, (A, 10, None, 10, 1000)), (listener.host, listener.port))
+        wait_until(lambda: listener.progress.totals().partitions == 1, timeout_s=10, why="the datagram arrives")

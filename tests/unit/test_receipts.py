@@ -1,0 +1,147 @@
+"""Receipts come back as they were written, and what no receipt covers is named."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.evidence import receipts
+from mirror_core.evidence.receipts import Hole
+from mirror_core.model.copying import Receipt
+from mirror_core.model.errors import Indeterminate
+from mirror_core.model.names import MirrorName, Offset, Partition
+
+MIRROR = MirrorName("east/west copy")  # a slash must not become a folder
+ORDERS = Partition("orders", 3)
+NOON_MS = 1_790_000_000_123
+
+
+def receipt(first: int, end: int, *, epoch: int = 0, task: int = 0, partition: Partition = ORDERS) -> Receipt:
+    return Receipt(
+        mirror=MIRROR,
+        partition=partition,
+        epoch=epoch,
+        task=task,
+        first=Offset(first),
+        next=Offset(end),
+        records=end - first,
+        batches=1 if end > first else 0,
+        bytes=100 * (end - first),
+        digest="00ff" * 8,
+        source_end=Offset(end + 5) if epoch else None,
+        started_ms=NOON_MS + epoch * 30_000,
+        ended_ms=NOON_MS + epoch * 30_000 + 29_999,
+    )
+
+
+def test_receipts_come_back_as_they_were_written(tmp_path: Path) -> None:
+    other = Partition("päymentś", 0)
+    path = receipts.write(tmp_path, MIRROR, 7, 0, [receipt(0, 10), receipt(4, 9, task=1, partition=other)])
+    receipts.write(tmp_path, MIRROR, 7, 1, [receipt(10, 30, epoch=1)])
+
+    assert path is not None
+    assert path.parent.name == "date=2026-09-21"
+    assert path.name == "epoch-00000007-0000000000.parquet"
+    rows = receipts.read(tmp_path, MIRROR).to_pylist()
+    assert [(row["topic"], row["first"], row["next"], row["source_end"]) for row in rows] == [
+        ("orders", 0, 10, None),
+        ("orders", 10, 30, 35),
+        ("päymentś", 4, 9, None),
+    ]
+    assert rows[1] == {
+        "generation": 7,
+        "epoch": 1,
+        "task": 0,
+        "topic": "orders",
+        "partition": 3,
+        "first": 10,
+        "next": 30,
+        "records": 20,
+        "batches": 1,
+        "bytes": 2000,
+        "digest": "00ff" * 8,
+        "source_end": 35,
+        "started": datetime.fromtimestamp((NOON_MS + 30_000) / 1000, UTC),
+        "ended": datetime.fromtimestamp((NOON_MS + 59_999) / 1000, UTC),
+        "inferred": False,
+    }
+    summary = receipts.summarize(tmp_path, MIRROR)
+    assert (summary.files, summary.receipts, summary.partitions) == (2, 3, 2)
+    assert (summary.records, summary.batches, summary.bytes) == (35, 3, 3500)
+    assert (summary.first_ms, summary.last_ms) == (NOON_MS, NOON_MS + 59_999)
+    assert summary.holes == ()
+
+
+def test_a_lost_attempt_shows_as_an_inferred_row(tmp_path: Path) -> None:
+    receipts.write(tmp_path, MIRROR, 7, 0, [receipt(0, 10)])
+    receipts.write(tmp_path, MIRROR, 7, 1, [receipt(25, 40, epoch=1)])  # a killed attempt had copied [10, 25)
+
+    assert receipts.summarize(tmp_path, MIRROR).holes == (Hole(ORDERS, Offset(10), Offset(25)),)
+    rows = receipts.read(tmp_path, MIRROR).to_pylist()
+    assert [(row["first"], row["next"], row["inferred"], row["records"]) for row in rows] == [
+        (0, 10, False, 10),
+        (10, 25, True, 0),
+        (25, 40, False, 15),
+    ]
+
+
+def test_an_epoch_that_ends_after_its_successor_leaves_no_hole(tmp_path: Path) -> None:
+    receipts.write(tmp_path, MIRROR, 7, 1, [receipt(25, 40, epoch=1)])
+    assert receipts.summarize(tmp_path, MIRROR).holes == ()
+    receipts.write(tmp_path, MIRROR, 7, 2, [receipt(60, 60, epoch=2)])
+    assert receipts.summarize(tmp_path, MIRROR).holes == (Hole(ORDERS, Offset(40), Offset(60)),)
+    receipts.write(tmp_path, MIRROR, 7, 0, [receipt(38, 60, epoch=0)])
+    assert receipts.summarize(tmp_path, MIRROR).holes == ()
+
+
+def test_nothing_is_written_for_an_epoch_without_receipts(tmp_path: Path) -> None:
+    assert receipts.write(tmp_path, MIRROR, 1, 0, []) is None
+    assert list(tmp_path.iterdir()) == []
+    summary = receipts.summarize(tmp_path, MIRROR)
+    assert (summary.receipts, summary.first_ms, summary.holes) == (0, None, ())
+    assert receipts.read(tmp_path, MIRROR).num_rows == 0
+
+
+def test_half_written_files_are_not_read(tmp_path: Path) -> None:
+    path = receipts.write(tmp_path, MIRROR, 1, 0, [receipt(0, 10)])
+    assert path is not None
+    path.with_name("_epoch-00000001-0000000001.parquet.1").write_bytes(b"PAR1")
+    assert receipts.summarize(tmp_path, MIRROR).files == 1
+    # As others read it, too: Spark and pyarrow's datasets skip the same names.
+    assert pq.read_table(path.parent.parent).num_rows == 1
+
+
+def test_a_damaged_file_is_named_and_nothing_is_concluded(tmp_path: Path) -> None:
+    path = receipts.write(tmp_path, MIRROR, 1, 0, [receipt(0, 10)])
+    assert path is not None
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(Indeterminate, match=path.name):
+        receipts.summarize(tmp_path, MIRROR)
+
+
+def test_days_before_since_are_left_out(tmp_path: Path) -> None:
+    receipts.write(tmp_path, MIRROR, 1, 0, [receipt(0, 10)])
+    receipts.write(tmp_path, MIRROR, 1, 2880, [receipt(10, 20, epoch=2880)])
+    since = datetime.fromtimestamp(NOON_MS / 1000 + 86_400, UTC).date()
+    assert receipts.summarize(tmp_path, MIRROR, since).records == 10
+    assert receipts.summarize(tmp_path, MIRROR).records == 20
+
+
+@given(
+    spans=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda s: (s[0], s[0] + s[1])), min_size=1),
+    seed=st.integers(0, 3),
+)
+def test_holes_are_exactly_what_no_span_covers(spans: list[tuple[int, int]], seed: int) -> None:
+    random.Random(seed).shuffle(spans)
+    low, high = min(first for first, _ in spans), max(end for _, end in spans)
+    covered = {offset for first, end in spans for offset in range(first, end)}
+    holes = receipts._holes(ORDERS, spans)
+    assert [offset for hole in holes for offset in range(hole.first, hole.next)] == [
+        offset for offset in range(low, high) if offset not in covered
+    ]

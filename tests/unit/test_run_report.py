@@ -1,0 +1,71 @@
+"""The report of a run: clocks, unknown values, and text of others that must not become markup."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mirror_core.engine.observe import TIMED
+from mirror_core.evidence.run_report import clocks, write_run_report
+from mirror_core.model.mirror import PartitionState, PartitionStatus
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.run import Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
+
+
+@pytest.fixture
+def run() -> Run:
+    plan = Plan(
+        kind=RunKind.FAILOVER,
+        mirror=MirrorName("m"),
+        mode=Mode.PLANNED,
+        steps=(PlanStep(name="fence", action="deny"),),
+        bound={"source": "E"},
+        warnings=("<script>alert(1)</script>",),
+    )
+    return Run(
+        id="r", plan=plan, plan_hash=plan.hash, state=RunState.RUNNING, started_by="me <me@home>", started_ms=1_000
+    )
+
+
+def step(name: str, start_ms: int, end_ms: int | None) -> StepRecord:
+    state = StepState.STARTED if end_ms is None else StepState.DONE
+    return StepRecord(run="r", step=name, state=state, attempt=1, started_ms=start_ms, ended_ms=end_ms)
+
+
+def test_waiting_between_steps_is_told_apart_from_work(run: Run) -> None:
+    steps = [step("prove", 1_000, 5_000), step("fence", 6_000, 7_000), step("drain", 7_000, 8_500)]
+    steps += [step("promote", 12_000, 12_500), step("canary", 12_500, 14_000)]
+    assert clocks(run, steps, TIMED) == {
+        "conductor": 11.5,
+        "write_block_upper": 6.5,
+        "working": 3.0,
+        "waiting": 3.5,
+    }
+
+
+def test_what_is_not_known_is_null_and_not_zero(run: Run) -> None:
+    found = clocks(run, [step("fence", 2_000, 3_000), step("promote", 4_000, None)], TIMED)
+    assert set(found.values()) == {None}
+
+
+def test_the_page_escapes_what_others_wrote_and_asks_nobody_else(run: Run, tmp_path: Path) -> None:
+    partition = Partition("orders", 0)
+    status = PartitionStatus(
+        partition=partition,
+        state=PartitionState.STOPPED,
+        source_topic_id="",
+        destination_topic_id="",
+        reason="<b>bad</b>",
+        lmo=Offset(7),
+    )
+    page = write_run_report(tmp_path, run, [step("fence", 1, 2)], {partition: status}, TIMED).read_text()
+    assert "<script" not in page
+    assert "<b>bad" not in page
+    assert "&lt;script&gt;" in page
+    assert "://" not in page
+    document = json.loads((tmp_path / "run.json").read_text())
+    assert document["schema"] == "mirrorbook/run/1"
+    assert document["partitions"][0]["lmo"] == 7
+    assert not list(tmp_path.glob("_*")), "a half-written file was left behind"

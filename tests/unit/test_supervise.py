@@ -1,0 +1,249 @@
+"""A supervisor with real processes, and children that are small scripts: nothing here is about Kafka."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.engine import supervise
+from mirror_core.engine.supervisor import CALM_S, FIRST_DELAY_S, HEALTHY_S, MAX_DELAY_S, next_delay_s
+from mirror_core.engine.supervisor_home import Home, Status
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import MirrorName
+from tests.waiting import wait_until
+
+MIRROR = MirrorName("east/west")
+TIMEOUT_S = 30.0
+SUPERVISOR = """
+import sys
+from pathlib import Path
+from mirror_core.engine.supervisor import Supervisor
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.names import MirrorName
+home, mirror, script = sys.argv[1:]
+command = [sys.executable, "-c", script]
+try:
+    Supervisor(Path(home), MirrorName(mirror), command, say=lambda text: print(text, flush=True)).run()
+except MirrorError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+STEADY = "import signal; print('here I am', flush=True); signal.pause()"
+POLITE = """
+import signal, sys, time
+def end(*_):
+    print("tidied up", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+print("here I am", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@contextmanager
+def supervisor(home: Path, script: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", SUPERVISOR, str(home), MIRROR, script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def running(home: Path, script_says: str = "here I am") -> Status:
+    """The status once a child is up and has said so."""
+
+    def up() -> Status | None:
+        found = supervise.status(home, MIRROR)
+        if found is None or found.child_pid is None or not psutil.pid_exists(found.child_pid):
+            return None
+        return found if Path(found.log).read_text().count(script_says) > found.restarts else None
+
+    found = wait_until(up, timeout_s=TIMEOUT_S, why="the supervisor has a child")
+    assert found is not None
+    return found
+
+
+def test_a_killed_child_is_started_again(tmp_path: Path) -> None:
+    with supervisor(tmp_path, STEADY) as process:
+        first = running(tmp_path)
+        assert first.pid == process.pid
+        assert first.child_pid is not None
+        os.kill(first.child_pid, signal.SIGKILL)
+
+        def another() -> bool:
+            now = running(tmp_path)
+            return now.child_pid != first.child_pid and now.restarts == 1
+
+        wait_until(another, timeout_s=TIMEOUT_S, why="a new child runs")
+        assert running(tmp_path).last_exit == -signal.SIGKILL
+
+
+def test_sigterm_stops_the_child_cleanly_and_waits_for_it(tmp_path: Path) -> None:
+    with supervisor(tmp_path, POLITE) as process:
+        found = running(tmp_path)
+        process.terminate()
+        out, _ = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0
+        assert "replicate stopped, exit code 0" in out
+        assert Path(found.log).read_text().splitlines() == ["here I am", "tidied up"]
+        assert found.child_pid is not None
+        assert not psutil.pid_exists(found.child_pid)
+        assert supervise.status(tmp_path, MIRROR) is None
+
+
+def test_stop_ends_supervisor_and_child(tmp_path: Path) -> None:
+    with supervisor(tmp_path, POLITE) as process:
+        found = running(tmp_path)
+        supervise.stop(tmp_path, MIRROR, timeout_s=TIMEOUT_S)
+        assert process.wait(TIMEOUT_S) == 0
+        assert found.child_pid is not None
+        assert not psutil.pid_exists(found.child_pid)
+    supervise.stop(tmp_path, MIRROR, timeout_s=TIMEOUT_S)  # nothing there: nothing to do
+
+
+def test_a_second_supervisor_refuses_and_names_the_first(tmp_path: Path) -> None:
+    with supervisor(tmp_path, STEADY) as first:
+        found = running(tmp_path)
+        with supervisor(tmp_path, STEADY) as second:
+            out, _ = second.communicate(timeout=TIMEOUT_S)
+            assert second.returncode == 3
+            assert f"process {first.pid} on this host does so already" in out
+        assert running(tmp_path) == found
+
+
+def test_a_killed_supervisor_takes_its_child_along_and_makes_room(tmp_path: Path) -> None:
+    with supervisor(tmp_path, POLITE) as doomed:
+        found = running(tmp_path)
+        assert found.child_pid is not None
+        child = psutil.Process(found.child_pid)
+        doomed.kill()
+        doomed.wait(TIMEOUT_S)
+        wait_until(lambda: not child.is_running(), timeout_s=TIMEOUT_S, why="the child follows its parent")
+        assert Path(found.log).read_text().splitlines() == ["here I am", "tidied up"]
+    last = supervise.status(tmp_path, MIRROR)
+    assert last is not None
+    assert not last.alive
+    with supervisor(tmp_path, STEADY):
+        now = wait_until(
+            lambda: seen if (seen := supervise.status(tmp_path, MIRROR)) and seen.alive else None,
+            timeout_s=TIMEOUT_S,
+            why="the next supervisor takes over",
+        )
+        assert now is not None
+        assert now.pid != found.pid
+
+
+def test_a_killed_supervisors_last_word_is_not_taken_for_its_successors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    home = Home(tmp_path, MIRROR)
+    home.make()
+    home.write(Status(mirror=MIRROR, pid=gone.pid, since_ms=1, log=""))
+    looks: list[bool] = []
+
+    def held(self: Home) -> bool:
+        """The successor has the lock at once, and writes its status a moment later."""
+        looks.append(True)
+        if len(looks) == 3:
+            self.write(Status(mirror=MIRROR, pid=os.getpid(), since_ms=2, log=""))
+        return True
+
+    monkeypatch.setattr(Home, "held", held)
+    found = supervise.status(tmp_path, MIRROR)
+    assert found is not None
+    assert (found.alive, found.pid) == (True, os.getpid())
+
+
+@pytest.mark.parametrize("code", [2, 3, 5])
+def test_what_only_a_person_changes_is_tried_again_calmly(tmp_path: Path, code: int) -> None:
+    with supervisor(tmp_path, f"import sys; print('no, because', flush=True); sys.exit({code})") as process:
+        found = wait_until(
+            lambda: now if (now := supervise.status(tmp_path, MIRROR)) and now.last_exit is not None else None,
+            timeout_s=TIMEOUT_S,
+            why="the child has ended once",
+        )
+        assert found is not None
+        assert found.last_exit == code
+        assert found.child_pid is None
+        assert found.last_ended_ms is not None
+        assert found.next_start_ms == found.last_ended_ms + CALM_S * 1000
+        process.terminate()
+        out, _ = process.communicate(timeout=TIMEOUT_S)
+        assert f"ended with exit code {code}" in out
+        assert "it said: no, because" in out
+
+
+def test_a_child_that_will_not_stop_is_killed_with_all_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stubborn = (
+        "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "p = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()']);"
+        "print('here I am', p.pid, flush=True); signal.pause()"
+    )
+    impatient = SUPERVISOR.replace(
+        "home, mirror", "import mirror_core.engine.supervisor as s; s.STOP_S = 1\nhome, mirror"
+    )
+    monkeypatch.setitem(globals(), "SUPERVISOR", impatient)
+    with supervisor(tmp_path, stubborn) as process:
+        found = running(tmp_path)
+        grandchild = psutil.Process(int(Path(found.log).read_text().split()[-1]))
+        process.terminate()
+        out, _ = process.communicate(timeout=TIMEOUT_S)
+        assert "did not stop within 1 s: killed" in out
+        wait_until(
+            lambda: not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE,
+            timeout_s=TIMEOUT_S,
+            why="what the child started is gone",
+        )
+
+
+def test_the_log_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = SUPERVISOR.replace(
+        "home, mirror", "import mirror_core.engine.supervisor_home as s; s.MAX_LOG_BYTES = 100\nhome, mirror"
+    )
+    monkeypatch.setitem(globals(), "SUPERVISOR", small)
+    talker = "print('x' * 300, flush=True); import os; os.kill(os.getpid(), 9)"
+    with supervisor(tmp_path, talker):
+        log = tmp_path / "east%2Fwest" / "replicate.log"
+        wait_until(log.with_name("replicate.log.1").exists, timeout_s=TIMEOUT_S, why="the log is put aside")
+        assert log.with_name("replicate.log.1").stat().st_size == 301
+
+
+def test_options_that_end_replicate_are_refused(tmp_path: Path) -> None:
+    config = tmp_path / "mirrorbook.yaml"
+    config.touch()
+    with pytest.raises(BadRequest, match="--until-caught-up"):
+        supervise.ensure(config, MIRROR, tmp_path, ["--until-caught-up"])
+    with pytest.raises(BadRequest, match="no configuration"):
+        supervise.ensure(tmp_path / "none.yaml", MIRROR, tmp_path)
+    assert supervise.status(tmp_path, MIRROR) is None
+
+
+@given(ends=st.lists(st.tuples(st.sampled_from([-9, 0, 1, 2, 3, 4, 5]), st.floats(0, 100)), max_size=30))
+def test_delays_grow_stay_bounded_and_forget_after_health(ends: list[tuple[int, float]]) -> None:
+    delay = 0.0
+    for code, ran_s in ends:
+        before, delay = delay, next_delay_s(code, ran_s, delay)
+        assert FIRST_DELAY_S <= delay <= MAX_DELAY_S
+        if code in (2, 3, 5):
+            assert delay == CALM_S
+        elif ran_s >= HEALTHY_S:
+            assert delay == FIRST_DELAY_S
+        else:
+            assert delay == MAX_DELAY_S or delay >= 2 * before

@@ -1,0 +1,20 @@
+"""`--only`: parts by name, all of them without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirror_core.cli.sync import parse_parts
+from mirror_core.model.drift import Part
+from mirror_core.model.errors import BadRequest
+
+
+def test_parts_are_named_with_commas_between() -> None:
+    assert parse_parts(None) == set(Part)
+    assert parse_parts("acls, topics,") == {Part.ACLS, Part.TOPICS}
+
+
+@pytest.mark.parametrize("only", ["nope", "topics,nope", ",", ""])
+def test_an_unknown_part_is_a_bad_request(only: str) -> None:
+    with pytest.raises(BadRequest, match="the parts are topics, configs, acls, groups"):
+        parse_parts(only)
