@@ -9,18 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
     NewTopic,
     ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
 )
 
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -192,6 +198,44 @@ async def _read_aiokafka(cluster: SandboxCluster, topic: str, user: str) -> list
         return found
     finally:
         await consumer.stop()
+
+
+def new_user(cluster: SandboxCluster) -> tuple[str, str]:
+    """Name and password of a user without any right. `forget_user` takes all of it away again."""
+    name, password = "u-" + secrets.token_hex(4), secrets.token_hex(12)
+    upsertion = UserScramCredentialUpsertion(
+        name, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), password.encode()
+    )
+    admin = admin_client(cluster)
+    admin.alter_user_scram_credentials([upsertion])[name].result(TIMEOUT_S)
+    wait_until(
+        lambda: bool(_scram_of(admin, name)),
+        timeout_s=TIMEOUT_S,
+        why=f"{cluster.name} knows user {name}",
+    )
+    return name, password
+
+
+def _scram_of(admin: AdminClient, user: str) -> list[ScramCredentialInfo]:
+    futures = admin.describe_user_scram_credentials([user])
+    assert isinstance(futures, dict), "one future a user, when users are named"
+    try:
+        return list(futures[user].result(TIMEOUT_S).scram_credential_infos)
+    except KafkaException:
+        return []  # not known yet
+
+
+def forget_user(cluster: SandboxCluster, name: str) -> None:
+    """Take a user's ACLs and password away: other tests see all of a cluster's ACLs."""
+    admin = admin_client(cluster)
+    anywhere = (ResourceType.ANY, cast(str, None), ResourcePatternType.ANY)  # None is a filter that lets all through
+    anything = (cast(str, None), AclOperation.ANY, AclPermissionType.ANY)
+    everything = AclBindingFilter(*anywhere, f"User:{name}", *anything)
+    for future in admin.delete_acls([everything], request_timeout=TIMEOUT_S).values():
+        future.result(TIMEOUT_S)
+    if _scram_of(admin, name):
+        deletion = UserScramCredentialDeletion(name, ScramMechanism.SCRAM_SHA_512)
+        admin.alter_user_scram_credentials([deletion])[name].result(TIMEOUT_S)
 
 
 def grant(

@@ -4,19 +4,41 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from mirror_core.cli.main import main
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests import brokers
 from tests.brokers import Pair
 from tests.cluster.desk import PROGRESS, Desk, Said
 
 
 @pytest.fixture
+def new_user(pair: Pair) -> Iterator[Callable[[SandboxCluster], tuple[str, str]]]:
+    """Makes users without any right. What is granted to them goes after the test, also copies on the other cluster."""
+    made: list[str] = []
+
+    def make(cluster: SandboxCluster) -> tuple[str, str]:
+        name, password = brokers.new_user(cluster)
+        made.append(name)
+        return name, password
+
+    yield make
+    for cluster in (pair.east, pair.west):
+        for name in made:
+            brokers.forget_user(cluster, name)
+
+
+@pytest.fixture
 def desk(
-    pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    pair: Pair,
+    new_user: Callable[[SandboxCluster], tuple[str, str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Desk]:
     """Commands run in this process, by the entry point that a terminal would call: each start would cost seconds."""
     monkeypatch.delenv("MIRRORBOOK_CONFIG", raising=False)
@@ -36,7 +58,7 @@ def desk(
         return Said(ended.value.code, spoken.out, PROGRESS.sub("", spoken.err))
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield Desk(pair, folder, run)
+    yield Desk(pair, folder, run, new_user)
     for number, handler in handlers.items():
         signal.signal(number, handler)
 

@@ -15,6 +15,7 @@ from mirror_core.kafka.config import load_config
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.lifecycle.state import TOPIC
 from mirror_core.model.names import Partition
+from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.mirroring import Mirrored, new_mirror
 
@@ -37,6 +38,8 @@ class Desk:
     pair: Pair
     folder: Path
     run: Callable[..., Said]
+    new_user: Callable[[SandboxCluster], tuple[str, str]]
+    """Name and password of a user without any right; it is gone after the test, and whatever was granted to it."""
 
     @property
     def config(self) -> Path:

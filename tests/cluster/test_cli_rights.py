@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import (
-    AclOperation,
-    AdminClient,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.lifecycle.state import TOPIC
 from mirror_core.model.mirror import PartitionState
@@ -22,39 +12,13 @@ from mirror_core.sandbox.grants import CLUSTER_NAME
 from tests.brokers import TIMEOUT_S, admin_client, grant, new_topic, produce, read_all
 from tests.cluster.desk import MENDED, Desk, Said
 from tests.mirroring import Mirrored
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
 
-def new_user(cluster: SandboxCluster) -> tuple[str, str]:
-    """Name and password of a user without any right."""
-    name, password = "u-" + secrets.token_hex(4), secrets.token_hex(12)
-    upsertion = UserScramCredentialUpsertion(
-        name, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), password.encode()
-    )
-    admin = admin_client(cluster)
-    admin.alter_user_scram_credentials([upsertion])[name].result(TIMEOUT_S)
-    wait_until(
-        lambda: bool(scram_of(admin, name)),
-        timeout_s=TIMEOUT_S,
-        why=f"{cluster.name} knows user {name}",
-    )
-    return name, password
-
-
-def scram_of(admin: AdminClient, user: str) -> list[ScramCredentialInfo]:
-    futures = admin.describe_user_scram_credentials([user])
-    assert isinstance(futures, dict), "one future a user, when users are named"
-    try:
-        return list(futures[user].result(TIMEOUT_S).scram_credential_infos)
-    except KafkaException:
-        return []  # not known yet
-
-
 def control_user(desk: Desk, cluster: SandboxCluster, *topic_operations: AclOperation) -> str:
     """From now on the control principal there is a user that may do only this with topics."""
-    name, password = new_user(cluster)
+    name, password = desk.new_user(cluster)
     op = AclOperation
     grant(cluster, name, ResourceType.TOPIC, "*", topic_operations)
     grant(cluster, name, ResourceType.GROUP, "*", [op.READ, op.DESCRIBE])
@@ -66,7 +30,7 @@ def control_user(desk: Desk, cluster: SandboxCluster, *topic_operations: AclOper
 
 def data_user(desk: Desk, cluster: SandboxCluster) -> str:
     """From now on the data principal there is a user without any right."""
-    name, password = new_user(cluster)
+    name, password = desk.new_user(cluster)
     desk.change(cluster.name, {"sasl.username": name, "sasl.password": password})
     return name
 
@@ -98,7 +62,7 @@ def test_a_control_principal_that_may_not_see_the_topic(desk: Desk, unchanged: N
 
 def test_a_control_principal_that_may_not_read_the_state(desk: Desk) -> None:
     mirrored = desk.started(new_topic(desk.pair.east))
-    name, password = new_user(desk.pair.west)
+    name, password = desk.new_user(desk.pair.west)
     desk.change("west", sasl_username=name, sasl_password=password)
     before = desk.traces()
     said = desk.run("mirror", "start", mirrored.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from mirror_core.kafka.rights import broker_setting
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.names import ClusterName
+from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, grant, new_topic
 
 pytestmark = pytest.mark.cluster
@@ -45,9 +47,15 @@ def test_a_super_user_lacks_nothing_though_no_acl_says_so(pair: Pair) -> None:
     assert {r.verdict for r in check(as_users(pair, "admin", "admin")).rights} == {Verdict.OK}
 
 
-def test_what_is_missing_is_said_as_a_line_that_grants_it(pair: Pair) -> None:
+def test_what_is_missing_is_said_as_a_line_that_grants_it(
+    pair: Pair, new_user: Callable[[SandboxCluster], tuple[str, str]]
+) -> None:
     topic = new_topic(pair.west)
-    found = check(as_users(pair, "mirror-data", "app"))
+    user, password = new_user(pair.west)
+    login = {"sasl.username": user, "sasl.password": password}
+    config = as_users(pair, "mirror-data", "app")
+    config = replace(config, data={**config.properties(Principal.DATA), **login})
+    found = check(config)
     assert found.roles == ()
     control = verdicts(found, Role.DESTINATION, "control")
     assert control["DELETE", "TOPIC"] is Verdict.OK
@@ -60,8 +68,8 @@ def test_what_is_missing_is_said_as_a_line_that_grants_it(pair: Pair) -> None:
         f"kafka-acls.sh --bootstrap-server {pair.west.bootstrap} --add --allow-principal 'User:mirror-data' "
         "--operation Alter --topic '*'"
     ]
-    grant(pair.west, "app", ResourceType.TOPIC, topic, [AclOperation.READ])
-    partly = check(as_users(pair, "mirror-control", "app"))
+    grant(pair.west, user, ResourceType.TOPIC, topic, [AclOperation.READ])
+    partly = check(replace(as_users(pair, "mirror-control", "app"), data=config.data))
     data = verdicts(partly, Role.DESTINATION, "data")
     assert data["READ", "TOPIC"] is Verdict.OK  # on the only topic that it may see
     assert data["WRITE", "TOPIC"] is data["CLUSTER_ACTION", "CLUSTER"] is Verdict.MISSING
