@@ -8,17 +8,19 @@ from typing import Annotated
 import typer
 
 from mirror_core.cli.common import ConfigOption, DryRunOption, JsonOption, NameArgument, YesOption, agree, mirror
-from mirror_core.cli.failover import HashOption, RunOption, newest
 from mirror_core.cli.runs import (
     EvidenceOption,
+    HashOption,
     MasterOption,
     Runner,
     RunnerOption,
+    RunOption,
+    newest,
     operator,
     services,
+    show_newest,
     show_plan,
     show_run,
-    steps_of,
 )
 from mirror_core.decide.failback import Strategy
 from mirror_core.engine.failback import Failback
@@ -89,8 +91,7 @@ def status(
 ) -> None:
     """The run that holds the mirror, or its newest one."""
     link, state = mirror(config, name)
-    found = newest(link, state, run_id, RunKind.FAILBACK)
-    show_run(found, steps_of(state, found), as_json=as_json)
+    show_newest(link, state, run_id, RunKind.FAILBACK, as_json=as_json)
 
 
 @failback_app.command()

@@ -10,26 +10,26 @@ import typer
 from mirror_core.cli.common import ConfigOption, DryRunOption, JsonOption, NameArgument, YesOption, agree, mirror
 from mirror_core.cli.runs import (
     EvidenceOption,
+    HashOption,
     MasterOption,
     Runner,
     RunnerOption,
+    RunOption,
+    newest,
     operator,
     services,
+    show_newest,
     show_plan,
     show_run,
-    steps_of,
 )
 from mirror_core.engine.failover import Failover
 from mirror_core.engine.link import Link
-from mirror_core.lifecycle.state import State
-from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.run import Mode, Run, RunKind
+from mirror_core.model.errors import Refused
+from mirror_core.model.run import Mode, RunKind
 
 failover_app = typer.Typer(help="Move applications to a mirror's destination.", no_args_is_help=True)
 
 ModeOption = Annotated[Mode, typer.Option("--mode", help="planned: the source lives. unplanned: it is lost.")]
-HashOption = Annotated[str | None, typer.Option("--plan-hash", help="Run only the plan with this hash.")]
-RunOption = Annotated[str | None, typer.Option("--run", help="Which run. Default: the one that holds the mirror.")]
 
 
 @failover_app.command()
@@ -86,8 +86,7 @@ def status(
 ) -> None:
     """The run that holds the mirror, or its newest one."""
     link, state = mirror(config, name)
-    found = newest(link, state, run_id, RunKind.FAILOVER)
-    show_run(found, steps_of(state, found), as_json=as_json)
+    show_newest(link, state, run_id, RunKind.FAILOVER, as_json=as_json)
 
 
 @failover_app.command()
@@ -123,18 +122,6 @@ def abort(
     agree(f"Abort run {found.id} and let applications write on {link.source.name} again?", yes)
     failover.abort(found.id)
     _show(failover, found.id, as_json=as_json)
-
-
-def newest(link: Link, state: State, run_id: str | None, kind: RunKind) -> Run:
-    """The run of this id, the one that holds the mirror, or its newest of this kind; BadRequest when there is none."""
-    name = link.mirror.name
-    mine = [r for r in state.runs.values() if r.plan.mirror == name and r.plan.kind is kind]
-    if run_id is not None:
-        mine = [r for r in mine if r.id == run_id]
-    if not mine:
-        which = f"run {run_id!r}" if run_id else "run"
-        raise BadRequest(f"mirror {name} has no {kind} {which}; see `mirrorbook runs list`")
-    return max(mine, key=lambda r: (r.ended_ms is None, r.started_ms))
 
 
 def _failover(

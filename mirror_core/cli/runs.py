@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from mirror_core.cli.common import ConfigOption, JsonOption, configuration, print_facts, print_json, print_table
-from mirror_core.engine.link import states
+from mirror_core.engine.link import Link, states
 from mirror_core.engine.services import Services, local_services
 from mirror_core.lifecycle.state import State
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
-from mirror_core.model.run import Plan, Run, StepRecord
+from mirror_core.model.run import Plan, Run, RunKind, StepRecord
 
 runs_app = typer.Typer(help="Runs of failover and failback: journal and evidence.", no_args_is_help=True)
 
@@ -35,6 +35,9 @@ MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
 EvidenceOption = Annotated[
     Path | None, typer.Option("--evidence", help="Folder for evidence. Default: `evidence` beside mirrorbook.yaml.")
 ]
+
+HashOption = Annotated[str | None, typer.Option("--plan-hash", help="Run only the plan with this hash.")]
+RunOption = Annotated[str | None, typer.Option("--run", help="Which run. Default: the one that holds the mirror.")]
 
 
 def services(config_path: Path, runner: Runner, master: str, evidence: Path | None) -> Services:
@@ -81,6 +84,24 @@ def show(
     if silent:
         raise Indeterminate(f"run {id} is not known to the clusters that answered; silent: {', '.join(silent)}")
     raise BadRequest(f"unknown run {id!r}; see `mirrorbook runs list`")
+
+
+def newest(link: Link, state: State, run_id: str | None, kind: RunKind) -> Run:
+    """The run of this id, the one that holds the mirror, or its newest of this kind; BadRequest when there is none."""
+    name = link.mirror.name
+    mine = [r for r in state.runs.values() if r.plan.mirror == name and r.plan.kind is kind]
+    if run_id is not None:
+        mine = [r for r in mine if r.id == run_id]
+    if not mine:
+        which = f"run {run_id!r}" if run_id else "run"
+        raise BadRequest(f"mirror {name} has no {kind} {which}; see `mirrorbook runs list`")
+    return max(mine, key=lambda r: (r.ended_ms is None, r.started_ms))
+
+
+def show_newest(link: Link, state: State, run_id: str | None, kind: RunKind, *, as_json: bool) -> None:
+    """The run that holds the mirror, or its newest one, with its steps."""
+    found = newest(link, state, run_id, kind)
+    show_run(found, steps_of(state, found), as_json=as_json)
 
 
 def steps_of(state: State, run: Run) -> tuple[StepRecord, ...]:

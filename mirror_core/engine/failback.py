@@ -7,7 +7,6 @@ brings applications home. Between them applications go on writing on the new pri
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -15,21 +14,21 @@ from mirror_core.decide import failback as decision
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, Strategy, reverse_name
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.view import Topic
+from mirror_core.engine.conducting import Conductor
 from mirror_core.engine.failback_steps import FailbackSteps, reverse_link
-from mirror_core.engine.failover import PLAN_S, Failover, new_run_id
+from mirror_core.engine.failover import PLAN_S, Failover
 from mirror_core.engine.fence import deny_write
 from mirror_core.engine.link import Link
 from mirror_core.engine.observe import CALL_S, SIDE_S, Ask
-from mirror_core.engine.services import Services
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.state_topic import StateWriter, control_id, read_state
-from mirror_core.lifecycle.journal import Journal, find_run, now_ms
+from mirror_core.kafka.state_topic import StateWriter, read_state
+from mirror_core.lifecycle.journal import Journal
 from mirror_core.lifecycle.state import State
 from mirror_core.model.acl import Resource
-from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Plan, Run, RunKind, RunState, StepRecord
@@ -38,16 +37,11 @@ STEPS: Final = decision.STEPS
 LAST_BEFORE_HOME: Final = "catch_up"
 
 
-class Failback:
+class Failback(Conductor):
     """One mirror's way home. `link` is the mirror that was failed over, from the old source to the new primary."""
 
-    def __init__(
-        self, link: Link, services: Services, *, started_by: str, say: Callable[[str], None] = lambda line: None
-    ) -> None:
-        self.link = link
-        self.services = services
-        self.started_by = started_by
-        self._say = say
+    KIND = RunKind.FAILBACK
+    STEPS = STEPS
 
     def decide(self, strategy: Strategy | None = None) -> Decision:
         """The plan, and every reason why it may not be run now."""
@@ -60,25 +54,7 @@ class Failback:
     def begin(self, plan_hash: str, strategy: Strategy | None = None) -> Run:
         """Open a run of the plan with this hash. Refused when it may not be run, or is another plan by now."""
         with self._control() as writer:
-            found = self._decide(writer.state, strategy)
-            reasons = list(found.reasons)
-            if found.plan.hash != plan_hash:
-                reasons.append(
-                    f"the plan with hash {plan_hash} no longer holds: it is {found.plan.hash} now; look at the new plan"
-                )
-            if reasons:
-                raise Refused(f"failback of mirror {self.link.mirror.name}", reasons)
-            started = now_ms()
-            run = Run(
-                id=new_run_id(self.link, RunKind.FAILBACK, started),
-                plan=found.plan,
-                plan_hash=plan_hash,
-                state=RunState.RUNNING,
-                started_by=self.started_by,
-                started_ms=started,
-            )
-            writer.put(run)
-        return run
+            return self._open(writer, self._decide(writer.state, strategy), plan_hash)
 
     def step(self, run_id: str, name: str) -> StepRecord:
         """Take one step; at once when it is done already. Refused when an earlier one is not."""
@@ -127,32 +103,11 @@ class Failback:
             for r in state.runs.values()
         )
 
-    def status(self, run_id: str) -> tuple[Run, tuple[StepRecord, ...]]:
-        """The run and its steps so far, in order. Takes over nothing."""
-        state = read_state(self.link.destination)
-        run = find_run(state, run_id)
-        return run, tuple(state.steps[run_id, s] for s in STEPS if (run_id, s) in state.steps)
-
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _control(self) -> StateWriter:
-        return StateWriter(self.link.destination, control_id(self.link.mirror.name))
-
-    def _journal(self, writer: StateWriter, run_id: str) -> Journal:
-        journal = Journal(writer, run_id, STEPS)
-        plan = journal.run.plan
-        if plan.mirror != self.link.mirror.name or plan.kind is not RunKind.FAILBACK:
-            raise BadRequest(f"run {run_id} is a {plan.kind} of mirror {plan.mirror}")
-        return journal
-
     def _step(self, writer: StateWriter, journal: Journal, name: str) -> StepRecord:
-        known = name in STEPS and journal.done(name)
         steps = FailbackSteps(self.link, self.services, writer, journal)
-        if not known:
-            self._say(f"{name} ...")
-        record = journal.perform(name, lambda: steps.act(name)())
-        if not known:
-            self._say(f"{name} done in {((record.ended_ms or 0) - record.started_ms) / 1000:.1f} s")
+        record = self._perform(journal, name, lambda: steps.act(name))
         if journal.next() is None:
             self._finish(journal)
         return record

@@ -1,29 +1,21 @@
-"""Failover: plan, begin, take one step or all, abort. The same from the command line, from Airflow, after any crash.
-
-Every process takes over the mirror's control id first (KIP-98 fences whoever had it), so two conductors never act at
-once: the one before learns at its next write to the journal that it has lost.
-"""
+"""Failover: plan, begin, take one step or all, abort. The same from the command line, from Airflow, after any crash."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Final
 
 from mirror_core.decide import failover as decision
+from mirror_core.engine.conducting import Conductor
 from mirror_core.engine.failover_steps import Steps, owner
 from mirror_core.engine.fence import lift_fence
-from mirror_core.engine.link import Link
 from mirror_core.engine.observe import observe
-from mirror_core.engine.services import Services
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.state_topic import StateWriter, control_id, read_state
-from mirror_core.lifecycle.journal import Journal, find_run, now_ms
+from mirror_core.kafka.state_topic import StateWriter, read_state
+from mirror_core.lifecycle.journal import Journal, now_ms
 from mirror_core.lifecycle.state import PartitionRecord, Record, State
 from mirror_core.lifecycle.table import Event, after
-from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState, StepRecord
 
@@ -32,16 +24,11 @@ PLAN_S: Final = 3.0
 """Limit for reading the state topic when a plan is made."""
 
 
-class Failover:
-    """One mirror's failover. Holds no state of its own: that is in the destination's state topic."""
+class Failover(Conductor):
+    """One mirror's failover."""
 
-    def __init__(
-        self, link: Link, services: Services, *, started_by: str, say: Callable[[str], None] = lambda line: None
-    ) -> None:
-        self.link = link
-        self.services = services
-        self.started_by = started_by
-        self._say = say
+    KIND = RunKind.FAILOVER
+    STEPS = STEPS
 
     def decide(self, mode: Mode) -> decision.Decision:
         """The plan, and every reason why it may not be run now. Within seconds, also when the source is dead."""
@@ -54,25 +41,7 @@ class Failover:
     def begin(self, plan_hash: str, mode: Mode = Mode.PLANNED) -> Run:
         """Open a run of the plan with this hash. Refused when it may not be run, or is another plan by now."""
         with self._control() as writer:
-            found = self._decide(writer.state, mode)
-            reasons = list(found.reasons)
-            if found.plan.hash != plan_hash:
-                reasons.append(
-                    f"the plan with hash {plan_hash} no longer holds: it is {found.plan.hash} now; look at the new plan"
-                )
-            if reasons:
-                raise Refused(f"failover of mirror {self.link.mirror.name}", reasons)
-            started = now_ms()
-            run = Run(
-                id=new_run_id(self.link, RunKind.FAILOVER, started),
-                plan=found.plan,
-                plan_hash=plan_hash,
-                state=RunState.RUNNING,
-                started_by=self.started_by,
-                started_ms=started,
-            )
-            writer.put(run)
-        return run
+            return self._open(writer, self._decide(writer.state, mode), plan_hash)
 
     def step(self, run_id: str, name: str) -> StepRecord:
         """Take one step; at once when it is done already. Refused when an earlier one is not."""
@@ -94,46 +63,20 @@ class Failover:
         with self._control() as writer:
             return self._abort(writer, self._journal(writer, run_id))
 
-    def active(self) -> Run | None:
-        """The run that holds this mirror now."""
-        return read_state(self.link.destination).active_run(self.link.mirror.name)
-
-    def status(self, run_id: str) -> tuple[Run, tuple[StepRecord, ...]]:
-        """The run and its steps so far, in order. Takes over nothing."""
-        state = read_state(self.link.destination)
-        run = find_run(state, run_id)
-        return run, tuple(state.steps[run_id, s] for s in STEPS if (run_id, s) in state.steps)
-
     # -- inside --------------------------------------------------------------------------------------------------
-
-    def _control(self) -> StateWriter:
-        return StateWriter(self.link.destination, control_id(self.link.mirror.name))
 
     def _decide(self, state: State, mode: Mode) -> decision.Decision:
         mirror = state.mirrors.get(self.link.mirror.name, self.link.mirror)
         return decision.decide(observe(replace(self.link, mirror=mirror), state, mode))
 
-    def _journal(self, writer: StateWriter, run_id: str) -> Journal:
-        journal = Journal(writer, run_id, STEPS)
-        plan = journal.run.plan
-        if plan.mirror != self.link.mirror.name or plan.kind is not RunKind.FAILOVER:
-            raise BadRequest(f"run {run_id} is a {plan.kind} of mirror {plan.mirror}")
-        return journal
-
     def _step(self, writer: StateWriter, run_id: str, name: str) -> StepRecord:
         journal = self._journal(writer, run_id)
-        known = name in STEPS and journal.done(name)
         link = replace(self.link, mirror=writer.state.mirrors[self.link.mirror.name])
         steps = Steps(link, self.services, writer, journal)
-        if not known:
-            self._say(f"{name} ...")
         if name == decision.POINT_OF_NO_RETURN and not journal.begun(name):
             journal.check_turn(name)
             steps.check_approval()
-        # An unknown name is refused by the journal, before it is looked up.
-        record = journal.perform(name, lambda: steps.act(name)())
-        if not known:
-            self._say(f"{name} done in {((record.ended_ms or 0) - record.started_ms) / 1000:.1f} s")
+        record = self._perform(journal, name, lambda: steps.act(name))
         if journal.next() is None:
             self._finish(writer, journal)
         return record
@@ -182,9 +125,3 @@ class Failover:
         lease = writer.refresh().leases.get(self.link.mirror.name)
         if lease is not None and lease.owner == owner(run_id) and not lease.released:
             writer.put(replace(lease, released=True, beat_ms=now_ms()))
-
-
-def new_run_id(link: Link, kind: RunKind, started_ms: int) -> str:
-    """Readable, sortable, and not used before."""
-    when = datetime.fromtimestamp(started_ms / 1000, UTC).strftime("%Y%m%dT%H%M%S")
-    return f"{link.mirror.name}-{kind}-{when}-{secrets.token_hex(2)}"

@@ -163,7 +163,7 @@ class AbortRun(RunOperator):
             if (run_id, POINT_OF_NO_RETURN) in state.steps:
                 return "kept: past the point of no return; clear the failed task, and the run goes on"
             engine = self.engine(context)
-            assert isinstance(engine, Failover), "a failback has no abort: it changes nothing that applications use"
+            assert isinstance(engine, Failover), "only the failover DAG has this task"
             engine.abort(run_id)
         return "aborted: applications may write on the source again"
 
