@@ -24,7 +24,7 @@ from mirror_core.engine import mirrors
 from mirror_core.engine.describe import describe as describe_mirror
 from mirror_core.engine.link import states
 from mirror_core.kafka.state_topic import StateWriter, control_id
-from mirror_core.model.errors import MirrorError
+from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
 
@@ -91,6 +91,22 @@ def resume(name: NameArgument, config: ConfigOption = None) -> None:
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
         mirrors.resume(link, writer)
     typer.echo(f"mirror {name}: STARTED")
+
+
+@mirror_app.command()
+def throttle(
+    name: NameArgument,
+    rate: Annotated[str, typer.Argument(metavar="BYTES_PER_SECOND|off", help="For all tasks together, or no limit.")],
+    config: ConfigOption = None,
+) -> None:
+    """Limit what is read from the source, also while it is being copied. The drain of a failover heeds no limit."""
+    if rate != "off" and not rate.isdecimal():
+        raise BadRequest(f"throttle {rate!r}: give whole bytes per second, such as 50000000, or off")
+    link, _ = mirror(config, name)
+    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
+        mirrors.throttle(link, writer, None if rate == "off" else int(rate))
+    limit = "no limit" if rate == "off" else f"{rate} bytes/s"
+    typer.echo(f"mirror {name}: {limit}; the running data plane notices at its next epoch")
 
 
 @mirror_app.command()

@@ -72,6 +72,7 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
             "excluded": " ".join(mirror.exclude_topics) or "none",
             "groups": " ".join(mirror.groups),
             "desired": mirror.desired,
+            "throttle": "none" if mirror.throttle is None else f"{mirror.throttle} bytes/s",
             "run under way": f"{run.plan.kind} {run.id}" if run else "none",
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
             "lag": None if any(lag is None for lag in lags) else sum(lag or 0 for lag in lags),

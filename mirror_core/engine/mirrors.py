@@ -178,6 +178,19 @@ def resume(link: Link, writer: StateWriter) -> Mirror:
     return _desire(writer, mirror, Desired.STARTED)
 
 
+def throttle(link: Link, writer: StateWriter, bytes_per_s: int | None) -> Mirror:
+    """Limit what is read from the source, or lift the limit; a running data plane takes it up at its next epoch."""
+    mirror, _ = _current(link, writer)
+    if bytes_per_s is not None and bytes_per_s < 1:
+        raise BadRequest(
+            f"mirror {mirror.name}: a throttle of {bytes_per_s} bytes/s would copy nothing: pause it instead"
+        )
+    new = replace(mirror, throttle=bytes_per_s)
+    if new != mirror:
+        writer.put(new)
+    return new
+
+
 def stop(link: Link, writer: StateWriter) -> dict[Partition, int]:
     """End mirroring and record the LMO of each partition, FAILED ones too. Applications get no rights by this."""
     mirror, state = _current(link, writer)

@@ -6,6 +6,7 @@ answer's base offset is checked; what was in flight when something broke is look
 
 from __future__ import annotations
 
+import random
 import select
 import socket
 import struct
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from mirror_core.decide.pace import Pace
 from mirror_core.decide.produced import Meaning, meaning
 from mirror_core.engine.beacon import Beacon
 from mirror_core.engine.intake import Sent, accept, fetch_refused
@@ -81,6 +83,7 @@ class Pump:
         self.stop_s = assignment.stop_ms / 1000
         self.align_due = 0.0
         self.trouble = ""
+        self.pace = Pace(assignment.throttle)
         self._beacon = Beacon(assignment)
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -97,7 +100,8 @@ class Pump:
             except Unreachable as error:
                 self.trouble = str(error)
                 self._forget_links()
-                wait = _RETRY_WAIT_S[min(tries, len(_RETRY_WAIT_S) - 1)]
+                # Not all tasks at the same moment: a broker that comes back would meet all of them at once.
+                wait = _RETRY_WAIT_S[min(tries, len(_RETRY_WAIT_S) - 1)] * random.uniform(0.5, 1.5)
                 tries += 1
                 time.sleep(max(0.0, min(wait, self.stop_s - time.time())))
             self._beacon.tell(self.lanes)
@@ -131,10 +135,11 @@ class Pump:
             self.aligner.align(lost)
         for lane in self.lanes:
             lane.settle_end()
-        for broker, lanes in by_broker(self.lanes).items():
-            link = self._source_link(broker)
-            if not link.pending:
-                self._ask(link, lanes, now)
+        if not self.pace.wait_s(now):
+            for broker, lanes in by_broker(self.lanes).items():
+                link = self._source_link(broker)
+                if not link.pending:
+                    self._ask(link, lanes, now)
         readable = self._wait()
         for produce_link in list(self.destinations.values()):
             if produce_link.outstanding and (produce_link.connection.sock in readable or produce_link.buffered):
@@ -158,7 +163,8 @@ class Pump:
         if any(link.outstanding and link.buffered for link in self.destinations.values()):
             return set(select.select(waiting, (), (), 0)[0])
         lost = any(lane.state is LaneState.LOST for lane in self.lanes)
-        limit = min(0.05 if lost else 0.5, max(0.0, self.stop_s - time.time()))
+        now = time.time()
+        limit = min(0.05 if lost else 0.5, max(0.0, self.stop_s - now), self.pace.wait_s(now) or 0.5)
         if not waiting:
             time.sleep(min(limit, 0.05))
             return set()
@@ -170,6 +176,7 @@ class Pump:
         """Take one Fetch answer and send all that may cross, one batch a partition and request."""
         queues: list[list[tuple[Sent, memoryview]]] = []
         for fetched in link.take():
+            self.pace.took(len(fetched.records), time.time())
             lane = self.lane_of[fetched.partition]
             if not lane.fetchable or lane.asked != lane.position:
                 continue  # found its place anew since it was asked for
@@ -183,7 +190,7 @@ class Pump:
         # The next answer travels while this one is sent: its bytes wait in the socket until the buffer is free again.
         now = time.time()
         ready = [lane for lane in self.lanes if lane.fetchable and self.sources.get(lane.source_broker) is link]
-        if ready and now < self.stop_s:
+        if ready and now < self.stop_s and not self.pace.wait_s(now):
             self._ask(link, ready, now)
         for turn in range(max(map(len, queues), default=0)):
             self._send([queue[turn] for queue in queues if turn < len(queue)])
@@ -274,8 +281,8 @@ class Pump:
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
             self.sources[broker] = FetchLink(
                 connection,
-                max_bytes=min(8 << 20, self.assignment.max_bytes_in_flight // 4),
-                partition_max_bytes=_PARTITION_BYTES,
+                max_bytes=self.pace.answer_bytes(min(8 << 20, self.assignment.max_bytes_in_flight // 4)),
+                partition_max_bytes=self.pace.answer_bytes(_PARTITION_BYTES),
             )
         return self.sources[broker]
 

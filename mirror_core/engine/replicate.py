@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.assign import assign
+from mirror_core.decide.pace import shares
 from mirror_core.engine.lease import HeldLease, acquire, new_owner
 from mirror_core.engine.link import Link
 from mirror_core.engine.planning import COPIED, Planner, Work, fail
@@ -240,6 +241,8 @@ class Replication:
             return
         lease.beat(writers_until_ms=stop_ms + _MARGIN_MS)
         self._number += 1
+        groups = assign(lags, self.runner.slots)
+        rates = shares(lease.writer.state.mirrors[self.link.mirror.name].throttle, groups, lags)
         assignments = [
             Assignment(
                 mirror=self.link.mirror.name,
@@ -252,9 +255,10 @@ class Replication:
                 task=number,
                 start_ms=start_ms,
                 stop_ms=stop_ms,
+                throttle=rate,
                 progress_port=self.options.progress_port,
             )
-            for number, chosen in enumerate(assign(lags, self.runner.slots))
+            for number, (chosen, rate) in enumerate(zip(groups, rates, strict=True))
         ]
         self._running.append(_Epoch(self._number, stop_ms, self.runner.submit(assignments)))
 

@@ -35,6 +35,8 @@ class Assignment:
     stop_ms: int
     """Wall clock after which the task sends nothing more."""
     max_bytes_in_flight: int = 64 << 20
+    throttle: int | None = None
+    """Bytes per second that this task may read from the source; None: no limit."""
     progress_port: int | None = None
     """UDP port on the driver's host for one progress datagram a second."""
     progress_host: str = "127.0.0.1"

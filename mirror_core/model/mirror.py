@@ -50,6 +50,8 @@ class Mirror:
     desired: Desired
     created_ms: int
     """Wall clock, milliseconds since the epoch."""
+    throttle: int | None = None
+    """Bytes per second that may be read from the source, all tasks together; None: no limit. A drain heeds none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,83 @@
+"""The throttle of a mirror, changed while it is being copied."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from mirror_core.decide.pace import Pace
+from mirror_core.engine import mirrors
+from mirror_core.engine.local import LocalRunner
+from mirror_core.engine.replicate import Options, Replication
+from mirror_core.kafka.state_topic import StateWriter, control_id
+from tests.brokers import TIMEOUT_S, Pair, new_topic, read_all
+from tests.cluster.desk import Desk, Said
+from tests.copiers import Progress
+from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+RATE = 200_000
+RECORDS, SIZE = 3_000, 1_000
+
+
+def set_throttle(mirrored: Mirrored, rate: int | None) -> None:
+    with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer:
+        mirrors.throttle(mirrored.link, writer, rate)
+
+
+def test_a_throttle_holds_back_until_it_is_lifted(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east)
+    producer = Producer({**pair.east.client_config("admin"), "batch.size": 16_384, "linger.ms": 5})
+    for _ in range(RECORDS):
+        producer.produce(topic, value=bytes(SIZE))
+    assert producer.flush(TIMEOUT_S) == 0
+    mirrored = new_mirror(pair, tmp_path, topic)
+    set_throttle(mirrored, RATE)
+    stop = threading.Event()
+    options = Options(epoch_s=4.0)
+    run = Replication(mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None)
+    there = Progress(mirrored, "west", topic)
+    with ThreadPoolExecutor(1) as pool:
+        begun = time.monotonic()
+        ending = pool.submit(run.run)
+        try:
+            copied = wait_until(
+                lambda: there.exists() and there.total(), timeout_s=TIMEOUT_S, why="the first records are copied"
+            )
+            # Each epoch's first answer comes at once; batches may make an answer half as long again as was asked for.
+            elapsed = time.monotonic() - begun
+            answer = 1.5 * Pace(RATE).answer_bytes(8 << 20)
+            assert copied * SIZE <= RATE * elapsed + answer * (1 + elapsed // 4.0)
+            assert copied < RECORDS
+            set_throttle(mirrored, None)
+            wait_until(lambda: there.total() == RECORDS, timeout_s=TIMEOUT_S, why="everything is copied")
+        finally:
+            stop.set()
+            ending.result(TIMEOUT_S)
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
+def test_the_throttle_is_said_and_nonsense_is_refused(desk: Desk) -> None:
+    mirrored = desk.started(new_topic(desk.pair.east))
+    said = desk.run("mirror", "throttle", mirrored.name, "5000000")
+    assert said == Said(
+        0, f"mirror {mirrored.name}: 5000000 bytes/s; the running data plane notices at its next epoch\n", ""
+    )
+    assert mirrored.link.mirror.throttle == 5_000_000
+    assert "5000000 bytes/s" in desk.run("mirror", "describe", mirrored.name).out
+    assert desk.run("mirror", "throttle", mirrored.name, "off").code == 0
+    assert mirrored.link.mirror.throttle is None
+    assert desk.run("mirror", "throttle", mirrored.name, "5MB") == Said(
+        2, "", "error: throttle '5MB': give whole bytes per second, such as 50000000, or off\n"
+    )
+    assert desk.run("mirror", "throttle", mirrored.name, "0") == Said(
+        2,
+        "",
+        f"error: mirror {mirrored.name}: a throttle of 0 bytes/s would copy nothing: pause it instead\n",
+    )

@@ -1,0 +1,51 @@
+"""The throttle: what a task waits, and what each task is given of a mirror's rate."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.decide.pace import LEAST_ANSWER, Pace, shares
+from mirror_core.model.names import Partition
+
+MB = 1 << 20
+
+
+def test_without_a_throttle_nothing_waits() -> None:
+    pace = Pace(None)
+    pace.took(100 * MB, 5.0)
+    assert (pace.wait_s(5.0), pace.answer_bytes(8 * MB)) == (0.0, 8 * MB)
+
+
+@given(st.integers(1, 10**9), st.lists(st.tuples(st.integers(1, 10**7), st.floats(0, 5)), min_size=1))
+def test_whatever_is_read_and_when_the_rate_is_kept_but_for_the_newest_answer(
+    rate: int, answers: list[tuple[int, float]]
+) -> None:
+    pace, now, read = Pace(rate), 100.0, 0
+    for size, idle in answers:
+        now += idle + pace.wait_s(now + idle)
+        assert read <= rate * (now - 100.0) * (1 + 1e-9) + 1
+        pace.took(size, now)
+        read += size
+
+
+def test_nothing_is_saved_up_while_there_is_nothing_to_read() -> None:
+    pace = Pace(MB)
+    pace.took(MB, 0.0)
+    pace.took(MB, 3600.0)
+    assert pace.wait_s(3600.0) == 1.0
+
+
+@pytest.mark.parametrize(("rate", "asked"), [(1, LEAST_ANSWER), (MB, MB), (1 << 40, 8 * MB)])
+def test_an_answer_is_about_a_second_of_the_rate(rate: int, asked: int) -> None:
+    assert Pace(rate).answer_bytes(8 * MB) == asked
+
+
+def test_tasks_share_the_rate_by_what_they_have_to_catch_up() -> None:
+    a, b, c = (Partition("t", n) for n in range(3))
+    lags = {a: 29_900, b: 9_900, c: 0}
+    assert shares(1_000_000, [(a,), (b,)], lags) == [750_000, 250_000]
+    assert shares(None, [(a,), (b,)], lags) == [None, None]
+    given_ = shares(100, [(a,), (b,), (c,)], lags)
+    assert all(rate is not None and rate >= 1 for rate in given_)
