@@ -26,6 +26,7 @@ DELETE_HORIZON: Final = 0x40
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 """Sequences wrap from 2**31 - 1 to 0."""
 
+_ATTRIBUTES: Final = struct.Struct(">h")
 _CRC: Final = struct.Struct(">I")
 _PRODUCER: Final = struct.Struct(">qhi")
 _ZERO_OFFSET: Final = bytes(8)
@@ -88,11 +89,25 @@ def crc_matches(header: BatchHeader, batch: memoryview) -> bool:
     return bool(crc32.iscsi(batch[21:]) == header.crc)
 
 
+def is_dense(header: BatchHeader) -> bool:
+    """Whether each offset of the batch holds a record. By its header; brokers check that of what they append."""
+    return header.record_count == header.last_offset_delta + 1 > 0
+
+
+def clear_bits(batch: memoryview) -> None:
+    """Take a data batch out of its transaction and forget its delete horizon (KIP-534), in place.
+
+    The CRC is wrong then, until `readdress`. Nothing else has to change: records count their times from the base
+    timestamp also where that is the horizon.
+    """
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, 21)
+    _ATTRIBUTES.pack_into(batch, 21, attributes & ~(TRANSACTIONAL | DELETE_HORIZON))
+
+
 def readdress(batch: memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
     """Make a verified batch sendable by another producer, in place: header fields and CRC only.
 
-    The broker demands base offset 0 and ignores the leader epoch. Attributes stay: batches whose attributes would have
-    to change are not passed through.
+    The broker demands base offset 0 and ignores the leader epoch. Attributes stay: see `clear_bits`.
     """
     batch[:8] = _ZERO_OFFSET
     _PRODUCER.pack_into(batch, 43, producer_id, producer_epoch, base_sequence)

@@ -1,4 +1,4 @@
-"""Reading and writing the primitive types of Kafka's non-flexible protocol versions, with bounds checked."""
+"""Reading and writing the primitive types of Kafka's protocol, with bounds checked; compact ones are of KIP-482."""
 
 from __future__ import annotations
 
@@ -21,6 +21,32 @@ def string(value: str) -> bytes:
 def request_header(api_key: int, version: int, correlation: int, client_id: str) -> bytes:
     """Request header version 1."""
     return _HEADER.pack(api_key, version, correlation) + string(client_id)
+
+
+def flexible_request_header(api_key: int, version: int, correlation: int, client_id: str) -> bytes:
+    """Request header version 2: the client id is not compact there, and no tagged field follows."""
+    return request_header(api_key, version, correlation, client_id) + NO_TAGS
+
+
+def uvarint(value: int) -> bytes:
+    """An unsigned varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def compact_count(items: int) -> bytes:
+    """The length of a compact array that is not null."""
+    return uvarint(items + 1)
+
+
+def compact_string(value: str) -> bytes:
+    """A compact string that is not null."""
+    data = value.encode()
+    return uvarint(len(data) + 1) + data
 
 
 class Reader:
@@ -50,6 +76,13 @@ class Reader:
 
     def string(self) -> str:
         (size,) = self.unpack(_INT16)
+        return self._text(size)
+
+    def compact_string(self) -> str:
+        """Empty for a null one."""
+        return self._text(self.uvarint() - 1)
+
+    def _text(self, size: int) -> str:
         try:
             return str(self.view(size), "utf-8")
         except UnicodeDecodeError:
@@ -58,10 +91,35 @@ class Reader:
     def count(self, smallest: int) -> int:
         """The length of an array whose items take at least `smallest` bytes; 0 for a null array."""
         (size,) = self.unpack(_INT32)
+        return self._plausible(size, smallest)
+
+    def compact_count(self, smallest: int) -> int:
+        """As `count`, of a compact array."""
+        return self._plausible(self.uvarint() - 1, smallest)
+
+    def uvarint(self) -> int:
+        """An unsigned varint of 32 bits."""
+        value = 0
+        for shift in range(0, 35, 7):
+            (byte,) = self.unpack(_UINT8)
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise MalformedAnswer(f"a varint of more than 5 bytes at {self.position - 5}")
+
+    def skip_tags(self) -> None:
+        """Pass over tagged fields: nobody who asks for the versions used here needs one."""
+        for _ in range(self._plausible(self.uvarint(), 2)):
+            self.uvarint()
+            self.view(self.uvarint())
+
+    def _plausible(self, size: int, smallest: int) -> int:
         if size < -1 or max(size, 0) * smallest > self.end - self.position:
             raise MalformedAnswer(f"array of {size} at {self.position}, {self.end - self.position} bytes left")
         return max(size, 0)
 
 
+NO_TAGS: Final = b"\0"
+_UINT8: Final = struct.Struct(">B")
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")

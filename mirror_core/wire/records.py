@@ -6,13 +6,15 @@ and saved like all others. Damaged bytes give MalformedBatch and nothing else.
 
 from __future__ import annotations
 
+import mmap
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import cramjam
 
@@ -61,6 +63,66 @@ def decode(header: BatchHeader, batch: Buffer) -> Iterator[Record]:
         raise MalformedBatch(f"{where}: {len(data) - at} bytes left after its {header.record_count} records")
 
 
+class Span(NamedTuple):
+    """Where a record lies among the plain bytes."""
+
+    start: int
+    """Of its length."""
+    timestamp_delta: int
+    offset_delta: int
+    content: int
+    """Where its key's length begins; all before it can be written anew, all from it on stays."""
+    end: int
+
+
+def spans(header: BatchHeader, data: bytes) -> Iterator[Span]:
+    """The records of a batch among its plain bytes, walked through to their ends but not taken apart.
+
+    MalformedBatch also when offsets do not rise or leave the range that the header gives: nobody who writes such a
+    batch anew could know where its records belong.
+    """
+    at, lowest = 0, 0
+    where = f"batch at offset {header.base_offset}"
+    for _ in range(header.record_count):
+        try:
+            span = _span(data, at)
+        except IndexError:
+            raise MalformedBatch(f"{where}: a record is not as long as it says") from None
+        if not lowest <= span.offset_delta <= header.last_offset_delta:
+            raise MalformedBatch(
+                f"{where}: a record claims offset {header.base_offset + span.offset_delta}, outside of "
+                f"{header.base_offset + lowest} to {header.last_offset}"
+            )
+        yield span
+        lowest = span.offset_delta + 1
+        at = span.end
+    if at != len(data):
+        raise MalformedBatch(f"{where}: {len(data) - at} bytes left after its {header.record_count} records")
+
+
+def _span(data: bytes, start: int) -> Span:
+    size, at = varint(data, start)
+    end = at + size
+    if size < 0 or end > len(data):
+        raise IndexError
+    timestamp_delta, at = varint(data, at + 1)
+    offset_delta, content = varint(data, at)
+    at = content
+    for _ in range(2):
+        size, at = varint(data, at)
+        at += max(size, 0)
+    count, at = varint(data, at)
+    for _ in range(count):
+        size, at = varint(data, at)
+        if size < 0 or at > end:
+            raise IndexError
+        size, at = varint(data, at + size)
+        at += max(size, 0)
+    if count < 0 or at != end:
+        raise IndexError
+    return Span(start, timestamp_delta, offset_delta, content, end)
+
+
 def is_abort_marker(header: BatchHeader, batch: Buffer) -> bool:
     """Whether a control batch ends a transaction by aborting it: its key is version and type, and type 0 is abort."""
     marker = next(decode(header, batch), None)
@@ -69,14 +131,20 @@ def is_abort_marker(header: BatchHeader, batch: Buffer) -> bool:
     return marker.key[2:4] == b"\0\0"
 
 
-def decompress(codec: int, body: Buffer) -> bytes:
-    """The plain bytes of records."""
+PLAIN_LIMIT: Final = 256 << 20
+"""Bytes that one batch may hold decompressed. A producer holds its batches plain before it compresses them (by default
+16 KiB, and max.request.size of 1 MiB bounds a record), so that honest ones stay far below, however well they compress;
+but a few bytes that stand for gigabytes must not take the copier's memory."""
+
+
+def decompress(codec: int, body: Buffer, limit: int = PLAIN_LIMIT) -> bytes:
+    """The plain bytes of records: at most `limit`, or MalformedBatch."""
     try:
         undo = _DECOMPRESS[codec]
     except KeyError:
         raise MalformedBatch(f"compression codec {codec} does not exist") from None
     try:
-        return undo(bytes(body))
+        return undo(bytes(body), limit)
     except (cramjam.DecompressionError, zlib.error, struct.error, ValueError) as error:
         raise MalformedBatch(f"{Codec(codec).name.lower()} data cannot be decompressed: {error}") from None
 
@@ -100,7 +168,7 @@ def _record(header: BatchHeader, stamped: int | None, data: bytes, at: int) -> t
         headers.append((name, content))
     if count < 0 or at != end:
         raise MalformedBatch(f"batch at offset {header.base_offset}: a record is not as long as it says")
-    timestamp = header.base_timestamp + timestamp_delta if stamped is None else stamped
+    timestamp = wrapped(header.base_timestamp + timestamp_delta) if stamped is None else stamped
     return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), end
 
 
@@ -111,6 +179,13 @@ def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     if at + size > end:
         raise IndexError
     return data[at : at + size], at + size
+
+
+def wrapped(timestamp: int) -> int:
+    """The sum of a base and a delta as Java's consumers see it: 64 bits, whatever a producer made of them."""
+    if -1 << 63 <= timestamp < 1 << 63:
+        return timestamp
+    return (timestamp + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
@@ -126,19 +201,46 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         at += 1
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if raw >> 64:
+                raise MalformedBatch("a varint of more than 64 bits")
             return (raw >> 1) ^ -(raw & 1), at
         shift += 7
         if shift > 63:
             raise MalformedBatch("a varint of more than 10 bytes")
 
 
-_XERIAL: Final = b"\x82SNAPPY\0"
+_GUESS: Final = 8
+"""Times a compressed batch: the room that is tried first."""
+XERIAL: Final = b"\x82SNAPPY\0"
 
 
-def _snappy(body: bytes) -> bytes:
+def _bounded(undo: Callable[[bytes, bytearray | mmap.mmap], int], body: bytes, limit: int) -> bytes:
+    """Decompress into room of a guessed size, else into all that is allowed: codecs know no limit but their room."""
+    small = bytearray(min(limit, _GUESS * len(body)))
+    with suppress(cramjam.DecompressionError):
+        size = undo(body, small)
+        return bytes(memoryview(small)[:size])
+    with mmap.mmap(-1, limit) as large:  # pages that are not written to take no memory
+        try:
+            return large[: undo(body, large)]
+        except cramjam.DecompressionError as error:
+            raise ValueError(f"{error} (up to {limit} bytes are allowed)") from None
+
+
+def _gzip(body: bytes, limit: int) -> bytes:
+    member = zlib.decompressobj(31)
+    plain = member.decompress(body, limit + 1)
+    if len(plain) > limit:
+        raise ValueError(f"more than {limit} bytes")
+    if not member.eof or member.unused_data:
+        raise ValueError("not one whole gzip member")
+    return plain
+
+
+def _snappy(body: bytes, limit: int) -> bytes:
     """Java writes snappy in xerial's framing: 16 bytes of header, then blocks with lengths; others write it bare."""
-    if body[:8] != _XERIAL:
-        return bytes(cramjam.snappy.decompress_raw(body))
+    if body[:8] != XERIAL:
+        return _snappy_block(body, limit)
     plain = []
     at = 16
     while at < len(body):
@@ -146,17 +248,29 @@ def _snappy(body: bytes) -> bytes:
         at += 4
         if at + size > len(body):
             raise ValueError("a snappy block ends behind the batch")
-        plain.append(bytes(cramjam.snappy.decompress_raw(body[at : at + size])))
+        plain.append(_snappy_block(body[at : at + size], limit))
+        limit -= len(plain[-1])
         at += size
     return b"".join(plain)
 
 
-_DECOMPRESS: Final[Mapping[int, Callable[[bytes], bytes]]] = MappingProxyType(
+def _snappy_block(block: bytes, limit: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(block) > limit:
+        raise ValueError(f"more than {limit} bytes")
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+def _none(body: bytes, limit: int) -> bytes:
+    """Not bounded by the limit: the bytes are there already."""
+    return body
+
+
+_DECOMPRESS: Final[Mapping[int, Callable[[bytes, int], bytes]]] = MappingProxyType(
     {
-        Codec.NONE: lambda body: body,
-        Codec.GZIP: lambda body: zlib.decompress(body, 31),
+        Codec.NONE: _none,
+        Codec.GZIP: _gzip,
         Codec.SNAPPY: _snappy,
-        Codec.LZ4: lambda body: bytes(cramjam.lz4.decompress(body)),
-        Codec.ZSTD: lambda body: bytes(cramjam.zstd.decompress(body)),
+        Codec.LZ4: lambda body, limit: _bounded(cramjam.lz4.decompress_into, body, limit),
+        Codec.ZSTD: lambda body, limit: _bounded(cramjam.zstd.decompress_into, body, limit),
     }
 )
