@@ -18,6 +18,11 @@ HEADER_SIZE: Final = HEADER.size
 LENGTH_PREFIX: Final = 12
 """Bytes of base offset and length, which the length itself does not count."""
 
+OLDER_HEADER: Final = struct.Struct(">qiIBB")
+OLDER_SIZES: Final = (26, 34)
+"""Bytes that a message of magic 0 or 1 takes at least, its key and value null."""
+_MAGIC: Final = 16
+
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
@@ -66,22 +71,34 @@ class MalformedBatch(Exception):
 def batches(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Whole batches of a Fetch answer, each with all its bytes. A batch cut off at the end is left out.
 
-    Batches of magic 0 and 1 keep their length in the same place but have another header; they come with the fields
-    of that other layout misread, except base offset, length and magic.
+    Messages of magic 0 and 1 come one by one, their headers put into this one's fields: base and last offset are the
+    message's (of a compressed set: its last record's), the record count is -1. `legacy` reads them.
     """
     start, size = 0, len(records)
     unpack = HEADER.unpack_from
-    while start + HEADER_SIZE <= size:
-        header = BatchHeader._make(unpack(records, start))
+    while start + _MAGIC < size:
+        older = records[start + _MAGIC] < 2
+        if start + (OLDER_HEADER.size if older else HEADER_SIZE) > size:
+            return
+        if older:
+            header = _older(records, start)
+        else:
+            header = BatchHeader._make(unpack(records, start))
+            if header.length < HEADER_SIZE - LENGTH_PREFIX:
+                raise MalformedBatch(f"batch length {header.length} is shorter than a header")
         end = start + LENGTH_PREFIX + header.length
-        if header.length < HEADER_SIZE - LENGTH_PREFIX and header.magic >= 2:
-            raise MalformedBatch(f"batch length {header.length} is shorter than a header")
-        if header.length <= 0:
-            raise MalformedBatch(f"batch length {header.length}")
         if end > size:
             return
         yield header, records[start:end]
         start = end
+
+
+def _older(records: memoryview, start: int) -> BatchHeader:
+    """Offset, length, CRC-32, magic, attributes; magic 1 has the timestamp behind them. Key and value follow."""
+    offset, length, crc, magic, attributes = OLDER_HEADER.unpack_from(records, start)
+    if length < OLDER_SIZES[magic] - LENGTH_PREFIX:
+        raise MalformedBatch(f"message length {length} is shorter than a message of format v{magic}")
+    return BatchHeader(offset, length, -1, magic, crc, attributes, 0, -1, -1, -1, -1, -1, -1)
 
 
 def crc_matches(header: BatchHeader, batch: memoryview) -> bool:

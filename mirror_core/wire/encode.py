@@ -42,6 +42,12 @@ def batch_of(records: Buffer, count: int, codec: int, base_timestamp: int, max_t
     return made
 
 
+def record(timestamp_delta: int, offset_delta: int, content: bytes) -> bytes:
+    """A record's plain bytes; `content` is what comes after its deltas: key, value and headers with their lengths."""
+    head = b"\0" + varint(timestamp_delta) + varint(offset_delta)
+    return b"".join((varint(len(head) + len(content)), head, content))
+
+
 def compress(codec: int, plain: Buffer) -> bytes:
     """Levels are the fast ones: whoever writes batches anew has to keep pace with those who wrote them first."""
     try:

@@ -8,7 +8,7 @@ record (the destination could not be told to keep it: it recomputes the header f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from mirror_core.wire.batch import (
@@ -21,11 +21,14 @@ from mirror_core.wire.batch import (
     clear_bits,
     is_dense,
 )
-from mirror_core.wire.encode import batch_of, varint
+from mirror_core.wire.encode import batch_of, record
 from mirror_core.wire.records import PLAIN_LIMIT, decompress, spans, wrapped
 
 _ALWAYS_ADMITTED: Final = 16 << 10
 """Bytes: no topic has a max.message.bytes below it. Larger batches must not grow beyond their source's."""
+_ANY_NUMBER: Final = 1 << 31
+_RUN_OVERHEAD: Final = 200
+"""Bytes of memory that a run takes besides its batch."""
 
 
 class Run(NamedTuple):
@@ -69,14 +72,30 @@ def dense_runs(header: BatchHeader, batch: memoryview, start: int, limit: int = 
         clear_bits(memoryview(whole))
         return [Run(header.base_offset, header.record_count, whole)]
     plain = decompress(header.attributes & CODEC_MASK, batch[HEADER_SIZE:], limit)
-    room = max(len(batch), _ALWAYS_ADMITTED)
-    most = header.record_count
+    return admitted(len(batch), limit, lambda most: _runs(header, plain, start, most))
+
+
+def admitted(size: int, limit: int, build: Callable[[int], Iterable[Run]]) -> list[Run]:
+    """Runs, none larger than the `size` bytes that they came from: the destination's max.message.bytes admits those.
+
+    The source's producer may have compressed harder. `build` gets the most records that a run may hold. MalformedBatch
+    when all together take more than `limit` bytes: each run has a header of its own, and a few megabytes may ask for
+    millions of runs.
+    """
+    room = max(size, _ALWAYS_ADMITTED)
+    most = _ANY_NUMBER
     while True:
-        runs = list(_runs(header, plain, start, most))
-        too_long = [run.records for run in runs if len(run.batch) > room and run.records > 1]
+        runs, taken, too_long = [], 0, 0
+        for run in build(most):
+            taken += len(run.batch) + _RUN_OVERHEAD
+            if taken > limit:
+                raise MalformedBatch(f"written anew, the records from offset {run.base_offset} on exceed {limit} bytes")
+            if len(run.batch) > room and run.records > 1:
+                too_long = max(too_long, run.records)
+            runs.append(run)
         if not too_long:
             return runs
-        most = (max(too_long) + 1) // 2  # the source's producer compressed harder
+        most = (too_long + 1) // 2
 
 
 def _runs(header: BatchHeader, plain: bytes, start: int, most: int) -> Iterator[Run]:
@@ -97,10 +116,7 @@ def _runs(header: BatchHeader, plain: bytes, start: int, most: int) -> Iterator[
         if span.offset_delta == count and not stamped:
             records += plain[span.start : span.end]
         else:
-            head = b"\0" + varint(0 if stamped else span.timestamp_delta) + varint(count)
-            records += varint(len(head) + span.end - span.content)
-            records += head
-            records += plain[span.content : span.end]
+            records += record(0 if stamped else span.timestamp_delta, count, plain[span.content : span.end])
         latest = max(latest, timestamp)
         count += 1
     if count:

@@ -254,3 +254,11 @@ def test_a_damaged_byte_gives_runs_or_a_malformed_batch(position: int, byte: int
     except MalformedBatch:
         return
     assert sum(run.records for run in runs) == header.record_count
+
+
+def test_more_runs_than_memory_is_allowed_for_are_refused() -> None:
+    records = [Record(2 * n, BASE_TIME, None, None, ()) for n in range(2000)]
+    header, batch = source(records, Codec.ZSTD)
+    assert len(dense_runs(header, batch, 0)) == 2000
+    with pytest.raises(MalformedBatch, match="exceed"):
+        dense_runs(header, batch, 0, limit=100_000)
