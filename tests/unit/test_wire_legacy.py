@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Sequence
 
 import cramjam
 import pytest
-import xxhash
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,33 +15,10 @@ from mirror_core.wire.batch import BatchHeader, MalformedBatch, batches
 from mirror_core.wire.encode import compress
 from mirror_core.wire.legacy import decode, dense_runs
 from mirror_core.wire.records import Codec, Record
-from tests.unit.test_wire_reencode import BASE_TIME, INT64, seen, source
+from tests.record_bytes import BASE_TIME, INT64, Row, message, seen, source, wrapper
 
 CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
 LAT = 0x08
-
-Row = tuple[int, int, bytes | None, bytes | None]
-"""Offset, timestamp, key, value."""
-
-
-def message(row: Row, magic: int, attributes: int = 0) -> bytes:
-    """One message by the layout in Kafka's protocol guide."""
-    offset, timestamp, *fields = row
-    body = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"")
-    for field in fields:
-        body += struct.pack(">i", -1) if field is None else struct.pack(">i", len(field)) + field
-    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
-
-
-def wrapper(
-    rows: Sequence[Row], magic: int, codec: Codec, *, base: int | None = None, attributes: int = 0, stamp: int = 99
-) -> bytes:
-    """A compressed set; in magic 1 its messages count their offsets from `base` on, by default from the first one."""
-    start = (rows[0][0] if base is None else base) if magic else 0
-    body = compress(codec, b"".join(message((row[0] - start, *row[1:]), magic) for row in rows))
-    if codec is Codec.LZ4 and not magic:
-        body = body[:6] + bytes([xxhash.xxh32_intdigest(body[:6]) >> 8 & 0xFF]) + body[7:]
-    return message((rows[-1][0], stamp, None, body), magic, codec | attributes)
 
 
 def only(data: bytes) -> tuple[BatchHeader, memoryview]:

@@ -12,7 +12,7 @@ from mirror_core.wire.batch import LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader, 
 from mirror_core.wire.merge import merge, mergeable
 from mirror_core.wire.records import Codec, Record, decode
 from mirror_core.wire.reencode import Run
-from tests.unit.test_wire_reencode import BASE_TIME, INT64, contents, numbered, seen, source
+from tests.record_bytes import BASE_TIME, INT64, contents, numbered, seen, source
 
 batches_of = st.lists(
     st.tuples(st.one_of(st.just(BASE_TIME), INT64), st.lists(contents, min_size=1, max_size=4)), min_size=1, max_size=8

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from itertools import pairwise
 
 import cramjam
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,83 +19,11 @@ from mirror_core.wire.batch import (
     TRANSACTIONAL,
     BatchHeader,
     MalformedBatch,
-    batches,
     clear_bits,
-    crc_matches,
-    readdress,
 )
-from mirror_core.wire.encode import compress, varint
-from mirror_core.wire.records import Codec, Record, decode
-from mirror_core.wire.reencode import Run, crosses_whole, dense_runs
-
-BASE_TIME = 1_700_000_000_123
-INT64 = st.integers(-(2**63), 2**63 - 1)
-
-
-def plain(record: Record, base: int, base_time: int) -> bytes:
-    """One record's bytes, written by the layout in Kafka's documentation."""
-    body = b"\0" + varint(wrap(record.timestamp_ms - base_time)) + varint(record.offset - base)
-    for field in (record.key, record.value):
-        body += varint(-1) if field is None else varint(len(field)) + field
-    body += varint(len(record.headers))
-    for name, value in record.headers:
-        body += varint(len(name)) + name + (varint(-1) if value is None else varint(len(value)) + value)
-    return varint(len(body)) + body
-
-
-def wrap(number: int) -> int:
-    return (number + 2**63) % 2**64 - 2**63
-
-
-def source(
-    records: Sequence[Record],
-    codec: Codec = Codec.NONE,
-    *,
-    base: int | None = None,
-    last: int | None = None,
-    attributes: int = 0,
-    max_time: int = 0,
-    base_time: int = BASE_TIME,
-) -> tuple[BatchHeader, memoryview]:
-    """A batch as it may lie in a source's log: offsets with holes, also before the first record and behind the last."""
-    first = records[0].offset if base is None else base
-    end = records[-1].offset if last is None else last
-    body = compress(codec, b"".join(plain(record, first, base_time) for record in records))
-    header = BatchHeader(
-        first, HEADER_SIZE - 12 + len(body), 3, 2, 0, codec | attributes, end - first, base_time,
-        max_time, 7, 1, 5, len(records),
-    )  # fmt: skip
-    batch = bytearray(HEADER.pack(*header) + body)
-    readdress(memoryview(batch), 7, 1, 5)
-    struct.pack_into(">q", batch, 0, first)
-    return next(batches(memoryview(batch)))
-
-
-def seen(runs: Sequence[Run]) -> list[Record]:
-    """The records of finished runs at the offsets that the destination's log will give them."""
-    found: list[Record] = []
-    for run in runs:
-        readdress(memoryview(run.batch), 1 << 62, 0, 9)
-        assert DefaultRecordBatch(bytes(run.batch)).validate_crc(), "another client's check"
-        [(header, batch)] = batches(memoryview(run.batch))
-        assert crc_matches(header, batch)
-        assert (header.base_offset, header.record_count) == (0, run.records)
-        assert header.last_offset_delta == run.records - 1, "brokers append dense batches only"
-        assert header.attributes & ~7 == 0
-        records = list(decode(header, batch))
-        assert [record.offset for record in records] == list(range(run.records))
-        if records:
-            assert header.max_timestamp == max(record.timestamp_ms for record in records)
-        found += [Record(run.base_offset + r.offset, r.timestamp_ms, r.key, r.value, r.headers) for r in records]
-    return found
-
-
-contents = st.tuples(
-    st.one_of(st.integers(0, 2**45), INT64, st.just(-1)),
-    st.none() | st.binary(max_size=200),
-    st.none() | st.binary(max_size=2000),
-    st.lists(st.tuples(st.binary(max_size=8), st.none() | st.binary(max_size=20)), max_size=3).map(tuple),
-)
+from mirror_core.wire.records import Codec, Record
+from mirror_core.wire.reencode import crosses_whole, dense_runs
+from tests.record_bytes import BASE_TIME, INT64, contents, numbered, plain, seen, source
 
 
 @st.composite
@@ -140,10 +66,6 @@ def test_what_a_broker_stamped_keeps_the_brokers_time(
     assert seen(dense_runs(header, batch, base)) == [
         Record(r.offset, stamp, r.key, r.value, r.headers) for r in records
     ]
-
-
-def numbered(count: int, *, size: int = 10) -> list[Record]:
-    return [Record(100 + n, BASE_TIME + n, b"k%d" % n, bytes([n % 256]) * size, ()) for n in range(count)]
 
 
 @pytest.mark.parametrize("codec", Codec)

@@ -1,0 +1,73 @@
+"""Valid inputs for each target, from which a fuzzer finds its way faster than from nothing."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from mirror_core.wire.batch import HEADER, HEADER_SIZE
+from mirror_core.wire.encode import compress, record, varint
+from mirror_core.wire.records import Codec
+
+
+def _content(key: bytes | None, value: bytes | None, *headers: tuple[bytes, bytes | None]) -> bytes:
+    parts = [varint(-1) if field is None else varint(len(field)) + field for field in (key, value)]
+    parts.append(varint(len(headers)))
+    for name, content in headers:
+        parts += [varint(len(name)), name, varint(-1) if content is None else varint(len(content)) + content]
+    return b"".join(parts)
+
+
+def _records(step: int) -> bytes:
+    return b"".join(
+        (
+            record(0, 0, _content(b"k", b"v", (b"\xff", None), (b"h", b"x"))),
+            record(-5, step, _content(None, b"")),
+            record(1 << 40, 2 * step, _content(b"", None)),
+        )
+    )
+
+
+def _batch(attributes: int, step: int, *, packed: bool = True) -> bytes:
+    plain = _records(step)
+    body = compress(attributes & 7, plain) if packed else plain
+    return HEADER.pack(100, HEADER_SIZE - 12 + len(body), 0, 2, 0, attributes, 2 * step, 9, 99, 7, 0, 0, 3) + body
+
+
+def _message(magic: int, offset: int, key: bytes | None, value: bytes | None) -> bytes:
+    body = struct.pack(">bb", magic, 0) + (struct.pack(">q", 5) if magic else b"")
+    for field in (key, value):
+        body += struct.pack(">i", -1) if field is None else struct.pack(">i", len(field)) + field
+    return struct.pack(">qiI", offset, len(body) + 4, 0) + body
+
+
+def _fetched(records: bytes) -> bytes:
+    row = struct.pack(">ihqqqi", 0, 0, 9, 9, 0, 1) + struct.pack(">qqii", 7, 1, -1, len(records)) + records
+    return struct.pack(">ihii", 0, 0, 0, 1) + struct.pack(">h1si", 1, b"t", 1) + row
+
+
+def _sets(magic: int) -> bytes:
+    return _message(magic, 0, b"k", b"v") + _message(magic, 1, None, b"") + _message(magic, 4, b"", None)
+
+
+_BATCHES = [_batch(bits | codec, step) for codec in Codec for step in (1, 2) for bits in (0, 0x08, 0x50, 0x30)]
+_PRODUCED = struct.pack(">ih1si", 1, 1, b"t", 1) + struct.pack(">ihqqqi", 0, 87, -1, -1, 0, 1)
+_PRODUCED += struct.pack(">ih2s", 0, 2, b"no") + struct.pack(">h3s", 3, b"why") + struct.pack(">i", 0)
+
+SEEDS: Final[Mapping[str, Callable[[], list[bytes]]]] = MappingProxyType(
+    {
+        "frames": lambda: [struct.pack(">i", 1000)],
+        "fetch_answer": lambda: [_fetched(one) for one in (*_BATCHES, _sets(0) + _sets(1))],
+        "produce_answer": lambda: [_PRODUCED],
+        "markers_answer": lambda: [b"\0\2" + struct.pack(">q", 7) + b"\2\2t\2" + struct.pack(">ih", 3, 52) + bytes(4)],
+        "log": lambda: [*_BATCHES, _sets(0) + _batch(0, 1) + _sets(1)],
+        "batch": lambda: [
+            b"\x09" + _batch(bits | codec, step, packed=False) for codec in Codec for step in (1, 2) for bits in (0, 8)
+        ],
+        "compressed": lambda: [bytes([codec]) + compress(codec, b"some bytes " * 9) for codec in Codec],
+        "older": lambda: [bytes([kind]) + _sets(kind & 1) for kind in (0, 1, 0x84, 0x85, 0x8C, 0x8D, 0x94, 0x95, 0xC5)],
+        "merged": lambda: [2 * (bytes([len(_records(1)), 3, 0, 0]) + struct.pack(">q", 5) + _records(1))],
+    }
+)
