@@ -79,6 +79,15 @@ def test_the_smallest_messages_are_found_at_the_end_of_an_answer() -> None:
         assert len(list(batches(memoryview(answer)[:end]))) == (end >= len(small[0]))
 
 
+@pytest.mark.parametrize(("magic", "length"), [(0, -(2**31)), (0, -12), (0, 0), (0, 13), (1, -12), (1, 21)])
+def test_an_impossible_length_is_refused(magic: int, length: int) -> None:
+    """A length of -12 leads back to the message's own beginning, for ever."""
+    data = bytearray(message(ROWS[0], magic))
+    struct.pack_into(">i", data, 8, length)
+    with pytest.raises(MalformedBatch, match="shorter"):
+        list(batches(memoryview(data)))
+
+
 def test_an_answer_may_hold_several_formats() -> None:
     new = bytes(source([Record(7, BASE_TIME, None, b"v2", ())])[1])
     answer = message((5, -1, None, b"v0"), 0) + message((6, 77, None, b"v1"), 1) + new + message((8, 1, None, b""), 1)
