@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from random import Random
 
 import pytest
 
@@ -23,12 +24,14 @@ from tests.record_bytes import BASE_TIME, message, source, wrapper
 pytestmark = pytest.mark.cluster
 
 PRODUCER = (1 << 62) + 77
+LARGE = Random(1).randbytes(100_000) + bytes(100_000)
+"""Several blocks of snappy and lz4, some of which cannot be compressed."""
 COPIED = [
     records.Record(
         2 + n + n // 5 * 3,  # a hole after each fifth
         BASE_TIME + 7 * n,
         None if n % 3 == 0 else b"\xffkey %d" % n,
-        None if n % 4 == 0 else b"value %d " % n * 20,
+        None if n % 4 == 0 else LARGE if n == 7 else b"value %d " % n * 20,
         ((b"null", None), (b"empty", b"")),
     )
     for n in range(23)

@@ -113,6 +113,12 @@ def test_varints_of_all_64_bit_numbers(value: int) -> None:
     assert varint(encoded + b"\x55", 0) == (value, len(encoded))
 
 
+@pytest.mark.parametrize("data", [b"\xff" * 9 + b"\x02", b"\xff" * 9 + b"\x7f", b"\xff" * 10 + b"\x01"])
+def test_varints_of_more_than_64_bits_are_refused(data: bytes) -> None:
+    with pytest.raises(MalformedBatch, match="a varint of more"):
+        varint(data, 0)
+
+
 @settings(max_examples=300, deadline=None)
 @given(body=st.binary(max_size=300), count=st.integers(-2, 50), codec=st.integers(0, 7))
 def test_garbage_gives_records_or_a_malformed_batch(body: bytes, count: int, codec: int) -> None:

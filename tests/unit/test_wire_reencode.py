@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
+from random import Random
 
 import cramjam
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,6 +81,19 @@ def test_a_whole_batch_is_not_even_decompressed(codec: Codec, bits: int) -> None
     clear_bits(memoryview(body))
     assert run.batch == body
     assert struct.unpack_from(">h", body, 21) == (codec,)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_another_client_reads_large_batches_too(codec: Codec) -> None:
+    """Snappy and lz4 come in blocks, and one that cannot be compressed is stored as it is."""
+    values = [Random(n).randbytes(70_000) if n % 2 else b"%d" % n * 40_000 for n in range(6)]
+    sent = [Record(n, BASE_TIME + n, b"k", value, ()) for n, value in enumerate(values)]
+    header, batch = source(sent, codec, attributes=LOG_APPEND_TIME, max_time=BASE_TIME)
+    runs = dense_runs(header, batch, 0)
+    found = [record for run in runs for record in DefaultRecordBatch(bytes(run.batch))]
+    assert [(record.timestamp, record.key, record.value) for record in found] == [
+        (BASE_TIME, b"k", value) for value in values
+    ]
 
 
 @pytest.mark.parametrize("start", [103, 1000])
