@@ -1,38 +1,38 @@
-"""May a source batch cross as it stands? Pure: a header and a position in, an obstacle or nothing out."""
+"""How a source batch crosses. Pure: a header and a position in, a way out."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
 from mirror_core.wire.batch import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
-    """Why a partition cannot be copied past an offset by this version."""
+class Way(Enum):
+    AS_IT_IS = "as it is"
+    CLEARED = "cleared"
+    """As it is, but for bits of its header: it was part of a transaction, or has a delete horizon."""
+    ENCODED = "encoded"
+    """Its records are encoded anew: some are gone, or were copied before, or only the broker knows their time."""
+    NOTHING = "nothing"
+    """No reader sees a record in it: a control batch, aborted data, or what the cleaner left."""
+    OLD_FORMAT = "old format"
+    PAST = "past"
+    """All of it lies before the position."""
 
-    offset: int
-    reason: str
+
+_CLEARED: Final = TRANSACTIONAL | DELETE_HORIZON
 
 
-_LATER = "this version copies dense, non-transactional logs only; leave the topic out with --exclude-topics"
-
-
-def obstacle(header: BatchHeader, position: int) -> Obstacle | None:
-    """What keeps the batch that holds (or follows) `position`, the next offset to copy, from crossing unchanged."""
-    base = header.base_offset
-    if header.magic != 2:
-        return Obstacle(base, f"the batch is in message format v{header.magic}, not v2: {_LATER}")
-    if header.attributes & CONTROL:
-        return Obstacle(base, f"a transaction ends here (control batch): {_LATER}")
-    if header.attributes & TRANSACTIONAL:
-        return Obstacle(base, f"the batch is part of a transaction: {_LATER}")
-    if base > position:
-        return Obstacle(position, f"offsets {position} to {base - 1} hold no record (compacted?): {_LATER}")
-    if header.record_count != header.last_offset_delta + 1 or header.attributes & DELETE_HORIZON:
-        return Obstacle(base, f"the batch has been compacted: {_LATER}")
-    if header.attributes & LOG_APPEND_TIME:
-        return Obstacle(base, f"the topic uses message.timestamp.type=LogAppendTime: {_LATER}")
-    if base < position:
-        return Obstacle(position, f"the position lies inside the batch {base} to {header.last_offset}: {_LATER}")
-    return None
+def way_of(header: BatchHeader, position: int, *, aborted: bool) -> Way:
+    """The way of a batch when `position` is the next offset to copy. `aborted`: its transaction was."""
+    if header.magic < 2:
+        return Way.OLD_FORMAT
+    if header.last_offset < position:
+        return Way.PAST
+    if aborted or header.attributes & CONTROL or not header.record_count:
+        return Way.NOTHING
+    dense = header.record_count == header.last_offset_delta + 1
+    if not dense or header.base_offset < position or header.attributes & LOG_APPEND_TIME:
+        return Way.ENCODED
+    return Way.CLEARED if header.attributes & _CLEARED else Way.AS_IT_IS

@@ -1,15 +1,35 @@
 """Where copying a partition goes on, and whether the destination still holds what we wrote. Pure.
 
-Sequences are offsets: each data batch is sent with `base sequence = offset mod 2**31`, so the broker itself refuses a
-batch that would not land at its offset (a compare-and-append), two copiers of one source cannot both append, and the
-producer state of a partition tells at any time where ours end. A log end elsewhere means that somebody else wrote.
+Every offset of a mirror partition was taken by a record of ours, which counts in the sequence, or by a marker of ours,
+which counts in the number that it carries (`decide.gaps`). So a healthy log ends at
+
+    next sequence + offsets filled
+
+A log that ends before that has a gap half filled. One that ends behind it holds what somebody else wrote. For logs
+without gaps sequences are offsets, and the broker itself refuses a batch that would not land at its offset.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+from mirror_core.decide.gaps import FILLED_MASK, NO_MARKER, filled_by
 from mirror_core.wire.batch import SEQUENCE_MASK
+
+MARKED_START: Final = 100_000
+"""A log that starts at most so far behind the position is reached by markers, which no consumer ever sees."""
+_HALF: Final = (FILLED_MASK + 1) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """What the destination's leader remembers of the mirror's producer id."""
+
+    next_sequence: int
+    """The sequence that the next batch must begin with; 0 when there were only markers."""
+    coordinator_epoch: int
+    """Of the newest marker; -1 without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,18 +40,25 @@ class Seen:
     """First offset on the destination."""
     log_end: int
     """Next offset to be written on the destination, as its leader knows it: the position."""
-    last_sequence: int | None
-    """Last sequence that the leader remembers of our producer id; None when it remembers none."""
+    ours: Ours | None
+    """None when the leader remembers nothing of our producer id."""
     source_start: int
     source_end: int
     """Next offset to be written on the source, as its leader knows it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """Copy on from this offset."""
+    """Copy on from here."""
 
     offset: int
+    sequence: int
+    """Sequence of the next batch."""
+    gap_end: int
+    """Offsets [offset, gap_end) are to be filled first: a gap that was left half filled, or that the source's log start
+    leaves. Equal to `offset`: none."""
+    seed_end: int
+    """Offsets [offset, seed_end) are to be seeded first, and deleted. Equal to `offset`: none."""
     check_tail: bool
     """Nothing vouches for the last record on the destination: compare it with the source's first."""
 
@@ -41,6 +68,8 @@ class Foreign:
     """Somebody else wrote into the destination, at this offset or before."""
 
     offset: int
+    filled: int
+    """Offsets of the log that the mirror's own markers took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +81,38 @@ class Stop:
 
 
 def where_to_resume(seen: Seen) -> Resume | Foreign | Stop:
-    """The position is the destination's log end, if that is where our own records end."""
+    """The position is the destination's log end, if that is where our own records and markers end."""
     position = seen.log_end
-    if seen.last_sequence is not None:
-        ours_end = (seen.last_sequence + 1) & SEQUENCE_MASK
-        beyond = (position - ours_end) & SEQUENCE_MASK
-        if beyond:
-            return Foreign(max(seen.log_start, position - beyond))
-    if position > seen.source_end:
+    gap_end = position
+    if seen.ours is not None:
+        missing = _missing(seen.ours, position)
+        if missing < 0:
+            return Foreign(max(seen.log_start, position + missing), filled_by(seen.ours.coordinator_epoch))
+        gap_end = position + missing
+    if gap_end > seen.source_end:
         return Stop(
             seen.source_end,
-            f"the source's log ends at {seen.source_end}, before the position {position}: it lost records that were "
+            f"the source's log ends at {seen.source_end}, before the position {gap_end}: it lost records that were "
             "copied (unclean leader election, or another topic of the same name); compare both sides before going on",
         )
-    if position < seen.source_start:
-        if position == 0:
-            return Stop(
-                0,
-                f"the source's log starts at {seen.source_start}, not at 0: this version copies logs from 0 only; "
-                "leave the topic out with --exclude-topics",
-            )
-        return Stop(
-            position,
-            f"the source deleted offsets {position} to {seen.source_start - 1} before they were copied (retention or "
-            "DeleteRecords); delete the mirror topic and let it be copied anew",
-        )
-    nothing_to_check = position in (seen.log_start, seen.source_start)
-    return Resume(position, check_tail=seen.last_sequence is None and not nothing_to_check)
+    start, seed_end = seen.source_start, position
+    if gap_end == position < start:
+        # What the source itself deleted before it was copied is a gap like any other; a wide one is seeded instead.
+        gap_end, seed_end = (start, position) if start - position <= MARKED_START else (position, start)
+    nothing_to_check = position == seen.log_start or position <= start
+    return Resume(
+        offset=position,
+        # A leader that knows nothing of us takes any sequence; the offset keeps the count of filled offsets small.
+        sequence=position & SEQUENCE_MASK if seen.ours is None else seen.ours.next_sequence,
+        gap_end=gap_end,
+        seed_end=seed_end,
+        check_tail=seen.ours is None and not nothing_to_check,
+    )
+
+
+def _missing(ours: Ours, log_end: int) -> int:
+    """Offsets that our newest gap still lacks; negative: how many somebody else has written."""
+    if ours.coordinator_epoch == NO_MARKER:
+        return -((log_end - ours.next_sequence) & SEQUENCE_MASK)
+    missing = (ours.next_sequence + filled_by(ours.coordinator_epoch) - log_end) & FILLED_MASK
+    return missing if missing < _HALF else missing - FILLED_MASK - 1

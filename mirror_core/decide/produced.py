@@ -1,4 +1,4 @@
-"""What a Produce answer means for a partition. A table: error code to meaning."""
+"""What a Produce or WriteTxnMarkers answer means for a partition. A table: error code to meaning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Meaning(Enum):
     LOOK_AGAIN = "look again"
     """Unknown, or not now: read where the log ends when nothing is in flight, and go on from there."""
     DENIED = "denied"
-    """The principal lacks WRITE."""
+    """The principal lacks WRITE on the topic, or for markers CLUSTER_ACTION."""
     FAILED = "failed"
 
 
@@ -34,7 +34,10 @@ MEANING: Final[Mapping[E, tuple[Meaning, str]]] = MappingProxyType(
         E.unknown_topic_or_partition: (Meaning.LOOK_AGAIN, ""),
         E.kafka_storage_error: (Meaning.LOOK_AGAIN, ""),
         E.network_exception: (Meaning.LOOK_AGAIN, ""),
+        # Somebody has written markers of a higher number: it is theirs to fill the gap.
+        E.transaction_coordinator_fenced: (Meaning.LOOK_AGAIN, ""),
         E.topic_authorization_failed: (Meaning.DENIED, ""),
+        E.cluster_authorization_failed: (Meaning.DENIED, ""),
         E.message_too_large: (Meaning.FAILED, "raise max.message.bytes of the mirror topic above the source's"),
         E.record_list_too_large: (Meaning.FAILED, "raise segment.bytes of the mirror topic above the batch's size"),
         E.corrupt_message: (Meaning.FAILED, "the broker found the batch corrupt although its CRC was verified here"),

@@ -34,7 +34,7 @@ class Beacon:
                 lane.partition.index,
                 lane.acknowledged,
                 lane.source_end,
-                lane.acknowledged - lane.first,
+                lane.records,
                 lane.sent_bytes,
             ]
             for lane in lanes

@@ -1,66 +1,157 @@
-"""From a Fetch answer to batches that may be sent: verified, re-addressed, in order, each at the lane's position."""
+"""From a Fetch answer to batches that may be sent and gaps that are to be filled: verified, re-addressed, in order."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final
 
 import xxhash
 from kio.schema.errors import ErrorCode
 
-from mirror_core.decide.passthrough import obstacle
-from mirror_core.engine.lanes import Lane, LaneState, denied
+from mirror_core.decide.passthrough import Way, way_of
+from mirror_core.engine.lanes import Lane, LaneState, Sent, denied
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.model.names import ClusterName
-from mirror_core.wire.batch import HEADER_SIZE, SEQUENCE_MASK, MalformedBatch, batches, crc_matches, readdress
+from mirror_core.wire.batch import (
+    CONTROL,
+    HEADER_SIZE,
+    SEQUENCE_MASK,
+    TRANSACTIONAL,
+    BatchHeader,
+    MalformedBatch,
+    batches,
+    clear_bits,
+    crc_matches,
+    readdress,
+)
+from mirror_core.wire.fetch import Fetched
+from mirror_core.wire.records import is_abort_marker
+from mirror_core.wire.reencode import dense_runs
 
-PRODUCER_EPOCH = 0
+PRODUCER_EPOCH: Final = 0
+SURE: Final = 2
+"""Empty answers that it takes to believe that nothing is left before the last stable offset."""
 
 
-class Sent(NamedTuple):
-    """What is remembered of a batch in flight."""
+class Intake:
+    """What one mirror makes of a source's batches."""
 
-    lane: Lane
-    base: int
-    records: int
-    size: int
-    payload: bytes
-    """XXH3-128 of the bytes after the header."""
+    def __init__(self, source: ClusterName, producer_id: int) -> None:
+        self.source = source
+        self.producer_id = producer_id
+
+    def accept(self, lane: Lane, fetched: Fetched) -> list[tuple[Sent, memoryview]]:
+        """Batches of one partition that may be sent at once, in place; the lane's position moves past them.
+
+        From the first gap on everything goes into the lane's queue, batches as copies. A batch that may not cross ends
+        the lane, after what came before it.
+        """
+        ready: list[tuple[Sent, memoryview]] = []
+        where = f"cluster {self.source}, {lane.partition}"
+        transactions = Aborted(fetched.aborted)
+        try:
+            for header, batch in batches(fetched.records):
+                if lane.finished:
+                    break
+                aborted = transactions.hold(header, batch)
+                way = way_of(header, lane.position, aborted=aborted)
+                if way is Way.PAST:
+                    continue
+                if way is Way.OLD_FORMAT:
+                    lane.end(
+                        f"{where}, offset {header.base_offset}: the batch is in message format v{header.magic}, not v2: "
+                        "this version does not copy it; leave the topic out with --exclude-topics",
+                        header.base_offset,
+                    )
+                    break
+                if not crc_matches(header, batch):
+                    lane.end(
+                        f"{where}: the batch at offset {header.base_offset} is corrupt (its CRC-32C does not match) "
+                        "and was not copied; repair the source's replica, then recover the partition",
+                        header.base_offset,
+                    )
+                    break
+                if header.base_offset > lane.position:
+                    lane.skip_to(header.base_offset)
+                self._take(lane, ready, way, header, batch)
+        except MalformedBatch as error:
+            lane.end(
+                f"{where}: what came back for offset {lane.position} is not a record batch ({error}); it was not copied",
+                lane.position,
+            )
+        return ready
+
+    def _take(
+        self, lane: Lane, ready: list[tuple[Sent, memoryview]], way: Way, header: BatchHeader, batch: memoryview
+    ) -> None:
+        if way is Way.ENCODED:
+            for run in dense_runs(header, batch, lane.position):
+                if run.base_offset > lane.position:
+                    lane.skip_to(run.base_offset)
+                self._put(lane, ready, run.base_offset, run.records, memoryview(run.batch))
+        elif way is not Way.NOTHING:
+            if way is Way.CLEARED:
+                clear_bits(batch)
+            self._put(lane, ready, header.base_offset, header.record_count, batch)
+        if header.next_offset > lane.position:
+            lane.skip_to(header.next_offset)
+
+    def _put(
+        self, lane: Lane, ready: list[tuple[Sent, memoryview]], base: int, records: int, batch: memoryview
+    ) -> None:
+        payload = xxhash.xxh3_128_digest(batch[HEADER_SIZE:])
+        readdress(batch, self.producer_id, PRODUCER_EPOCH, lane.sequence)
+        sent = Sent(lane, base, records, len(batch), payload)
+        lane.forgotten = False
+        lane.sequence = (lane.sequence + records) & SEQUENCE_MASK
+        lane.position = base + records
+        if lane.queue:
+            lane.queue.append((sent, memoryview(bytearray(batch))))
+            lane.queued_bytes += len(batch)
+        else:
+            ready.append((sent, batch))
 
 
-def accept(lane: Lane, records: memoryview, source: ClusterName, producer_id: int) -> list[tuple[Sent, memoryview]]:
-    """Batches of one partition that may be sent, in place; the lane's position moves past them.
+class Aborted:
+    """Which batches of an answer belong to aborted transactions (KIP-98), asked in the log's order."""
 
-    The first batch that may not cross ends the lane, after what came before it.
+    def __init__(self, transactions: tuple[tuple[int, int], ...]) -> None:
+        self._coming = sorted(transactions, key=lambda pair: pair[1], reverse=True)
+        self._open: set[int] = set()
+
+    def hold(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Whether this one does. Each batch must be shown, control batches too."""
+        if header.magic < 2:
+            return False  # such batches know no producers
+        while self._coming and self._coming[-1][1] <= header.last_offset:
+            self._open.add(self._coming.pop()[0])
+        if header.producer_id not in self._open:
+            return False
+        if header.attributes & CONTROL:
+            if header.record_count and is_abort_marker(header, batch):
+                self._open.discard(header.producer_id)
+            return False
+        return bool(header.attributes & TRANSACTIONAL)
+
+
+def look_again(lane: Lane, fetched: Fetched, source: ClusterName, *, honest: bool) -> None:
+    """An answer brought the lane nothing. When it is `honest` (for this partition alone, not throttled) a second time,
+    though the last stable offset is further on, then compaction has removed what was there: a gap.
+
+    Other answers prove nothing: the size of an answer may be used up by other partitions.
     """
-    queue: list[tuple[Sent, memoryview]] = []
-    where = f"cluster {source}, {lane.partition}"
-    try:
-        for header, batch in batches(records):
-            if header.magic >= 2 and header.last_offset < lane.position:
-                continue
-            if not lane.fetchable:
-                break
-            hindrance = obstacle(header, lane.position)
-            if hindrance:
-                lane.end(f"{where}, offset {hindrance.offset}: {hindrance.reason}", hindrance.offset)
-                break
-            if not crc_matches(header, batch):
-                lane.end(
-                    f"{where}: the batch at offset {header.base_offset} is corrupt (its CRC-32C does not match) "
-                    "and was not copied; repair the source's replica, then recover the partition",
-                    header.base_offset,
-                )
-                break
-            payload = xxhash.xxh3_128_digest(batch[HEADER_SIZE:])
-            readdress(batch, producer_id, PRODUCER_EPOCH, header.base_offset & SEQUENCE_MASK)
-            queue.append((Sent(lane, header.base_offset, header.record_count, len(batch), payload), batch))
-            lane.position = header.next_offset
-    except MalformedBatch as error:
+    lane.suspect = lane.position < fetched.last_stable
+    if not lane.suspect:
+        lane.empty = 0
+    elif honest and len(fetched.records):
         lane.end(
-            f"{where}: what came back for offset {lane.position} is not a record batch ({error}); it was not copied",
+            f"cluster {source}, {lane.partition}, offset {lane.position}: an answer without a whole batch",
             lane.position,
         )
-    return queue
+    elif honest:
+        lane.empty += 1
+        if lane.empty >= SURE:
+            lane.skip_to(fetched.last_stable)
+            lane.suspect, lane.empty = False, 0
 
 
 def fetch_refused(lane: Lane, code: int, source: ClusterClient) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 import xxhash
 
-from mirror_core.decide.position import Foreign, Resume, Seen, Stop, where_to_resume
+from mirror_core.decide.gaps import NO_MARKER
+from mirror_core.decide.position import Foreign, Ours, Resume, Seen, Stop, where_to_resume
 from mirror_core.kafka import tail
 from mirror_core.kafka.client import ClusterClient, ClusterView
-from mirror_core.kafka.offsets import Point, describe_producers, list_offsets
+from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, list_offsets
 from mirror_core.model.copying import Assigned, Failure
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
+from mirror_core.wire.batch import SEQUENCE_MASK
 
+_QUEUE_BYTES: Final = 1 << 20
+"""Of a lane's batches that wait for a gap; then no more are fetched."""
 _SETTLE_TRIES: Final = 50
 _SETTLE_WAIT_S: Final = 0.02
 
@@ -31,7 +36,55 @@ class LaneState(Enum):
     FAILED = "failed"
 
 
+class Gap(NamedTuple):
+    """Offsets up to `end` (the next one after it) that hold no record on the source. It begins where what is before ends."""
+
+    end: int
+
+
+class Sent(NamedTuple):
+    """What is remembered of a batch in flight."""
+
+    lane: Lane
+    base: int
+    records: int
+    size: int
+    payload: bytes
+    """XXH3-128 of the bytes after the header; empty for a filler, which stands for no record."""
+
+
 @dataclass(slots=True)
+class Claim:
+    """The right to fill a partition's gaps. Whoever wrote the newest marker has it, as long as all of theirs are
+    answered; anybody else waits until the log has been quiet for a while, and shuts the last owner out."""
+
+    newest: int = NO_MARKER
+    """Highest coordinator epoch known to have been sent to this partition, by anybody."""
+    mine: int = NO_MARKER
+    """The newest marker of ours that is known to be in the log, with nothing of ours unanswered."""
+    quiet_at: int = -1
+    """The log end that is watched."""
+    quiet_until: float = 0.0
+    """Monotonic time until which it must not have moved."""
+
+    @property
+    def owned(self) -> bool:
+        return self.mine != NO_MARKER and self.mine == self.newest
+
+    def seen(self, coordinator_epoch: int) -> None:
+        """Take in what the leader remembers."""
+        self.newest = max(self.newest, coordinator_epoch)
+
+    def unanswered(self) -> None:
+        """Markers of ours are on their way."""
+        self.mine = NO_MARKER
+
+    def forget(self) -> None:
+        """The leader has forgotten all markers, and would take any."""
+        self.newest = self.mine = NO_MARKER
+
+
+@dataclass(slots=True, eq=False)
 class Lane:
     """A partition being copied. Offsets are next offsets: to fetch (`position`), and after the last acknowledged."""
 
@@ -39,8 +92,26 @@ class Lane:
     state: LaneState = LaneState.LOST
     position: int = 0
     acknowledged: int = 0
+    sequence: int = 0
+    """Of the next batch to be put into line."""
+    acknowledged_sequence: int = 0
+    """After the last acknowledged batch."""
+    forgotten: bool = False
+    """The leader remembers nothing of us: it takes any sequence from a batch, and after a marker only 0."""
+    queue: deque[Gap | tuple[Sent, memoryview]] = field(default_factory=deque)
+    """What waits for a gap before it to be filled; begins with a gap, and bytes in it are its own."""
+    queued_bytes: int = 0
+    claim: Claim = field(default_factory=Claim)
+    seed_end: int = 0
+    """Below it nothing is fetched: the log is seeded up to there, since the source starts there."""
+    seeded: int = 0
+    """Next offset to be seeded."""
     asked: int = -1
     """The position of the newest Fetch; its answer is of use only while the lane still stands there."""
+    suspect: bool = False
+    """The source gave nothing though there should be something: it is asked for this partition alone."""
+    empty: int = 0
+    """Answers in a row that said so."""
     in_flight: int = 0
     ending: Failure | None = None
     """Why the lane will fail once what was sent before is acknowledged."""
@@ -48,7 +119,11 @@ class Lane:
     destination_broker: int = -1
     source_epoch: int = -1
     first: int | None = None
+    gaps: int = 0
+    """Offsets from `first` on that were filled or seeded."""
     source_end: int | None = None
+    readable_end: int | None = None
+    """The source's last stable offset as last seen since this place was taken up."""
     batches: int = 0
     sent_bytes: int = 0
     digest: xxhash.xxh3_128 | None = field(default_factory=xxhash.xxh3_128)
@@ -59,10 +134,42 @@ class Lane:
         return self.assigned.partition
 
     @property
+    def records(self) -> int:
+        """Copied since `first`."""
+        return 0 if self.first is None else self.acknowledged - self.first - self.gaps
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more is to be put into line."""
+        until = self.assigned.until
+        return self.ending is not None or (until is not None and self.position >= until)
+
+    @property
     def fetchable(self) -> bool:
         """More may be asked of the source."""
-        until = self.assigned.until
-        return self.state is LaneState.READY and self.ending is None and (until is None or self.position < until)
+        return (
+            self.state is LaneState.READY
+            and not self.finished
+            and self.seed_end <= self.acknowledged
+            and self.queued_bytes < _QUEUE_BYTES
+        )
+
+    @property
+    def gap(self) -> Gap | None:
+        """The gap that is to be filled now: all before it is acknowledged."""
+        head = self.queue[0] if self.queue else None
+        due = self.state is LaneState.READY and not self.in_flight and self.seed_end <= self.acknowledged
+        return head if due and isinstance(head, Gap) else None
+
+    @property
+    def sendable(self) -> bool:
+        """Whether the first thing in line is a batch that may be sent."""
+        return bool(self.queue) and self.state is LaneState.READY and not isinstance(self.queue[0], Gap)
+
+    @property
+    def gap_known(self) -> bool:
+        """Whether the first gap's end is its true end, further than which nobody can have begun to fill it."""
+        return len(self.queue) > 1 or (self.readable_end is not None and self.position >= self.readable_end)
 
     def fail(self, reason: str, offset: int | None) -> None:
         """Stop at once."""
@@ -79,18 +186,52 @@ class Lane:
         if self.ending is not None and self.state is LaneState.READY and self.acknowledged == self.position:
             self.state, self.failure = LaneState.FAILED, self.ending
 
-    def resume_at(self, offset: int) -> None:
-        """Take up copying here, where the destination's log ends.
+    def skip_to(self, end: int) -> None:
+        """Put [position, end) into line as a gap, one with the gap before it."""
+        if self.forgotten:
+            self.sequence = self.acknowledged_sequence = 0
+            self.forgotten = False
+        if self.queue and isinstance(self.queue[-1], Gap):
+            self.queue.pop()
+        self.queue.append(Gap(end))
+        self.position = end
+
+    def filled(self, offsets: int) -> None:
+        """So many offsets of the first gap are filled."""
+        self.acknowledged += offsets
+        self.gaps += offsets
+        gap = self.queue[0]
+        if isinstance(gap, Gap) and self.acknowledged == gap.end:
+            self.queue.popleft()
+        self.finish_if_done()
+
+    def resume_at(self, resume: Resume) -> None:
+        """Take up copying where the destination's log ends.
 
         What was in flight and turns out to be appended was never acknowledged to us, so no digest can vouch for it.
         """
+        offset = resume.offset
         if self.first is None:
             self.first = offset
         elif offset != self.acknowledged:
+            records = (resume.sequence - self.acknowledged_sequence) & SEQUENCE_MASK
+            seeding = self.seed_end > self.acknowledged
+            if offset > self.acknowledged and (seeding or records <= offset - self.acknowledged):
+                self.gaps += offset - self.acknowledged - (0 if seeding else records)
             self.first = min(self.first, offset)
             self.digest = None
         self.position = self.acknowledged = offset
+        self.sequence = self.acknowledged_sequence = resume.sequence
+        self.queue.clear()
+        self.queued_bytes = 0
+        self.suspect, self.empty = False, 0
+        self.readable_end = None
         self.ending = None
+        self.seed_end = self.seeded = offset
+        if resume.gap_end > offset:
+            self.skip_to(resume.gap_end)
+        elif resume.seed_end > offset:
+            self.seed_end = self.position = resume.seed_end
         self.state = LaneState.READY
         self.finish_if_done()
 
@@ -152,9 +293,8 @@ class Aligner:
 
         A predecessor's last requests may still be on their way into the log (they cannot do harm, see decide.position).
         """
-        found: dict[Partition, Seen] = {}
+        found: dict[Partition, tuple[Offset, Ours | None]] = {}
         starts = list_offsets(self.source, partitions, Point.START)
-        ends = list_offsets(self.source, partitions, Point.LOG_END)
         log_starts = list_offsets(self.destination, partitions, Point.START)
         waiting = partitions
         for _ in range(_SETTLE_TRIES):
@@ -164,49 +304,63 @@ class Aligner:
             for partition in waiting:
                 if before[partition] == after[partition]:
                     ours = [p for p in producers[partition] if p.producer_id == self.producer_id]
-                    last = ours[0].last_sequence if ours and ours[0].last_sequence >= 0 else None
-                    found[partition] = Seen(
-                        log_start=log_starts[partition],
-                        log_end=after[partition],
-                        last_sequence=last,
-                        source_start=starts[partition],
-                        source_end=ends[partition],
-                    )
+                    found[partition] = after[partition], _ours(ours[0]) if ours else None
             waiting = [p for p in waiting if p not in found]
             if not waiting:
-                return found
+                break
             time.sleep(_SETTLE_WAIT_S)
-        raise Unreachable(
-            f"cluster {self.destination.name}: {waiting[0]} keeps growing: another copier of this mirror is at work"
-        )
+        else:
+            raise Unreachable(
+                f"cluster {self.destination.name}: {waiting[0]} keeps growing: another copier of this mirror is at work"
+            )
+        # The source's end is read last: it only grows, so a position beyond it was never there.
+        ends = list_offsets(self.source, partitions, Point.LOG_END)
+        return {
+            partition: Seen(
+                log_start=log_starts[partition],
+                log_end=log_end,
+                ours=ours,
+                source_start=starts[partition],
+                source_end=ends[partition],
+            )
+            for partition, (log_end, ours) in found.items()
+        }
 
     def _decide(self, lane: Lane, seen: Seen) -> None:
         match where_to_resume(seen):
             case Stop(offset, reason):
                 lane.fail(f"cluster {self.source.name}, {lane.partition}: {reason}", offset)
-            case Foreign():
+            case Foreign(_, filled):
                 offset = tail.first_foreign(
-                    self.destination, lane.partition, self.producer_id, seen.log_start, seen.log_end
+                    self.destination, lane.partition, self.producer_id, filled, seen.log_start, seen.log_end
                 )
                 lane.fail(foreign(self.destination.name, lane.partition, offset), offset)
-            case Resume(offset, check_tail):
-                problem = self._tail_differs(lane.partition, offset) if check_tail else None
+            case Resume() as resume:
+                problem = self._tail_differs(lane.partition, resume.offset) if resume.check_tail else None
                 if problem:
-                    lane.fail(problem, offset - 1)
+                    lane.fail(problem, resume.offset - 1)
+                    return
+                lane.forgotten = seen.ours is None
+                if seen.ours is None:
+                    lane.claim.forget()
                 else:
-                    lane.resume_at(offset)
+                    lane.claim.seen(seen.ours.coordinator_epoch)
+                lane.resume_at(resume)
 
     def _tail_differs(self, partition: Partition, offset: int) -> str | None:
-        theirs = tail.record_before(self.source, partition, offset)
-        ours = tail.record_before(self.destination, partition, offset)
-        if theirs is None or theirs == ours:
-            # The source may have no batch that ends right there (compacted away); parity will compare what it has.
+        theirs = tail.last_record(self.source, partition, offset)
+        # Equal tails also say that there is no marker too many: behind that record the source has nothing either.
+        if theirs is None or tail.record_at(self.destination, partition, theirs.offset) == theirs:
             return None
         return (
-            f"cluster {self.destination.name}, {partition}: offset {offset - 1} does not hold what cluster "
+            f"cluster {self.destination.name}, {partition}: offset {theirs.offset} does not hold what cluster "
             f"{self.source.name} has there; somebody else wrote to the mirror topic, or the clusters diverged. "
             "Compare both (mirrorbook parity), then delete the mirror topic and let it be copied anew"
         )
+
+
+def _ours(view: ProducerView) -> Ours:
+    return Ours((view.last_sequence + 1) & SEQUENCE_MASK, view.coordinator_epoch)
 
 
 def denied(client: ClusterClient, partition: Partition, operation: str) -> str:
@@ -215,6 +369,16 @@ def denied(client: ClusterClient, partition: Partition, operation: str) -> str:
     return (
         f"cluster {client.name}, {partition}: the data principal may not {operation}; grant it: kafka-acls --add "
         f"--allow-principal User:{user} --operation {operation} --topic {partition.topic}"
+    )
+
+
+def may_not_mark(client: ClusterClient, partition: Partition) -> str:
+    """The words for the right that filling gaps takes."""
+    user = client.config.user(client.principal) or "<its principal>"
+    return (
+        f"cluster {client.name}, {partition}: its log has gaps (transactions, compaction), and the data principal may not "
+        f"write the markers that fill them; grant it: kafka-acls --add --allow-principal User:{user} --operation "
+        "ClusterAction --cluster"
     )
 
 

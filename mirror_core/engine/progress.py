@@ -46,7 +46,7 @@ class Totals:
     worst_time_lag_s: float | None
     """The longest time lag that is known; None when none is."""
     records: int
-    """Offsets copied since this listener began."""
+    """Copied since this listener began."""
     bytes: int
     records_per_s: float
     """Over the last five seconds."""

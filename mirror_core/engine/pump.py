@@ -2,6 +2,8 @@
 
 Whole batches go from Fetch to Produce in the buffer they came in. The destination's log end is the position; every
 answer's base offset is checked; what was in flight when something broke is looked up, never guessed or sent blindly.
+A gap is a barrier of its partition: all batches before it are acknowledged before it is filled, and it is known to be
+full before the next batch is sent. Data and markers are protected in different ways, and neither protects the other.
 """
 
 from __future__ import annotations
@@ -11,36 +13,44 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.pace import Pace
 from mirror_core.decide.produced import Meaning, meaning
 from mirror_core.engine.beacon import Beacon
-from mirror_core.engine.intake import Sent, accept, fetch_refused
-from mirror_core.engine.lanes import Aligner, Lane, LaneState, by_broker, denied, foreign
+from mirror_core.engine.filling import Filler
+from mirror_core.engine.intake import PRODUCER_EPOCH, Intake, fetch_refused, look_again
+from mirror_core.engine.lanes import Aligner, Gap, Lane, LaneState, Sent, by_broker, denied, foreign
+from mirror_core.engine.seeding import seeds
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.kafka.producing import ProduceLink, Row
+from mirror_core.kafka.topics import delete_records
 from mirror_core.model.copying import Assignment, Receipt, TaskReport
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import MissingPermission, Unreachable
 from mirror_core.model.names import Offset
 from mirror_core.wire import fetch
+from mirror_core.wire.batch import SEQUENCE_MASK
 
 _DEPTH: Final = 16
 """Produce requests in flight per destination broker."""
 _REQUEST_BYTES: Final = 4 << 20
 _PARTITION_BYTES: Final = 1 << 20
 _MAX_WAIT_MS: Final = 500
+_SHORT_WAIT_MS: Final = 20
 _ANSWER_TIMEOUT_S: Final = 40.0
 """Longer than the broker's own limit for a Produce, so that its answer comes before we give the connection up."""
 _CONTROL_TIMEOUT_S: Final = 10.0
 _RETRY_WAIT_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 _MARK: Final = struct.Struct(">qi")
 _ALIGN_AGAIN_S: Final = 0.1
+_FILL_MARGIN_S: Final = 0.1
+"""Markers are not sent in the last moments of an epoch: two tasks' clocks may differ, and only the sequences of data
+don't mind."""
 
 
 def never() -> bool:
@@ -78,6 +88,10 @@ class Pump:
         self.lanes = [Lane(a) for a in sorted(assignment.partitions, key=lambda a: a.partition)]
         self.lane_of = {lane.partition: lane for lane in self.lanes}
         self.aligner = Aligner(source, destination, assignment.producer_id)
+        self.intake = Intake(source.name, assignment.producer_id)
+        self.filler = Filler(
+            destination, assignment.producer_id, PRODUCER_EPOCH, lambda broker: self._connect(destination, broker)
+        )
         self.sources: dict[int, FetchLink] = {}
         self.destinations: dict[int, ProduceLink[Sent]] = {}
         self.stop_s = assignment.stop_ms / 1000
@@ -140,7 +154,8 @@ class Pump:
                 link = self._source_link(broker)
                 if not link.pending:
                     self._ask(link, lanes, now)
-        readable = self._wait()
+        moved = self._advance()
+        readable = self._wait(moved)
         for produce_link in list(self.destinations.values()):
             if produce_link.outstanding and (produce_link.connection.sock in readable or produce_link.buffered):
                 self._answers(produce_link)
@@ -148,23 +163,57 @@ class Pump:
             if fetch_link.pending and fetch_link.connection.sock in readable:
                 self._forward(fetch_link)
 
-    def _ask(self, link: FetchLink, lanes: Iterable[Lane], now: float) -> None:
+    def _ask(self, link: FetchLink, lanes: list[Lane], now: float) -> None:
+        """Ask for all of a broker's lanes; for one alone, where an empty answer has to be believed."""
+        alone = next((lane for lane in lanes if lane.suspect), None)
+        if alone is not None:
+            lanes = [alone]
+        # Another lane first each time: the answer's size may be used up before all have had their turn.
+        first = link.asked % len(lanes)
         wanted = []
-        for lane in lanes:
+        for lane in lanes[first:] + lanes[:first]:
             lane.asked = lane.position
             wanted.append(fetch.Wanted(lane.partition, lane.position, lane.source_epoch))
-        wait_ms = max(1, min(_MAX_WAIT_MS, int((self.stop_s - now) * 1000)))
+        # Who has something in line soon wants more, and cannot be added to a question that has been asked.
+        patience_ms = _MAX_WAIT_MS if not any(lane.queue for lane in self.lanes) else _SHORT_WAIT_MS
+        wait_ms = 0 if alone is not None else max(1, min(patience_ms, int((self.stop_s - now) * 1000)))
         link.ask(wanted, max_wait_ms=wait_ms, isolation=fetch.Isolation.READ_COMMITTED)
 
-    def _wait(self) -> set[socket.socket]:
-        """Sockets with something to read, waiting briefly when there is none."""
+    # -- gaps and seeds ------------------------------------------------------------------------------------------
+
+    def _advance(self) -> bool:
+        """Fill gaps, and send what waited behind them; seed what begins late. True when something came further."""
+        waiting = [lane for lane in self.lanes if lane.queue]
+        moved = bool(waiting) and self.filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
+        while ready := [lane.queue.popleft() for lane in waiting if lane.sendable]:
+            batches = [item for item in ready if not isinstance(item, Gap)]
+            for sent, _ in batches:
+                sent.lane.queued_bytes -= sent.size
+            self._send(batches)
+            moved = True
+        for lane in self.lanes:
+            if lane.state is LaneState.READY and lane.acknowledged < lane.seed_end and not lane.in_flight:
+                for item in seeds(lane, self.assignment.producer_id, PRODUCER_EPOCH):
+                    self._send([item])
+        return moved
+
+    def _seeded(self, lane: Lane) -> None:
+        """What was seeded stands for nothing: nobody is to read it for longer than it takes to delete it."""
+        try:
+            delete_records(self.destination, {lane.partition: Offset(lane.acknowledged)})
+        except MissingPermission:
+            lane.fail(denied(self.destination, lane.partition, "DELETE"), lane.acknowledged)
+
+    def _wait(self, moved: bool) -> set[socket.socket]:
+        """Sockets with something to read, waiting briefly when there is none and nothing has `moved`."""
         waiting = [link.connection.sock for link in self.sources.values() if link.pending]
         waiting += [link.connection.sock for link in self.destinations.values() if link.outstanding]
         if any(link.outstanding and link.buffered for link in self.destinations.values()):
             return set(select.select(waiting, (), (), 0)[0])
-        lost = any(lane.state is LaneState.LOST for lane in self.lanes)
         now = time.time()
-        limit = min(0.05 if lost else 0.5, max(0.0, self.stop_s - now), self.pace.wait_s(now) or 0.5)
+        soon = any(lane.state is LaneState.LOST or lane.gap is not None for lane in self.lanes)
+        patience = min(0.05 if soon else 0.5, self.pace.wait_s(now) or 0.5)
+        limit = 0.0 if moved else min(patience, max(0.0, self.stop_s - now))
         if not waiting:
             time.sleep(min(limit, 0.05))
             return set()
@@ -175,6 +224,8 @@ class Pump:
     def _forward(self, link: FetchLink) -> None:
         """Take one Fetch answer and send all that may cross, one batch a partition and request."""
         queues: list[list[tuple[Sent, memoryview]]] = []
+        nothing: list[tuple[Lane, fetch.Fetched]] = []
+        size = 0
         for fetched in link.take():
             self.pace.took(len(fetched.records), time.time())
             lane = self.lane_of[fetched.partition]
@@ -183,10 +234,18 @@ class Pump:
             if fetched.error:
                 fetch_refused(lane, fetched.error, self.source)
                 continue
-            lane.source_end = fetched.last_stable
-            queue = accept(lane, fetched.records, self.source.name, self.assignment.producer_id)
+            lane.source_end = lane.readable_end = fetched.last_stable
+            size += len(fetched.records)
+            queue = self.intake.accept(lane, fetched)
             if queue:
                 queues.append(queue)
+            if lane.position != lane.asked:
+                lane.suspect, lane.empty = False, 0
+            else:
+                nothing.append((lane, fetched))
+        for lane, fetched in nothing:
+            if link.alone or size <= link.room:  # others have left room enough: no wonder, if there was something
+                look_again(lane, fetched, self.source.name, honest=link.alone and not link.throttle_ms)
         # The next answer travels while this one is sent: its bytes wait in the socket until the buffer is free again.
         now = time.time()
         ready = [lane for lane in self.lanes if lane.fetchable and self.sources.get(lane.source_broker) is link]
@@ -258,6 +317,13 @@ class Pump:
     def _acknowledge(self, sent: Sent) -> None:
         lane = sent.lane
         lane.acknowledged = sent.base + sent.records
+        lane.acknowledged_sequence = (lane.acknowledged_sequence + sent.records) & SEQUENCE_MASK
+        if not sent.payload:
+            lane.gaps += sent.records
+            if not lane.in_flight:
+                self._seeded(lane)
+            lane.finish_if_done()
+            return
         lane.batches += 1
         lane.sent_bytes += sent.size
         if lane.digest is not None:
@@ -300,6 +366,7 @@ class Pump:
         self.close()
         for lane in self.lanes:
             lane.in_flight = 0
+            lane.suspect = False
             if lane.state is LaneState.READY:
                 lane.state = LaneState.LOST
 
@@ -307,6 +374,7 @@ class Pump:
         for connection in self._connections():
             connection.close()
         self.sources, self.destinations = {}, {}
+        self.filler.close()
 
     def _connections(self) -> list[Connection]:
         links = [link.connection for link in self.sources.values()]
@@ -323,7 +391,8 @@ class Pump:
                 task=self.assignment.task,
                 first=Offset(lane.first),
                 next=Offset(lane.acknowledged),
-                records=lane.acknowledged - lane.first,
+                records=lane.records,
+                gaps=lane.gaps,
                 batches=lane.batches,
                 bytes=lane.sent_bytes,
                 digest=lane.digest.hexdigest() if lane.digest is not None else "",

@@ -34,6 +34,7 @@ _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("first", pa.int64(), nullable=False),
     pa.field("next", pa.int64(), nullable=False),
     pa.field("records", pa.int64(), nullable=False),
+    pa.field("gaps", pa.int64()),
     pa.field("batches", pa.int64(), nullable=False),
     pa.field("bytes", pa.int64(), nullable=False),
     pa.field("digest", pa.string(), nullable=False),
@@ -108,7 +109,15 @@ def read(directory: Path, mirror: MirrorName, since: date | None = None) -> pa.T
     for partition, of_partition in spans.items():
         for hole in _holes(partition, ((row["first"], row["next"]) for row in of_partition)):
             behind = min((row for row in of_partition if row["first"] >= hole.next), key=lambda row: int(row["first"]))
-            nothing = {"records": 0, "batches": 0, "bytes": 0, "digest": "", "source_end": None, "inferred": True}
+            nothing = {
+                "records": 0,
+                "gaps": 0,
+                "batches": 0,
+                "bytes": 0,
+                "digest": "",
+                "source_end": None,
+                "inferred": True,
+            }
             rows.append({**behind, **nothing, "first": hole.first, "next": hole.next})
     rows.sort(key=lambda row: (row["topic"], row["partition"], row["first"], row["next"], row["epoch"]))
     return pa.Table.from_pylist(rows, schema=SCHEMA.append(pa.field("inferred", pa.bool_(), nullable=False)))
@@ -181,6 +190,7 @@ def _table(generation: int, receipts: Sequence[Receipt]) -> pa.Table:
             "first": receipt.first,
             "next": receipt.next,
             "records": receipt.records,
+            "gaps": receipt.gaps,
             "batches": receipt.batches,
             "bytes": receipt.bytes,
             "digest": receipt.digest,

@@ -11,7 +11,8 @@ from mirror_core.model.names import Partition
 from mirror_core.wire import fetch
 from mirror_core.wire.fields import MalformedAnswer
 
-_CORRELATION = struct.Struct(">i")
+_BEGINNING = struct.Struct(">ii")
+"""Correlation id and throttle time of an answer."""
 
 
 class FetchLink:
@@ -20,6 +21,12 @@ class FetchLink:
     def __init__(self, connection: Connection, *, max_bytes: int, partition_max_bytes: int) -> None:
         self.connection = connection
         self.pending = False
+        self.asked = 0
+        """Requests so far."""
+        self.throttle_ms = 0
+        """Of the newest answer: a throttled broker answers with nothing."""
+        self.room = max_bytes - partition_max_bytes
+        """An answer of at most so many bytes had room for more of every partition."""
         self._max_bytes = max_bytes
         self._partition_max_bytes = partition_max_bytes
         self._buffer = bytearray(0)
@@ -30,6 +37,7 @@ class FetchLink:
         """Send a Fetch; the broker holds it until there is a byte to return or the wait is over."""
         items = list(wanted)
         self._correlation = self.connection.next_id()
+        self.asked += 1
         self._asked = {(i.partition.topic, i.partition.index): i.partition for i in items}
         request = fetch.encode(
             items,
@@ -43,6 +51,11 @@ class FetchLink:
         self.connection.send([request])
         self.pending = True
 
+    @property
+    def alone(self) -> bool:
+        """Whether the newest request named one partition only."""
+        return len(self._asked) == 1
+
     def take(self) -> Iterator[fetch.Fetched]:
         """Read the answer into the reused buffer and go through its partitions."""
         header = bytearray(4)
@@ -54,7 +67,9 @@ class FetchLink:
         frame = memoryview(self._buffer)[:size]
         self.connection.receive_into(frame)
         self.pending = False
-        (correlation,) = _CORRELATION.unpack_from(frame)
+        if size < _BEGINNING.size:
+            raise RemoteFault(f"{self.connection.where}: Fetch answer of {size} bytes")
+        correlation, self.throttle_ms = _BEGINNING.unpack_from(frame)
         if correlation != self._correlation:
             raise RemoteFault(f"{self.connection.where}: Fetch answer {correlation} where {self._correlation} was due")
         try:

@@ -43,7 +43,7 @@ def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: 
             if broker < 0:
                 problem = f"no leader for {mine[0]}"
                 continue
-            answer = client.call(_request(mine, point), ListOffsetsResponse, broker)
+            answer = client.call(offsets_request(mine, point), ListOffsetsResponse, broker)
             for topic in answer.topics:
                 for row in topic.partitions:
                     partition = Partition(str(topic.name), int(row.partition_index))
@@ -66,7 +66,8 @@ def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: 
     return found
 
 
-def _request(partitions: list[Partition], point: Point) -> ListOffsetsRequest:
+def offsets_request(partitions: list[Partition], point: Point) -> ListOffsetsRequest:
+    """The request for partitions that all have the same leader."""
     timestamp, replica, isolation = point.value
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for partition in partitions:

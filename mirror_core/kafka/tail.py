@@ -1,58 +1,80 @@
-"""Reading a few batches back from a log's end: does the tail hold what it must, and where does it stop doing so?"""
+"""Reading back from a log's end: does the tail hold what it must, and where does it stop doing so?"""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
+from mirror_core.decide.gaps import FILLED_MASK
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fetching import FetchLink, fetch_once
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.reader import LogReader
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.names import Partition
-from mirror_core.wire.batch import HEADER_SIZE, SEQUENCE_MASK, BatchHeader, batches
+from mirror_core.model.names import Offset, Partition
+from mirror_core.wire.batch import CONTROL, BatchHeader, batches
+from mirror_core.wire.records import Record
 
 _WINDOW: Final = 1 << 20
 _FIRST_STEP: Final = 1_000
 
 
-def first_foreign(client: ClusterClient, partition: Partition, producer_id: int, log_start: int, log_end: int) -> int:
-    """Offset of the first record in the newest part of the log that this producer id did not write where it stands.
+def first_foreign(
+    client: ClusterClient, partition: Partition, producer_id: int, filled: int, log_start: int, log_end: int
+) -> int:
+    """Offset of the first batch in the newest part of the log that this producer id did not write where it stands.
 
-    Goes back in growing steps until a batch of ours (this producer id, sequence equal to its offset) is found: whatever
-    comes right after the last such run is foreign. Only headers are looked at.
+    `filled`: how many offsets of the log its markers should have taken. Goes back in growing steps until a batch of
+    ours is found that stands right (its offset is its sequence and the markers before it): what comes behind the last
+    such one, and is not ours, is foreign. When all is ours, it is the first marker there: one too many. Only headers
+    are looked at.
     """
-    with _open(client, partition) as link_owner:
-        link = _link(link_owner)
+    with _open(client, partition) as connection:
+        link = FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
         step = _FIRST_STEP
         while True:
             start = max(log_start, log_end - step)
-            foreign: int | None = None
-            ours_seen = False
-            for header in _headers(link, partition, start, log_end):
-                ours = header.producer_id == producer_id and header.base_sequence == header.base_offset & SEQUENCE_MASK
-                if ours:
-                    ours_seen, foreign = True, None
-                elif foreign is None:
-                    foreign = max(header.base_offset, log_start)
-            if ours_seen or start == log_start:
-                return foreign if foreign is not None else log_end
+            headers = _headers(link, partition, start, log_end)
+            right = _last_right(headers, producer_id, filled)
+            if right is not None or start == log_start:
+                behind = headers if right is None else headers[right + 1 :]
+                suspects = [h for h in behind if h.producer_id != producer_id] or behind
+                return max(suspects[0].base_offset, log_start) if suspects else log_end
             step *= 4
 
 
-def record_before(client: ClusterClient, partition: Partition, offset: int) -> tuple[int, int, bytes] | None:
-    """The batch that ends right before `offset`: base offset, record count and bytes after its header.
-
-    None when no batch ends there, for instance because compaction or retention took it.
-    """
-    with _open(client, partition) as connection:
-        link = _link(connection)
-        fetched = fetch_once(link, partition, offset - 1)
-        if fetched is None or fetched.error:
-            return None
-        for header, batch in batches(fetched.records):
-            if header.next_offset == offset:
-                return header.base_offset, header.record_count, bytes(batch[HEADER_SIZE:])
+def _last_right(headers: list[BatchHeader], producer_id: int, filled: int) -> int | None:
+    """Index of the last data batch of ours that stands where its sequence says."""
+    before = filled
+    for index in range(len(headers) - 1, -1, -1):
+        header = headers[index]
+        if header.producer_id != producer_id:
+            continue
+        if header.attributes & CONTROL:
+            before -= 1
+        elif (header.base_offset - header.base_sequence - before) & FILLED_MASK == 0:
+            return index
     return None
+
+
+def last_record(client: ClusterClient, partition: Partition, offset: int) -> Record | None:
+    """The last committed record before `offset`; None when the log holds none there any more."""
+    start = list_offsets(client, [partition], Point.START)[partition]
+    with LogReader(client.config, client.principal, timeout_s=client.timeout_s) as reader:
+        step = _FIRST_STEP
+        while True:
+            low = max(start, offset - step)
+            last = deque(reader.records(partition, Offset(low), Offset(offset)), maxlen=1)
+            if last or low == start:
+                return last[0][1] if last else None
+            step *= 8
+
+
+def record_at(client: ClusterClient, partition: Partition, offset: int) -> Record | None:
+    """The committed record at `offset`; None when there is none."""
+    with LogReader(client.config, client.principal, timeout_s=client.timeout_s) as reader:
+        return next((record for _, record in reader.records(partition, Offset(offset), Offset(offset + 1))), None)
 
 
 def _open(client: ClusterClient, partition: Partition) -> Connection:
@@ -61,10 +83,6 @@ def _open(client: ClusterClient, partition: Partition) -> Connection:
     if leader not in view.brokers:
         raise Unreachable(f"cluster {client.name}: no leader for {partition}")
     return Connection(client.config, client.principal, *view.brokers[leader], timeout_s=client.timeout_s)
-
-
-def _link(connection: Connection) -> FetchLink:
-    return FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
 
 
 def _headers(link: FetchLink, partition: Partition, start: int, end: int) -> list[BatchHeader]:

@@ -55,6 +55,8 @@ class Receipt:
     next: Offset
     """Position when it ended; [first, next) was acknowledged by all in-sync replicas."""
     records: int
+    gaps: int
+    """Offsets that hold no record: filled, or seeded and deleted. `records + gaps == next - first`."""
     batches: int
     bytes: int
     """Bytes of batches, headers included, as sent to the destination."""

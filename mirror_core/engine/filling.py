@@ -1,0 +1,175 @@
+"""Filling gaps with markers: who may, how many at a time, and what the log end says of it.
+
+Markers know no sequence, so a copier never relies on being alone. The one whose marker is the newest in the partition
+goes on filling. Any other one (a new epoch's task, a second process, ourselves after an unanswered request) waits until
+the log end has stood still for a while, though a gap is due: then the owner is gone. Its first marker then carries a
+higher number, which makes the broker refuse whatever the old owner has still on its way (`decide.gaps`).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from mirror_core.decide.gaps import at_once, filled, marker_epoch
+from mirror_core.decide.produced import Meaning, meaning
+from mirror_core.engine.lanes import Lane, LaneState, denied, may_not_mark
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.marking import MarkerLink
+from mirror_core.model.names import Partition
+from mirror_core.wire.markers import Entry
+
+QUIET_S: Final = (1.0, 1.5)
+"""How long a log end must stand still before somebody else's gap is filled. Drawn from this range, so that two who wait
+for the same thing hardly ever stop waiting in the same millisecond."""
+MARKERS_AT_ONCE: Final = 5_000
+"""Of one request, which holds one of the broker's threads until all of them are written."""
+_POLL_S: Final = 0.05
+
+
+class Filler:
+    """Fills the gaps of one task's lanes, one request at a time per broker."""
+
+    def __init__(
+        self, destination: ClusterClient, producer_id: int, producer_epoch: int, connect: Callable[[int], Connection]
+    ) -> None:
+        self.destination = destination
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self._connect = connect
+        self._links: dict[int, MarkerLink] = {}
+        self._poll_at = 0.0
+
+    def fill(self, lanes: Iterable[Lane], until: float) -> bool:
+        """Fill what may be filled now; nothing is sent after `until` (wall clock). True when a lane came further.
+
+        Unreachable when a broker gave no answer: what it was sent may be appended at any time from now on.
+        """
+        now = time.monotonic()
+        watch = now >= self._poll_at
+        by_broker: dict[int, list[Lane]] = {}
+        for lane in lanes:
+            if lane.gap is not None and (lane.claim.owned or watch):
+                by_broker.setdefault(lane.destination_broker, []).append(lane)
+        if watch:
+            self._poll_at = now + _POLL_S
+        moved = False
+        for broker, mine in by_broker.items():
+            moved |= self._fill_at(self._link(broker), mine, until)
+        return moved
+
+    def _fill_at(self, link: MarkerLink, lanes: list[Lane], until: float) -> bool:
+        moved = False
+        wrote: dict[Lane, tuple[int, int]] = {}
+        while lanes:
+            ends = link.log_ends(lane.partition for lane in lanes)
+            due: list[Lane] = []
+            for lane in lanes:
+                count, epoch = wrote.get(lane, (0, 0))
+                if not self._stands(lane, ends.get(lane.partition), lane.acknowledged + count):
+                    continue
+                if count:
+                    lane.claim.mine = epoch
+                    lane.filled(count)
+                    moved = True
+                if lane.gap is not None and self._may(lane):
+                    due.append(lane)
+            if time.time() >= until:
+                break
+            wrote = self._write(link, due)
+            lanes = [lane for lane in wrote if lane.state is LaneState.READY]
+        return moved
+
+    def _stands(self, lane: Lane, end: tuple[ErrorCode, int] | None, expected: int) -> bool:
+        """Whether the log ends where it should; if not, the lane has to find its place again."""
+        code, offset = end or (ErrorCode.unknown_topic_or_partition, -1)
+        if code is ErrorCode.none and offset == expected:
+            return True
+        if code is ErrorCode.topic_authorization_failed:
+            lane.fail(denied(self.destination, lane.partition, "DESCRIBE"), lane.acknowledged)
+        else:  # a leader that has moved, or another copier that was quicker
+            lane.state = LaneState.LOST
+        return False
+
+    def _may(self, lane: Lane) -> bool:
+        claim, now = lane.claim, time.monotonic()
+        if claim.owned:
+            return True
+        if claim.quiet_at != lane.acknowledged:
+            claim.quiet_at, claim.quiet_until = lane.acknowledged, now + random.uniform(*QUIET_S)
+            return False
+        return now >= claim.quiet_until and lane.gap_known
+
+    def _write(self, link: MarkerLink, lanes: list[Lane]) -> dict[Lane, tuple[int, int]]:
+        """One request for all these lanes: how many markers each, and their coordinator epoch."""
+        share = max(1, MARKERS_AT_ONCE // max(1, len(lanes)))
+        wrote: dict[Lane, tuple[int, int]] = {}
+        for lane in lanes:
+            gap = lane.gap
+            assert gap is not None
+            count = filled(gap.end, lane.acknowledged_sequence)
+            epoch = marker_epoch(count, lane.claim.newest, owned=lane.claim.owned)
+            if epoch is None:
+                lane.fail(_worn_out(self.destination, lane.partition, lane.acknowledged), lane.acknowledged)
+                continue
+            # A newcomer sends one, and looks: it shuts out whoever was here before.
+            number = min(share, at_once(gap.end - lane.acknowledged)) if lane.claim.owned else 1
+            wrote[lane] = (number, epoch)
+            lane.claim.seen(epoch)
+            lane.claim.unanswered()
+        if wrote:
+            answer = link.write(self._entries(wrote))
+            for lane in wrote:
+                code = answer.get((lane.partition.topic, lane.partition.index), ErrorCode.unknown_server_error.value)
+                self._take(lane, code)
+        return wrote
+
+    def _entries(self, wrote: dict[Lane, tuple[int, int]]) -> Iterable[Entry]:
+        """Entries in which no partition is named twice: a broker never answers to those."""
+        by_epoch: dict[int, list[tuple[int, Partition]]] = {}
+        for lane, (number, epoch) in wrote.items():
+            by_epoch.setdefault(epoch, []).append((number, lane.partition))
+        for epoch, wanted in by_epoch.items():
+            done = 0
+            for number in sorted({number for number, _ in wanted}):
+                partitions = tuple(partition for n, partition in wanted if n >= number)
+                entry = Entry(self.producer_id, self.producer_epoch, epoch, partitions)
+                for _ in range(number - done):
+                    yield entry
+                done = number
+
+    def _take(self, lane: Lane, code: int) -> None:
+        kind, remedy, name = meaning(code)
+        if kind is Meaning.LOOK_AGAIN:
+            lane.state = LaneState.LOST
+        elif kind is Meaning.DENIED:
+            lane.fail(may_not_mark(self.destination, lane.partition), lane.acknowledged)
+        elif kind is Meaning.FAILED:
+            lane.fail(
+                f"cluster {self.destination.name}, {lane.partition}, offset {lane.acknowledged}: the gap there cannot be "
+                f"filled: {name}; {remedy}",
+                lane.acknowledged,
+            )
+
+    def _link(self, broker: int) -> MarkerLink:
+        if broker not in self._links:
+            self._links[broker] = MarkerLink(self._connect(broker))
+        return self._links[broker]
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.connection.close()
+        self._links = {}
+
+
+def _worn_out(client: ClusterClient, partition: Partition, offset: int) -> str:
+    return (
+        f"cluster {client.name}, {partition}, offset {offset}: the gap there cannot be filled any more: this mirror has "
+        "used up the numbers that protect its markers (2**28 filled offsets of a partition, or 7 interrupted attempts at "
+        "one gap); delete the mirror topic and let it be copied anew"
+    )

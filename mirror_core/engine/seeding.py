@@ -1,0 +1,49 @@
+"""Seeding: an empty log is brought to where the source's begins, with records that stand for nothing and go at once.
+
+A batch of them is built once and sent many times; it takes half a byte an offset. They carry sequences like any data, so
+seeding may be interrupted, repeated or done twice, and what is seeded is deleted as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+from mirror_core.engine.lanes import Lane, Sent
+from mirror_core.wire.batch import SEQUENCE_MASK, readdress
+from mirror_core.wire.encode import batch_of, varint
+from mirror_core.wire.records import Codec
+
+SEED_OFFSETS: Final = 200_000
+"""Offsets of one batch: some 110 KB compressed."""
+SEEDS_AHEAD: Final = 4
+"""Batches of one partition in flight; then they are deleted before the next ones are sent."""
+
+_NOTHING: Final = b"\x01\x01\0"
+"""A null key, a null value, no headers."""
+
+
+def seeds(lane: Lane, producer_id: int, producer_epoch: int) -> Iterator[tuple[Sent, memoryview]]:
+    """The next batches for a lane that is to be seeded and has nothing in flight."""
+    for _ in range(SEEDS_AHEAD):
+        records = min(SEED_OFFSETS, lane.seed_end - lane.seeded)
+        if records <= 0:
+            return
+        batch = memoryview(bytearray(_batch(records)))
+        readdress(batch, producer_id, producer_epoch, lane.sequence)
+        yield Sent(lane, lane.seeded, records, len(batch), b""), batch
+        lane.seeded += records
+        lane.sequence = (lane.sequence + records) & SEQUENCE_MASK
+
+
+@lru_cache(maxsize=2)
+def _batch(records: int) -> bytes:
+    # Their time is now: brokers forget producers whose newest record is old.
+    now_ms = int(time.time() * 1000)
+    plain = bytearray()
+    for delta in range(records):
+        body = b"\0\0" + varint(delta) + _NOTHING
+        plain += varint(len(body)) + body
+    return bytes(batch_of(plain, records, Codec.ZSTD, now_ms, now_ms))
