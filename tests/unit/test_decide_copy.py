@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.decide.assign import assign
-from mirror_core.decide.passthrough import obstacle
-from mirror_core.decide.position import Foreign, Resume, Seen, Stop, where_to_resume
+from mirror_core.decide.gaps import FILLED_MASK, NO_MARKER, at_once, filled, filled_by, marker_epoch
+from mirror_core.decide.passthrough import Way, way_of
+from mirror_core.decide.position import MARKED_START, Foreign, Ours, Resume, Seen, Stop, where_to_resume
 from mirror_core.decide.produced import Meaning, meaning
 from mirror_core.model.names import Partition
 from mirror_core.wire.batch import (
@@ -26,54 +27,91 @@ def header(**changes: int) -> BatchHeader:
     return dense._replace(**changes)
 
 
-def test_a_dense_batch_at_the_position_crosses() -> None:
-    assert obstacle(header(), 100) is None
-    assert obstacle(header(attributes=4), 100) is None, "codecs don't matter"
-
-
 @pytest.mark.parametrize(
-    ("changes", "position", "offset", "word"),
+    ("changes", "position", "aborted", "way"),
     [
-        ({"magic": 1}, 100, 100, "v1"),
-        ({"attributes": CONTROL | TRANSACTIONAL}, 100, 100, "control batch"),
-        ({"attributes": TRANSACTIONAL}, 100, 100, "transaction"),
-        ({}, 90, 90, "90 to 99 hold no record"),
-        ({"record_count": 9}, 100, 100, "compacted"),
-        ({"attributes": DELETE_HORIZON}, 100, 100, "compacted"),
-        ({"attributes": LOG_APPEND_TIME}, 100, 100, "LogAppendTime"),
-        ({}, 104, 104, "inside the batch 100 to 109"),
+        ({}, 100, False, Way.AS_IT_IS),
+        ({"attributes": 4}, 100, False, Way.AS_IT_IS),  # codecs don't matter
+        ({}, 90, False, Way.AS_IT_IS),
+        ({"attributes": TRANSACTIONAL}, 100, False, Way.CLEARED),
+        ({"attributes": DELETE_HORIZON}, 100, False, Way.CLEARED),
+        ({"attributes": TRANSACTIONAL}, 100, True, Way.NOTHING),
+        ({"attributes": CONTROL | TRANSACTIONAL, "last_offset_delta": 0, "record_count": 1}, 100, False, Way.NOTHING),
+        ({"record_count": 0}, 100, False, Way.NOTHING),
+        ({"record_count": 0}, 105, False, Way.NOTHING),
+        ({"record_count": 9}, 100, False, Way.ENCODED),
+        ({"attributes": LOG_APPEND_TIME}, 100, False, Way.ENCODED),
+        ({}, 104, False, Way.ENCODED),
+        ({}, 109, False, Way.ENCODED),
+        ({}, 110, False, Way.PAST),
+        ({"attributes": CONTROL | TRANSACTIONAL}, 110, False, Way.PAST),
+        ({"magic": 1}, 100, False, Way.OLD_FORMAT),
     ],
 )
-def test_what_is_not_dense_is_named_and_located(changes: dict[str, int], position: int, offset: int, word: str) -> None:
-    found = obstacle(header(**changes), position)
-    assert found is not None
-    assert found.offset == offset
-    assert word in found.reason
+def test_each_batch_has_its_way(changes: dict[str, int], position: int, aborted: bool, way: Way) -> None:
+    assert way_of(header(**changes), position, aborted=aborted) is way
 
 
-def seen(**changes: int | None) -> Seen:
-    facts: dict[str, int | None] = {
-        "log_start": 0, "log_end": 50, "last_sequence": 49, "source_start": 0, "source_end": 80,
-    }  # fmt: skip
-    return Seen(**{**facts, **changes})  # type: ignore[arg-type]
+def seen(ours: Ours | None = Ours(50, NO_MARKER), **changes: int) -> Seen:
+    facts = {"log_start": 0, "log_end": 50, "source_start": 0, "source_end": 80}
+    return Seen(ours=ours, **{**facts, **changes})
+
+
+def resumed(
+    offset: int, sequence: int, *, gap_end: int | None = None, seed_end: int | None = None, check: bool = False
+) -> Resume:
+    return Resume(
+        offset=offset,
+        sequence=sequence,
+        gap_end=offset if gap_end is None else gap_end,
+        seed_end=offset if seed_end is None else seed_end,
+        check_tail=check,
+    )
+
+
+def marker(filled: int, attempt: int = 0) -> int:
+    return filled << 3 | attempt
 
 
 def test_the_log_end_is_the_position_when_our_records_end_there() -> None:
-    assert where_to_resume(seen()) == Resume(50, check_tail=False)
+    assert where_to_resume(seen()) == resumed(50, 50)
+
+
+offsets = st.integers(0, 2**40)
+counts = st.integers(0, FILLED_MASK)
 
 
 @given(st.integers(1, 2**40), st.integers(1, 1000))
 def test_a_log_end_beyond_our_records_is_foreign_also_when_sequences_have_wrapped(end: int, extra: int) -> None:
-    found = where_to_resume(
-        seen(log_end=end + extra, last_sequence=(end - 1) & SEQUENCE_MASK, source_end=end + extra + 5)
-    )
-    assert found == Foreign(end)
+    ours = Ours(end & SEQUENCE_MASK, NO_MARKER)
+    found = where_to_resume(seen(ours, log_end=end + extra, source_end=end + extra + 5))
+    assert found == Foreign(end, 0)
+
+
+@given(st.integers(0, 2**40), counts, st.integers(0, 7), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_a_log_with_gaps_says_whether_its_newest_one_is_full(
+    records: int, gaps: int, attempt: int, missing: int, extra: int
+) -> None:
+    """Sequences count records, markers count filled offsets: also where both have wrapped."""
+    ours = Ours(records & SEQUENCE_MASK, marker(gaps, attempt))
+    full = records + gaps
+    end = max(full - missing, 0)
+    assert where_to_resume(seen(ours, log_end=end, source_end=full)) == resumed(end, ours.next_sequence, gap_end=full)
+    if extra:
+        found = where_to_resume(seen(ours, log_end=full + extra, source_end=full + extra))
+        assert found == Foreign(full, gaps)
+
+
+def test_a_half_filled_gap_beyond_the_sources_end_means_that_the_source_lost_records() -> None:
+    found = where_to_resume(seen(Ours(40, marker(60)), log_end=90, source_end=99))
+    assert isinstance(found, Stop)
+    assert "ends at 99, before the position 100" in found.reason
 
 
 def test_without_producer_state_the_tail_must_be_compared_unless_there_is_none() -> None:
-    assert where_to_resume(seen(last_sequence=None)) == Resume(50, check_tail=True)
-    assert where_to_resume(seen(last_sequence=None, log_end=0)) == Resume(0, check_tail=False)
-    assert where_to_resume(seen(last_sequence=None, source_start=50)) == Resume(50, check_tail=False)
+    assert where_to_resume(seen(None)) == resumed(50, 50, check=True)
+    assert where_to_resume(seen(None, log_end=0)) == resumed(0, 0)
+    assert where_to_resume(seen(None, source_start=50)) == resumed(50, 50)
 
 
 def test_a_source_shorter_than_the_position_has_lost_records() -> None:
@@ -83,22 +121,57 @@ def test_a_source_shorter_than_the_position_has_lost_records() -> None:
     assert "lost records" in found.reason
 
 
-def test_a_source_that_deleted_what_was_not_copied_stops_the_partition() -> None:
-    found = where_to_resume(seen(source_start=60))
-    assert isinstance(found, Stop)
-    assert "deleted offsets 50 to 59" in found.reason
+def test_what_the_source_deleted_before_it_was_copied_is_a_gap() -> None:
+    assert where_to_resume(seen(source_start=60)) == resumed(50, 50, gap_end=60)
+    assert where_to_resume(seen(None, log_end=0, source_start=7)) == resumed(0, 0, gap_end=7)
 
 
-def test_a_log_that_does_not_start_at_zero_is_refused_for_now() -> None:
-    found = where_to_resume(seen(log_end=0, last_sequence=None, source_start=7))
-    assert isinstance(found, Stop)
-    assert "starts at 7" in found.reason
+def test_a_log_that_starts_far_away_is_seeded_after_a_gap_has_been_filled() -> None:
+    far = 50 + MARKED_START + 1
+    assert where_to_resume(seen(source_start=far, source_end=far)) == resumed(50, 50, seed_end=far)
+    half = Ours(45, marker(7))
+    assert where_to_resume(seen(half, source_start=far, source_end=far)) == resumed(50, 45, gap_end=52)
+
+
+@given(offsets, counts)
+def test_the_number_of_filled_offsets_survives_in_a_marker(records: int, gaps: int) -> None:
+    count = filled(records + gaps, records & SEQUENCE_MASK)
+    assert count == gaps
+    epoch = marker_epoch(count, NO_MARKER, owned=False)
+    assert epoch is not None
+    assert filled_by(epoch) == gaps
+    assert epoch < 2**31, "a coordinator epoch has 32 bits and a sign"
+
+
+@pytest.mark.parametrize(
+    ("newest", "owned", "epoch"),
+    [
+        (NO_MARKER, True, marker(5)),
+        (NO_MARKER, False, marker(5, 1)),
+        (marker(4, 7), True, marker(5)),  # a newer gap begins anew
+        (marker(4, 7), False, marker(5, 1)),
+        (marker(5, 1), True, marker(5, 1)),  # our own gap is continued
+        (marker(5, 0), False, marker(5, 1)),  # somebody else's: shut them out
+        (marker(5, 6), False, marker(5, 7)),
+        (marker(5, 7), False, None),  # worn out
+        (marker(6, 0), True, None),  # the count has wrapped
+        (marker(6, 0), False, None),
+    ],
+)
+def test_the_number_of_a_marker(newest: int, owned: bool, epoch: int | None) -> None:
+    assert marker_epoch(5, newest, owned=owned) == epoch
+
+
+@given(st.integers(1, 10**6))
+def test_there_is_always_room_for_one_more_marker_than_are_unanswered(missing: int) -> None:
+    assert at_once(missing) == (missing - 1 or 1)
+    assert missing == 1 or at_once(missing) < missing
 
 
 def test_only_an_acknowledged_append_counts_and_unknown_codes_stop() -> None:
     assert meaning(0)[0] is Meaning.APPENDED
-    assert [meaning(code)[0] for code in (6, 7, 20, 45)] == [Meaning.LOOK_AGAIN] * 4
-    assert meaning(29)[0] is Meaning.DENIED
+    assert [meaning(code)[0] for code in (6, 7, 20, 45, 52)] == [Meaning.LOOK_AGAIN] * 5
+    assert [meaning(code)[0] for code in (29, 31)] == [Meaning.DENIED] * 2
     assert meaning(31_000) == (Meaning.FAILED, "", "error 31000")
 
 
