@@ -26,7 +26,12 @@ def transactional(cluster: SandboxCluster, **config: str) -> Producer:
     """A producer with a transactional id of its own, ready to begin."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     producer = Producer(
-        {**cluster.client_config("admin"), "transactional.id": f"txn-{secrets.token_hex(4)}", "linger.ms": 0, **settings}
+        {
+            **cluster.client_config("admin"),
+            "transactional.id": f"txn-{secrets.token_hex(4)}",
+            "linger.ms": 0,
+            **settings,
+        }
     )
     producer.init_transactions(TIMEOUT_S)
     return producer
@@ -37,7 +42,9 @@ def write(producer: Producer, topic: str, count: int, partitions: Iterable[int] 
     for number in range(count):
         for partition in partitions:
             key = None if number % 5 == 4 else f"k{number}"
-            producer.produce(topic, key=key, value=secrets.token_bytes(30), headers=[("h", b"\xff")], partition=partition)
+            producer.produce(
+                topic, key=key, value=secrets.token_bytes(30), headers=[("h", b"\xff")], partition=partition
+            )
     assert producer.flush(TIMEOUT_S) == 0, "not all was delivered"
 
 

@@ -142,7 +142,10 @@ class Lane:
     def finished(self) -> bool:
         """Nothing more is to be put into line."""
         until = self.assigned.until
-        return self.ending is not None or (until is not None and self.position >= until)
+        if self.ending is not None or until is None or self.position < until:
+            return self.ending is not None
+        # How far the last gap really goes must be known before it is filled, also where that is further than `until`.
+        return not self.queue or self.claim.owned or self.gap_known
 
     @property
     def fetchable(self) -> bool:

@@ -65,6 +65,8 @@ class Summary:
     receipts: int
     partitions: int
     records: int
+    gaps: int
+    """Offsets without a record. Receipts of versions that copied no gaps don't say it, and had none."""
     batches: int
     bytes: int
     first_ms: int | None
@@ -136,6 +138,7 @@ def summarize(directory: Path, mirror: MirrorName, since: date | None = None) ->
         receipts=table.num_rows,
         partitions=len(spans),
         records=sum(columns["records"]),
+        gaps=sum(gaps or 0 for gaps in columns["gaps"]),
         batches=sum(columns["batches"]),
         bytes=sum(columns["bytes"]),
         first_ms=min((_millis(at) for at in columns["started"]), default=None),

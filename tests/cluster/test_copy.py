@@ -8,20 +8,19 @@ import threading
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
 from mirror_core.engine.local import LocalRunner
 from mirror_core.engine.replicate import Options, Replication, Summary
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import HEADER_SIZE, batches
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka
+from tests.logs import as_admin
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.waiting import wait_until
 
@@ -159,41 +158,6 @@ def test_a_foreign_record_while_copying_fails_exactly_that_partition_at_its_offs
     reason = one_bad(mirrored, bad, good)
     assert "offset 310 was not written by this mirror" in reason
     assert len(read_all(pair.west, bad)) == 321, "no more was sent after the shift was seen"
-
-
-def test_a_transaction_is_refused_by_name_and_not_copied(pair: Pair, good_and_bad: tuple[Mirrored, str, str]) -> None:
-    mirrored, good, bad = good_and_bad
-    producer = Producer({**pair.east.client_config("admin"), "transactional.id": f"txn-{bad}"})
-    producer.init_transactions(TIMEOUT_S)
-    producer.begin_transaction()
-    producer.produce(bad, b"in a transaction", partition=0)
-    producer.commit_transaction(TIMEOUT_S)
-    assert "offset 300: the batch is part of a transaction" in one_bad(mirrored, bad, good)
-    assert len(read_all(pair.west, bad)) == 300
-
-
-def test_log_append_time_is_refused_by_name(pair: Pair, tmp_path: Path) -> None:
-    good, bad = new_topic(pair.east), new_topic(pair.east, message_timestamp_type="LogAppendTime")
-    for topic in (good, bad):
-        produce(pair.east, topic, 20)
-    reason = one_bad(new_mirror(pair, tmp_path, good, bad), bad, good)
-    assert "LogAppendTime" in reason
-
-
-def test_a_log_that_starts_late_is_refused_by_name(pair: Pair, tmp_path: Path) -> None:
-    good, bad = new_topic(pair.east), new_topic(pair.east)
-    for topic in (good, bad):
-        produce(pair.east, topic, 20)
-    mirrored = new_mirror(pair, tmp_path, good, bad)
-    with as_admin(pair.east) as client:
-        delete_records(client, {Partition(bad, 0): Offset(5)})
-    assert "log starts at 5, not at 0" in one_bad(mirrored, bad, good)
-
-
-def as_admin(cluster: SandboxCluster) -> ClusterClient:
-    """A client with the sandbox administrator's rights: the mirror's own principal may not change the source."""
-    properties = cluster.client_config("admin")
-    return ClusterClient(ClusterConfig(ClusterName(cluster.name), properties, properties))
 
 
 def test_the_sources_log_start_is_followed(pair: Pair, tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ ORDERS = Partition("orders", 3)
 NOON_MS = 1_790_000_000_123
 
 
-def receipt(first: int, end: int, *, epoch: int = 0, task: int = 0, partition: Partition = ORDERS) -> Receipt:
+def receipt(
+    first: int, end: int, *, epoch: int = 0, task: int = 0, partition: Partition = ORDERS, gaps: int = 0
+) -> Receipt:
     return Receipt(
         mirror=MIRROR,
         partition=partition,
@@ -30,7 +32,8 @@ def receipt(first: int, end: int, *, epoch: int = 0, task: int = 0, partition: P
         task=task,
         first=Offset(first),
         next=Offset(end),
-        records=end - first,
+        records=end - first - gaps,
+        gaps=gaps,
         batches=1 if end > first else 0,
         bytes=100 * (end - first),
         digest="00ff" * 8,
@@ -43,7 +46,7 @@ def receipt(first: int, end: int, *, epoch: int = 0, task: int = 0, partition: P
 def test_receipts_come_back_as_they_were_written(tmp_path: Path) -> None:
     other = Partition("päymentś", 0)
     path = receipts.write(tmp_path, MIRROR, 7, 0, [receipt(0, 10), receipt(4, 9, task=1, partition=other)])
-    receipts.write(tmp_path, MIRROR, 7, 1, [receipt(10, 30, epoch=1)])
+    receipts.write(tmp_path, MIRROR, 7, 1, [receipt(10, 30, epoch=1, gaps=2)])
 
     assert path is not None
     assert path.parent.name == "date=2026-09-21"
@@ -62,7 +65,8 @@ def test_receipts_come_back_as_they_were_written(tmp_path: Path) -> None:
         "partition": 3,
         "first": 10,
         "next": 30,
-        "records": 20,
+        "records": 18,
+        "gaps": 2,
         "batches": 1,
         "bytes": 2000,
         "digest": "00ff" * 8,
@@ -73,7 +77,7 @@ def test_receipts_come_back_as_they_were_written(tmp_path: Path) -> None:
     }
     summary = receipts.summarize(tmp_path, MIRROR)
     assert (summary.files, summary.receipts, summary.partitions) == (2, 3, 2)
-    assert (summary.records, summary.batches, summary.bytes) == (35, 3, 3500)
+    assert (summary.records, summary.gaps, summary.batches, summary.bytes) == (33, 2, 3, 3500)
     assert (summary.first_ms, summary.last_ms) == (NOON_MS, NOON_MS + 59_999)
     assert summary.holes == ()
 
