@@ -36,8 +36,8 @@ def filled_by(coordinator_epoch: int) -> int:
 def marker_epoch(count: int, newest: int, *, owned: bool) -> int | None:
     """Coordinator epoch for the markers of the gap that makes `count` filled offsets; None: there is none left.
 
-    `newest` is the highest one known to have been sent, by anybody. `owned`: it is the caller's own, and everything that
-    the caller has sent is answered; then nobody's markers can still be on their way to this gap, and none is fenced.
+    `newest` is the highest one known to have been sent, by anybody. `owned`: it is the caller's own, and everything
+    that the caller has sent is answered; nobody's markers can then be on their way to this gap, and none is fenced.
     """
     first = count << _ATTEMPT_BITS
     if newest < first:

@@ -151,8 +151,8 @@ class Filler:
             lane.fail(may_not_mark(self.destination, lane.partition), lane.acknowledged)
         elif kind is Meaning.FAILED:
             lane.fail(
-                f"cluster {self.destination.name}, {lane.partition}, offset {lane.acknowledged}: the gap there cannot be "
-                f"filled: {name}; {remedy}",
+                f"cluster {self.destination.name}, {lane.partition}, offset {lane.acknowledged}: the gap there cannot "
+                f"be filled: {name}; {remedy}",
                 lane.acknowledged,
             )
 
@@ -169,7 +169,7 @@ class Filler:
 
 def _worn_out(client: ClusterClient, partition: Partition, offset: int) -> str:
     return (
-        f"cluster {client.name}, {partition}, offset {offset}: the gap there cannot be filled any more: this mirror has "
-        "used up the numbers that protect its markers (2**28 filled offsets of a partition, or 7 interrupted attempts at "
-        "one gap); delete the mirror topic and let it be copied anew"
+        f"cluster {client.name}, {partition}, offset {offset}: the gap there cannot be filled any more: this mirror "
+        "has used up the numbers that protect its markers (2**28 filled offsets of a partition, or 7 interrupted "
+        "attempts at one gap); delete the mirror topic and let it be copied anew"
     )

@@ -58,8 +58,8 @@ class Intake:
                     continue
                 if way is Way.OLD_FORMAT:
                     lane.end(
-                        f"{where}, offset {header.base_offset}: the batch is in message format v{header.magic}, not v2: "
-                        "this version does not copy it; leave the topic out with --exclude-topics",
+                        f"{where}, offset {header.base_offset}: the batch is in message format v{header.magic}, not "
+                        "v2: this version does not copy it; leave the topic out with --exclude-topics",
                         header.base_offset,
                     )
                     break
@@ -75,7 +75,8 @@ class Intake:
                 self._take(lane, ready, way, header, batch)
         except MalformedBatch as error:
             lane.end(
-                f"{where}: what came back for offset {lane.position} is not a record batch ({error}); it was not copied",
+                f"{where}: what came back for offset {lane.position} is not a record batch ({error}); it was not "
+                "copied",
                 lane.position,
             )
         return ready

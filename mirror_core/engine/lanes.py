@@ -37,7 +37,10 @@ class LaneState(Enum):
 
 
 class Gap(NamedTuple):
-    """Offsets up to `end` (the next one after it) that hold no record on the source. It begins where what is before ends."""
+    """Offsets up to `end` (the next one after it) that hold no record on the source.
+
+    It begins where what is before it ends.
+    """
 
     end: int
 
@@ -379,8 +382,8 @@ def may_not_mark(client: ClusterClient, partition: Partition) -> str:
     """The words for the right that filling gaps takes."""
     user = client.config.user(client.principal) or "<its principal>"
     return (
-        f"cluster {client.name}, {partition}: its log has gaps (transactions, compaction), and the data principal may not "
-        f"write the markers that fill them; grant it: kafka-acls --add --allow-principal User:{user} --operation "
+        f"cluster {client.name}, {partition}: its log has gaps (transactions, compaction), and the data principal may "
+        f"not write the markers that fill them; grant it: kafka-acls --add --allow-principal User:{user} --operation "
         "ClusterAction --cluster"
     )
 

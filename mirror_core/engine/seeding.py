@@ -1,7 +1,7 @@
 """Seeding: an empty log is brought to where the source's begins, with records that stand for nothing and go at once.
 
-A batch of them is built once and sent many times; it takes half a byte an offset. They carry sequences like any data, so
-seeding may be interrupted, repeated or done twice, and what is seeded is deleted as soon as it is there.
+A batch of them is built once and sent many times; it takes half a byte an offset. They carry sequences like any data,
+so seeding may be interrupted, repeated or done twice, and what is seeded is deleted as soon as it is there.
 """
 
 from __future__ import annotations

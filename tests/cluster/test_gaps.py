@@ -1,20 +1,31 @@
-"""Logs with gaps: transactions, compaction, late beginnings. The copy has every record at its offset, and nothing else."""
+"""Logs with gaps: transactions, late beginnings. The copy has every record at its offset, and nothing else."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from mirror_core.engine import pump
+from mirror_core.engine.lanes import Lane
+from mirror_core.engine.seeding import seeds
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.marking import MarkerLink
+from mirror_core.kafka.producing import ProduceLink, Row
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.copying import Assigned, Assignment
+from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
+from mirror_core.wire.markers import Entry
 from tests.brokers import Pair, new_topic, produce
 from tests.logs import as_admin, assert_equal, bounds, transaction, transactional, write
-from tests.mirroring import Mirrored, new_mirror
+from tests.mirroring import Mirrored, new_mirror, replicate
 
 pytestmark = pytest.mark.cluster
 
@@ -75,6 +86,89 @@ def test_a_log_that_begins_late_is_seeded_up_to_its_beginning(pair: Pair, tmp_pa
         delete_records(client, {Partition(topic, 0): Offset(32)})
     mirrored.copy()
     assert_equal(pair, topic, records=8)
+
+
+def test_a_log_that_begins_at_three_million_is_seeded_though_it_is_interrupted(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, far = new_topic(pair.east), 3_000_000
+    partition = Partition(topic, 0)
+    with as_admin(pair.east) as client, client_connection(client, partition) as connection:
+        link = ProduceLink[None](connection)
+        lane = Lane(Assigned(partition=partition, source_topic_id="", destination_topic_id=""), seed_end=far)
+        while lane.seeded < far:
+            for _, batch in seeds(lane, 5, 0):
+                link.send([Row(topic, 0, batch, None)])
+                assert [row.error for _, row in link.answers()] == [0]
+        delete_records(client, {partition: Offset(far)})
+    produce(pair.east, topic, 10)
+    calls = []
+
+    def delete_or_break(client: ClusterClient, until: dict[Partition, Offset]) -> dict[Partition, Offset]:
+        calls.append(until[partition])
+        if len(calls) == 2:
+            raise Unreachable("broken by the test")
+        return delete_records(client, until)
+
+    monkeypatch.setattr(pump, "delete_records", delete_or_break)
+    new_mirror(pair, tmp_path, topic).copy()
+    assert len(calls) > 3
+    assert calls[-1] == far
+    assert_equal(pair, topic, records=10)
+
+
+def test_a_foreign_record_behind_a_gap_fails_the_partition_at_its_offset(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east)
+    producer = transactional(pair.east)
+    for commit in (True, False, True):
+        transaction(producer, topic, 3, commit=commit)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    produce(pair.west, topic, 1)
+    transaction(producer, topic, 3, commit=True)
+    assert "offset 12 was not written by this mirror" in failed(mirrored, topic)
+
+
+def test_a_marker_too_many_fails_the_partition_at_its_offset(pair: Pair, tmp_path: Path) -> None:
+    """Nobody but a defect of ours could write it; the copy would be shifted from there on."""
+    topic = new_topic(pair.east)
+    producer = transactional(pair.east)
+    transaction(producer, topic, 3, commit=True)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    partition = Partition(topic, 0)
+    with as_admin(pair.west) as client, client_connection(client, partition) as connection:
+        extra = Entry(mirrored.link.mirror.producer_id, 0, 1 << 3 | 1, (partition,))
+        assert set(MarkerLink(connection).write([extra]).values()) == {0}
+    produce(pair.east, topic, 5)
+    assert "offset 3 was not written by this mirror" in failed(mirrored, topic)
+
+
+def test_without_the_right_to_write_markers_the_grant_is_named(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(pair.east)
+    transaction(transactional(pair.east), topic, 3, commit=True)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    # The broker's own words to somebody without the right: taking it away would stop the tests beside this one.
+    denied = {(topic, 0): ErrorCode.cluster_authorization_failed.value}
+    monkeypatch.setattr(MarkerLink, "write", lambda link, entries: denied)
+    reason = failed(mirrored, topic)
+    assert "may not write the markers that fill them" in reason
+    assert "kafka-acls --add --allow-principal User:mirror-data --operation ClusterAction --cluster" in reason
+
+
+def failed(mirrored: Mirrored, topic: str) -> str:
+    """Replicate; the topic's only partition is FAILED. Returns the reason."""
+    return replicate(mirrored.link).failed[Partition(topic, 0)]
+
+
+@contextmanager
+def client_connection(client: ClusterClient, partition: Partition) -> Iterator[Connection]:
+    """A connection to the partition's leader."""
+    (broker,) = client.leaders([partition])
+    with Connection(client.config, client.principal, *client.address(broker)) as connection:
+        yield connection
 
 
 def test_two_copiers_at_once_fill_each_gap_once(pair: Pair, tmp_path: Path) -> None:

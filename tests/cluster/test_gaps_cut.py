@@ -1,4 +1,4 @@
-"""Connections that are cut after markers were sent, so that nobody knows how many of them will be appended, and when."""
+"""Connections that are cut after markers were sent: nobody knows how many of them will be appended, and when."""
 
 from __future__ import annotations
 

@@ -52,7 +52,10 @@ def test_each_batch_has_its_way(changes: dict[str, int], position: int, aborted:
     assert way_of(header(**changes), position, aborted=aborted) is way
 
 
-def seen(ours: Ours | None = Ours(50, NO_MARKER), **changes: int) -> Seen:
+DENSE = Ours(50, NO_MARKER)
+
+
+def seen(ours: Ours | None = DENSE, **changes: int) -> Seen:
     facts = {"log_start": 0, "log_end": 50, "source_start": 0, "source_end": 80}
     return Seen(ours=ours, **{**facts, **changes})
 
