@@ -336,11 +336,14 @@ class Aligner:
         match where_to_resume(seen):
             case Stop(offset, reason):
                 lane.fail(f"cluster {self.source.name}, {lane.partition}: {reason}", offset)
-            case Foreign(_, filled):
-                offset = tail.first_foreign(
+            case Foreign(expected, filled):
+                first = tail.first_foreign(
                     self.destination, lane.partition, self.producer_id, filled, seen.log_start, seen.log_end
                 )
-                lane.fail(foreign(self.destination.name, lane.partition, offset), offset)
+                if first is None:
+                    lane.fail(overfilled(self.destination.name, lane.partition, expected, seen.log_end), expected)
+                else:
+                    lane.fail(foreign(self.destination.name, lane.partition, first), first)
             case Resume() as resume:
                 problem = self._tail_differs(lane.partition, resume.offset) if resume.check_tail else None
                 if problem:
@@ -394,6 +397,15 @@ def foreign(cluster: str, partition: Partition, offset: int) -> str:
         f"cluster {cluster}, {partition}: offset {offset} was not written by this mirror; from there on offsets "
         "would be shifted. Find who may WRITE to the topic (mirrorbook cluster check), then delete the mirror topic "
         "and let it be copied anew"
+    )
+
+
+def overfilled(cluster: str, partition: Partition, expected: int, log_end: int) -> str:
+    """The words for a log that our own markers have made too long."""
+    return (
+        f"cluster {cluster}, {partition}: the log ends at {log_end}, and should end at {expected}: a gap was filled by "
+        "more markers than it has offsets (two copiers of this mirror at the same moment?); from there on offsets would "
+        "be shifted. Delete the mirror topic and let it be copied anew"
     )
 
 

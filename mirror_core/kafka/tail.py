@@ -22,13 +22,13 @@ _FIRST_STEP: Final = 1_000
 
 def first_foreign(
     client: ClusterClient, partition: Partition, producer_id: int, filled: int, log_start: int, log_end: int
-) -> int:
+) -> int | None:
     """Offset of the first batch in the newest part of the log that this producer id did not write where it stands.
 
     `filled`: how many offsets of the log its markers should have taken. Goes back in growing steps until a batch of
     ours is found that stands right (its offset is its sequence and the markers before it): what comes behind the last
-    such one, and is not ours, is foreign. When all is ours, it is the first marker there: one too many. Only headers
-    are looked at.
+    such one, and is not ours, is foreign. None when all is ours: then there are markers too many, and they don't tell
+    which. Only headers are looked at.
     """
     with _open(client, partition) as connection:
         link = FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
@@ -39,8 +39,8 @@ def first_foreign(
             right = _last_right(headers, producer_id, filled)
             if right is not None or start == log_start:
                 behind = headers if right is None else headers[right + 1 :]
-                suspects = [h for h in behind if h.producer_id != producer_id] or behind
-                return max(suspects[0].base_offset, log_start) if suspects else log_end
+                foreign = next((header for header in behind if header.producer_id != producer_id), None)
+                return max(foreign.base_offset, log_start) if foreign else None
             step *= 4
 
 
