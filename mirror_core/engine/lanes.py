@@ -404,8 +404,8 @@ def overfilled(cluster: str, partition: Partition, expected: int, log_end: int) 
     """The words for a log that our own markers have made too long."""
     return (
         f"cluster {cluster}, {partition}: the log ends at {log_end}, and should end at {expected}: a gap was filled by "
-        "more markers than it has offsets (two copiers of this mirror at the same moment?); from there on offsets would "
-        "be shifted. Delete the mirror topic and let it be copied anew"
+        "more markers than it has offsets (two copiers of this mirror at the same moment?); from there on offsets "
+        "would be shifted. Delete the mirror topic and let it be copied anew"
     )
 
 
