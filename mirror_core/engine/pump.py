@@ -241,7 +241,7 @@ class Pump:
                 queues.append(queue)
             if lane.position != lane.asked:
                 lane.suspect, lane.empty = False, 0
-            else:
+            elif lane.ending is None:
                 nothing.append((lane, fetched))
         for lane, fetched in nothing:
             if link.alone or size <= link.room:  # others have left room enough: no wonder, if there was something

@@ -1,0 +1,73 @@
+"""Copiers that are killed while they fill the gaps of transactions: every offset is filled, and none twice."""
+
+from __future__ import annotations
+
+import random
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import Pair, new_topic
+from tests.copiers import Progress, at_work
+from tests.logs import assert_equal, transaction, transactional
+from tests.mirroring import new_mirror
+
+pytestmark = [pytest.mark.drill, pytest.mark.cluster]
+
+PARTITIONS = 4
+KILLS = 8
+
+
+class Transactions:
+    """An application that commits and aborts small transactions over some partitions, all the time."""
+
+    def __init__(self, pair: Pair, topic: str, seed: int) -> None:
+        self.producer = transactional(pair.east)
+        self.topic = topic
+        self.chance = random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="transactions")
+
+    def __enter__(self) -> Transactions:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        chance = self.chance
+        while not self._stop.wait(0.01):
+            chosen = chance.sample(range(PARTITIONS), chance.randrange(1, PARTITIONS))
+            transaction(
+                self.producer, self.topic, chance.randrange(1, 9), commit=chance.random() < 0.7, partitions=chosen
+            )
+
+
+@pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_copier_killed_among_transactions_leaves_an_exact_copy(pair: Pair, tmp_path: Path, runner: str) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    topic = new_topic(pair.east, partitions=PARTITIONS)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    there, here = Progress(mirrored, "east", topic), Progress(mirrored, "west", topic)
+    with Transactions(pair, topic, seed):
+        for number in range(KILLS):
+            reached = here.total()
+            begun = partial(_moved, here, reached)
+            with at_work(mirrored, runner, tmp_path, begun=begun) as victim:
+                here.reaches(reached + chance.randrange(1, 150), victim)
+                victim.kill()
+            print(f"kill {number}: died at {here.total()} of {there.total()}")
+    with at_work(mirrored, runner, tmp_path, "--until-caught-up") as last:
+        assert last.ends() == 0, last.said
+        assert "caught up: yes" in last.said
+    assert_equal(pair, topic)
+
+
+def _moved(progress: Progress, before: int) -> bool:
+    return progress.total() > before
