@@ -17,6 +17,7 @@ class Way(Enum):
     NOTHING = "nothing"
     """No reader sees a record in it: a control batch, aborted data, or what the cleaner left."""
     OLD_FORMAT = "old format"
+    """A message of magic 0 or 1, which brokers still give and no longer take: encoded anew."""
     PAST = "past"
     """All of it lies before the position."""
 
@@ -26,10 +27,10 @@ _CLEARED: Final = TRANSACTIONAL | DELETE_HORIZON
 
 def way_of(header: BatchHeader, position: int, *, aborted: bool) -> Way:
     """The way of a batch when `position` is the next offset to copy. `aborted`: its transaction was."""
-    if header.magic < 2:
-        return Way.OLD_FORMAT
     if header.last_offset < position:
         return Way.PAST
+    if header.magic < 2:
+        return Way.OLD_FORMAT
     if aborted or header.attributes & CONTROL or not header.record_count:
         return Way.NOTHING
     dense = header.record_count == header.last_offset_delta + 1

@@ -11,6 +11,7 @@ from mirror_core.decide.passthrough import Way, way_of
 from mirror_core.engine.lanes import Lane, LaneState, Sent, denied
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.model.names import ClusterName
+from mirror_core.wire import legacy
 from mirror_core.wire.batch import (
     CONTROL,
     HEADER_SIZE,
@@ -56,22 +57,13 @@ class Intake:
                 way = way_of(header, lane.position, aborted=aborted)
                 if way is Way.PAST:
                     continue
-                if way is Way.OLD_FORMAT:
-                    lane.end(
-                        f"{where}, offset {header.base_offset}: the batch is in message format v{header.magic}, not "
-                        "v2: this version does not copy it; leave the topic out with --exclude-topics",
-                        header.base_offset,
-                    )
-                    break
-                if not crc_matches(header, batch):
+                if way is not Way.OLD_FORMAT and not crc_matches(header, batch):
                     lane.end(
                         f"{where}: the batch at offset {header.base_offset} is corrupt (its CRC-32C does not match) "
                         "and was not copied; repair the source's replica, then recover the partition",
                         header.base_offset,
                     )
                     break
-                if header.base_offset > lane.position:
-                    lane.skip_to(header.base_offset)
                 self._take(lane, ready, way, header, batch)
         except MalformedBatch as error:
             lane.end(
@@ -84,14 +76,17 @@ class Intake:
     def _take(
         self, lane: Lane, ready: list[tuple[Sent, memoryview]], way: Way, header: BatchHeader, batch: memoryview
     ) -> None:
-        if way is Way.ENCODED:
-            for run in dense_runs(header, batch, lane.position):
+        if way is Way.OLD_FORMAT or way is Way.ENCODED:
+            runs = legacy.dense_runs if way is Way.OLD_FORMAT else dense_runs
+            for run in runs(header, batch, lane.position):
                 if run.base_offset > lane.position:
                     lane.skip_to(run.base_offset)
                 self._put(lane, ready, run.base_offset, run.records, memoryview(run.batch))
         elif way is not Way.NOTHING:
             if way is Way.CLEARED:
                 clear_bits(batch)
+            if header.base_offset > lane.position:
+                lane.skip_to(header.base_offset)
             self._put(lane, ready, header.base_offset, header.record_count, batch)
         if header.next_offset > lane.position:
             lane.skip_to(header.next_offset)

@@ -1,0 +1,132 @@
+"""From answers to batches and gaps: what is put into line, in which order, with which sequences."""
+
+from __future__ import annotations
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+
+from mirror_core.decide.position import Resume
+from mirror_core.engine.intake import Intake, look_again
+from mirror_core.engine.lanes import Gap, Lane, Sent
+from mirror_core.model.copying import Assigned
+from mirror_core.model.names import ClusterName, Partition
+from mirror_core.wire.batch import batches
+from mirror_core.wire.fetch import Fetched
+from mirror_core.wire.records import decode
+
+PARTITION = Partition("orders", 0)
+PRODUCER = 1 << 62
+SOURCE = ClusterName("east")
+
+
+def lane_at(offset: int, sequence: int) -> Lane:
+    lane = Lane(Assigned(partition=PARTITION, source_topic_id="", destination_topic_id=""))
+    lane.resume_at(Resume(offset=offset, sequence=sequence, gap_end=offset, seed_end=offset, check_tail=False))
+    return lane
+
+
+def batch(base: int, records: int, **options: int) -> bytes:
+    """A batch of magic 2 at this offset; `producer_id` of a transaction, if any."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=int("producer_id" in options),
+        producer_id=options.get("producer_id", -1),
+        producer_epoch=0,
+        base_sequence=0,
+        batch_size=1 << 20,
+    )
+    for number in range(records):
+        assert builder.append(number, timestamp=1_000, key=b"k%d" % number, value=b"v", headers=[])
+    return base.to_bytes(8, "big") + bytes(builder.build())[8:]
+
+
+def fetched(*parts: bytes, stable: int = 1_000, aborted: tuple[tuple[int, int], ...] = ()) -> Fetched:
+    return Fetched(PARTITION, 0, stable, stable, 0, aborted, memoryview(bytearray(b"".join(parts))))
+
+
+def taken(items: list[tuple[Sent, memoryview]]) -> list[tuple[int, int, int]]:
+    """Base offset, sequence and number of records of each."""
+    found = []
+    for sent, view in items:
+        ((header, _),) = batches(view)
+        assert (header.base_offset, header.producer_id) == (0, PRODUCER)
+        found.append((sent.base, header.base_sequence, sent.records))
+    return found
+
+
+def queued(lane: Lane) -> list[tuple[int, int, int] | int]:
+    """The same of the lane's queue; a gap by its end."""
+    return [item.end if isinstance(item, Gap) else taken([item])[0] for item in lane.queue]
+
+
+def test_dense_batches_are_sent_at_once_and_in_place() -> None:
+    lane, answer = lane_at(10, 7), fetched(batch(10, 3), batch(13, 2))
+    ready = Intake(SOURCE, PRODUCER).accept(lane, answer)
+    assert taken(ready) == [(10, 7, 3), (13, 10, 2)]
+    assert all(view.obj is answer.records.obj for _, view in ready), "nothing was copied"
+    assert (lane.position, queued(lane)) == (15, [])
+
+
+def test_from_the_first_gap_on_everything_waits_in_line() -> None:
+    lane = lane_at(10, 10)
+    ready = Intake(SOURCE, PRODUCER).accept(lane, fetched(batch(10, 1), batch(14, 2), batch(16, 1), batch(20, 1)))
+    assert taken(ready) == [(10, 10, 1)]
+    assert queued(lane) == [14, (14, 11, 2), (16, 13, 1), 20, (20, 14, 1)]
+
+
+def test_the_position_inside_a_batch() -> None:
+    lane = lane_at(12, 12)
+    ready = Intake(SOURCE, PRODUCER).accept(lane, fetched(batch(10, 5)))
+    assert taken(ready) == [(12, 12, 3)]
+
+
+def test_aborted_batches_become_a_gap_and_join_the_next_one() -> None:
+    lane = lane_at(0, 0)
+    answer = fetched(
+        batch(0, 2, producer_id=5), batch(2, 2, producer_id=6), batch(4, 1, producer_id=5), aborted=((5, 0),)
+    )
+    assert taken(Intake(SOURCE, PRODUCER).accept(lane, answer)) == []
+    assert queued(lane) == [2, (2, 0, 2), 5]
+    Intake(SOURCE, PRODUCER).accept(lane, fetched(batch(8, 1)))
+    assert queued(lane) == [2, (2, 0, 2), 8, (8, 2, 1)]
+
+
+def test_a_gap_before_anything_that_the_leader_remembers_begins_with_sequence_0() -> None:
+    lane = lane_at(50, 50)
+    lane.forgotten = True
+    Intake(SOURCE, PRODUCER).accept(lane, fetched(batch(60, 2)))
+    assert queued(lane) == [60, (60, 0, 2)]
+
+
+def test_messages_of_magic_1_cross_as_batches() -> None:
+    builder = LegacyRecordBatchBuilder(magic=1, compression_type=1, batch_size=1 << 20)
+    for number in range(4):
+        builder.append(number, timestamp=1_000 + number, key=b"k%d" % number, value=None)
+    message = bytes(builder.build())
+    lane = lane_at(1, 1)
+    ready = Intake(SOURCE, PRODUCER).accept(lane, fetched((3).to_bytes(8, "big") + message[8:]))
+    assert taken(ready) == [(1, 1, 3)]
+    ((header, view),) = batches(ready[0][1])
+    assert [(r.timestamp_ms, r.key, r.value) for r in decode(header, view)] == [
+        (1_000 + number, b"k%d" % number, None) for number in (1, 2, 3)
+    ]
+    assert lane.position == 4
+
+
+def test_a_damaged_batch_ends_the_lane_behind_what_was_good() -> None:
+    lane, bad = lane_at(0, 0), bytearray(batch(2, 2))
+    bad[-1] ^= 1
+    assert taken(Intake(SOURCE, PRODUCER).accept(lane, fetched(batch(0, 2), bytes(bad)))) == [(0, 0, 2)]
+    assert lane.ending is not None
+    assert "batch at offset 2 is corrupt" in lane.ending.reason
+
+
+def test_only_two_honest_answers_make_the_end_of_a_log_a_gap() -> None:
+    lane = lane_at(10, 10)
+    for honest, suspect, end in ((False, True, 10), (True, True, 10), (False, True, 10), (True, False, 25)):
+        look_again(lane, fetched(stable=25), SOURCE, honest=honest)
+        assert (lane.suspect, lane.position) == (suspect, end)
+    assert queued(lane) == [25]
+    look_again(lane, fetched(stable=25), SOURCE, honest=False)
+    assert not lane.suspect, "nothing is missing"
