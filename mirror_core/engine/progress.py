@@ -33,6 +33,8 @@ class Figures:
     """Offsets between both; None when the source's end isn't known now."""
     time_lag_s: float | None
     """Seconds since the source's end passed the position, at most a second too long; None when nobody saw it pass."""
+    source_seen_s: float | None
+    """Wall clock, in seconds, when the source's end was last seen, however long ago; None when it never was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,7 @@ class _Seen:
     epoch: int
     position: int
     source_end: int | None
+    source_seen: float | None = None
     ends: deque[tuple[int, float, float]] = field(default_factory=deque)
     """(source end, first seen, last seen), growing; only the first may be at or below the position."""
 
@@ -144,6 +147,7 @@ class Progress:
             seen.at, seen.epoch, seen.position = at, epoch, position
             seen.source_end = end
         if end is not None:
+            seen.source_seen = at
             _sample(seen, end, at)
 
     def _count(self, key: tuple[int, int, Partition], records: int, size: int) -> None:
@@ -224,6 +228,7 @@ def _figures(seen: _Seen, now: float) -> Figures:
         source_end=end,
         lag=lag,
         time_lag_s=None if lag is None else _time_lag_s(seen, now),
+        source_seen_s=seen.source_seen,
     )
 
 

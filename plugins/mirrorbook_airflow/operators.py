@@ -27,6 +27,8 @@ RETRIES: Final[dict[str, Any]] = {"retries": 2, "retry_delay": timedelta(seconds
 
 MAX_PATIENCE_S: Final = 900
 STILL_AT_WORK_S: Final = 60
+PASSED_ON: Final = ("runner", "master", "metrics", "patience_s")
+"""Parameters of a data plane, which the run that starts it hands over."""
 SHOWN: Final = 20
 """Findings of a parity check in the task's log; the report has all."""
 
@@ -154,6 +156,8 @@ class WatchDataPlane(MirrorOperator):
         options = ["--runner", params["runner"], "--receipts", str(home("evidence") / "receipts")]
         if params["runner"] == "spark":
             options += ["--master", params["master"]]
+        if params["metrics"]:
+            options += ["--metrics", params["metrics"]]
         with airflow_errors():
             link, state = find_mirror(self.mirror)
             if reason := ended(state, link.mirror.name):
@@ -192,7 +196,7 @@ class ReplicateMirror(TriggerDagRunOperator):
 
     def execute(self, context: Context) -> None:
         params = context["params"]
-        self.conf = {"mirror": self.mirror, **{name: params[name] for name in ("runner", "master", "patience_s")}}
+        self.conf = {"mirror": self.mirror, **{name: params[name] for name in PASSED_ON}}
         super().execute(context)
 
 
