@@ -52,6 +52,8 @@ class Told:
     """Partitions that tasks are to copy."""
     states: Mapping[tuple[str, PartitionState], int]
     """Partitions by topic and recorded state."""
+    throttle: int | None
+    """Bytes per second that may be read from the source; None: no limit, or not known yet."""
     copied: Mapping[str, Copied]
     """By topic."""
     retries: Mapping[Retry, int]
@@ -71,6 +73,7 @@ class Meters:
         self._lease: HeldLease | None = None
         self._copying: frozenset[Partition] = frozenset()
         self._states: Counter[tuple[str, PartitionState]] = Counter()
+        self._throttle: int | None = None
         self._copied: dict[str, Copied] = {}
         self._retries = Counter(dict.fromkeys(Retry, 0))
         self._epochs = [0] * (len(EPOCH_BUCKETS_S) + 1)
@@ -80,12 +83,13 @@ class Meters:
         """This process runs the data plane from now on; the lease is read whenever somebody asks."""
         self._lease = lease
 
-    def recorded(self, statuses: Iterable[PartitionStatus]) -> None:
-        """All of the mirror's partitions, as the state topic has them now."""
+    def recorded(self, statuses: Iterable[PartitionStatus], throttle: int | None) -> None:
+        """All of the mirror's partitions and its throttle (bytes per second), as the state topic has them now."""
         known = tuple(statuses)
         with self._lock:
             self._copying = frozenset(s.partition for s in known if s.state in COPIED)
             self._states = Counter((s.partition.topic, s.state) for s in known)
+            self._throttle = throttle
 
     def retried(self, what: Retry) -> None:
         """Something is done again."""
@@ -116,6 +120,7 @@ class Meters:
                 lease=self._lease.lease if self._lease else None,
                 copying=self._copying,
                 states=MappingProxyType(self._states),
+                throttle=self._throttle,
                 copied=MappingProxyType(dict(self._copied)),
                 retries=MappingProxyType(dict(self._retries)),
                 epochs=tuple(accumulate(self._epochs)),

@@ -125,6 +125,12 @@ METRICS: Final = (
         (),
         "from an epoch's planned start until all its tasks have reported; failed epochs are not in it",
     ),
+    Described(
+        "mirrorbook_throttle_bytes_per_second",
+        "gauge",
+        (),
+        "what may be read from the source, as taken up by the newest epoch. Absent: no limit",
+    ),
     Described("mirrorbook_task_cpu_seconds_total", "counter", (), "CPU time of copying tasks"),
 )
 
@@ -186,6 +192,8 @@ def _samples(mirror: Mirror, told: Told, figures: Mapping[Partition, Figures]) -
         yield _Sample("mirrorbook_copied_records_total", (topic,), copied.records)
         yield _Sample("mirrorbook_copied_bytes_total", (topic,), copied.bytes)
         yield _Sample("mirrorbook_copied_batches_total", (topic,), copied.batches)
+    if told.throttle is not None:
+        yield _Sample("mirrorbook_throttle_bytes_per_second", (), told.throttle)
     for what, count in told.retries.items():
         yield _Sample("mirrorbook_retries_total", (what,), count)
     limits = [*map(str, EPOCH_BUCKETS_S), "+Inf"]

@@ -326,7 +326,8 @@ class Replication:
                 self._failed(failure.partition, failure.reason)
 
     def _meter_states(self, lease: HeldLease) -> None:
-        self.meters.recorded(lease.writer.state.partitions.get(self.link.mirror.name, {}).values())
+        state, name = lease.writer.state, self.link.mirror.name
+        self.meters.recorded(state.partitions.get(name, {}).values(), state.mirrors[name].throttle)
 
     def _failed(self, partition: Partition, reason: str) -> None:
         if partition not in self.summary.failed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -146,6 +146,16 @@ class CheckParity(MirrorOperator):
         return found.report
 
 
+def replicate_options(params: Mapping[str, Any]) -> list[str]:
+    """Options of `mirrorbook replicate` as a run's parameters want them."""
+    options = ["--runner", params["runner"], "--receipts", str(home("evidence") / "receipts")]
+    if params["runner"] == "spark":
+        options += ["--master", params["master"]]
+    if params["metrics"]:
+        options += ["--metrics", params["metrics"]]
+    return options
+
+
 class WatchDataPlane(MirrorOperator):
     """Make sure that the mirror has a supervisor here, and wait, without a worker, until it is stopped or ill."""
 
@@ -153,11 +163,7 @@ class WatchDataPlane(MirrorOperator):
         from mirror_core.engine.supervise import ensure
 
         params = context["params"]
-        options = ["--runner", params["runner"], "--receipts", str(home("evidence") / "receipts")]
-        if params["runner"] == "spark":
-            options += ["--master", params["master"]]
-        if params["metrics"]:
-            options += ["--metrics", params["metrics"]]
+        options = replicate_options(params)
         with airflow_errors():
             link, state = find_mirror(self.mirror)
             if reason := ended(state, link.mirror.name):

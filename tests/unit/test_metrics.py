@@ -45,7 +45,7 @@ def status(partition: Partition, state: PartitionState = PartitionState.MIRRORIN
 
 def meters(*statuses: PartitionStatus) -> Meters:
     made = Meters()
-    made.recorded(statuses)
+    made.recorded(statuses, throttle=None)
     return made
 
 
@@ -182,6 +182,13 @@ def test_an_epoch_longer_than_every_bucket_is_counted_in_the_last() -> None:
     assert value(found, "mirrorbook_epoch_duration_seconds_bucket", le="+Inf") == 1
 
 
+def test_a_throttle_is_said_and_no_throttle_is_absent() -> None:
+    counting = meters(status(A0))
+    assert value(families(MIRROR, counting.told(), {}), "mirrorbook_throttle_bytes_per_second") is None
+    counting.recorded([status(A0)], throttle=50_000)
+    assert value(families(MIRROR, counting.told(), {}), "mirrorbook_throttle_bytes_per_second") == 50_000
+
+
 @pytest.mark.parametrize("what", Retry)
 def test_retries_are_counted_by_kind(what: Retry) -> None:
     counting = Meters()
@@ -218,6 +225,7 @@ def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_ta
     assert empty == {
         "mirrorbook_heartbeat_timestamp_seconds",
         "mirrorbook_lease_generation",
+        "mirrorbook_throttle_bytes_per_second",
         "mirrorbook_lag_seconds",  # behind when it was first looked at: since when is not known
     }
 
