@@ -6,7 +6,10 @@ Whether alerts fire is for `promtool test rules`, in `make check`.
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
@@ -14,9 +17,13 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 
-from mirror_core.engine.metrics import METRICS, as_markdown
+from mirror_core.engine.metrics import METRICS, Exposition, as_markdown
+from mirror_core.engine.progress import Progress
+from mirror_core.model.names import Partition
 from tests.unit.test_docs import DOCS, ROOT, anchors, printed
+from tests.unit.test_metrics import MIRROR, meters, report, status
 
 ALERTS = ROOT / "monitoring" / "alerts.yaml"
 ALERT_TESTS = ROOT / "monitoring" / "alerts_test.yaml"
@@ -148,3 +155,19 @@ def test_every_metric_is_shown_on_the_dashboard() -> None:
 
 def test_the_page_of_metrics_shows_the_table_of_the_code() -> None:
     assert printed(PAGE, "mirror_core/engine/metrics.py") == list(as_markdown())
+
+
+def test_promtool_has_nothing_to_say_about_names_and_types() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        assert not os.environ.get("CI"), "promtool is missing: .ci/run brings it"
+        pytest.skip("promtool is not here; Debian's package prometheus holds it")
+    partition = Partition("orders", 0)
+    counting = meters(status(partition))
+    counting.reported([report(partition, 0, 50, 4000)], 30.0)
+    registry = CollectorRegistry()
+    registry.register(Exposition(MIRROR, counting, Progress()))
+    judged = subprocess.run(
+        [promtool, "check", "metrics"], input=generate_latest(registry), capture_output=True, check=False
+    )
+    assert (judged.returncode, judged.stdout, judged.stderr) == (0, b"", b"")
