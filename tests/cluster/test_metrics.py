@@ -116,6 +116,7 @@ def test_figures_are_those_of_the_copy_and_a_failed_partition_is_seen(pair: Pair
     assert len(read_all(pair.west, good)) == 650
 
 
+@pytest.mark.drill
 def test_a_dead_source_makes_the_lag_unknown_until_it_is_back(pair: Pair, tmp_path: Path) -> None:
     topic = new_topic(pair.east, partitions=2)
     produce(pair.east, topic, 40)
