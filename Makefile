@@ -28,6 +28,10 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	@if command -v promtool >/dev/null; then \
+		promtool check rules monitoring/alerts.yaml && promtool test rules monitoring/alerts_test.yaml; \
+	elif [ -n "$$CI" ]; then echo "promtool is missing: .ci/run brings it" >&2; exit 1; \
+	else echo "promtool is not here: alert rules are parsed by the tests, but not run"; fi
 
 # Stops the clusters that `demo` and `mirrorbook sandbox up` started here; downloaded jars stay in the user's cache.
 clean:

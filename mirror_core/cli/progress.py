@@ -20,8 +20,8 @@ _PLAIN_S: Final = 5.0
 
 
 @contextmanager
-def shown(stream: TextIO | None = None) -> Iterator[int]:
-    """Listen to tasks and show what they say on `stream` (standard error) until left; gives the port to report to."""
+def shown(stream: TextIO | None = None) -> Iterator[Listener]:
+    """Listen to tasks and show what they say on `stream` (standard error) until left; gives who listens."""
     out = stream or sys.stderr
     ended = threading.Event()
     show = _on_terminal if out.isatty() else _in_lines
@@ -29,7 +29,7 @@ def shown(stream: TextIO | None = None) -> Iterator[int]:
         thread = threading.Thread(target=show, args=(listener.progress, out, ended), name="progress-line", daemon=True)
         thread.start()
         try:
-            yield listener.port
+            yield listener
         finally:
             ended.set()
             thread.join()

@@ -10,8 +10,11 @@ from typing import Annotated
 import typer
 
 from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirror, print_facts, print_json
+from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.progress import shown
 from mirror_core.engine.local import LocalRunner
+from mirror_core.engine.meters import Meters
+from mirror_core.engine.metrics import Exposition
 from mirror_core.engine.replicate import Options, Replication, Summary, raise_if_failed, refuse_to_run
 from mirror_core.ports import Runner
 
@@ -27,12 +30,21 @@ def replicate_command(
     receipts: Annotated[
         Path | None, typer.Option("--receipts", help="Folder for receipts. Default: ./receipts.")
     ] = Path("receipts"),
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            OPTION,
+            metavar="[HOST:]PORT",
+            help="Serve /metrics for Prometheus, for this machine only unless HOST says otherwise. Port 0: any.",
+        ),
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create missing mirror topics and copy. Runs on until SIGTERM, or until caught up."""
     if runner not in ("spark", "local"):
         raise typer.BadParameter("must be spark or local", param_hint="--runner")
+    where = address(metrics) if metrics is not None else None
     if runner == "spark":
         from mirror_core.spark.session import check_master
 
@@ -43,11 +55,15 @@ def replicate_command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
-    with shown() as port:
+    meters = Meters()
+    with shown() as listener, served(where, Exposition(link.mirror, meters, listener.progress), say):
         options = Options(
-            until_caught_up=until_caught_up, receipts=receipts.absolute() if receipts else None, progress_port=port
+            until_caught_up=until_caught_up,
+            receipts=receipts.absolute() if receipts else None,
+            progress_port=listener.port,
         )
-        summary = Replication(link, lambda: _runner(runner, master, tasks), options, stop=stop, say=say).run()
+        copying = Replication(link, lambda: _runner(runner, master, tasks), options, stop=stop, say=say, meters=meters)
+        summary = copying.run()
     if as_json:
         print_json(_json(summary))
     else:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from mirror_core.engine.lanes import Lane
+from mirror_core.engine.lanes import Lane, LaneState
 from mirror_core.model.copying import Assignment
 
 
@@ -33,7 +33,8 @@ class Beacon:
                 lane.partition.topic,
                 lane.partition.index,
                 lane.acknowledged,
-                lane.source_end,
+                # A lane that lost its place may have lost its source, too: what that said before is not true now.
+                None if lane.state is LaneState.LOST else lane.source_end,
                 lane.records,
                 lane.sent_bytes,
             ]

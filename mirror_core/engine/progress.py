@@ -33,6 +33,8 @@ class Figures:
     """Offsets between both; None when the source's end isn't known now."""
     time_lag_s: float | None
     """Seconds since the source's end passed the position, at most a second too long; None when nobody saw it pass."""
+    source_seen_s: float | None
+    """Wall clock, in seconds, when the source's end was last seen, however long ago; None when it never was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,8 @@ class _Seen:
     at: float
     epoch: int
     position: int
-    source_end: int | None
+    source_end: int | None = None
+    source_seen: float | None = None
     ends: deque[tuple[int, float, float]] = field(default_factory=deque)
     """(source end, first seen, last seen), growing; only the first may be at or below the position."""
 
@@ -135,15 +138,17 @@ class Progress:
     def _place(self, partition: Partition, epoch: int, at: float, position: int, end: int | None) -> None:
         seen = self._seen.get(partition)
         if seen is None:
-            seen = self._seen[partition] = _Seen(at, epoch, position, end)
+            seen = self._seen[partition] = _Seen(at, epoch, position)
         elif (epoch, at) < (seen.epoch, seen.at):
             return  # overtaken on its way, or the last word of an epoch whose successor has spoken already
         else:
             if position < seen.position:
-                seen.ends.clear()  # recreated, or cut: what was seen of the old log says nothing about this one
+                # Recreated, or cut: what was seen of the old log says nothing about this one.
+                seen.ends.clear()
+                seen.source_end = seen.source_seen = None
             seen.at, seen.epoch, seen.position = at, epoch, position
-            seen.source_end = end
-        if end is not None:
+        if end is not None:  # a task that has just begun does not know it yet; what its predecessor saw grows old
+            seen.source_end, seen.source_seen = end, at
             _sample(seen, end, at)
 
     def _count(self, key: tuple[int, int, Partition], records: int, size: int) -> None:
@@ -216,7 +221,7 @@ def _sample(seen: _Seen, end: int, at: float) -> None:
 
 
 def _figures(seen: _Seen, now: float) -> Figures:
-    fresh = seen.source_end is not None and now - seen.at <= FRESH_S
+    fresh = seen.source_seen is not None and now - seen.source_seen <= FRESH_S
     end = Offset(seen.source_end) if fresh and seen.source_end is not None else None
     lag = max(0, end - seen.position) if end is not None else None
     return Figures(
@@ -224,6 +229,7 @@ def _figures(seen: _Seen, now: float) -> Figures:
         source_end=end,
         lag=lag,
         time_lag_s=None if lag is None else _time_lag_s(seen, now),
+        source_seen_s=seen.source_seen,
     )
 
 

@@ -19,6 +19,7 @@ from mirror_core.decide.assign import assign
 from mirror_core.decide.pace import shares
 from mirror_core.engine.lease import HeldLease, acquire, new_owner
 from mirror_core.engine.link import Link
+from mirror_core.engine.meters import Meters, Retry
 from mirror_core.engine.planning import COPIED, Planner, Work, fail
 from mirror_core.evidence import receipts
 from mirror_core.kafka.client import ClusterClient
@@ -82,6 +83,7 @@ class Summary:
 @dataclass(slots=True)
 class _Epoch:
     number: int
+    start_ms: int
     stop_ms: int
     tasks: Future[tuple[TaskReport, ...]]
 
@@ -97,12 +99,14 @@ class Replication:
         *,
         stop: threading.Event,
         say: Callable[[str], None],
+        meters: Meters | None = None,
     ) -> None:
         self.link = link
         self.start_runner = start_runner
         self.options = options
         self.stop = stop
         self.say = say
+        self.meters = meters or Meters()
         self.summary = Summary()
         self._running: list[_Epoch] = []
         self._number = 0
@@ -145,6 +149,7 @@ class Replication:
         lost = False
         try:
             refuse_to_run(lease.writer.state, self.link)
+            self.meters.holds(lease)
             yield lease
         except LostOwnership:
             lost = True
@@ -222,12 +227,14 @@ class Replication:
                 work = self._plan(planner, lease)
                 planner.follow_log_start(work.partitions)
             except Unreachable as error:
+                self.meters.retried(Retry.PLAN)
                 self.say(f"cannot plan anew, going on with the last plan: {error}")
 
     def _plan(self, planner: Planner, lease: HeldLease) -> Work:
         work = planner.plan(lease.writer.state)
         if work.changes:
             lease.writer.put(*work.changes)
+        self._meter_states(lease)
         for partition, reason in work.failed.items():
             self._failed(partition, reason)
         return work
@@ -260,7 +267,7 @@ class Replication:
             )
             for number, (chosen, rate) in enumerate(zip(groups, rates, strict=True))
         ]
-        self._running.append(_Epoch(self._number, stop_ms, self.runner.submit(assignments)))
+        self._running.append(_Epoch(self._number, start_ms, stop_ms, self.runner.submit(assignments)))
 
     # -- reports -------------------------------------------------------------------------------------------------
 
@@ -285,6 +292,7 @@ class Replication:
         if final:
             return  # cancelled on purpose; the destination's log tells what it had done
         self._failures_in_row += 1
+        self.meters.retried(Retry.EPOCH)
         self.say(f"epoch {epoch.number} failed, the next one looks at the destination: {error}")
         if self._failures_in_row >= _PATIENCE or not error.retryable:
             raise error  # such as Spark's own process gone: another epoch of this process would fail like this one
@@ -297,6 +305,7 @@ class Replication:
             self.summary.bytes += receipt.bytes
             self.summary.positions[receipt.partition] = receipt.next
         self.summary.cpu_s += sum(report.cpu_s for report in reports)
+        self.meters.reported(reports, max(0, _now_ms() - epoch.start_ms) / 1000)
         if self.options.receipts is not None:
             receipts.write(self.options.receipts, self.link.mirror.name, lease.generation, epoch.number, done)
         for report in reports:
@@ -312,8 +321,13 @@ class Replication:
                     if f.partition in known and known[f.partition].state in COPIED
                 )
             )
+            self._meter_states(lease)
             for failure in failures:
                 self._failed(failure.partition, failure.reason)
+
+    def _meter_states(self, lease: HeldLease) -> None:
+        state, name = lease.writer.state, self.link.mirror.name
+        self.meters.recorded(state.partitions.get(name, {}).values(), state.mirrors[name].throttle)
 
     def _failed(self, partition: Partition, reason: str) -> None:
         if partition not in self.summary.failed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,8 @@ RETRIES: Final[dict[str, Any]] = {"retries": 2, "retry_delay": timedelta(seconds
 
 MAX_PATIENCE_S: Final = 900
 STILL_AT_WORK_S: Final = 60
+PASSED_ON: Final = ("runner", "master", "metrics", "patience_s")
+"""Parameters of a data plane, which the run that starts it hands over."""
 SHOWN: Final = 20
 """Findings of a parity check in the task's log; the report has all."""
 
@@ -144,6 +146,16 @@ class CheckParity(MirrorOperator):
         return found.report
 
 
+def replicate_options(params: Mapping[str, Any]) -> list[str]:
+    """Options of `mirrorbook replicate` as a run's parameters want them."""
+    options = ["--runner", params["runner"], "--receipts", str(home("evidence") / "receipts")]
+    if params["runner"] == "spark":
+        options += ["--master", params["master"]]
+    if params["metrics"]:
+        options += ["--metrics", params["metrics"]]
+    return options
+
+
 class WatchDataPlane(MirrorOperator):
     """Make sure that the mirror has a supervisor here, and wait, without a worker, until it is stopped or ill."""
 
@@ -151,9 +163,7 @@ class WatchDataPlane(MirrorOperator):
         from mirror_core.engine.supervise import ensure
 
         params = context["params"]
-        options = ["--runner", params["runner"], "--receipts", str(home("evidence") / "receipts")]
-        if params["runner"] == "spark":
-            options += ["--master", params["master"]]
+        options = replicate_options(params)
         with airflow_errors():
             link, state = find_mirror(self.mirror)
             if reason := ended(state, link.mirror.name):
@@ -192,7 +202,7 @@ class ReplicateMirror(TriggerDagRunOperator):
 
     def execute(self, context: Context) -> None:
         params = context["params"]
-        self.conf = {"mirror": self.mirror, **{name: params[name] for name in ("runner", "master", "patience_s")}}
+        self.conf = {"mirror": self.mirror, **{name: params[name] for name in PASSED_ON}}
         super().execute(context)
 
 

@@ -20,6 +20,12 @@ def data_plane() -> dict[str, Param]:
     return {
         "runner": Param("spark", type="string", enum=["spark", "local"], description_md="Where copying tasks run"),
         "master": spark_master(),
+        "metrics": Param(
+            "",
+            type="string",
+            pattern=r"^$|^(.+:)?[0-9]{1,5}$",
+            description_md="`[HOST:]PORT` where the data plane serves its metrics; empty: nowhere",
+        ),
         "patience_s": Param(
             90, type="integer", minimum=10, maximum=900, description_md="Seconds that a start may take"
         ),

@@ -113,3 +113,26 @@ def test_an_incident_of_the_data_plane_is_red_and_watched_again(dag_bag: DagBag)
     assert dag.get_task("watch_again").trigger_rule == "one_failed"
     assert dag.get_task("done").trigger_rule == "all_success"
     assert dag.get_task("watch").downstream_task_ids == {"watch_again", "done"}
+
+
+@pytest.mark.parametrize("name", ["mirror_replicate", "mirror_failback"])
+def test_a_data_planes_parameters_become_options_of_replicate(dag_bag: DagBag, name: str) -> None:
+    from mirrorbook_airflow.operators import PASSED_ON, replicate_options
+
+    params = dag_of(dag_bag, name).params.dump()
+
+    assert set(PASSED_ON) <= set(params)
+    assert "--metrics" not in replicate_options(params)
+    told = replicate_options({**params, "runner": "local", "metrics": "9465"})
+    assert told[:2] == ["--runner", "local"]
+    assert told[-2:] == ["--metrics", "9465"]
+
+
+@pytest.mark.parametrize("metrics", ["nine", "host:", "9465/metrics"])
+def test_what_is_no_address_for_metrics_is_refused_before_the_run(dag_bag: DagBag, metrics: str) -> None:
+    from airflow.sdk.exceptions import ParamValidationError
+
+    param = dag_of(dag_bag, "mirror_replicate").params.get_param("metrics")
+    assert param.resolve("0.0.0.0:9465") == "0.0.0.0:9465"
+    with pytest.raises(ParamValidationError):
+        param.resolve(metrics)

@@ -64,6 +64,26 @@ def test_a_source_end_of_long_ago_is_unknown() -> None:
     assert (progress.totals().lag, progress.totals().unknown) == (0, 2)
 
 
+def test_a_task_that_does_not_know_the_end_yet_takes_nothing_away() -> None:
+    clock = Clock()
+    progress = Progress(clock)
+    progress.take(datagram(1000, (A, 10, 25, 10, 1000)))
+    progress.take(datagram(1001, (A, 15, None, 0, 0), epoch=2))
+    clock.now = 1001
+    assert (progress.partitions()[A].lag, progress.partitions()[A].source_seen_s) == (10, 1000)
+    clock.now = 1000 + FRESH_S + 1
+    progress.take(datagram(clock.now, (A, 15, None, 0, 0), epoch=2))
+    assert (progress.partitions()[A].lag, progress.partitions()[A].source_seen_s) == (None, 1000)
+
+
+def test_a_partition_that_begins_anew_forgets_the_old_end() -> None:
+    progress = Progress(Clock())
+    progress.take(datagram(1000, (A, 10, 25, 10, 1000)))
+    progress.take(datagram(1001, (A, 0, None, 0, 0), epoch=2))
+    assert progress.partitions()[A].lag is None
+    assert progress.partitions()[A].source_seen_s is None
+
+
 def test_time_lag_counts_from_the_moment_the_end_passed_the_position() -> None:
     clock = Clock()
     progress = Progress(clock)

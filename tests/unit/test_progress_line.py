@@ -49,9 +49,9 @@ def test_an_unknown_time_lag_is_left_to_the_offsets() -> None:
 def test_off_a_terminal_lines_are_plain_and_stop_when_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown_progress, "_PLAIN_S", 0.01)
     out = io.StringIO()
-    with shown(out) as port, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    with shown(out) as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         datagram = {"task": 0, "epoch": 1, "t": 4e9, "rows": [["orders", 0, 10, 12, 10, 1000]]}
-        sender.sendto(json.dumps(datagram).encode(), ("127.0.0.1", port))
+        sender.sendto(json.dumps(datagram).encode(), ("127.0.0.1", listener.port))
         wait_until(lambda: "lag 2" in out.getvalue(), timeout_s=10, why="a line is printed")
     printed = out.getvalue()
     assert "\x1b" not in printed

@@ -1,0 +1,336 @@
+"""Figures under names: unknown is absent, estimates need something to go by, and asking never disturbs copying."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import httpx
+import pytest
+import typer
+from prometheus_client import Metric
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from mirror_core.cli.metrics import address, served
+from mirror_core.engine.beacon import Beacon
+from mirror_core.engine.lanes import Lane, LaneState
+from mirror_core.engine.meters import Copied, Meters, Retry
+from mirror_core.engine.metrics import METRICS, Exposition, families
+from mirror_core.engine.progress import Figures, Progress
+from mirror_core.model.copying import Assigned, Assignment, Receipt, TaskReport
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+
+EAST, WEST = ClusterName("east"), ClusterName("west")
+MIRROR = Mirror(
+    name=MirrorName("m"),
+    source=EAST,
+    destination=WEST,
+    source_id="e",
+    destination_id="w",
+    topics=(".*",),
+    producer_id=2**62,
+    desired=Desired.STARTED,
+    created_ms=0,
+)
+A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+
+
+def status(partition: Partition, state: PartitionState = PartitionState.MIRRORING) -> PartitionStatus:
+    return PartitionStatus(partition=partition, state=state, source_topic_id="s", destination_topic_id="d")
+
+
+def meters(*statuses: PartitionStatus) -> Meters:
+    made = Meters()
+    made.recorded(statuses, throttle=None)
+    return made
+
+
+def figures(lag: int | None, time_lag_s: float | None = None, source_seen_s: float | None = None) -> Figures:
+    end = None if lag is None else Offset(100 + lag)
+    return Figures(position=Offset(100), source_end=end, lag=lag, time_lag_s=time_lag_s, source_seen_s=source_seen_s)
+
+
+def report(partition: Partition, first: int, records: int, size: int, retry: str = "") -> TaskReport:
+    receipt = Receipt(
+        mirror=MIRROR.name,
+        partition=partition,
+        epoch=1,
+        task=0,
+        first=Offset(first),
+        next=Offset(first + 2 * records),
+        records=records,
+        batches=3,
+        bytes=size,
+        digest="",
+        source_end=None,
+        started_ms=0,
+        ended_ms=1,
+    )
+    return TaskReport(receipts=(receipt,), failures=(), cpu_s=0.5, retry=retry)
+
+
+def value(found: list[Metric], name: str, **labels: str) -> float | None:
+    """The one sample of this name with these labels, besides the mirror; None when there is none."""
+    wanted = {"mirror": "m", **labels}
+    values = [s.value for metric in found for s in metric.samples if s.name == name and s.labels == wanted]
+    assert len(values) <= 1, f"{name} {labels} is there more than once"
+    return values[0] if values else None
+
+
+def text(collector: Collector) -> str:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    found: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
+    return found.decode()
+
+
+# -- lags ----------------------------------------------------------------------------------------------------------
+
+
+def test_lags_of_a_topic_add_up_and_the_worst_time_counts() -> None:
+    told = meters(status(A0), status(A1), status(B0)).told()
+    seen = {A0: figures(5, 2.0, 900.0), A1: figures(7, 0.5, 800.0), B0: figures(0, 0.0, 950.0)}
+    found = families(MIRROR, told, seen)
+    assert value(found, "mirrorbook_lag_offsets", topic="a") == 12
+    assert value(found, "mirrorbook_lag_seconds", topic="a") == 2.0
+    assert value(found, "mirrorbook_source_seen_timestamp_seconds", topic="a") == 800.0
+    assert value(found, "mirrorbook_lag_unknown_partitions", topic="a") == 0
+    assert value(found, "mirrorbook_lag_offsets", topic="b") == 0
+
+
+@pytest.mark.parametrize("other", [None, figures(None, None, 800.0)], ids=["nothing heard of it", "its end is unknown"])
+def test_one_unknown_partition_makes_its_topic_unknown_and_no_other(other: Figures | None) -> None:
+    told = meters(status(A0), status(A1), status(B0)).told()
+    seen = {A0: figures(5, 2.0, 900.0), B0: figures(1, 1.0, 950.0)} | ({A1: other} if other else {})
+    found = families(MIRROR, told, seen)
+    for name in ("offsets", "seconds", "estimated_records", "estimated_bytes"):
+        assert value(found, f"mirrorbook_lag_{name}", topic="a") is None
+    assert value(found, "mirrorbook_lag_unknown_partitions", topic="a") == 1
+    assert value(found, "mirrorbook_source_seen_timestamp_seconds", topic="a") == (800.0 if other else None)
+    assert value(found, "mirrorbook_lag_offsets", topic="b") == 1
+
+
+def test_a_backlog_of_unknown_age_has_offsets_and_no_seconds() -> None:
+    found = families(MIRROR, meters(status(A0)).told(), {A0: figures(5, None, 900.0)})
+    assert value(found, "mirrorbook_lag_offsets", topic="a") == 5
+    assert value(found, "mirrorbook_lag_seconds", topic="a") is None
+
+
+def test_estimates_follow_what_was_copied_and_are_absent_before() -> None:
+    counting = meters(status(A0))
+    seen = {A0: figures(10, 1.0, 900.0)}
+    found = families(MIRROR, counting.told(), seen)
+    assert value(found, "mirrorbook_lag_estimated_records", topic="a") is None
+    assert value(found, "mirrorbook_lag_estimated_bytes", topic="a") is None
+    counting.reported([report(A0, 0, 50, 4000)], 30.0)  # 100 offsets with 50 records
+    found = families(MIRROR, counting.told(), seen)
+    assert value(found, "mirrorbook_lag_estimated_records", topic="a") == 5
+    assert value(found, "mirrorbook_lag_estimated_bytes", topic="a") == 400
+    nothing = families(MIRROR, meters(status(A0)).told(), {A0: figures(0, 0.0, 900.0)})
+    assert value(nothing, "mirrorbook_lag_estimated_bytes", topic="a") == 0, "no lag takes no bytes: that is known"
+
+
+@pytest.mark.parametrize("state", [PartitionState.FAILED, PartitionState.STOPPED, PartitionState.PAUSED])
+def test_what_is_not_copied_has_a_state_and_no_lag(state: PartitionState) -> None:
+    found = families(MIRROR, meters(status(A0, state)).told(), {A0: figures(5, 2.0, 900.0)})
+    assert value(found, "mirrorbook_partitions", topic="a", state=state) == 1
+    assert value(found, "mirrorbook_lag_offsets", topic="a") is None
+    assert value(found, "mirrorbook_lag_unknown_partitions", topic="a") is None
+
+
+# -- what the driver counts ----------------------------------------------------------------------------------------
+
+
+def test_states_are_counted_by_topic_and_failed_is_said_even_when_it_is_none() -> None:
+    told = meters(status(A0), status(A1, PartitionState.FAILED), status(B0)).told()
+    found = families(MIRROR, told, {})
+    assert value(found, "mirrorbook_partitions", topic="a", state="MIRRORING") == 1
+    assert value(found, "mirrorbook_partitions", topic="a", state="FAILED") == 1
+    assert value(found, "mirrorbook_partitions", topic="b", state="FAILED") == 0
+    assert value(found, "mirrorbook_partitions", topic="b", state="PAUSED") is None
+
+
+def test_receipts_add_up_by_topic() -> None:
+    counting = Meters()
+    counting.reported([report(A0, 0, 50, 4000), report(A1, 0, 10, 100, retry="broker 1 went away")], 30.2)
+    counting.reported([report(A0, 100, 5, 40), report(B0, 7, 1, 9)], 3.0)
+    told = counting.told()
+    assert told.copied == {
+        "a": Copied(offsets=130, records=65, batches=9, bytes=4140),
+        "b": Copied(offsets=2, records=1, batches=3, bytes=9),
+    }
+    assert told.cpu_s == 2.0
+    found = families(MIRROR, told, {})
+    assert value(found, "mirrorbook_copied_records_total", topic="a") == 65
+    assert value(found, "mirrorbook_retries_total", what="task") == 1
+    assert value(found, "mirrorbook_retries_total", what="plan") == 0
+    name = "mirrorbook_epoch_duration_seconds"
+    assert [value(found, f"{name}_bucket", le=le) for le in ("1.0", "10.0", "29.0", "31.0", "+Inf")] == [0, 1, 1, 2, 2]
+    assert value(found, f"{name}_count") == 2
+    assert value(found, f"{name}_sum") == pytest.approx(33.2)
+
+
+def test_an_epoch_longer_than_every_bucket_is_counted_in_the_last() -> None:
+    counting = Meters()
+    counting.reported([], 5000.0)
+    found = families(MIRROR, counting.told(), {})
+    assert value(found, "mirrorbook_epoch_duration_seconds_bucket", le="120.0") == 0
+    assert value(found, "mirrorbook_epoch_duration_seconds_bucket", le="+Inf") == 1
+
+
+def test_a_throttle_is_said_and_no_throttle_is_absent() -> None:
+    counting = meters(status(A0))
+    assert value(families(MIRROR, counting.told(), {}), "mirrorbook_throttle_bytes_per_second") is None
+    counting.recorded([status(A0)], throttle=50_000)
+    assert value(families(MIRROR, counting.told(), {}), "mirrorbook_throttle_bytes_per_second") == 50_000
+
+
+@pytest.mark.parametrize("what", Retry)
+def test_retries_are_counted_by_kind(what: Retry) -> None:
+    counting = Meters()
+    counting.retried(what)
+    found = families(MIRROR, counting.told(), {})
+    assert {w: value(found, "mirrorbook_retries_total", what=w) for w in Retry} == {w: w is what for w in Retry}
+
+
+def test_without_a_lease_there_is_no_heartbeat() -> None:
+    found = families(MIRROR, Meters().told(), {})
+    assert value(found, "mirrorbook_heartbeat_timestamp_seconds") is None
+    assert value(found, "mirrorbook_data_plane_info", source="east", destination="west") == 1
+
+
+# -- as Prometheus reads it ----------------------------------------------------------------------------------------
+
+
+def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_table() -> None:
+    counting = meters(status(A0), status(B0, PartitionState.FAILED))
+    counting.reported([report(A0, 0, 50, 4000)], 30.0)
+    progress = Progress(lambda: 1000.0)
+    rows = [["a", 0, 10, 12, 10, 100]]
+    progress.take(json.dumps({"task": 0, "epoch": 1, "t": 1000, "rows": rows}).encode())
+    served_text = text(Exposition(MIRROR, counting, progress))
+    read = {m.name: m for m in text_string_to_metric_families(served_text)}  # type: ignore[no-untyped-call]
+    assert set(read) == {described.family for described in METRICS}
+    for described in METRICS:
+        family = read[described.family]
+        assert family.type == described.kind
+        assert described.kind != "counter" or described.name.endswith("_total")
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == {"mirror", *described.labels}
+    empty = {name for name, family in read.items() if not family.samples}
+    assert empty == {
+        "mirrorbook_heartbeat_timestamp_seconds",
+        "mirrorbook_lease_generation",
+        "mirrorbook_throttle_bytes_per_second",
+        "mirrorbook_lag_seconds",  # behind when it was first looked at: since when is not known
+    }
+
+
+# -- the endpoint --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("9465", ("127.0.0.1", 9465)),
+        ("0", ("127.0.0.1", 0)),
+        ("0.0.0.0:9465", ("0.0.0.0", 9465)),
+        ("metrics.example:80", ("metrics.example", 80)),
+        ("[::1]:9465", ("::1", 9465)),
+    ],
+)
+def test_addresses(given: str, expected: tuple[str, int]) -> None:
+    assert address(given) == expected
+
+
+@pytest.mark.parametrize(
+    "given", ["", "x", ":9465", "host", "host:", "host:x", "65536", "-1", "::1:9465", "a b:1", "h:1:2"]
+)
+def test_what_is_no_address_is_turned_down(given: str) -> None:
+    with pytest.raises(typer.BadParameter, match=r"is not \[HOST:\]PORT"):
+        address(given)
+
+
+def ask(said: list[str], accept: str = "*/*") -> httpx.Response:
+    return httpx.get(said[0].removeprefix("metrics: "), headers={"Accept": accept}, trust_env=False)
+
+
+def test_it_answers_in_the_format_that_is_asked_for_until_it_is_left() -> None:
+    said: list[str] = []
+    with served(("127.0.0.1", 0), Exposition(MIRROR, meters(status(A0)), Progress()), said.append):
+        plain, open_metrics = ask(said), ask(said, "application/openmetrics-text; version=1.0.0")
+        assert plain.headers["content-type"].startswith("text/plain")
+        assert 'mirrorbook_partitions{mirror="m",state="FAILED",topic="a"} 0.0' in plain.text
+        assert "python_info" not in plain.text
+        assert open_metrics.headers["content-type"].startswith("application/openmetrics-text")
+        assert open_metrics.text.endswith("# EOF\n")
+    with pytest.raises(httpx.ConnectError):
+        ask(said)
+
+
+def test_somebody_who_connects_and_says_nothing_keeps_nobody_waiting() -> None:
+    said: list[str] = []
+    with served(("127.0.0.1", 0), Exposition(MIRROR, meters(status(A0)), Progress()), said.append):
+        port = httpx.URL(said[0].removeprefix("metrics: ")).port
+        assert port is not None
+        silent = socket.create_connection(("127.0.0.1", port))
+        assert ask(said).status_code == 200
+    silent.close()
+
+
+def test_an_address_that_cannot_be_had_is_named_with_the_reason() -> None:
+    nothing = Exposition(MIRROR, Meters(), Progress())
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with (
+            pytest.raises(BadRequest, match=rf"127\.0\.0\.1:{port}: Address already in use: give --metrics another"),
+            served(("127.0.0.1", port), nothing, print),
+        ):
+            pytest.fail("it was entered")
+    with (
+        pytest.raises(BadRequest, match=r"served on 192\.0\.2\.1:0: Cannot assign requested address"),
+        served(("192.0.2.1", 0), nothing, print),
+    ):
+        pytest.fail("it was entered")
+
+
+def test_nothing_is_served_unless_asked_for() -> None:
+    said: list[str] = []
+    with served(None, Exposition(MIRROR, Meters(), Progress()), said.append):
+        assert said == []
+
+
+# -- the task's side -----------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_lost_its_place_does_not_repeat_an_old_end_of_the_source() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as driver:
+        driver.bind(("127.0.0.1", 0))
+        assignment = Assignment(
+            mirror=MIRROR.name,
+            source=EAST,
+            destination=WEST,
+            config_path="",
+            producer_id=1,
+            partitions=(),
+            epoch=1,
+            task=0,
+            start_ms=0,
+            stop_ms=0,
+            progress_port=driver.getsockname()[1],
+        )
+        lane = Lane(Assigned(partition=A0, source_topic_id="", destination_topic_id=""))
+        lane.resume_at(10)
+        lane.source_end = 12
+        beacon = Beacon(assignment)
+        beacon.tell([lane])
+        lane.state = LaneState.LOST
+        beacon.tell([lane], last=True)
+        told = [json.loads(driver.recv(65_535))["rows"] for _ in range(2)]
+    assert told == [[["a", 0, 10, 12, 0, 0]], [["a", 0, 10, None, 0, 0]]]
