@@ -38,6 +38,8 @@ class Copied:
 
     offsets: int = 0
     records: int = 0
+    gaps: int = 0
+    """Offsets that hold no record, filled or seeded."""
     batches: int = 0
     bytes: int = 0
 
@@ -109,6 +111,7 @@ class Meters:
                     self._copied[receipt.partition.topic] = Copied(
                         offsets=before.offsets + receipt.next - receipt.first,
                         records=before.records + receipt.records,
+                        gaps=before.gaps + receipt.gaps,
                         batches=before.batches + receipt.batches,
                         bytes=before.bytes + receipt.bytes,
                     )

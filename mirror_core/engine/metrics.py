@@ -113,6 +113,13 @@ METRICS: Final = (
     ),
     Described("mirrorbook_copied_batches_total", "counter", _TOPIC, "their batches"),
     Described(
+        "mirrorbook_filled_offsets_total",
+        "counter",
+        _TOPIC,
+        "offsets without a record (transaction markers, aborted or compacted records, a late beginning) that were "
+        "filled on the destination",
+    ),
+    Described(
         "mirrorbook_retries_total",
         "counter",
         ("what",),
@@ -192,6 +199,7 @@ def _samples(mirror: Mirror, told: Told, figures: Mapping[Partition, Figures]) -
         yield _Sample("mirrorbook_copied_records_total", (topic,), copied.records)
         yield _Sample("mirrorbook_copied_bytes_total", (topic,), copied.bytes)
         yield _Sample("mirrorbook_copied_batches_total", (topic,), copied.batches)
+        yield _Sample("mirrorbook_filled_offsets_total", (topic,), copied.gaps)
     if told.throttle is not None:
         yield _Sample("mirrorbook_throttle_bytes_per_second", (), told.throttle)
     for what, count in told.retries.items():

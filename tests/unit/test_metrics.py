@@ -14,6 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from mirror_core.cli.metrics import address, served
+from mirror_core.decide.position import Resume
 from mirror_core.engine.beacon import Beacon
 from mirror_core.engine.lanes import Lane, LaneState
 from mirror_core.engine.meters import Copied, Meters, Retry
@@ -63,6 +64,7 @@ def report(partition: Partition, first: int, records: int, size: int, retry: str
         first=Offset(first),
         next=Offset(first + 2 * records),
         records=records,
+        gaps=records,
         batches=3,
         bytes=size,
         digest="",
@@ -166,6 +168,7 @@ def test_receipts_add_up_by_topic() -> None:
     assert told.cpu_s == 2.0
     found = families(MIRROR, told, {})
     assert value(found, "mirrorbook_copied_records_total", topic="a") == 65
+    assert value(found, "mirrorbook_filled_offsets_total", topic="a") == 65
     assert value(found, "mirrorbook_retries_total", what="task") == 1
     assert value(found, "mirrorbook_retries_total", what="plan") == 0
     name = "mirrorbook_epoch_duration_seconds"
@@ -326,7 +329,7 @@ def test_a_task_that_lost_its_place_does_not_repeat_an_old_end_of_the_source() -
             progress_port=driver.getsockname()[1],
         )
         lane = Lane(Assigned(partition=A0, source_topic_id="", destination_topic_id=""))
-        lane.resume_at(10)
+        lane.resume_at(Resume(offset=10, sequence=10, gap_end=10, seed_end=10, check_tail=False))
         lane.source_end = 12
         beacon = Beacon(assignment)
         beacon.tell([lane])
