@@ -162,8 +162,8 @@ def test_receipts_add_up_by_topic() -> None:
     counting.reported([report(A0, 100, 5, 40), report(B0, 7, 1, 9)], 3.0)
     told = counting.told()
     assert told.copied == {
-        "a": Copied(offsets=130, records=65, batches=9, bytes=4140),
-        "b": Copied(offsets=2, records=1, batches=3, bytes=9),
+        "a": Copied(offsets=130, records=65, gaps=65, batches=9, bytes=4140),
+        "b": Copied(offsets=2, records=1, gaps=1, batches=3, bytes=9),
     }
     assert told.cpu_s == 2.0
     found = families(MIRROR, told, {})
