@@ -116,16 +116,21 @@ def produce(
 
 
 def read_all(
-    cluster: SandboxCluster, topic: str, user: str = "admin", *, since: Mapping[int, int] | None = None
+    cluster: SandboxCluster,
+    topic: str,
+    user: str = "admin",
+    *,
+    since: Mapping[int, int] | None = None,
+    isolation: str = "read_committed",
 ) -> list[Record]:
-    """Everything a read_committed consumer of librdkafka gets, from log start to the last stable offset of now.
+    """Everything a consumer of librdkafka gets, from log start to the last stable offset (or log end) of now.
 
     `since`: first offset of each partition, for those that are not to be read from their log start.
     """
     starts = since or {}
     settings = {
         "group.id": "reader-" + secrets.token_hex(4),
-        "isolation.level": "read_committed",
+        "isolation.level": isolation,
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 10,
