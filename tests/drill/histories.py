@@ -1,0 +1,225 @@
+"""Random histories of a source, of its copiers and of both clusters' brokers; and what must hold after each.
+
+A history is a list of deeds drawn from a seed. Its copiers are the function that executors run, in processes without a
+lease, so that they can be killed and doubled at any moment: what keeps the copy right must be in the log.
+
+    python -m tests.drill.histories --minutes 30 --nodes 3 [--seed N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import secrets
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from confluent_kafka import ElectionType, TopicPartition
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.names import Partition
+from mirror_core.sandbox.sandbox import Sandbox
+from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, read_all, read_all_aiokafka
+from tests.drill.tasks import Tasks
+from tests.drill.writers import Writers
+from tests.mirroring import Mirrored, new_mirror, replicate
+from tests.waiting import wait_until
+
+PARTITIONS = 2
+SETTLE_S = 120.0
+
+
+class History:
+    """One source topic of each cleanup policy, their mirror, and what happens to them."""
+
+    def __init__(self, pair: Pair, folder: Path, seed: int) -> None:
+        self.pair = pair
+        self.chance = random.Random(seed)
+        self.deeds: Counter[str] = Counter()
+        self.down: dict[str, int] = {}
+        # Many small segments, so that there is something to clean, to roll and to delete.
+        small = {"segment_ms": "2000", "retention_ms": "-1"}
+        self.kept = new_topic(pair.east, partitions=PARTITIONS, **small)
+        self.compacted = new_topic(
+            pair.east, partitions=PARTITIONS, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01", **small
+        )
+        self.topics = (self.kept, self.compacted)
+        self.mirrored: Mirrored = new_mirror(pair, folder, *self.topics)
+        self.writers = Writers(pair.east, self.topics, PARTITIONS, self.chance)
+        replicate(self.mirrored.link)  # creates the mirror topics
+        self.tasks = Tasks(self.mirrored, self.topics, folder, self.chance)
+
+    def run(self, seconds: float) -> None:
+        """Deeds until the time is over."""
+        deeds: list[tuple[int, Callable[[], object]]] = [
+            (6, self.writers.plain),
+            (8, self.writers.transact),
+            (4, self.writers.leave_open),
+            (4, self.writers.end_open),
+            (8, self.tasks.start),
+            (3, self.tasks.kill),
+            (1, self.delete_records),
+            (1, self.crash),
+            (1, self.move_leaders),
+        ]
+        weights, acts = zip(*deeds, strict=True)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            act = self.chance.choices(acts, weights)[0]
+            act()
+            self.deeds[act.__name__] += 1
+            self.bring_back(self.chance.random() < 0.2)
+
+    # -- what happens to the clusters ----------------------------------------------------------------------------
+
+    def delete_records(self) -> None:
+        """The source forgets a beginning, also what was not copied yet."""
+        number = self.chance.randrange(PARTITIONS)
+        partition = Partition(self.kept, number)
+        with ClusterClient(self.mirrored.config.cluster("east")) as client:
+            start = list_offsets(client, [partition], Point.START)[partition]
+            end = list_offsets(client, [partition], Point.STABLE_END)[partition]
+        if end > start:
+            upto = TopicPartition(self.kept, number, self.chance.randint(start, end))
+            for future in admin_client(self.pair.east).delete_records([upto], request_timeout=TIMEOUT_S).values():
+                future.result(TIMEOUT_S)
+
+    def crash(self) -> None:
+        """SIGKILL of one broker; of three, it stays away for a while."""
+        cluster = self.chance.choice((self.pair.east, self.pair.west))
+        if cluster.name in self.down:
+            return
+        node = self.chance.randint(1, len(cluster.brokers))
+        cluster.kill(node)
+        self.down[cluster.name] = node
+        self.bring_back(len(cluster.brokers) == 1)
+
+    def bring_back(self, now: bool) -> None:
+        if now:
+            for name, node in self.down.items():
+                self.pair.sandbox.cluster(name).start(node)
+            self.down.clear()
+
+    def move_leaders(self) -> None:
+        """To the preferred replicas, away from whoever took over from a dead broker."""
+        cluster = self.chance.choice((self.pair.east, self.pair.west))
+        if len(cluster.brokers) > 1 and cluster.name not in self.down:
+            future = admin_client(cluster).elect_leaders(ElectionType.PREFERRED, None, request_timeout=TIMEOUT_S)
+            future.result(TIMEOUT_S)
+
+    # -- what must hold ------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """All brokers up, no transaction open, no copier left but the one that copies the rest."""
+        self.bring_back(True)
+        self.writers.close()
+        self.tasks.close()
+        everything = [Partition(topic, number) for topic in self.topics for number in range(PARTITIONS)]
+        with ClusterClient(self.mirrored.config.cluster("east")) as east:
+            wait_until(
+                lambda: (
+                    list_offsets(east, everything, Point.STABLE_END) == list_offsets(east, everything, Point.LOG_END)
+                ),
+                timeout_s=SETTLE_S,
+                why="no transaction is open on the source",
+            )
+        wait_until(self._caught_up, timeout_s=SETTLE_S, why="a copier comes through")
+
+    def _caught_up(self) -> bool:
+        try:
+            summary = replicate(self.mirrored.link)
+        except MirrorError as error:
+            if not error.retryable:
+                raise
+            return False
+        assert not summary.failed, f"nothing here makes a partition FAILED: {summary.failed}"
+        return summary.caught_up
+
+    def check(self) -> int:
+        """Compare both sides with two families of clients; how many records there are."""
+        assert not self.tasks.failures, f"nothing here makes a partition FAILED: {self.tasks.failures}"
+        east, west = self.pair.east, self.pair.west
+        everything = [Partition(topic, number) for topic in self.topics for number in range(PARTITIONS)]
+        with (
+            ClusterClient(self.mirrored.config.cluster("east")) as there,
+            ClusterClient(self.mirrored.config.cluster("west")) as here,
+        ):
+            for point in (Point.START, Point.LOG_END, Point.STABLE_END):
+                assert list_offsets(here, everything, point) == list_offsets(there, everything, point), point
+        copied = read_all(west, self.kept)
+        assert copied == read_all(east, self.kept)
+        assert copied == read_all_aiokafka(west, self.kept)
+        assert copied == read_all(west, self.kept, committed=False), "records that nobody committed"
+        copied_keys = read_all(west, self.compacted)
+        assert copied_keys == read_all_aiokafka(west, self.compacted)
+        assert copied_keys == read_all(west, self.compacted, committed=False)
+        assert_compacted(read_all(east, self.compacted), copied_keys)
+        return len(copied) + len(copied_keys)
+
+
+def assert_compacted(source: list[Record], copy: list[Record]) -> None:
+    """Both have cleaned at their own times: what one side lacks has been replaced by something newer of that key."""
+    there, here = ({(r.partition, r.offset): r for r in side} for side in (source, copy))
+    for place in there.keys() & here.keys():
+        assert there[place] == here[place]
+    for ours, theirs in ((there, here), (here, there)):
+        newest: dict[tuple[int, bytes | None], int] = {}
+        for record in ours.values():
+            newest[record.partition, record.key] = max(newest.get((record.partition, record.key), -1), record.offset)
+        for place in theirs.keys() - ours.keys():
+            lone = theirs[place]
+            replaced = newest.get((lone.partition, lone.key), -1) > lone.offset
+            assert replaced or lone.value is None, f"{lone} is on one side only, and the newest of its key"
+
+
+@contextmanager
+def history(pair: Pair, folder: Path, seed: int) -> Iterator[History]:
+    """Leaves both clusters as they were: all brokers up, no process of ours."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = History(pair, folder, seed)
+    try:
+        yield made
+    finally:
+        made.bring_back(True)
+        made.tasks.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--nodes", type=int, choices=(1, 3), default=3)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
+    parser.add_argument("--seconds", type=float, default=45.0, help="length of one history")
+    asked = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mirrorbook-histories-")))
+        sandbox = Sandbox(folder / "sandbox")
+        stack.callback(sandbox.down, delete=True)
+        sandbox.up(nodes=asked.nodes, extra={"log.cleaner.backoff.ms": "1000"})
+        config = folder / "mirrorbook.yaml"
+        config.write_text(sandbox.mirrorbook_yaml(), encoding="utf-8")
+        pair = Pair(sandbox=sandbox, east=sandbox.cluster("east"), west=sandbox.cluster("west"), config_path=config)
+        end, total = time.monotonic() + 60 * asked.minutes, Counter[str]()
+        seed = asked.seed
+        while time.monotonic() < end:
+            print(f"seed {seed} ...", flush=True)
+            with history(pair, folder / str(seed), seed) as made:
+                made.run(asked.seconds)
+                made.settle()
+                records = made.check()
+            total += made.deeds
+            print(f"seed {seed}: {records} records equal; {dict(made.deeds)}", flush=True)
+            seed += 1
+        print(f"{seed - asked.seed} histories, all equal: {dict(total)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Copying tasks in processes of their own: as Spark's executors run them, and with nobody's leave."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from mirror_core.engine import pump
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.copying import Assigned, Assignment, Failure, TaskReport
+from mirror_core.model.names import Partition
+from tests.mirroring import Mirrored
+
+AT_ONCE = 2
+GRACE_S = 90.0
+
+
+class Tasks:
+    """At most two at a time, each with all partitions: whoever comes second must do no harm."""
+
+    def __init__(self, mirrored: Mirrored, topics: tuple[str, ...], folder: Path, chance: random.Random) -> None:
+        self.mirrored = mirrored
+        self.chance = chance
+        self.folder = folder
+        self.failures: list[Failure] = []
+        self._number = 0
+        self._running: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self._partitions = self._assigned(topics)
+
+    def start(self) -> None:
+        """One more, for some seconds."""
+        self._reap()
+        if len(self._running) >= AT_ONCE:
+            return
+        mirror, now_ms = self.mirrored.link.mirror, int(time.time() * 1000)
+        self._number += 1
+        assignment = Assignment(
+            mirror=mirror.name,
+            source=mirror.source,
+            destination=mirror.destination,
+            config_path=str(self.mirrored.config.path),
+            producer_id=mirror.producer_id,
+            partitions=self._partitions,
+            epoch=self._number,
+            task=0,
+            start_ms=now_ms,
+            stop_ms=now_ms + self.chance.randrange(3_000, 15_000),
+        )
+        out = self.folder / f"task-{self._number}.json"
+        command = [sys.executable, "-m", "tests.drill.tasks", str(out)]
+        with out.with_suffix(".log").open("wb") as log:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT)
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(assignment))
+        process.stdin.close()
+        self._running.append((process, out))
+
+    def kill(self) -> None:
+        """SIGKILL, wherever it stands."""
+        if self._running:
+            process, _ = self.chance.choice(self._running)
+            process.kill()
+            process.wait()
+        self._reap()
+
+    def close(self) -> None:
+        """Let what still runs end by its own clock; never longer than a task may take."""
+        for process, _ in self._running:
+            try:
+                process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+        self._reap()
+
+    def _reap(self) -> None:
+        for process, out in [entry for entry in self._running if entry[0].poll() is not None]:
+            self._running.remove((process, out))
+            if process.returncode == 0:
+                self.failures += msgspec.json.decode(out.read_bytes(), type=TaskReport).failures
+            else:
+                said = out.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
+                assert process.returncode == -9, f"a task ended with {process.returncode}:\n{said}"
+
+    def _assigned(self, topics: tuple[str, ...]) -> tuple[Assigned, ...]:
+        link = self.mirrored.link
+        with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+            there, here = source.metadata(topics).topics, destination.metadata(topics).topics
+        return tuple(
+            Assigned(
+                partition=Partition(topic, index),
+                source_topic_id=there[topic].id,
+                destination_topic_id=here[topic].id,
+            )
+            for topic in topics
+            for index in there[topic].partitions
+        )
+
+
+if __name__ == "__main__":
+    report = pump.run(msgspec.json.decode(sys.stdin.buffer.read(), type=Assignment))
+    Path(sys.argv[1]).write_bytes(msgspec.json.encode(report))
