@@ -20,13 +20,14 @@ from mirror_core.cli.common import (
     print_json,
     print_table,
 )
-from mirror_core.engine import mirrors
+from mirror_core.cli.recover import done, left, proposed, question
+from mirror_core.decide.recovery import Action
+from mirror_core.engine import mirrors, recovery
 from mirror_core.engine.describe import describe as describe_mirror
 from mirror_core.engine.link import states
 from mirror_core.kafka.state_topic import StateWriter, control_id
-from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.names import Partition
 
 mirror_app = typer.Typer(help="One-way links between two clusters.", no_args_is_help=True)
 
@@ -124,23 +125,28 @@ def stop(name: NameArgument, config: ConfigOption = None, yes: YesOption = False
 def recover(
     name: NameArgument,
     config: ConfigOption = None,
-    topics: Annotated[list[str] | None, typer.Option("--topics", help="Only these topics.")] = None,
+    topics: TopicsOption = None,
+    action: Annotated[Action | None, typer.Option(help="What to do; without it only retries are done.")] = None,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Try FAILED partitions again, after what was wrong has been mended."""
+    """Say what can be done about FAILED partitions and what it costs; do it after a question."""
     link, state = mirror(config, name)
-    failed: list[Partition] = []
-    for partition, status in sorted(state.partitions.get(link.mirror.name, {}).items()):
-        if status.state is PartitionState.FAILED and (not topics or partition.topic in topics):
-            typer.echo(f"{partition}: {status.reason}")
-            failed.append(partition)
-    if not failed:
+    seen = recovery.survey(link, state, topics, action)
+    if not seen.proposals:
         typer.echo("no partition is FAILED")
         return
-    agree(f"Try these {len(failed)} again?", yes)
+    for line in proposed(link.mirror, seen):
+        typer.echo(line)
+    if dry_run:
+        return
+    if not seen.agreed:
+        raise Refused(f"mirror {name}: recover", left(seen))
+    agree(f"{question(seen)}?", yes)
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        tried = mirrors.recover(link, writer, failed)
-    typer.echo(f"{len(tried)} partitions will be looked at anew in the next epoch")
+        recovery.carry_out(link, writer, seen, typer.echo)
+    for line in done(seen):
+        typer.echo(line)
 
 
 @mirror_app.command()
@@ -196,8 +202,11 @@ def describe(name: NameArgument, config: ConfigOption = None, as_json: JsonOptio
     print_facts(seen.facts)
     print_table(
         "Partitions",
-        ["partition", "state", "position", "source end", "lag", "LMO", "reason"],
-        [[r.partition, r.state, r.position, _known(r.source_end), _known(r.lag), r.lmo, r.reason] for r in seen.rows],
+        ["partition", "state", "position", "source end", "lag", "LMO", "kind", "reason"],
+        [
+            [r.partition, r.state, r.position, _known(r.source_end), _known(r.lag), r.lmo, r.kind, r.reason]
+            for r in seen.rows
+        ],
     )
 
 

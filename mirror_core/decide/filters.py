@@ -42,6 +42,11 @@ def topic_filter(mirror: Mirror) -> TopicFilter:
     return TopicFilter(_compile("--topics", mirror.topics), _compile("--exclude-topics", mirror.exclude_topics))
 
 
+def topics_named(expressions: Iterable[str]) -> Filter:
+    """Topics that a command is told to take: expressions, or names. Names match themselves, also with dots in them."""
+    return Filter(_compile("--topics", expressions))
+
+
 def group_filter(mirror: Mirror) -> Filter:
     """Which consumer groups the mirror syncs."""
     own = re.compile(re.escape(OWN_PREFIX) + r"[.-].*")

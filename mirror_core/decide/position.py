@@ -74,9 +74,10 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The partition cannot go on."""
+    """The partition cannot go on: the source lost what was copied."""
 
-    offset: int
+    position: int
+    """Next offset to copy, behind the gap that may be half filled."""
     reason: str
 
 
@@ -91,9 +92,9 @@ def where_to_resume(seen: Seen) -> Resume | Foreign | Stop:
         gap_end = position + missing
     if gap_end > seen.source_end:
         return Stop(
-            seen.source_end,
+            gap_end,
             f"the source's log ends at {seen.source_end}, before the position {gap_end}: it lost records that were "
-            "copied (unclean leader election, or another topic of the same name); compare both sides before going on",
+            "copied (unclean leader election)",
         )
     start, seed_end = seen.source_start, position
     if gap_end == position < start:

@@ -28,6 +28,8 @@ class PartitionRow:
     source_end: int | None
     lag: int | None
     lmo: int | None
+    kind: str | None
+    """What sort of failure; None when it is not FAILED."""
     reason: str | None
 
 
@@ -59,6 +61,7 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
                 source_end=end,
                 lag=None if end is None or position is None else end - position,
                 lmo=status.lmo,
+                kind=status.kind,
                 reason=status.reason,
             )
         )

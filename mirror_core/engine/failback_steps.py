@@ -33,7 +33,7 @@ from mirror_core.lifecycle.state import PartitionRecord
 from mirror_core.lifecycle.table import Event, after
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
-from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.model.run import Evidence, RunKind, RunState
@@ -204,8 +204,7 @@ class FailbackSteps:
         if came_home.reason:
             reason = (
                 f"it was FAILED when applications came home, so {self.link.destination.name} holds records that "
-                f"{self.link.source.name} never got ({came_home.reason}): salvage them, then delete the mirror topic "
-                f"on {self.link.destination.name} and recover"
+                f"{self.link.source.name} never got ({came_home.reason}): save them first"
             )
         last = Event.FAIL if reason else Event.ALIGNED
         return PartitionStatus(
@@ -214,6 +213,7 @@ class FailbackSteps:
             source_topic_id=came_home.destination_topic_id,
             destination_topic_id=came_home.source_topic_id,
             reason=reason,
+            kind=FailureKind.DIVERGED if reason else None,
         )
 
     # -- inside --------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from mirror_core.engine.lanes import Lane, LaneState, denied, may_not_mark
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
+from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.wire.markers import Entry
 
@@ -91,7 +92,8 @@ class Filler:
         if code is ErrorCode.none and offset == expected:
             return True
         if code is ErrorCode.topic_authorization_failed:
-            lane.fail(denied(self.destination, lane.partition, "DESCRIBE"), lane.acknowledged)
+            words = denied(self.destination, lane.partition, "DESCRIBE")
+            lane.fail(words, lane.acknowledged, FailureKind.DENIED)
         else:  # a leader that has moved, or another copier that was quicker
             lane.state = LaneState.LOST
         return False
@@ -115,7 +117,8 @@ class Filler:
             count = filled(gap.end, lane.acknowledged_sequence)
             epoch = marker_epoch(count, lane.claim.newest, owned=lane.claim.owned)
             if epoch is None:
-                lane.fail(_worn_out(self.destination, lane.partition, lane.acknowledged), lane.acknowledged)
+                words = _worn_out(self.destination, lane.partition, lane.acknowledged)
+                lane.fail(words, lane.acknowledged, FailureKind.WORN_OUT)
                 continue
             # A newcomer sends one, and looks: it shuts out whoever was here before.
             number = min(share, at_once(gap.end - lane.acknowledged)) if lane.claim.owned else 1
@@ -148,12 +151,13 @@ class Filler:
         if kind is Meaning.LOOK_AGAIN:
             lane.state = LaneState.LOST
         elif kind is Meaning.DENIED:
-            lane.fail(may_not_mark(self.destination, lane.partition), lane.acknowledged)
+            lane.fail(may_not_mark(self.destination, lane.partition), lane.acknowledged, FailureKind.DENIED)
         elif kind is Meaning.FAILED:
             lane.fail(
                 f"cluster {self.destination.name}, {lane.partition}, offset {lane.acknowledged}: the gap there cannot "
                 f"be filled: {name}; {remedy}",
                 lane.acknowledged,
+                FailureKind.REFUSED,
             )
 
     def _link(self, broker: int) -> MarkerLink:

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from mirror_core.decide.passthrough import Way, way_of
 from mirror_core.engine.lanes import Lane, LaneState, Sent, denied
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName
 from mirror_core.wire import legacy
 from mirror_core.wire.batch import (
@@ -62,6 +63,7 @@ class Intake:
                         f"{where}: the batch at offset {header.base_offset} is corrupt (its CRC-32C does not match) "
                         "and was not copied; repair the source's replica, then recover the partition",
                         header.base_offset,
+                        FailureKind.CORRUPT,
                     )
                     break
                 self._take(lane, ready, way, header, batch)
@@ -70,6 +72,7 @@ class Intake:
                 f"{where}: what came back for offset {lane.position} is not a record batch ({error}); it was not "
                 "copied",
                 lane.position,
+                FailureKind.CORRUPT,
             )
         return ready
 
@@ -142,6 +145,7 @@ def look_again(lane: Lane, fetched: Fetched, source: ClusterName, *, honest: boo
         lane.end(
             f"cluster {source}, {lane.partition}, offset {lane.position}: an answer without a whole batch",
             lane.position,
+            FailureKind.CORRUPT,
         )
     elif honest:
         lane.empty += 1
@@ -158,7 +162,7 @@ def fetch_refused(lane: Lane, code: int, source: ClusterClient) -> None:
         error = ErrorCode.unknown_server_error
     where = f"cluster {source.name}, {lane.partition}, offset {lane.position}"
     if error is ErrorCode.topic_authorization_failed:
-        lane.end(denied(source, lane.partition, "READ"), lane.position)
+        lane.end(denied(source, lane.partition, "READ"), lane.position, FailureKind.DENIED)
     elif error in TRANSIENT or error in (
         ErrorCode.offset_out_of_range,
         ErrorCode.offset_not_available,

@@ -13,11 +13,14 @@ import xxhash
 
 from mirror_core.decide.gaps import NO_MARKER
 from mirror_core.decide.position import Foreign, Ours, Resume, Seen, Stop, where_to_resume
+from mirror_core.engine.divergence import Histories, Undecided
 from mirror_core.kafka import tail
 from mirror_core.kafka.client import ClusterClient, ClusterView
+from mirror_core.kafka.epochs import epoch_ends
 from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, list_offsets
-from mirror_core.model.copying import Assigned, Failure
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.copying import Aligned, Assigned, Failure
+from mirror_core.model.errors import MissingPermission, Unreachable
+from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
 
@@ -121,6 +124,8 @@ class Lane:
     source_broker: int = -1
     destination_broker: int = -1
     source_epoch: int = -1
+    aligned: Aligned | None = None
+    """Under which leader of the source the copy was last seen to agree with it."""
     first: int | None = None
     gaps: int = 0
     """Offsets from `first` on that were filled or seeded."""
@@ -177,16 +182,20 @@ class Lane:
         """Whether the first gap's end is its true end, further than which nobody can have begun to fill it."""
         return len(self.queue) > 1 or (self.readable_end is not None and self.position >= self.readable_end)
 
-    def fail(self, reason: str, offset: int | None) -> None:
+    def fail(self, reason: str, offset: int | None, kind: FailureKind = FailureKind.OTHER) -> None:
         """Stop at once."""
         self.state = LaneState.FAILED
-        self.failure = Failure(
-            partition=self.partition, reason=reason, offset=None if offset is None else Offset(offset)
-        )
+        where = None if offset is None else Offset(offset)
+        self.failure = Failure(partition=self.partition, reason=reason, offset=where, kind=kind)
 
-    def end(self, reason: str, offset: int) -> None:
+    def end(self, reason: str, offset: int, kind: FailureKind = FailureKind.OTHER) -> None:
         """Fail at this offset, after all before it has been acknowledged."""
-        self.ending = Failure(partition=self.partition, reason=reason, offset=Offset(offset))
+        self.ending = Failure(partition=self.partition, reason=reason, offset=Offset(offset), kind=kind)
+
+    @property
+    def vouched_epoch(self) -> int | None:
+        """Leader epoch of the source under which the copy was last known to agree with it."""
+        return self.aligned.source_epoch if self.aligned else self.assigned.source_epoch
 
     def settle_end(self) -> None:
         if self.ending is not None and self.state is LaneState.READY and self.acknowledged == self.position:
@@ -265,8 +274,12 @@ class Aligner:
                 del wanted[lane.partition]
         if not wanted:
             return
-        for partition, seen in self._settled(list(wanted)).items():
-            self._decide(wanted[partition], seen)
+        # Only after a change of leaders (KIP-101): where the epoch that we know has ended in the new leader's log.
+        changed = {p: lane.vouched_epoch for p, lane in wanted.items() if lane.vouched_epoch != lane.source_epoch}
+        ends = epoch_ends(self.source, {p: epoch for p, epoch in changed.items() if epoch is not None})
+        with Histories(self.source, self.destination) as histories:
+            for partition, seen in self._settled(list(wanted)).items():
+                self._decide(wanted[partition], seen, ends.get(partition), histories)
 
     def _route(self, lane: Lane, source: ClusterView, destination: ClusterView) -> bool:
         """Find both leaders; False when the lane cannot be aligned now."""
@@ -277,16 +290,20 @@ class Aligner:
         ):
             cluster, topic = client.name, view.topics.get(partition.topic)
             if partition.topic in view.denied:
-                lane.fail(denied(client, partition, "DESCRIBE"), None)
+                lane.fail(denied(client, partition, "DESCRIBE"), None, FailureKind.DENIED)
                 return False
             if topic is None or partition.index not in topic.partitions:
-                lane.fail(f"cluster {cluster}: {partition} does not exist (any more); was the topic deleted?", None)
+                kind = FailureKind.GONE if client is self.source else FailureKind.REPLACED
+                lane.fail(
+                    f"cluster {cluster}: {partition} does not exist (any more); was the topic deleted?", None, kind
+                )
                 return False
             if topic.id != expected:
                 lane.fail(
                     f"cluster {cluster}, topic {partition.topic}: it was deleted and created anew under the same name "
-                    f"(topic id {topic.id}, was {expected}); delete the mirror topic to copy the new one",
+                    f"(topic id {topic.id}, was {expected})",
                     None,
+                    FailureKind.RECREATED if client is self.source else FailureKind.REPLACED,
                 )
                 return False
         source_leader = source.topics[partition.topic].partitions[partition.index]
@@ -332,29 +349,53 @@ class Aligner:
             for partition, (log_end, ours) in found.items()
         }
 
-    def _decide(self, lane: Lane, seen: Seen) -> None:
+    def _decide(self, lane: Lane, seen: Seen, epoch_end: int | None, histories: Histories) -> None:
         match where_to_resume(seen):
-            case Stop(offset, reason):
-                lane.fail(f"cluster {self.source.name}, {lane.partition}: {reason}", offset)
+            case Stop(position, reason):
+                self._agrees(histories, lane, position, epoch_end, reason)
             case Foreign(expected, filled):
                 first = tail.first_foreign(
                     self.destination, lane.partition, self.producer_id, filled, seen.log_start, seen.log_end
                 )
                 if first is None:
-                    lane.fail(overfilled(self.destination.name, lane.partition, expected, seen.log_end), expected)
+                    words = overfilled(self.destination.name, lane.partition, expected, seen.log_end)
+                    lane.fail(words, expected, FailureKind.WORN_OUT)
                 else:
-                    lane.fail(foreign(self.destination.name, lane.partition, first), first)
+                    lane.fail(foreign(self.destination.name, lane.partition, first), first, FailureKind.FOREIGN)
             case Resume() as resume:
                 problem = self._tail_differs(lane.partition, resume.offset) if resume.check_tail else None
                 if problem:
-                    lane.fail(problem, resume.offset - 1)
+                    lane.fail(problem, resume.offset - 1, FailureKind.DIVERGED)
                     return
+                doubtful = epoch_end is not None and resume.offset > epoch_end
+                if doubtful and not self._agrees(histories, lane, resume.offset, epoch_end):
+                    return
+                lane.aligned = Aligned(partition=lane.partition, source_epoch=lane.source_epoch)
                 lane.forgotten = seen.ours is None
                 if seen.ours is None:
                     lane.claim.forget()
                 else:
                     lane.claim.seen(seen.ours.coordinator_epoch)
                 lane.resume_at(resume)
+
+    def _agrees(self, histories: Histories, lane: Lane, position: int, epoch_end: int | None, reason: str = "") -> bool:
+        """Whether the source still holds what was copied; fails the lane where it does not, and when it can be told."""
+        try:
+            found = histories.first_divergence(lane.partition, Offset(position), epoch_end)
+        except Undecided:
+            return False  # the lane stays LOST and is looked at again
+        except MissingPermission as error:
+            lane.fail(str(error), position, FailureKind.DENIED)
+            return False
+        if found is not None:
+            words = reason or "the source lost records that were copied (unclean leader election)"
+            lane.fail(
+                f"cluster {self.source.name}, {lane.partition}: {words}; from offset {found} on cluster "
+                f"{self.destination.name} holds {position - found} offsets that the source does not have",
+                found,
+                FailureKind.DIVERGED,
+            )
+        return found is None
 
     def _tail_differs(self, partition: Partition, offset: int) -> str | None:
         theirs = tail.last_record(self.source, partition, offset)
@@ -363,8 +404,8 @@ class Aligner:
             return None
         return (
             f"cluster {self.destination.name}, {partition}: offset {theirs.offset} does not hold what cluster "
-            f"{self.source.name} has there; somebody else wrote to the mirror topic, or the clusters diverged. "
-            "Compare both (mirrorbook parity), then delete the mirror topic and let it be copied anew"
+            f"{self.source.name} has there; somebody else wrote to the mirror topic, or the clusters diverged: "
+            "compare both (mirrorbook parity)"
         )
 
 
@@ -395,8 +436,7 @@ def foreign(cluster: str, partition: Partition, offset: int) -> str:
     """The words for a record that somebody else wrote into a mirror partition."""
     return (
         f"cluster {cluster}, {partition}: offset {offset} was not written by this mirror; from there on offsets "
-        "would be shifted. Find who may WRITE to the topic (mirrorbook cluster check), then delete the mirror topic "
-        "and let it be copied anew"
+        "would be shifted. Find who may WRITE to the topic (mirrorbook cluster check)"
     )
 
 

@@ -1,11 +1,11 @@
-"""The verbs of a mirror: create, start, stop, pause, resume, recover, delete. Each checks first and records once."""
+"""The verbs of a mirror: create, start, stop, pause, resume, delete. Each checks first and records once."""
 
 from __future__ import annotations
 
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -123,7 +123,7 @@ def _check_elsewhere(config: Config, mirror: Mirror) -> None:
 def start(link: Link, writer: StateWriter) -> Mirror:
     """Let it run. A mirror that was stopped has given its topics away: only a failback takes them back."""
     mirror, state = _current(link, writer)
-    _refuse_during_run(link, state, "start")
+    refuse_during_run(link, state, "start")
     given_away = [s for s in _statuses(state, mirror) if s.state is PartitionState.STOPPED]
     if given_away:
         raise Refused(
@@ -163,7 +163,7 @@ def cycles(config: Config, mirror: Mirror) -> list[str]:
 def pause(link: Link, writer: StateWriter) -> Mirror:
     """Stop copying for now; the topics stay the mirror's."""
     mirror, state = _current(link, writer)
-    _refuse_during_run(link, state, "pause")
+    refuse_during_run(link, state, "pause")
     if mirror.desired is not Desired.STARTED:
         raise Refused(f"mirror {mirror.name}: pause", [f"it is {mirror.desired}"])
     return _desire(writer, mirror, Desired.PAUSED)
@@ -172,7 +172,7 @@ def pause(link: Link, writer: StateWriter) -> Mirror:
 def resume(link: Link, writer: StateWriter) -> Mirror:
     """Go on after a pause."""
     mirror, state = _current(link, writer)
-    _refuse_during_run(link, state, "resume")
+    refuse_during_run(link, state, "resume")
     if mirror.desired is not Desired.PAUSED:
         raise Refused(f"mirror {mirror.name}: resume", [f"it is {mirror.desired}"])
     return _desire(writer, mirror, Desired.STARTED)
@@ -194,7 +194,7 @@ def throttle(link: Link, writer: StateWriter, bytes_per_s: int | None) -> Mirror
 def stop(link: Link, writer: StateWriter) -> dict[Partition, int]:
     """End mirroring and record the LMO of each partition, FAILED ones too. Applications get no rights by this."""
     mirror, state = _current(link, writer)
-    _refuse_during_run(link, state, "stop")
+    refuse_during_run(link, state, "stop")
     ending = [s for s in _statuses(state, mirror) if s.state is not PartitionState.STOPPED]
     with StateWriter(link.destination, data_id(mirror.name)) as data:
         data.put(_taken_over(data.state.leases.get(mirror.name), mirror))
@@ -230,25 +230,10 @@ def _taken_over(old: Lease | None, mirror: Mirror) -> Lease:
     )
 
 
-def recover(link: Link, writer: StateWriter, partitions: Iterable[Partition] | None = None) -> list[Partition]:
-    """Try FAILED partitions again; what was wrong must have been mended. Returns those that will be tried."""
-    mirror, state = _current(link, writer)
-    _refuse_during_run(link, state, "recover")
-    wanted = None if partitions is None else set(partitions)
-    failed = [
-        s
-        for s in _statuses(state, mirror)
-        if s.state is PartitionState.FAILED and (wanted is None or s.partition in wanted)
-    ]
-    # Its topic ids are forgotten with it: a topic that was deleted and is copied anew has new ones.
-    writer.put(*(Forget(PartitionRecord(mirror.name, s)) for s in failed))
-    return [s.partition for s in failed]
-
-
 def delete(link: Link, writer: StateWriter) -> None:
     """Forget a stopped mirror. Its topics stay as they are."""
     mirror, state = _current(link, writer)
-    _refuse_during_run(link, state, "delete")
+    refuse_during_run(link, state, "delete")
     if mirror.desired is not Desired.STOPPED:
         raise Refused(f"mirror {mirror.name}: delete", [f"it is {mirror.desired}: stop it first"])
     standing = list(_standing_denials(link, state))
@@ -286,7 +271,8 @@ def _statuses(state: State, mirror: Mirror) -> list[PartitionStatus]:
     return list(state.partitions.get(mirror.name, {}).values())
 
 
-def _refuse_during_run(link: Link, state: State, verb: str) -> None:
+def refuse_during_run(link: Link, state: State, verb: str) -> None:
+    """Refused while a failover or failback holds the mirror."""
     run = state.active_run(link.mirror.name)
     if run is not None:
         raise Refused(f"mirror {link.mirror.name}: {verb}", [f"{run.plan.kind} {run.id} is under way"])

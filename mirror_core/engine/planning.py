@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mirror_core.engine.link import Link
-from mirror_core.engine.topics import create_missing, mirror_topics
+from mirror_core.engine.topics import Placement, create_missing, mirror_topics
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import delete_records
@@ -14,7 +14,7 @@ from mirror_core.lifecycle.state import PartitionRecord, State
 from mirror_core.lifecycle.table import Event, after
 from mirror_core.model.copying import Assigned, Failure
 from mirror_core.model.errors import Refused
-from mirror_core.model.mirror import PartitionState, PartitionStatus
+from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 
 COPIED = frozenset({PartitionState.LOG_ALIGNMENT, PartitionState.MIRRORING})
@@ -66,10 +66,10 @@ class Planner:
         for name, view in topics.items():
             for index in view.partitions:
                 partition = Partition(name, index)
-                refusal = placement.refused.get(name)
-                fresh[partition] = _status(partition, known.get(partition), view, placement.ready.get(name), refusal)
+                fresh[partition] = _status(partition, known.get(partition), view, placement)
         for partition in self._gone(known, topics):
-            fresh[partition] = _failed(known[partition], f"topic {partition.topic} was deleted on the source")
+            words = f"cluster {self.source.name}: topic {partition.topic} is deleted, or may not be seen (DESCRIBE)"
+            fresh[partition] = _failed(known[partition], words, FailureKind.GONE)
         work = {p: _assigned(s) for p, s in fresh.items() if s.state in COPIED}
         ends = list_offsets(self.source, work, Point.STABLE_END) if work else {}
         positions = list_offsets(self.destination, work, Point.LOG_END) if work else {}
@@ -101,44 +101,53 @@ class Planner:
 
 
 def _status(
-    partition: Partition, old: PartitionStatus | None, source: TopicView, here: TopicView | None, refusal: str | None
+    partition: Partition, old: PartitionStatus | None, source: TopicView, placement: Placement
 ) -> PartitionStatus:
+    here, refusal = placement.ready.get(partition.topic), placement.refused.get(partition.topic)
     if old is not None and old.state not in COPIED:
         return old
     if old is not None and old.source_topic_id != source.id:
         return _failed(
             old,
             f"the source topic {partition.topic} was deleted and created anew under the same name (topic id "
-            f"{source.id}, was {old.source_topic_id}): delete the mirror topic to copy the new one from the start",
+            f"{source.id}, was {old.source_topic_id})",
+            FailureKind.RECREATED,
         )
     if old is not None and here is not None and old.destination_topic_id != here.id:
         return _failed(
             old,
             f"the mirror topic {partition.topic} was deleted or replaced on the destination (topic id {here.id}, was "
-            f"{old.destination_topic_id}): delete it and let it be copied anew",
+            f"{old.destination_topic_id})",
+            FailureKind.REPLACED,
         )
     new = old or PartitionStatus(
         partition=partition,
         state=after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED),
         source_topic_id=source.id,
         destination_topic_id=here.id if here else "",
+        source_epoch=source.partitions[partition.index].epoch,  # nothing is copied yet that could differ
     )
-    return _failed(new, refusal) if refusal else new
+    return _failed(new, refusal, placement.kinds.get(partition.topic, FailureKind.REFUSED)) if refusal else new
 
 
-def _failed(status: PartitionStatus, reason: str) -> PartitionStatus:
-    return fail(status, Failure(partition=status.partition, reason=reason, offset=None))
+def _failed(status: PartitionStatus, reason: str, kind: FailureKind) -> PartitionStatus:
+    return fail(status, Failure(partition=status.partition, reason=reason, offset=None, kind=kind))
+
+
+def aligned(status: PartitionStatus, source_epoch: int) -> PartitionStatus:
+    """The status of a copied partition after a task has found it to agree with the source under this epoch's leader."""
+    state = after(status.state, Event.ALIGNED) if status.state is PartitionState.LOG_ALIGNMENT else status.state
+    return replace(status, state=state, source_epoch=source_epoch)
 
 
 def fail(status: PartitionStatus, failure: Failure) -> PartitionStatus:
     """The status with what a task or the planner found."""
-    return PartitionStatus(
-        partition=status.partition,
+    return replace(
+        status,
         state=after(status.state, Event.FAIL),
-        source_topic_id=status.source_topic_id,
-        destination_topic_id=status.destination_topic_id,
         reason=failure.reason,
         failed_at=failure.offset,
+        kind=failure.kind,
     )
 
 
@@ -147,4 +156,5 @@ def _assigned(status: PartitionStatus) -> Assigned:
         partition=status.partition,
         source_topic_id=status.source_topic_id,
         destination_topic_id=status.destination_topic_id,
+        source_epoch=status.source_epoch,
     )

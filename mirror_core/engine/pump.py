@@ -32,6 +32,7 @@ from mirror_core.kafka.producing import ProduceLink, Row
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.copying import Assignment, Receipt, TaskReport
 from mirror_core.model.errors import MissingPermission, Unreachable
+from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset
 from mirror_core.wire import fetch
 from mirror_core.wire.batch import SEQUENCE_MASK
@@ -202,7 +203,8 @@ class Pump:
         try:
             delete_records(self.destination, {lane.partition: Offset(lane.acknowledged)})
         except MissingPermission:
-            lane.fail(denied(self.destination, lane.partition, "DELETE"), lane.acknowledged)
+            words = denied(self.destination, lane.partition, "DELETE")
+            lane.fail(words, lane.acknowledged, FailureKind.DENIED)
 
     def _wait(self, moved: bool) -> set[socket.socket]:
         """Sockets with something to read, waiting briefly when there is none and nothing has `moved`."""
@@ -302,16 +304,18 @@ class Pump:
                 continue
             elif kind is Meaning.APPENDED:
                 # It landed, but elsewhere: the log had grown by somebody else's records, from our expected offset on.
-                lane.fail(foreign(self.destination.name, lane.partition, lane.acknowledged), lane.acknowledged)
+                words = foreign(self.destination.name, lane.partition, lane.acknowledged)
+                lane.fail(words, lane.acknowledged, FailureKind.FOREIGN)
             elif kind is Meaning.LOOK_AGAIN:
                 lane.state = LaneState.LOST
             elif kind is Meaning.DENIED:
-                lane.fail(denied(self.destination, lane.partition, "WRITE"), sent.base)
+                lane.fail(denied(self.destination, lane.partition, "WRITE"), sent.base, FailureKind.DENIED)
             else:
                 words = f"{name}: {produced.message}" if produced.message else name
                 lane.fail(
                     f"cluster {self.destination.name}, {lane.partition}, offset {sent.base}: {words}; {remedy}",
                     sent.base,
+                    FailureKind.REFUSED,
                 )
 
     def _acknowledge(self, sent: Sent) -> None:
@@ -408,5 +412,6 @@ class Pump:
             receipts=tuple(receipts),
             failures=tuple(lane.failure for lane in self.lanes if lane.failure),
             cpu_s=cpu_s,
+            aligned=tuple(lane.aligned for lane in self.lanes if lane.aligned is not None),
             retry=self.trouble if unfinished else "",
         )

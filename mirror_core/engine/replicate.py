@@ -20,7 +20,7 @@ from mirror_core.decide.pace import shares
 from mirror_core.engine.lease import HeldLease, acquire, new_owner
 from mirror_core.engine.link import Link
 from mirror_core.engine.meters import Meters, Retry
-from mirror_core.engine.planning import COPIED, Planner, Work, fail
+from mirror_core.engine.planning import COPIED, Planner, Work, aligned, fail
 from mirror_core.evidence import receipts
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
@@ -109,6 +109,8 @@ class Replication:
         self.meters = meters or Meters()
         self.summary = Summary()
         self._running: list[_Epoch] = []
+        self._aligned: dict[Partition, int] = {}
+        """Leader epochs of the source under which tasks found partitions to agree; not in the state topic yet."""
         self._number = 0
         self._failures_in_row = 0
 
@@ -203,6 +205,8 @@ class Replication:
                 lease.beat()
                 self._reap(lease)
                 time.sleep(_TICK_S / 5)
+        lease.writer.refresh()
+        self._remember(lease)
         planner.follow_log_start(work.partitions)
 
     def _go_on(self, planner: Planner, lease: HeldLease, work: Work) -> None:
@@ -231,6 +235,7 @@ class Replication:
                 self.say(f"cannot plan anew, going on with the last plan: {error}")
 
     def _plan(self, planner: Planner, lease: HeldLease) -> Work:
+        self._remember(lease)
         work = planner.plan(lease.writer.state)
         if work.changes:
             lease.writer.put(*work.changes)
@@ -271,6 +276,15 @@ class Replication:
 
     # -- reports -------------------------------------------------------------------------------------------------
 
+    def _remember(self, lease: HeldLease) -> None:
+        """Record which partitions agree with the source, and under which of its leaders, before anything else is."""
+        known = lease.writer.state.partitions.get(self.link.mirror.name, {})
+        seen = {p: aligned(known[p], e) for p, e in self._aligned.items() if p in known and known[p].state in COPIED}
+        news = [PartitionRecord(self.link.mirror.name, s) for p, s in seen.items() if s != known[p]]
+        self._aligned.clear()
+        if news:
+            lease.writer.put(*news)
+
     def _reap(self, lease: HeldLease, *, final: bool = False) -> None:
         """Take in what has ended. On the way out nothing is raised: the reason to leave is already on its way."""
         if final:
@@ -306,6 +320,7 @@ class Replication:
             self.summary.positions[receipt.partition] = receipt.next
         self.summary.cpu_s += sum(report.cpu_s for report in reports)
         self.meters.reported(reports, max(0, _now_ms() - epoch.start_ms) / 1000)
+        self._aligned.update((found.partition, found.source_epoch) for report in reports for found in report.aligned)
         if self.options.receipts is not None:
             receipts.write(self.options.receipts, self.link.mirror.name, lease.generation, epoch.number, done)
         for report in reports:
@@ -355,8 +370,8 @@ def raise_if_failed(summary: Summary) -> None:
     if summary.failed:
         listed = "".join(f"\n  - {partition}: {reason}" for partition, reason in sorted(summary.failed.items()))
         raise PartitionFailed(
-            f"{len(summary.failed)} partitions FAILED; once that is mended, `mirrorbook mirror recover` has them tried "
-            f"again:{listed}"
+            f"{len(summary.failed)} partitions FAILED; `mirrorbook mirror recover` shows what can be done about each:"
+            f"{listed}"
         )
 
 
@@ -368,6 +383,7 @@ def _until(assigned: Assigned, until: dict[Partition, Offset] | None) -> Assigne
         source_topic_id=assigned.source_topic_id,
         destination_topic_id=assigned.destination_topic_id,
         until=until[assigned.partition],
+        source_epoch=assigned.source_epoch,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mirror_core.decide.filters import topic_filter
 from mirror_core.decide.topics import (
@@ -30,7 +30,7 @@ from mirror_core.lifecycle.state import TOPIC as STATE_TOPIC
 from mirror_core.lifecycle.state import State
 from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
-from mirror_core.model.mirror import PartitionState
+from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Partition
 
 
@@ -43,6 +43,8 @@ class Placement:
     rows: tuple[DriftRow, ...]
     refused: Mapping[str, str]
     """Topics that must not be copied into, with the reason and the remedy."""
+    kinds: Mapping[str, FailureKind] = field(default_factory=dict)
+    """What sort of refusal it is, where it is not the broker's."""
 
 
 def mirror_topics(link: Link, source: ClusterClient) -> dict[str, TopicView]:
@@ -77,13 +79,14 @@ def create_missing(
     settings = _settings(source, unknown)  # not of all: the data plane asks at each of its plans
     known = known_settings(destination, unknown) if unknown else frozenset()
     brokers = len(destination.brokers())
-    rows, refused = list[DriftRow](), dict[str, str]()
+    rows, refused, kinds = list[DriftRow](), dict[str, str](), dict[str, FailureKind]()
     new, adopted, wider = list[NewTopic](), dict[str, dict[str, str | None]](), dict[str, int]()
     for name, view in sorted(topics.items()):
         there = present.get(name)
         width = len(view.partitions)
         if name in unknown and name not in settings:
             refused[name] = f"topic {name} was deleted on cluster {source.name} in this moment"
+            kinds[name] = FailureKind.GONE
             rows.append(
                 _row(name, "", f"{len(there.partitions)} partitions" if there else "", Deed.SKIP, refused[name])
             )
@@ -96,8 +99,9 @@ def create_missing(
             continue
         problem = _problem(link, state, destination, there, width)
         if problem:
-            refused[name] = problem
-            rows.append(_row(name, f"{width} partitions", f"{len(there.partitions)} partitions", Deed.REFUSE, problem))
+            refused[name], kinds[name] = problem
+            words = refused[name]
+            rows.append(_row(name, f"{width} partitions", f"{len(there.partitions)} partitions", Deed.REFUSE, words))
             continue
         if not _recorded(state, link, there):
             wanted = wanted_configs(settings[name].overrides, settings[name].effective, there.replication_factor)
@@ -116,10 +120,10 @@ def create_missing(
         if existed:
             # Created in this very moment: by the data plane, by us (the first answer was lost), or by a stranger.
             again = create_missing(link, state, source, destination, {name: topics[name] for name in existed})
-            rows, refused = [*rows, *again.rows], {**refused, **again.refused}
+            rows, refused, kinds = [*rows, *again.rows], {**refused, **again.refused}, {**kinds, **again.kinds}
         present = destination.metadata(topics).topics
     ready = {name: view for name, view in present.items() if name not in refused}
-    return Placement(ready, tuple(rows), refused)
+    return Placement(ready, tuple(rows), refused, kinds)
 
 
 def each(deed: Callable[[list[str]], object], names: Iterable[str]) -> dict[str, str]:
@@ -251,38 +255,41 @@ def _recorded(state: State, link: Link, there: TopicView) -> bool:
     return any(s.partition.topic == there.name and s.destination_topic_id == there.id for s in statuses)
 
 
-def _problem(link: Link, state: State, destination: ClusterClient, there: TopicView, width: int) -> str:
-    """Why this existing topic must not be copied into; empty when it may."""
+def _problem(
+    link: Link, state: State, destination: ClusterClient, there: TopicView, width: int
+) -> tuple[str, FailureKind] | None:
+    """Why this existing topic must not be copied into; None when it may."""
     where = f"destination topic {there.name} on cluster {destination.name}"
     if len(there.partitions) > width:
         return (
             f"{where} has {len(there.partitions)} partitions, the source's has {width}: keys would go elsewhere; "
             "delete the destination's topic, or exclude it"
-        )
+        ), FailureKind.OCCUPIED
     if _recorded(state, link, there):
-        return ""
+        return None
     for mirror, statuses in state.partitions.items():
         mine = [s for s in statuses.values() if s.partition.topic == there.name]
         if mirror == link.mirror.name and mine:
             return (
                 f"{where} was deleted and created anew (id {there.id}, recorded {mine[0].destination_topic_id}): "
-                f"`mirrorbook mirror recover {mirror} --topics {there.name}`"
-            )
+                f"`mirrorbook mirror recover {mirror} --topics {there.name}` shows what can be done"
+            ), FailureKind.REPLACED
         if any(s.destination_topic_id == there.id for s in mine):
-            return f"{where} belongs to mirror {mirror}: exclude it from one of the two"
+            return f"{where} belongs to mirror {mirror}: exclude it from one of the two", FailureKind.OCCUPIED
     try:
         partitions = [Partition(there.name, index) for index in there.partitions]
         ends = list_offsets(destination, partitions, Point.LOG_END)
         starts = list_offsets(destination, partitions, Point.START)
     except MirrorError as error:
-        return f"{where} is not this mirror's, and whether it is empty could not be seen: {error}"
+        words = f"{where} is not this mirror's, and whether it is empty could not be seen: {error}"
+        return words, FailureKind.OCCUPIED
     if any(ends.values()):
         held = sum(ends[p] - starts[p] for p in partitions)
         return (
             f"{where} already holds {held} records that this mirror did not write "
             f"(log ends add up to {sum(ends.values())}): delete or rename it, or exclude it from the mirror"
-        )
-    return ""
+        ), FailureKind.OCCUPIED
+    return None
 
 
 def _only(known: frozenset[str], configs: Mapping[str, str]) -> dict[str, str]:

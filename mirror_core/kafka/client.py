@@ -34,6 +34,7 @@ TRANSIENT = frozenset(
         ErrorCode.unknown_leader_epoch,
         ErrorCode.fenced_leader_epoch,
         ErrorCode.replica_not_available,
+        ErrorCode.offset_not_available,  # a new leader's high watermark may lag behind what it has (KIP-207)
         ErrorCode.kafka_storage_error,
     }
 )

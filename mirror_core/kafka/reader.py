@@ -51,10 +51,16 @@ class LogReader:
     """Reads partitions of one cluster, each from its leader. Not for use by several threads at once."""
 
     def __init__(
-        self, cluster: ClusterConfig, principal: Principal = Principal.DATA, *, timeout_s: float = 10.0
+        self,
+        cluster: ClusterConfig,
+        principal: Principal = Principal.DATA,
+        *,
+        timeout_s: float = 10.0,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
         self.name = cluster.name
         self._cluster = cluster
+        self._max_bytes = max_bytes
         self._client = ClusterClient(cluster, principal, timeout_s=timeout_s)
         self._connections: dict[tuple[str, int], Connection] = {}
         self._leaders: dict[Partition, tuple[str, int]] = {}
@@ -169,8 +175,8 @@ class LogReader:
             CLIENT_ID,
             isolation=fetch.Isolation.READ_COMMITTED,
             max_wait_ms=MAX_WAIT_MS,
-            max_bytes=MAX_BYTES,
-            partition_max_bytes=MAX_BYTES,
+            max_bytes=self._max_bytes,
+            partition_max_bytes=self._max_bytes,
         )
         connection.send([request])
         frame = connection.receive()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 
 
@@ -16,6 +17,8 @@ class Assigned:
     destination_topic_id: str
     until: Offset | None = None
     """Stop when the position (next offset to copy) has reached this one; None: go on until `stop_ms`."""
+    source_epoch: int | None = None
+    """Leader epoch of the source under which the copy was last known to agree with it; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,15 @@ class Failure:
     reason: str
     """What, where, why and what to do, for a person."""
     offset: Offset | None
+    kind: FailureKind = FailureKind.OTHER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aligned:
+    """A partition whose copy agreed with the source's log when this leader epoch's leader was asked."""
+
+    partition: Partition
+    source_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,5 +100,6 @@ class TaskReport:
     failures: tuple[Failure, ...]
     cpu_s: float
     """CPU seconds of the worker during the task."""
+    aligned: tuple[Aligned, ...] = ()
     retry: str = ""
     """Why the task ended early though its partitions are well (a broker went away...); empty when it did not."""

@@ -21,6 +21,35 @@ class PartitionState(StrEnum):
     FAILED = "FAILED"
 
 
+class FailureKind(StrEnum):
+    """What went wrong with a FAILED partition; `decide.recovery` says what can be done about each."""
+
+    DENIED = "denied"
+    """The data principal lacks a right."""
+    GONE = "gone"
+    """The topic is not on the source any more, or not to be seen there."""
+    RECREATED = "recreated"
+    """The source has another topic of the same name (KIP-516 topic id)."""
+    REPLACED = "replaced"
+    """The mirror topic is gone from the destination, or another one stands in its place."""
+    OCCUPIED = "occupied"
+    """A topic that is not this mirror's stands in the way on the destination."""
+    FOREIGN = "foreign"
+    """Somebody else wrote into the mirror topic."""
+    DIVERGED = "diverged"
+    """Both sides hold different records at the same offsets: the source lost what had been copied."""
+    CORRUPT = "corrupt"
+    """The source's bytes fail their checksum."""
+    WORN_OUT = "worn-out"
+    """The gaps of the log cannot be filled any more."""
+    REFUSED = "refused"
+    """The destination's broker does not take what it is sent."""
+    RECOPYING = "recopying"
+    """A recopy was begun: the mirror topic is about to be deleted, or is deleted already."""
+    OTHER = "other"
+    """None of these, or recorded by a version that did not tell them apart."""
+
+
 class Desired(StrEnum):
     """What the operator last asked of a mirror."""
 
@@ -67,8 +96,12 @@ class PartitionStatus:
     """Why it is FAILED, with the remedy."""
     failed_at: Offset | None = None
     """The offset the reason speaks of."""
+    kind: FailureKind | None = None
+    """What sort of failure the reason speaks of; None when it is not FAILED, or an older version recorded it."""
     lmo: Offset | None = None
     """The destination's log end (next offset to be written) when mirroring stopped; None while it goes on."""
+    source_epoch: int | None = None
+    """Leader epoch of the source (KIP-101) under which what is copied was last known to be what the source holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from tests.mirroring import Mirrored, new_mirror
 
 PROGRESS = re.compile(r"^\d\d:\d\d:\d\d .* in all\n", re.MULTILINE)
 """A line of figures now and then, after as many seconds as a busy machine takes."""
-MENDED = "partitions FAILED; once that is mended, `mirrorbook mirror recover` has them tried again:"
+MENDED = "partitions FAILED; `mirrorbook mirror recover` shows what can be done about each:"
 
 
 @dataclass(frozen=True, slots=True)

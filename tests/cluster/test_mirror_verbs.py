@@ -13,7 +13,7 @@ from mirror_core.kafka.state_topic import StateWriter, control_id
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
-from tests.brokers import Pair, admin_client, grant, new_topic, produce, read_all
+from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.mirroring import Mirrored, new_mirror, replicate
 
 pytestmark = pytest.mark.cluster
@@ -54,19 +54,6 @@ def test_stop_records_where_mirroring_ended_and_start_does_not_undo_it(mirrored:
     assert mirrored.link.mirror.desired is Desired.STOPPED
     with writer(mirrored) as state, pytest.raises(Refused, match="use `mirrorbook failback`"):
         mirrors.start(mirrored.link, state)
-
-
-def test_a_failed_partition_is_copied_anew_after_recover(mirrored: Mirrored) -> None:
-    [topic] = mirrored.link.mirror.topics
-    produce(mirrored.pair.west, topic, 1)
-    assert set(replicate(mirrored.link).failed) == {Partition(topic, 0)}
-    assert set(replicate(mirrored.link).failed) == {Partition(topic, 0)}, "FAILED stays FAILED"
-    west = admin_client(mirrored.pair.west)
-    west.delete_topics([topic])[topic].result(30)
-    with writer(mirrored) as state:
-        assert mirrors.recover(mirrored.link, state) == [Partition(topic, 0)]
-    mirrored.copy()
-    assert read_all(mirrored.pair.east, topic) == read_all(mirrored.pair.west, topic)
 
 
 def test_only_a_stopped_mirror_can_be_deleted_and_then_nothing_of_it_is_left(mirrored: Mirrored) -> None:

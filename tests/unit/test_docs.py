@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from mirror_core.cli.main import app
+from mirror_core.decide.recovery import as_markdown as recovery_table
 from mirror_core.decide.rights import NEEDS, Role
 from mirror_core.kafka.acls import command_line
 from mirror_core.lifecycle.table import as_markdown
@@ -58,6 +59,11 @@ def commands(group: TyperGroup, above: str = "") -> Iterator[tuple[str, set[str]
 
 def test_states_page_shows_the_table_of_the_code() -> None:
     assert printed(DOCS / "states.md", TABLE) == list(as_markdown())
+
+
+def test_on_call_page_shows_what_can_be_done_about_each_failure() -> None:
+    page = DOCS / "operate" / "on-call.md"
+    assert printed(page, "mirror_core/decide/recovery.py") == list(recovery_table())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

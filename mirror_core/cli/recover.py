@@ -1,0 +1,90 @@
+"""What `mirror recover` says: per partition what happened and what would be done, per topic what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mirror_core.decide.recovery import DOES, REMEDIES, Action
+from mirror_core.engine.recovery import Price, Proposal, Survey
+from mirror_core.model.mirror import FailureKind, Mirror
+
+_OWN_RECORDS = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})
+"""Kinds where the destination holds records from the offset on that the source does not have."""
+
+
+def proposed(mirror: Mirror, seen: Survey) -> Iterator[str]:
+    """All that a person should know before agreeing."""
+    for proposal in seen.proposals:
+        yield from _partition(mirror, proposal)
+    for price in seen.prices:
+        yield from _price(mirror, price)
+
+
+def left(seen: Survey) -> list[str]:
+    """Why partitions are not recovered now."""
+    return [f"{p.partition}: {reason}" for p in seen.proposals for reason in p.hindrances]
+
+
+def question(seen: Survey) -> str:
+    """What is asked before it is done."""
+    words = {
+        Action.RETRY: "Try {} partition(s) again",
+        Action.ACCEPT: "Let go of {} partition(s)",
+        Action.RECOPY: "Delete and copy anew topic(s) {}",
+    }
+    topics = ", ".join(sorted({p.partition.topic for p in seen.agreed if p.action is Action.RECOPY}))
+    counts = {action: sum(p.action is action for p in seen.agreed) for action in Action}
+    return "; ".join(
+        words[action].format(topics if action is Action.RECOPY else count) for action, count in counts.items() if count
+    )
+
+
+def done(seen: Survey) -> Iterator[str]:
+    """What has been done, but for recopies, which are reported as they go; and what is left."""
+    for action, words in (
+        (Action.RETRY, "partitions will be looked at anew in the next epoch"),
+        (Action.ACCEPT, "partitions are no longer the mirror's"),
+    ):
+        if count := sum(p.action is action for p in seen.agreed):
+            yield f"{count} {words}"
+    for line in left(seen):
+        yield f"left: {line}"
+
+
+def _partition(mirror: Mirror, proposal: Proposal) -> Iterator[str]:
+    status = proposal.status
+    where = "" if status.failed_at is None else f" at offset {status.failed_at}"
+    yield f"{proposal.partition}: {proposal.kind}{where}: {status.reason}"
+    remedy = REMEDIES[proposal.kind]
+    yield f"  first: {remedy.first}"
+    yield f"  {proposal.action}: {DOES[proposal.action]}"
+    if proposal.action is Action.RETRY and proposal.position is not None:
+        yield f"  position: {proposal.position}"
+    if proposal.action is Action.RECOPY and proposal.kind in _OWN_RECORDS and status.failed_at is not None:
+        own = max(0, (proposal.position or 0) - status.failed_at)
+        where = f"from offset {status.failed_at} on, which only cluster {mirror.destination} has"
+        yield f"  lost by it: {own} offsets {where}"
+    for reason in proposal.hindrances:
+        yield f"  not now: {reason}"
+
+
+def _price(mirror: Mirror, price: Price) -> Iterator[str]:
+    yield (
+        f"recopy of topic {price.topic}: deletes {price.deleted} offsets{_bytes(price.deleted_bytes)} on cluster "
+        f"{mirror.destination}, copies {price.copied} offsets{_bytes(price.copied_bytes)} of {price.partitions} "
+        f"partition(s) from cluster {mirror.source}; until then a failover has only what is copied so far"
+    )
+    if price.groups is None:
+        yield "  groups: unknown; their committed offsets on it go with the topic, and are synced again"
+    elif price.groups:
+        names = ", ".join(price.groups)
+        yield f"  groups whose committed offsets on it go with the topic, and are synced again: {names}"
+    if price.joined:
+        yield (
+            f"  stop first, or they may commit an old position on the new topic: {', '.join(price.joined)} "
+            f"(has members on cluster {mirror.destination})"
+        )
+
+
+def _bytes(count: int | None) -> str:
+    return " (bytes unknown)" if count is None else f" ({count:,} bytes)"

@@ -1,0 +1,167 @@
+"""What can be done about a FAILED partition: a table from the sort of failure to the remedies that work. Pure.
+
+Nothing starts again from offset zero by itself: a retry keeps the topic ids that were recorded, so that a topic which
+was deleted or created anew meanwhile is seen; only a recopy, which is asked for by name, gives up what was copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
+
+
+class Action(StrEnum):
+    """What `mirrorbook mirror recover` can do."""
+
+    RETRY = "retry"
+    RECOPY = "recopy"
+    ACCEPT = "accept"
+
+
+DOES: Final[Mapping[Action, str]] = MappingProxyType(
+    {
+        Action.RETRY: "looks at both logs again and copies on from the position; nothing is lost",
+        Action.RECOPY: "deletes the mirror topic on the destination, and the next epoch copies all its partitions anew",
+        Action.ACCEPT: "lets go of the copy: it stays, is no longer the mirror's, and no failover promotes it",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What is known of a sort of failure."""
+
+    happened: str
+    first: str
+    """What a person does before recovering."""
+    actions: tuple[Action, ...]
+    """Those that can work, the usual one first."""
+
+
+REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
+    {
+        FailureKind.DENIED: Remedy(
+            "the data principal lacks a right", "grant it: the reason has the line to paste", (Action.RETRY,)
+        ),
+        FailureKind.GONE: Remedy(
+            "the topic is not on the source any more, or may not be seen there",
+            "hidden: grant DESCRIBE, retry; deleted on purpose: accept",
+            (Action.RETRY, Action.ACCEPT),
+        ),
+        FailureKind.RECREATED: Remedy(
+            "the source has another topic of the same name",
+            "be sure that the new topic is meant to be: the copy is all that is left of the old one",
+            (Action.RECOPY,),
+        ),
+        FailureKind.REPLACED: Remedy(
+            "the mirror topic was deleted on the destination, or another one took its place",
+            "find who did it; what the present topic holds goes",
+            (Action.RECOPY,),
+        ),
+        FailureKind.OCCUPIED: Remedy(
+            "a topic that is not this mirror's stands in the way",
+            "its owner deletes or renames it: Mirrorbook never does",
+            (Action.RETRY,),
+        ),
+        FailureKind.FOREIGN: Remedy(
+            "somebody else wrote into the mirror topic",
+            "take their right away, and ask whether they need those records",
+            (Action.RECOPY,),
+        ),
+        FailureKind.DIVERGED: Remedy(
+            "the source lost records that had been copied, by an unclean leader election or a restored backup",
+            "decide which side is right: from the offset on only the destination holds the lost records; save them. "
+            "The old leader is back with its records: retry",
+            (Action.RECOPY, Action.RETRY),
+        ),
+        FailureKind.CORRUPT: Remedy(
+            "the source's bytes fail their checksum; they were not copied",
+            "repair the source's replica: a disk, or a move of leadership to a replica that is well",
+            (Action.RETRY,),
+        ),
+        FailureKind.WORN_OUT: Remedy(
+            "the log's gaps cannot be filled any more: 2^28 offsets were, seven attempts at one gap broke off, or two "
+            "copiers at the same moment filled one too far",
+            "look for what keeps ending the copier, or for a second one",
+            (Action.RECOPY,),
+        ),
+        FailureKind.REFUSED: Remedy(
+            "the destination's broker does not take the topic or a batch",
+            "change the setting or policy that the reason names",
+            (Action.RETRY,),
+        ),
+        FailureKind.RECOPYING: Remedy(
+            "a recopy was begun and not finished",
+            "recopy finishes it. While the mirror topic is still there, retry gives it up",
+            (Action.RECOPY, Action.RETRY),
+        ),
+        FailureKind.OTHER: Remedy(
+            "it has no name, or an older version recorded it",
+            "read the reason; a retry finds it again by name",
+            (Action.RETRY,),
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicNow:
+    """A topic as both clusters describe it at this moment, and what is recorded of it."""
+
+    name: str
+    source_id: str | None
+    """None: the source, which answered, does not have it, or does not tell."""
+    hidden: bool
+    """The source does not tell, for want of a right: also of a topic that does not exist."""
+    destination_id: str | None
+    """None: the destination does not have it."""
+    states: frozenset[PartitionState]
+    """Of all partitions that this mirror has of it."""
+    other_mirror: str | None
+    """Another mirror whose topic the destination's is."""
+
+
+def kind_now(status: PartitionStatus, topic: TopicNow) -> FailureKind:
+    """The sort of failure as it stands now: clusters may have changed since it was recorded."""
+    recorded = status.kind or FailureKind.OTHER
+    if topic.hidden:
+        return FailureKind.DENIED
+    if topic.source_id is None:
+        return FailureKind.GONE
+    if not status.destination_topic_id:
+        return recorded  # nothing was ever copied, and what stands on the destination is not ours
+    if topic.source_id != status.source_topic_id:
+        return FailureKind.RECREATED
+    if topic.destination_id != status.destination_topic_id:
+        return FailureKind.REPLACED
+    return recorded
+
+
+def hindrances(action: Action, topic: TopicNow, mirror: Mirror, copier: str | None) -> Iterator[str]:
+    """Why an action that its kind allows must not be taken now. `copier`: who runs the data plane."""
+    if mirror.desired is Desired.STOPPED or PartitionState.STOPPED in topic.states:
+        yield f"mirror {mirror.name} is stopped: its topics may be the applications' by now"
+    if action is not Action.RECOPY:
+        return
+    if topic.other_mirror:
+        yield f"topic {topic.name} on cluster {mirror.destination} is kept by mirror {topic.other_mirror}"
+    if copier:
+        # Brokers let a producer go on in a topic that was created anew (no producer state, any sequence).
+        yield (
+            f"{copier} copies this mirror now, and what it has in flight could land in the new topic: `mirrorbook "
+            f"mirror pause {mirror.name}`, wait until `describe` says that the data plane is not running, recover, "
+            f"`mirrorbook mirror resume {mirror.name}`"
+        )
+
+
+def as_markdown() -> Iterator[str]:
+    """The table for the documentation, a line at a time."""
+    yield "| kind | what happened | first | then `--action` |"
+    yield "|---|---|---|---|"
+    for kind, remedy in REMEDIES.items():
+        yield f"| {kind} | {remedy.happened} | {remedy.first} | {' or '.join(remedy.actions)} |"

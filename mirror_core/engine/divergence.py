@@ -1,0 +1,111 @@
+"""Where the source stopped holding what was copied from it: its history was rewritten, and content decides from where.
+
+A source that elects an unclean leader (or is restored from a backup) loses its newest records and grows others in
+their place, perhaps beyond our position. Leader epochs tell that this may have happened (KIP-101, KIP-320); only the
+records tell whether anything differs: producers that repeat what was lost may well write the same once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from types import TracebackType
+from typing import Final
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.reader import LogReader, Trimmed, Unreadable
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.names import Offset, Partition
+from mirror_core.wire.records import Record
+
+_FIRST_STEP: Final = 1_000
+_WINDOW: Final = 1_000
+_READ_BYTES: Final = 256 << 10
+
+
+class Undecided(MirrorError):
+    """The source does not show all of it yet: a transaction is open, or its high watermark lags. Ask again."""
+
+
+class Histories:
+    """Both sides' logs, to be compared for some partitions one after the other. Connects when it is first asked."""
+
+    def __init__(self, source: ClusterClient, destination: ClusterClient) -> None:
+        self._source, self._destination = source, destination
+        self._one = LogReader(source.config, source.principal, max_bytes=_READ_BYTES)
+        self._two = LogReader(destination.config, destination.principal, max_bytes=_READ_BYTES)
+
+    def first_divergence(self, partition: Partition, position: Offset, since: int | None = None) -> Offset | None:
+        """First offset below `position` (next offset to copy) where both do not hold the same; None: there is none.
+
+        `since`: an offset below which both are known to agree, such as the end of the epoch that was copied last.
+        Without it the place is looked for from the end. Of a history that was cut once, all before a record that is
+        equal is equal; so of a long range only both ends are looked at first: where a log was cut and grew anew, its
+        first record differs, and where it did not, its last one is still the same. What only the destination holds
+        counts as a difference, and what the source cannot read does, too. Undecided when the source can't show it yet.
+        """
+        there = list_offsets(self._source, [partition], Point.START)[partition]
+        here = list_offsets(self._destination, [partition], Point.START)[partition]
+        log_end = list_offsets(self._source, [partition], Point.LOG_END)[partition]
+        readable = list_offsets(self._source, [partition], Point.STABLE_END)[partition]
+        low, end = max(there, here), min(position, readable)
+        start = self._last_equal(partition, low, end) if since is None else max(low, min(since, end))
+        found = self._differs(partition, start, end)
+        if found is not None:
+            return found
+        if log_end < position:
+            return Offset(log_end)
+        if readable < position:
+            where = f"cluster {self._source.name}, {partition}"
+            raise Undecided(f"{where}: readable up to {readable} only, and copied to {position}")
+        return None
+
+    def _last_equal(self, partition: Partition, low: int, end: int) -> int:
+        """An offset near the end whose record is the same on both sides; `low` when there is none."""
+        step = _FIRST_STEP
+        while (start := end - step) > low:
+            try:
+                mine, theirs = (next(_records(r, partition, start, end), None) for r in (self._one, self._two))
+            except Trimmed as error:
+                raise Undecided(str(error)) from None
+            except Unreadable:
+                return low
+            if mine is not None and mine == theirs:
+                return start
+            step *= 4
+        return low
+
+    def _differs(self, partition: Partition, start: int, end: int) -> Offset | None:
+        if end - start > 2 * _WINDOW:
+            first = self._first_difference(partition, start, start + _WINDOW)
+            if first is not None or self._first_difference(partition, end - _WINDOW, end) is None:
+                return first
+        return self._first_difference(partition, start, end)
+
+    def _first_difference(self, partition: Partition, start: int, end: int) -> Offset | None:
+        agreed = start
+        sides = (_records(reader, partition, start, end) for reader in (self._one, self._two))
+        try:
+            for mine, theirs in zip_longest(*sides):
+                if mine is None or mine != theirs:
+                    return Offset(min(record.offset for record in (mine, theirs) if record is not None))
+                agreed = mine.offset + 1
+        except Trimmed as error:
+            raise Undecided(str(error)) from None
+        except Unreadable:
+            return Offset(agreed)
+        return None
+
+    def __enter__(self) -> Histories:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._one.close()
+        self._two.close()
+
+
+def _records(reader: LogReader, partition: Partition, start: int, end: int) -> Iterator[Record]:
+    return (record for _, record in reader.records(partition, Offset(start), Offset(end)))

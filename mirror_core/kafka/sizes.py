@@ -1,0 +1,35 @@
+"""How many bytes logs take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kio.schema.describe_log_dirs.v1.request import DescribableLogDirTopic, DescribeLogDirsRequest
+from kio.schema.describe_log_dirs.v1.response import DescribeLogDirsResponse
+from kio.schema.types import TopicName
+from kio.static.primitive import i32
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.names import Partition
+
+
+def log_sizes(client: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    """Bytes of each partition's log, one replica's (the largest). Needs DESCRIBE on the cluster.
+
+    Left out are those that no broker tells of: without the right, brokers answer with nothing at all.
+    """
+    topics: dict[str, list[i32]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(i32(partition.index))
+    request = DescribeLogDirsRequest(
+        topics=tuple(DescribableLogDirTopic(topic=TopicName(t), partitions=tuple(rows)) for t, rows in topics.items())
+    )
+    found: dict[Partition, int] = {}
+    for broker in client.brokers() if topics else ():
+        for log_dir in client.call(request, DescribeLogDirsResponse, broker).results:
+            for topic in log_dir.topics:
+                for row in topic.partitions:
+                    partition = Partition(str(topic.name), int(row.partition_index))
+                    if not row.is_future_key:
+                        found[partition] = max(found.get(partition, 0), int(row.partition_size))
+    return found

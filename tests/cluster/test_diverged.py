@@ -1,0 +1,89 @@
+"""A source that loses what was copied from it, and grows other records in its place, or the same ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from mirror_core.engine.divergence import Histories
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Principal
+from mirror_core.kafka.epochs import epoch_ends
+from mirror_core.model.mirror import FailureKind, PartitionState
+from mirror_core.model.names import Offset, Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.cutting import lose_tails
+from tests.mirroring import new_mirror, replicate
+
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+
+LOST = "the source lost records that were copied (unclean leader election)"
+
+
+def batch_of_100(cluster: SandboxCluster, topic: str, first: int) -> None:
+    """Records whose every byte follows from their number."""
+    producer = Producer({**cluster.client_config("admin"), "linger.ms": 1000, "batch.num.messages": 100})
+    for number in range(first, first + 100):
+        producer.produce(topic, value=b"%d" % number, partition=0, timestamp=1_700_000_000_000 + number)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def test_what_the_source_lost_fails_its_partition_at_the_first_record_that_differs(pair: Pair, tmp_path: Path) -> None:
+    grown, shorter, partly, same, whole = topics = [new_topic(pair.east, retention_ms="-1") for _ in range(5)]
+    for topic in topics:
+        for first in range(0, 3_000 if topic in (grown, same) else 500, 100):
+            batch_of_100(pair.east, topic, first)
+    mirrored = new_mirror(pair, tmp_path, *topics)
+    mirrored.copy()
+    before = {p.topic: s.source_epoch for p, s in mirrored.statuses.items()}
+
+    lose_tails(pair.east, dict.fromkeys((grown, shorter, partly, same), 300))
+    produce(pair.east, grown, 3_000)
+    batch_of_100(pair.east, partly, 300)  # a producer repeats some of it
+    produce(pair.east, partly, 50)
+    for first in range(300, 3_100, 100):
+        batch_of_100(pair.east, same, first)
+    produce(pair.east, whole, 40)
+
+    summary = replicate(mirrored.link)
+    expected = {
+        grown: (300, f"{LOST}; from offset 300 on cluster west holds 2700 offsets that the source does not have"),
+        shorter: (
+            300,
+            "the source's log ends at 300, before the position 500: it lost records that were copied (unclean leader "
+            "election); from offset 300 on cluster west holds 200 offsets that the source does not have",
+        ),
+        partly: (
+            400,
+            "the source's log ends at 450, before the position 500: it lost records that were copied (unclean leader "
+            "election); from offset 400 on cluster west holds 100 offsets that the source does not have",
+        ),
+    }
+    assert set(summary.failed) == {Partition(topic, 0) for topic in expected}
+    for topic, (offset, reason) in expected.items():
+        status = mirrored.statuses[Partition(topic, 0)]
+        assert (status.state, status.kind, status.failed_at) == (PartitionState.FAILED, FailureKind.DIVERGED, offset)
+        assert status.reason == f"cluster east, {topic}-0: {reason}"
+        assert status.source_epoch == before[topic], "what the new leader holds is not vouched for"
+        copied = 3_000 if topic == grown else 500
+        assert len(read_all(pair.west, topic)) == copied, "nothing of the other history was added"
+    for topic, count in ((same, 3_100), (whole, 540)):
+        status = mirrored.statuses[Partition(topic, 0)]
+        assert status.state is PartitionState.MIRRORING
+        assert status.source_epoch != before[topic]
+        assert read_all(pair.east, topic) == read_all(pair.west, topic)
+        assert len(read_all(pair.west, topic)) == count
+    with (
+        ClusterClient(mirrored.link.source, Principal.DATA) as source,
+        ClusterClient(mirrored.link.destination, Principal.DATA) as destination,
+        Histories(source, destination) as histories,
+    ):
+        partition, epoch = Partition(grown, 0), before[grown]
+        assert epoch is not None
+        assert epoch_ends(source, {partition: epoch}) == {partition: 300}
+        # Also without knowing the epoch the place is found; and what is below it agrees.
+        assert histories.first_divergence(partition, Offset(3_000)) == 300
+        assert histories.first_divergence(partition, Offset(300)) is None

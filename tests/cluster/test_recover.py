@@ -1,0 +1,345 @@
+"""`mirror recover`: for each sort of failure that can be made, what it shows, what it refuses, and that it mends.
+
+One of each way runs always; the others are drills, for their number.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Collection
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from mirror_core.decide.recovery import Action
+from mirror_core.engine import recovery
+from mirror_core.engine.lease import acquire
+from mirror_core.engine.planning import Planner
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.state_topic import StateWriter, control_id, data_id
+from mirror_core.kafka.topics import alter_configs, delete_topics
+from mirror_core.model.errors import Refused, RemoteFault
+from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.wire.batch import HEADER_SIZE, batches
+from tests.brokers import TIMEOUT_S, admin_client, new_topic, produce, read_all
+from tests.cluster.desk import Desk, Said
+from tests.mirroring import Mirrored, replicate
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+BYTES = re.compile(r"\([\d,]+ bytes\)")
+BY_NAME = "ask for it by name: --action"
+
+
+def recover(desk: Desk, mirrored: Mirrored, *options: str) -> Said:
+    said = desk.run("mirror", "recover", mirrored.name, *options)
+    return Said(said.code, BYTES.sub("(N bytes)", said.out), said.err)
+
+
+def copied(desk: Desk, *, partitions: int = 1, count: int = 100) -> tuple[Mirrored, str]:
+    topic = new_topic(desk.pair.east, partitions)
+    for index in range(partitions):
+        produce(desk.pair.east, topic, count, partition=index)
+    mirrored = desk.started(topic)
+    mirrored.copy()
+    return mirrored, topic
+
+
+def failed(mirrored: Mirrored, topic: str, kind: FailureKind, index: int = 0) -> PartitionStatus:
+    """Replicate; exactly this partition is FAILED, and of this kind."""
+    assert set(replicate(mirrored.link).failed) == {Partition(topic, index)}
+    status = mirrored.statuses[Partition(topic, index)]
+    assert (status.state, status.kind) == (PartitionState.FAILED, kind)
+    return status
+
+
+def equal_again(desk: Desk, mirrored: Mirrored, topic: str) -> None:
+    mirrored.copy()
+    assert read_all(desk.pair.east, topic) == read_all(desk.pair.west, topic) != []
+    assert {s.state for s in mirrored.statuses.values()} == {PartitionState.MIRRORING}
+    assert {s.reason for s in mirrored.statuses.values()} == {None}
+
+
+def delete(cluster: SandboxCluster, topic: str) -> None:
+    admin = admin_client(cluster)
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    wait_until(lambda: topic not in topics_of(cluster), timeout_s=TIMEOUT_S, why=f"{topic} is gone")
+
+
+def topics_of(cluster: SandboxCluster) -> Collection[str]:
+    return admin_client(cluster).list_topics(timeout=TIMEOUT_S).topics
+
+
+def as_admin(cluster: SandboxCluster) -> ClusterClient:
+    properties = cluster.client_config("admin")
+    return ClusterClient(ClusterConfig(ClusterName(cluster.name), properties, properties))
+
+
+def commit(cluster: SandboxCluster, group: str, topic: str) -> None:
+    consumer = Consumer({**cluster.client_config("admin"), "group.id": group, "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 7)], asynchronous=False)
+    consumer.close()
+
+
+# -- foreign: a recopy, by name only -------------------------------------------------------------------------------
+
+
+def test_a_foreign_record_is_recopied_after_its_price_was_shown_and_only_when_asked_by_name(desk: Desk) -> None:
+    mirrored, topic = copied(desk, partitions=2)
+    commit(desk.pair.west, f"g-{topic}", topic)
+    produce(desk.pair.west, topic, 3)
+    failed(mirrored, topic, FailureKind.FOREIGN)
+    shown = (
+        f"{topic}-0: foreign at offset 100: cluster west, {topic}-0: offset 100 was not written by this mirror; from "
+        "there on offsets would be shifted. Find who may WRITE to the topic (mirrorbook cluster check)\n"
+        "  first: take their right away, and ask whether they need those records\n"
+        "  recopy: deletes the mirror topic on the destination, and the next epoch copies all its partitions anew\n"
+        "  lost by it: 3 offsets from offset 100 on, which only cluster west has\n"
+    )
+    price = (
+        f"recopy of topic {topic}: deletes 203 offsets (N bytes) on cluster west, copies 200 offsets (N bytes) of 2 "
+        "partition(s) from cluster east; until then a failover has only what is copied so far\n"
+        f"  groups whose committed offsets on it go with the topic, and are synced again: g-{topic}\n"
+    )
+    before = desk.traces()
+    assert recover(desk, mirrored, "--yes") == Said(
+        3,
+        f"{shown}  not now: {BY_NAME} recopy\n{price}",
+        f"error: mirror {mirrored.name}: recover:\n  - {topic}-0: {BY_NAME} recopy\n",
+    )
+    assert recover(desk, mirrored, "--action", "recopy", "--dry-run") == Said(0, shown + price, "")
+    assert desk.traces() == before
+    assert recover(desk, mirrored, "--action", "recopy", "--topics", f"{topic[:-1]}.", "--yes") == Said(
+        0, f"{shown}{price}{topic}: deleted on cluster west; the next epoch copies it anew\n", ""
+    )
+    assert topic not in topics_of(desk.pair.west)
+    assert mirrored.statuses == {}
+    equal_again(desk, mirrored, topic)
+
+
+def test_a_retry_that_cannot_help_is_refused(desk: Desk) -> None:
+    mirrored, topic = copied(desk)
+    produce(desk.pair.west, topic, 1)
+    failed(mirrored, topic, FailureKind.FOREIGN)
+    said = recover(desk, mirrored, "--action", "retry", "--yes")
+    why = "retry does not help: somebody else wrote into the mirror topic; --action recopy"
+    assert (said.code, said.err) == (3, f"error: mirror {mirrored.name}: recover:\n  - {topic}-0: {why}\n")
+    assert recover(desk, mirrored, "--topics", "t-other") == Said(0, "no partition is FAILED\n", "")
+    assert recover(desk, mirrored, "--topics", "(") == Said(
+        2,
+        "",
+        "error: --topics '(' is not a regular expression: missing ), unterminated subpattern at position 0\n",
+    )
+
+
+@pytest.mark.drill
+def test_nothing_is_recopied_while_somebody_copies(desk: Desk) -> None:
+    mirrored, topic = copied(desk)
+    produce(desk.pair.west, topic, 1)
+    failed(mirrored, topic, FailureKind.FOREIGN)
+    lease = acquire(mirrored.link.destination, mirrored.name, "another-host/1/x")
+    try:
+        said = recover(desk, mirrored, "--action", "recopy", "--yes")
+        reason = (
+            f"{topic}-0: another-host/1/x copies this mirror now, and what it has in flight could land in the new "
+            f"topic: `mirrorbook mirror pause {mirrored.name}`, wait until `describe` says that the data plane is not "
+            f"running, recover, `mirrorbook mirror resume {mirrored.name}`"
+        )
+        assert (said.code, said.err) == (3, f"error: mirror {mirrored.name}: recover:\n  - {reason}\n")
+        assert len(read_all(desk.pair.west, topic)) == 101
+    finally:
+        lease.release()
+    assert desk.run("mirror", "pause", mirrored.name).code == 0
+    assert recover(desk, mirrored, "--action", "recopy", "--yes").code == 0
+    assert desk.run("mirror", "resume", mirrored.name).code == 0
+    equal_again(desk, mirrored, topic)
+
+
+@pytest.mark.drill
+# -- a recopy that is interrupted ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deleted", [pytest.param(False, marks=pytest.mark.drill), True])
+def test_a_recopy_that_was_killed_is_finished_by_the_next_and_left_alone_by_copiers(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, deleted: bool
+) -> None:
+    mirrored, topic = copied(desk, partitions=2)
+    produce(desk.pair.west, topic, 1)
+    failed(mirrored, topic, FailureKind.FOREIGN)
+
+    def dies(client: ClusterClient, topics: Collection[str]) -> None:
+        if deleted:
+            delete_topics(client, topics)
+        raise RemoteFault("killed here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recovery, "delete_topics", dies)
+        assert recover(desk, mirrored, "--action", "recopy", "--yes").err == "error: killed here\n"
+    assert {s.kind for s in mirrored.statuses.values()} == {FailureKind.RECOPYING}
+    assert set(replicate(mirrored.link).failed) == {Partition(topic, 0), Partition(topic, 1)}
+    assert len(read_all(desk.pair.west, topic)) == (0 if deleted else 201)
+    said = recover(desk, mirrored, "--yes")
+    kind = "replaced" if deleted else "recopying"
+    assert said.code == 3, "not even the rest of a recopy without being asked by name"
+    assert (
+        f"{topic}-1: {kind}: topic {topic} is being copied anew: it was about to be deleted on cluster west; "
+        f"`mirrorbook mirror recover {mirrored.name} --topics {topic} --action recopy` finishes that\n"
+    ) in said.out
+    assert recover(desk, mirrored, "--topics", topic, "--action", "recopy", "--yes").code == 0
+    equal_again(desk, mirrored, topic)
+
+
+@pytest.mark.drill
+def test_a_recopy_that_has_not_deleted_yet_can_be_given_up(desk: Desk) -> None:
+    mirrored, topic = copied(desk)
+    produce(desk.pair.west, topic, 1)
+    failed(mirrored, topic, FailureKind.FOREIGN)
+    seen = recovery.survey(mirrored.link, mirrored.state, None, Action.RECOPY)
+    with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer:
+        recovery.begin_recopy(mirrored.link, writer, seen.prices[0])
+    assert recover(desk, mirrored, "--action", "retry", "--yes").code == 0
+    failed(mirrored, topic, FailureKind.FOREIGN)
+    assert len(read_all(desk.pair.west, topic)) == 101
+
+
+@pytest.mark.drill
+def test_another_topic_than_the_one_that_was_shown_is_not_deleted(desk: Desk) -> None:
+    mirrored, topic = copied(desk)
+    produce(desk.pair.west, topic, 1)
+    failed(mirrored, topic, FailureKind.FOREIGN)
+    seen = recovery.survey(mirrored.link, mirrored.state, None, Action.RECOPY)
+    delete(desk.pair.west, topic)
+    create(desk.pair.west, topic)
+    produce(desk.pair.west, topic, 5)
+    with (
+        StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer,
+        pytest.raises(Refused, match="it is another topic now"),
+    ):
+        recovery.carry_out(mirrored.link, writer, seen, print)
+    assert len(read_all(desk.pair.west, topic)) == 5
+
+
+def create(cluster: SandboxCluster, topic: str) -> None:
+    admin = admin_client(cluster)
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(TIMEOUT_S)
+
+    def led() -> bool:
+        seen = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        return bool(seen) and seen[0].leader >= 0
+
+    wait_until(led, timeout_s=TIMEOUT_S, why=f"{cluster.name} elects a leader of {topic}")
+
+
+# -- topics that come and go ---------------------------------------------------------------------------------------
+
+
+def test_a_source_topic_that_was_recreated_is_never_taken_up_by_a_retry(desk: Desk) -> None:
+    mirrored, topic = copied(desk)
+    delete(desk.pair.east, topic)
+    create(desk.pair.east, topic)
+    produce(desk.pair.east, topic, 10)
+    failed(mirrored, topic, FailureKind.RECREATED)
+    assert recover(desk, mirrored, "--action", "retry", "--yes").code == 3
+    assert len(read_all(desk.pair.west, topic)) == 100
+    assert recover(desk, mirrored, "--action", "recopy", "--yes").code == 0
+    equal_again(desk, mirrored, topic)
+
+
+@pytest.mark.drill
+def test_a_mirror_topic_that_was_deleted_is_copied_anew(desk: Desk) -> None:
+    mirrored, topic = copied(desk)
+    delete(desk.pair.west, topic)
+    failed(mirrored, topic, FailureKind.REPLACED)
+    assert recover(desk, mirrored, "--action", "recopy", "--yes").code == 0
+    equal_again(desk, mirrored, topic)
+
+
+@pytest.mark.drill
+def test_a_copy_of_a_topic_that_is_gone_from_the_source_can_be_let_go_and_stays(desk: Desk) -> None:
+    mirrored, topic = copied(desk)
+    delete(desk.pair.east, topic)
+    with (
+        ClusterClient(mirrored.link.source) as source,
+        ClusterClient(mirrored.link.destination) as destination,
+        StateWriter(mirrored.link.destination, data_id(mirrored.name)) as writer,
+    ):
+        planner = Planner(mirrored.link, source, destination)
+        assert planner.plan(writer.state).failed == {}, "metadata may lag behind: not believed at once"
+        writer.put(*planner.plan(writer.state).changes)
+    assert mirrored.statuses[Partition(topic, 0)].kind is FailureKind.GONE
+    assert recover(desk, mirrored, "--action", "recopy", "--yes").code == 3
+    said = recover(desk, mirrored, "--action", "accept", "--yes")
+    assert said == Said(
+        0,
+        f"{topic}-0: gone: cluster east: topic {topic} is deleted, or may not be seen (DESCRIBE)\n"
+        "  first: hidden: grant DESCRIBE, retry; deleted on purpose: accept\n"
+        "  accept: lets go of the copy: it stays, is no longer the mirror's, and no failover promotes it\n"
+        "1 partitions are no longer the mirror's\n",
+        "",
+    )
+    assert mirrored.statuses == {}
+    assert len(read_all(desk.pair.west, topic)) == 100
+
+
+@pytest.mark.drill
+def test_a_topic_in_the_way_is_never_deleted_by_us(desk: Desk) -> None:
+    topic = new_topic(desk.pair.east)
+    produce(desk.pair.east, topic, 20)
+    mirrored = desk.started(topic)
+    create(desk.pair.west, topic)
+    produce(desk.pair.west, topic, 7)
+    failed(mirrored, topic, FailureKind.OCCUPIED)
+    assert recover(desk, mirrored, "--action", "recopy", "--yes").code == 3
+    assert len(read_all(desk.pair.west, topic)) == 7
+    delete(desk.pair.west, topic)
+    assert recover(desk, mirrored, "--yes").code == 0
+    equal_again(desk, mirrored, topic)
+
+
+# -- mended from outside, and retried ------------------------------------------------------------------------------
+
+
+def test_a_batch_that_the_destination_refuses_crosses_once_it_may(desk: Desk) -> None:
+    mirrored, topic = copied(desk)
+    with as_admin(desk.pair.west) as client:
+        alter_configs(client, {topic: {"max.message.bytes": "100"}})
+    produce(desk.pair.east, topic, 10)
+    status = failed(mirrored, topic, FailureKind.REFUSED)
+    assert status.failed_at == 100
+    with as_admin(desk.pair.west) as client:
+        alter_configs(client, {topic: {"max.message.bytes": "1000000"}})
+    assert recover(desk, mirrored, "--yes") == Said(
+        0,
+        f"{topic}-0: refused at offset 100: {status.reason}\n"
+        "  first: change the setting or policy that the reason names\n"
+        "  retry: looks at both logs again and copies on from the position; nothing is lost\n"
+        "  position: 100\n"
+        "1 partitions will be looked at anew in the next epoch\n",
+        "",
+    )
+    assert mirrored.statuses[Partition(topic, 0)].state is PartitionState.LOG_ALIGNMENT
+    equal_again(desk, mirrored, topic)
+
+
+@pytest.mark.drill
+def test_a_corrupt_batch_crosses_once_it_is_repaired(desk: Desk) -> None:
+    mirrored, topic = copied(desk)
+    produce(desk.pair.east, topic, 1)
+    log = desk.pair.east.log_dir() / f"{topic}-0" / f"{0:020}.log"
+    data = log.read_bytes()
+    [*_, (_, batch)] = list(batches(memoryview(bytearray(data))))
+    at = len(data) - len(batch) + HEADER_SIZE + 10
+    for flip, after in ((0xFF, None), (0, FailureKind.CORRUPT)):
+        if after is not None:
+            assert failed(mirrored, topic, after).failed_at == 100
+        with log.open("r+b") as file:  # in the page cache that the broker reads from, behind its back
+            file.seek(at)
+            file.write(struct.pack("B", data[at] ^ flip))
+    assert recover(desk, mirrored, "--yes").code == 0
+    equal_again(desk, mirrored, topic)

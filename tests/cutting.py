@@ -1,0 +1,35 @@
+"""Cutting a stopped broker's logs, as an unclean leader election or a restored backup leaves them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.wire.batch import batches
+
+
+def lose_tails(cluster: SandboxCluster, ends: Mapping[str, int]) -> None:
+    """Restart the cluster's only broker, partition 0 of these topics ending there (next offset, where a batch begins).
+
+    Only for logs of one segment. Indexes of the last segment must go: a stale one gives a wrong log end, silently.
+    """
+    cluster.terminate()
+    try:
+        for topic, end in ends.items():
+            _cut(cluster.log_dir() / f"{topic}-0", end)
+    finally:
+        cluster.start()
+
+
+def _cut(folder: Path, end: int) -> None:
+    [log] = folder.glob("*.log")
+    found = list(batches(memoryview(bytearray(log.read_bytes()))))
+    starts = [header.base_offset for header, _ in found]
+    assert end in starts, f"{end} is not where a batch begins: {starts}"
+    log.write_bytes(b"".join(batch for header, batch in found if header.base_offset < end))
+    for index in (log.with_suffix(suffix) for suffix in (".index", ".timeindex", ".txnindex")):
+        index.unlink(missing_ok=True)
+    for snapshot in folder.glob("*.snapshot"):
+        if int(snapshot.stem) > end:
+            snapshot.unlink()
