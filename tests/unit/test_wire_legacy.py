@@ -45,7 +45,7 @@ def sets(draw: st.DrawFn) -> tuple[int, list[Row]]:
     return base, rows
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(sets(), st.sampled_from([0, 1]), st.sampled_from(CODECS[1:]), st.integers(-3, 40))
 def test_a_compressed_set_becomes_runs_of_exactly_its_records(
     drawn: tuple[int, list[Row]], magic: int, codec: Codec, skip: int

@@ -21,9 +21,8 @@ from mirror_core.wire.fields import MalformedAnswer
 from mirror_core.wire.markers import Entry, Written
 
 names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20)
-partitions = st.lists(
-    st.builds(Partition, st.sampled_from("ab") | names, st.integers(0, 999)), unique=True, max_size=6
-).map(tuple)
+topics = st.sampled_from("ab") | names
+partitions = st.lists(st.builds(Partition, topics, st.integers(0, 999)), unique=True, max_size=6).map(tuple)
 entries = st.builds(Entry, st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(-1, 2**31 - 1), partitions)
 
 
