@@ -73,7 +73,7 @@ def decode(header: BatchHeader, message: memoryview, limit: int = PLAIN_LIMIT) -
             raise MalformedBatch(
                 f"{where} holds one that claims offset {offset}, outside of {lowest} to {outer.offset}"
             )
-        stamped = outer.magic and outer.attributes & LOG_APPEND_TIME
+        stamped = outer.attributes & LOG_APPEND_TIME  # unused in magic 0, where all have no timestamp
         yield Record(offset, outer.timestamp_ms if stamped else inner.timestamp_ms, inner.key, inner.value, ())
         lowest = offset + 1
 

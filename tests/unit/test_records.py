@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import cramjam
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from mirror_core.wire.batch import HEADER, HEADER_SIZE, BatchHeader, MalformedBatch, batches
 from mirror_core.wire.records import Codec, Record, decode, decompress, is_abort_marker, varint
 
+GZIP = zlib.compress(b"plain" * 20, wbits=31)
 Content = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
 CONTENTS = st.lists(
@@ -99,6 +101,20 @@ def test_snappy_in_java_framing_and_bare(framed: bool) -> None:
     else:
         body = bytes(cramjam.snappy.compress_raw(plain))
     assert decompress(Codec.SNAPPY, body) == plain
+
+
+@pytest.mark.parametrize("body", [GZIP[:-1], GZIP[:-9], GZIP + b"x", GZIP * 2, b""])
+def test_gzip_that_is_not_one_whole_member_is_refused(body: bytes) -> None:
+    assert decompress(Codec.GZIP, GZIP) == b"plain" * 20
+    with pytest.raises(MalformedBatch, match="gzip"):
+        decompress(Codec.GZIP, body)
+
+
+def test_bare_snappy_is_bounded_by_what_it_announces() -> None:
+    body = bytes(cramjam.snappy.compress_raw(bytes(1000)))
+    assert decompress(Codec.SNAPPY, body, 1000) == bytes(1000)
+    with pytest.raises(MalformedBatch, match="more than 999"):
+        decompress(Codec.SNAPPY, body, 999)
 
 
 @pytest.mark.parametrize(("kind", "aborted"), [(0, True), (1, False)])

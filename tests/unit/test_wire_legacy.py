@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Sequence
 
 import cramjam
@@ -44,7 +45,7 @@ def sets(draw: st.DrawFn) -> tuple[int, list[Row]]:
     return base, rows
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(sets(), st.sampled_from([0, 1]), st.sampled_from(CODECS[1:]), st.integers(-3, 40))
 def test_a_compressed_set_becomes_runs_of_exactly_its_records(
     drawn: tuple[int, list[Row]], magic: int, codec: Codec, skip: int
@@ -147,6 +148,12 @@ def inside(data: bytes, *, magic: int = 1) -> bytes:
     return message((11, 5, None, compress(Codec.GZIP, data)), magic, Codec.GZIP)
 
 
+def with_a_byte_more(data: bytes) -> bytes:
+    """Inside the message's length, under a right checksum."""
+    body = data[16:] + b"x"
+    return data[:8] + struct.pack(">iI", len(body) + 4, zlib.crc32(body)) + body
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -158,7 +165,10 @@ def inside(data: bytes, *, magic: int = 1) -> bytes:
         pytest.param(inside(wrapper(ROWS, 1, Codec.GZIP)), id="compressed twice"),
         pytest.param(inside(message((0, 1, b"", b""), 1)[:-1]), id="cut off inside"),
         pytest.param(inside(message((0, 1, b"", b""), 1)[:5]), id="cut off inside its length"),
-        pytest.param(inside(message((1, 1, b"", b""), 1) + message((0, 1, b"", b""), 1)), id="offsets fall"),
+        pytest.param(inside(b"".join(message((n, 1, b"", b""), 1) for n in (5, 3, 6))), id="offsets fall"),
+        pytest.param(inside(b"".join(message((n, 1, b"", b""), 1) for n in (3, 3, 6))), id="an offset twice"),
+        pytest.param(with_a_byte_more(message(ROWS[1], 1)), id="a byte behind the value"),
+        pytest.param(message(ROWS[1], 1) + b"x", id="a byte behind the message"),
         pytest.param(inside(message((5, 1, b"", b""), 0), magic=0)[:8] + bytes(8), id="too short"),
         pytest.param(inside(message((12, 1, b"", b""), 0), magic=0), id="an offset behind the outer one"),
         pytest.param(inside(message((99, 1, b"", b""), 1)), id="a relative offset beyond the outer one"),

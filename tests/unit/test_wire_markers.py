@@ -21,7 +21,8 @@ from mirror_core.wire.fields import MalformedAnswer
 from mirror_core.wire.markers import Entry, Written
 
 names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20)
-partitions = st.lists(st.builds(Partition, names, st.integers(0, 999)), unique=True, max_size=6).map(tuple)
+topics = st.sampled_from("ab") | names
+partitions = st.lists(st.builds(Partition, topics, st.integers(0, 999)), unique=True, max_size=6).map(tuple)
 entries = st.builds(Entry, st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(-1, 2**31 - 1), partitions)
 
 
@@ -65,6 +66,8 @@ def test_kio_reads_our_request(wanted: list[Entry], times: int) -> None:
     entity, end = entity_reader(request.WriteTxnMarkersRequest)(data, size)
     assert end == len(data) - size, "bytes left over"
     assert not any(marker.transaction_result for marker in entity.markers), "never a commit"
+    for marker in entity.markers:
+        assert len({topic.name for topic in marker.topics}) == len(marker.topics), "a topic twice"
     seen = [
         (
             (int(marker.producer_id), int(marker.producer_epoch), int(marker.coordinator_epoch)),
