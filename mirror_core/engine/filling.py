@@ -68,6 +68,7 @@ class Filler:
         moved = False
         wrote: dict[Lane, tuple[int, int]] = {}
         while lanes:
+            asked = time.monotonic()
             ends = link.log_ends(lane.partition for lane in lanes)
             due: list[Lane] = []
             for lane in lanes:
@@ -78,10 +79,13 @@ class Filler:
                     lane.claim.mine = epoch
                     lane.filled(count)
                     moved = True
-                if lane.gap is not None and self._may(lane):
+                if lane.gap is not None and self._may(lane, asked):
                     due.append(lane)
             if time.time() >= until:
                 break
+            if link.stale(time.monotonic() - asked):  # we slept: somebody may have taken over meanwhile
+                wrote, lanes = {}, due
+                continue
             wrote = self._write(link, due)
             lanes = [lane for lane in wrote if lane.state is LaneState.READY]
         return moved
@@ -98,14 +102,15 @@ class Filler:
             lane.state = LaneState.LOST
         return False
 
-    def _may(self, lane: Lane) -> bool:
-        claim, now = lane.claim, time.monotonic()
+    def _may(self, lane: Lane, asked: float) -> bool:
+        """Whether the lane's gap is ours to fill, by what the log was at `asked` or later."""
+        claim = lane.claim
         if claim.owned:
             return True
         if claim.quiet_at != lane.acknowledged:
-            claim.quiet_at, claim.quiet_until = lane.acknowledged, now + random.uniform(*QUIET_S)
+            claim.quiet_at, claim.quiet_until = lane.acknowledged, time.monotonic() + random.uniform(*QUIET_S)
             return False
-        return now >= claim.quiet_until and lane.gap_known
+        return asked >= claim.quiet_until and lane.gap_known
 
     def _write(self, link: MarkerLink, lanes: list[Lane]) -> dict[Lane, tuple[int, int]]:
         """One request for all these lanes: how many markers each, and their coordinator epoch."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import struct
+import time
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v5.response import ListOffsetsResponse
@@ -15,21 +18,31 @@ from mirror_core.model.names import Partition
 from mirror_core.wire import markers
 from mirror_core.wire.fields import MalformedAnswer
 
+_FRESH_S: Final = 0.1
+
 
 class MarkerLink:
     """One request at a time. Never sends anything again: a marker sent twice may be two markers."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self._fastest_s = math.inf
+        """Of all questions for log ends."""
 
     def log_ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[ErrorCode, int]]:
         """Next offset to be written, for partitions that this broker leads."""
+        asked = time.monotonic()
         answer = self.connection.call(offsets_request(list(partitions), Point.LOG_END), ListOffsetsResponse)
+        self._fastest_s = min(self._fastest_s, time.monotonic() - asked)
         return {
             Partition(str(topic.name), int(row.partition_index)): (row.error_code, int(row.offset))
             for topic in answer.topics
             for row in topic.partitions
         }
+
+    def stale(self, age_s: float) -> bool:
+        """Whether log ends that were asked for so long ago say too little of now: the answer took, or lay, too long."""
+        return age_s > _FRESH_S + 2 * self._fastest_s
 
     def write(self, entries: Iterable[markers.Entry]) -> Mapping[tuple[str, int], int]:
         """Append markers; the error code of each partition. It may hide that only some of its markers were appended.

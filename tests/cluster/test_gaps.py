@@ -22,6 +22,7 @@ from mirror_core.kafka.topics import delete_records
 from mirror_core.model.copying import Assigned, Assignment
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Mode, RunState
 from mirror_core.wire.markers import Entry
 from tests.brokers import Pair, new_topic, produce
 from tests.logs import as_admin, assert_equal, bounds, transaction, transactional, write
@@ -169,6 +170,22 @@ def client_connection(client: ClusterClient, partition: Partition) -> Iterator[C
     (broker,) = client.leaders([partition])
     with Connection(client.config, client.principal, *client.address(broker)) as connection:
         yield connection
+
+
+def test_a_failover_drains_and_proves_logs_with_gaps(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east, message_timestamp_type="LogAppendTime")
+    producer = transactional(pair.east, compression_type="lz4")
+    for commit in (True, False, True):
+        transaction(producer, topic, 5, commit=commit)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    for commit in (True, False):
+        transaction(producer, topic, 3, commit=commit)  # the drain's work; ends with a gap
+    failover = mirrored.failover
+    run = failover.begin(failover.plan(Mode.PLANNED).hash)
+    assert failover.drive(run.id).state is RunState.DONE
+    assert mirrored.statuses[Partition(topic, 0)].lmo == 3 * 6 + 2 * 4
+    assert_equal(pair, topic, records=13)
 
 
 def test_two_copiers_at_once_fill_each_gap_once(pair: Pair, tmp_path: Path) -> None:
