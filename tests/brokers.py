@@ -5,15 +5,25 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_LOG_APPEND_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -50,7 +60,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Record:
-    """A record as a consumer sees it; equal on both clusters when the copy is right."""
+    """A record as a consumer sees it; equal on both clusters when the copy is right.
+
+    A timestamp of -1: none, be it that the producer gave none or that the format (0) has none.
+    """
 
     partition: int
     offset: int
@@ -58,6 +71,8 @@ class Record:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
+    append_time: bool = field(default=False, compare=False)
+    """Whether the timestamp is the broker's: a copy holds the same time, and calls it the producer's."""
 
 
 def admin_client(cluster: SandboxCluster, user: str = "admin") -> AdminClient:
@@ -128,6 +143,18 @@ def read_all(
     `committed`: one that reads committed records only; or else all, up to the high watermark.
     `since`: first offset of each partition, for those that are not to be read from their log start.
     """
+    return read_topics(cluster, [topic], user, since=since, committed=committed)[topic]
+
+
+def read_topics(
+    cluster: SandboxCluster,
+    topics: Collection[str],
+    user: str = "admin",
+    *,
+    since: Mapping[int, int] | None = None,
+    committed: bool = True,
+) -> dict[str, list[Record]]:
+    """The same of several topics at once; the records of each are sorted."""
     starts = since or {}
     settings = {
         "group.id": "reader-" + secrets.token_hex(4),
@@ -137,33 +164,42 @@ def read_all(
         "fetch.wait.max.ms": 10,
     }
     consumer = Consumer({**cluster.client_config(user), **settings})
-    found: list[Record] = []
+    found: dict[str, list[Record]] = {topic: [] for topic in topics}
     try:
-        partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
-        assert partitions, f"{cluster.name} has no topic {topic}"
-        consumer.assign([TopicPartition(topic, number, starts.get(number, OFFSET_BEGINNING)) for number in partitions])
+        known = consumer.list_topics(timeout=TIMEOUT_S).topics
+        assert set(topics) <= set(known), f"{cluster.name} has no topics {set(topics) - set(known)}"
+        partitions = [(topic, number) for topic in topics for number in known[topic].partitions]
+        consumer.assign([TopicPartition(t, number, starts.get(number, OFFSET_BEGINNING)) for t, number in partitions])
         open_ends = set(partitions)
         deadline = time.monotonic() + TIMEOUT_S
         while open_ends:
-            assert time.monotonic() < deadline, f"{cluster.name} {topic}: no end of {sorted(open_ends)}"
+            assert time.monotonic() < deadline, f"{cluster.name}: no end of {sorted(open_ends)}"
             for message in consumer.consume(1000, 0.05):
-                error = message.error()
+                error, topic, partition = message.error(), message.topic(), message.partition()
+                assert topic is not None
+                assert partition is not None
                 if error is None:
-                    found.append(_record(message, _headers(message)))
+                    found[topic].append(_record(message, _headers(message)))
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, f"{cluster.name} {topic}: {error}"
-                    open_ends.discard(message.partition())
+                    open_ends.discard((topic, partition))
     finally:
         consumer.close()
-    return sorted(found)
+    return {topic: sorted(records) for topic, records in found.items()}
 
 
 def read_all_aiokafka(cluster: SandboxCluster, topic: str, user: str = "admin") -> list[Record]:
-    """The same by another family of clients, so that a mistake of one library doesn't decide."""
-    return sorted(asyncio.run(_read_aiokafka(cluster, topic, user)))
+    """The same as `read_all` by another family of clients, so that a mistake of one library doesn't decide."""
+    return read_topics_aiokafka(cluster, [topic], user)[topic]
 
 
-async def _read_aiokafka(cluster: SandboxCluster, topic: str, user: str) -> list[Record]:
+def read_topics_aiokafka(
+    cluster: SandboxCluster, topics: Collection[str], user: str = "admin"
+) -> dict[str, list[Record]]:
+    return asyncio.run(_read_aiokafka(cluster, topics, user))
+
+
+async def _read_aiokafka(cluster: SandboxCluster, topics: Collection[str], user: str) -> dict[str, list[Record]]:
     config = cluster.client_config(user)
     consumer = AIOKafkaConsumer(
         bootstrap_servers=cluster.bootstrap,
@@ -179,29 +215,30 @@ async def _read_aiokafka(cluster: SandboxCluster, topic: str, user: str) -> list
     await consumer.start()
     try:
         # Its own partitions_for_topic knows nothing of a topic that was not subscribed to: reading nothing is no test.
-        known = admin_client(cluster).list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
-        assert known, f"{cluster.name} has no topic {topic}"
-        partitions = [AioPartition(topic, number) for number in known]
+        known = admin_client(cluster).list_topics(timeout=TIMEOUT_S).topics
+        assert set(topics) <= set(known), f"{cluster.name} has no topics {set(topics) - set(known)}"
+        partitions = [AioPartition(topic, number) for topic in topics for number in known[topic].partitions]
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
-        found: list[Record] = []
+        found: dict[str, list[Record]] = {topic: [] for topic in topics}
         deadline = time.monotonic() + TIMEOUT_S
         while any([await consumer.position(partition) < ends[partition] for partition in partitions]):
-            assert time.monotonic() < deadline, f"{cluster.name} {topic}: aiokafka never got to {ends}"
+            assert time.monotonic() < deadline, f"{cluster.name}: aiokafka never got to {ends}"
             batches = await consumer.getmany(timeout_ms=200)
             for partition, messages in batches.items():
-                found += [
+                found[partition.topic] += [
                     Record(
                         partition=partition.partition,
                         offset=message.offset,
-                        timestamp_ms=message.timestamp,
+                        timestamp_ms=-1 if message.timestamp is None else message.timestamp,
                         key=message.key,
                         value=message.value,
                         headers=tuple(message.headers),
+                        append_time=message.timestamp_type == 1,
                     )
                     for message in messages
                 ]
-        return found
+        return {topic: sorted(records) for topic, records in found.items()}
     finally:
         await consumer.stop()
 
@@ -270,14 +307,15 @@ def _headers(message: Message) -> Headers:
 
 
 def _record(message: Message, headers: Headers) -> Record:
-    partition, offset = message.partition(), message.offset()
+    partition, offset, (kind, timestamp) = message.partition(), message.offset(), message.timestamp()
     assert partition is not None
     assert offset is not None
     return Record(
         partition=partition,
         offset=offset,
-        timestamp_ms=message.timestamp()[1],
+        timestamp_ms=-1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
         key=message.key(),
         value=message.value(),
         headers=tuple(headers),
+        append_time=kind == TIMESTAMP_LOG_APPEND_TIME,
     )

@@ -34,11 +34,16 @@ class Point(Enum):
 
 
 def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
-    """The offset of each partition, from its leader. Retries leader changes until the client's time limit."""
+    """The offset of each partition, from its leader. Retries leader changes until the client's time limit.
+
+    The limit counts from the last offset that was learned: a broker that was just given a thousand partitions takes
+    them up one by one, and says NOT_LEADER_OR_FOLLOWER of the others meanwhile.
+    """
     wanted, found = set(partitions), dict[Partition, Offset]()
     deadline = time.monotonic() + client.timeout_s
     problem = ""
     while wanted:
+        before = len(wanted)
         for broker, mine in client.leaders(sorted(wanted)).items():
             if broker < 0:
                 problem = f"no leader for {mine[0]}"
@@ -59,6 +64,8 @@ def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: 
                         problem = f"{partition}: {row.error_code.name}"
                     else:
                         raise RemoteFault(f"cluster {client.name}, {partition}: ListOffsets: {row.error_code.name}")
+        if len(wanted) < before:
+            deadline = time.monotonic() + client.timeout_s
         if wanted:
             if time.monotonic() > deadline:
                 raise Unreachable(f"cluster {client.name}: offsets not known after {client.timeout_s} s: {problem}")

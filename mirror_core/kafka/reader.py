@@ -19,8 +19,8 @@ from mirror_core.kafka.connection import CLIENT_ID, Connection
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire import fetch
-from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader, MalformedBatch, batches, crc_matches
+from mirror_core.wire import fetch, legacy
+from mirror_core.wire.batch import CONTROL, HEADER, TRANSACTIONAL, BatchHeader, MalformedBatch, batches, crc_matches
 from mirror_core.wire.fields import MalformedAnswer
 from mirror_core.wire.records import Record, decode, is_abort_marker
 
@@ -111,8 +111,9 @@ class LogReader:
         aborting: set[int] = set()
         try:
             for header, batch in batches(answer.records):
-                if header.magic != 2:
-                    raise Unreadable(f"{where}: batch at {header.base_offset} has the old format {header.magic}")
+                if header.magic < 2:
+                    yield from _as_copied(header, batch, position)
+                    continue
                 if not crc_matches(header, batch):
                     raise Unreadable(f"{where}: batch at offset {header.base_offset} is damaged: CRC does not match")
                 while waiting and waiting[-1][1] <= header.last_offset:
@@ -224,3 +225,10 @@ class LogReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _as_copied(header: BatchHeader, message: memoryview, position: int) -> Iterator[Batch]:
+    """A message of magic 0 or 1 as the batches of magic 2 that a mirror makes of it, verified."""
+    for run in legacy.dense_runs(header, message, position):
+        made = BatchHeader._make(HEADER.unpack_from(run.batch))
+        yield made._replace(base_offset=run.base_offset), memoryview(run.batch)

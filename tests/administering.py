@@ -1,0 +1,78 @@
+"""What only the administrator of a test's cluster does."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from kio.schema.errors import ErrorCode
+from kio.schema.produce.v8.request import PartitionProduceData, ProduceRequest, TopicProduceData
+from kio.schema.produce.v8.response import ProduceResponse
+from kio.schema.types import TopicName, TransactionalId
+from kio.static.primitive import Records, i16, i32, i32Timedelta
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.names import ClusterName, Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.brokers import TIMEOUT_S, admin_client
+from tests.waiting import wait_until
+
+HANGING_ID = 4_000_000_000
+"""A producer id far from those that a coordinator hands out."""
+
+
+def as_admin(cluster: SandboxCluster) -> ClusterClient:
+    """A client with the sandbox administrator's rights: the mirror's own principals may not change the source."""
+    properties = cluster.client_config("admin")
+    return ClusterClient(ClusterConfig(ClusterName(cluster.name), properties, properties))
+
+
+@contextmanager
+def broker_setting(cluster: SandboxCluster, name: str, value: str) -> Iterator[None]:
+    """A dynamic setting of the first broker, for as long as the context lasts."""
+    _alter(cluster, ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
+    try:
+        yield
+    finally:
+        _alter(cluster, ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE))
+
+
+def _alter(cluster: SandboxCluster, entry: ConfigEntry) -> None:
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+    admin = admin_client(cluster)  # kept: collected with a future pending, it would abandon the request
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+
+
+def hang(cluster: SandboxCluster, partition: Partition) -> None:
+    """Write a transactional batch that no coordinator knows of, as bugs that KIP-890 ended used to do."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=1,
+        producer_id=HANGING_ID,
+        producer_epoch=0,
+        base_sequence=0,
+        batch_size=1 << 20,
+    )
+    for number in range(5):
+        assert builder.append(number, timestamp=1_577_836_800_000, key=None, value=b"hanging", headers=[])
+    rows = (PartitionProduceData(index=i32(partition.index), records=Records.parse(bytes(builder.build()))),)
+    request = ProduceRequest(
+        transactional_id=TransactionalId(f"hanging-{partition.topic}"),
+        acks=i16(-1),
+        timeout=i32Timedelta.parse(datetime.timedelta(seconds=10)),
+        topic_data=(TopicProduceData(name=TopicName(partition.topic), partition_data=rows),),
+    )
+
+    def written() -> bool:
+        [topic] = client.call(request, ProduceResponse).responses
+        [row] = topic.partition_responses
+        return row.error_code is ErrorCode.none
+
+    # A broker asks the coordinator, and refuses; brokers before 3.6 did not. The setting takes a moment to hold.
+    with broker_setting(cluster, "transaction.partition.verification.enable", "false"), as_admin(cluster) as client:
+        wait_until(written, timeout_s=TIMEOUT_S, why=f"{partition} takes a batch of a transaction that nobody knows")

@@ -1,0 +1,89 @@
+"""From the last Kafka 3.x to the newest: every shape of log, the formats before 2, and a failover."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirror_core.kafka.groups import commit_offsets, fetch_offsets
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Mode, RunState
+from tests import shapes
+from tests.administering import as_admin
+from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka, read_topics, read_topics_aiokafka
+from tests.mirroring import new_mirror
+from tests.old_formats import OldLog, old_logs, put_in_place
+from tests.older import older_source
+from tests.same import assert_equal, assert_parity, assert_same, assert_same_offsets
+
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+
+
+@pytest.fixture(scope="module")
+def older(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with older_source(pair, tmp_path_factory.mktemp("older")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def old_topics(older: Pair) -> dict[str, OldLog]:
+    """Logs of old formats by their topics."""
+    topics = {
+        new_topic(older.east, prefix=f"old-{log.data[16]}-", retention_ms="-1"): log for log in old_logs().values()
+    }
+    put_in_place(older.east, topics)
+    return topics
+
+
+def test_every_shape_crosses_from_an_older_cluster(older: Pair, tmp_path: Path) -> None:
+    made = shapes.build(older.east)
+    mirrored = new_mirror(older, tmp_path, f"{made.prefix}.*")
+    mirrored.copy()
+    assert_same(older, made.topics.values())
+    made.end_the_open_transaction()
+    made.append()
+    mirrored.copy()
+    assert_same(older, made.topics.values())
+    assert_parity(mirrored)
+
+
+def test_formats_before_2_cross_with_their_offsets_and_times(
+    older: Pair, tmp_path: Path, old_topics: dict[str, OldLog]
+) -> None:
+    for topic, log in old_topics.items():
+        assert read_all(older.east, topic) == log.records, "the source's broker reads the log as it was meant"
+    mirrored = new_mirror(older, tmp_path, *old_topics)
+    mirrored.copy()
+    # Some readers take the first message's format for that of all others, so the source is read by one family only.
+    expected = {
+        topic: log.records + produce(older.east, topic, 30, compression_type="lz4") for topic, log in old_topics.items()
+    }
+    mirrored.copy()
+    topics = list(old_topics)
+    assert read_topics(older.east, topics) == expected
+    assert_equal(expected, read_topics(older.west, topics), "librdkafka")
+    assert_equal(expected, read_topics_aiokafka(older.west, topics), "aiokafka")
+    assert_same_offsets(older, old_topics)
+    assert_parity(mirrored)
+
+
+def test_a_failover_leaves_an_older_cluster(older: Pair, tmp_path: Path) -> None:
+    # Settings that brokers of 4.0 no longer know.
+    topic = new_topic(older.east, 2, message_format_version="0.10.0", message_downconversion_enable="true")
+    sent = produce(older.east, topic, 300) + produce(older.east, topic, 200, partition=1, compression_type="zstd")
+    group = "g-" + secrets.token_hex(4)
+    with as_admin(older.east) as client:
+        assert commit_offsets(client, group, {Partition(topic, 0): (Offset(120), "")}) == {}
+    mirrored = new_mirror(older, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    sent += produce(older.east, topic, 50)
+    done = mirrored.failover.drive(mirrored.failover.begin(mirrored.failover.plan(Mode.PLANNED).hash).id)
+    assert done.state is RunState.DONE
+    assert read_all(older.west, topic) == sorted(sent)
+    assert read_all_aiokafka(older.west, topic) == sorted(sent)
+    with as_admin(older.west) as client:
+        moved = fetch_offsets(client, group).committed[Partition(topic, 0)]
+    assert moved.offset == 120
