@@ -76,17 +76,17 @@ def load(cluster: SandboxCluster, topic: str, data: DataSet, records: int) -> Lo
     admin = AdminClient({**cluster.client_config("admin")})
     config = {"retention.ms": "-1", **(COMPACTED if data.compacted else {})}
     admin.create_topics([NewTopic(topic, data.partitions, config=config)])[topic].result(TIMEOUT_S)
-    _produce(cluster, topic, data, _records(data, records))
+    _produce(cluster, topic, data, records_of(data, records))
     if data.compacted:
         _compact(cluster, admin, topic, data)
-    batches, log_bytes, offsets = _lie_of(cluster.log_dir(), topic, data.partitions)
+    batches, log_bytes, offsets = described(cluster.log_dir(), topic, data.partitions)
     held = _count(cluster, topic, data.partitions) if data.compacted else records
     return Loaded(
         offsets=offsets, records=held, value_bytes=held * data.value_bytes, log_bytes=log_bytes, batches=batches
     )
 
 
-def _records(data: DataSet, count: int) -> Iterator[tuple[int, bytes | None, bytes]]:
+def records_of(data: DataSet, count: int) -> Iterator[tuple[int, bytes | None, bytes]]:
     """Partition, key, value: the same every time."""
     dice = random.Random(1)
     half = data.value_bytes // 2
@@ -165,7 +165,7 @@ def _ends(log_dir: Path, topic: str, partitions: int) -> list[int]:
     return [_walk(log_dir / f"{topic}-{index}")[2] for index in range(partitions)]
 
 
-def _lie_of(log_dir: Path, topic: str, partitions: int) -> tuple[int, int, int]:
+def described(log_dir: Path, topic: str, partitions: int) -> tuple[int, int, int]:
     """Batches, their bytes and the sum of log ends."""
     rows = [_walk(log_dir / f"{topic}-{index}") for index in range(partitions)]
     return sum(row[0] for row in rows), sum(row[1] for row in rows), sum(row[2] for row in rows)
