@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.sandbox import Sandbox
@@ -79,11 +80,17 @@ class Ground:
                 time.sleep(POLL_S)
 
     def ends(self, client: ClusterClient, topic: str) -> int:
-        """Sum of the topic's log ends; 0 while it is not there, or not led."""
+        """Sum of the topic's log ends; 0 while it is not there, or not led.
+
+        Brokers take their time with a thousand new partitions: until then those have a leader that knows nothing of it.
+        """
         view = client.metadata([topic]).topics.get(topic)
         if view is None or any(leader.broker < 0 for leader in view.partitions.values()):
             return 0
-        return sum(list_offsets(client, [Partition(topic, p) for p in view.partitions], Point.LOG_END).values())
+        try:
+            return sum(list_offsets(client, [Partition(topic, p) for p in view.partitions], Point.LOG_END).values())
+        except Unreachable:
+            return 0
 
     def reached(
         self, client: ClusterClient, topic: str, wanted: int, timeout_s: float, ended: Callable[[], bool], many: bool
