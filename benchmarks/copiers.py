@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.ground import DESTINATION, SOURCE, Ground
+from benchmarks.ground import DESTINATION, SOURCE, Ground, NotReached
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.sandbox.broker import java_command
 from mirror_core.sandbox.cluster import SandboxCluster
 
@@ -68,6 +69,13 @@ class Copier:
         """Without burying it: a dead process that nobody has waited for still tells its CPU seconds."""
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return self.process.returncode is not None or os.waitid(os.P_PID, self.process.pid, flags) is not None
+
+    def reaches(self, ground: Ground, client: ClusterClient, topic: str, wanted: int, timeout_s: float) -> int:
+        """Wait until its copy's log ends add up to `wanted`; what they are then. NotReached, with its own words."""
+        try:
+            return ground.reached(client, topic, wanted, timeout_s, self.ended)
+        except NotReached as error:
+            raise NotReached(f"{error}: {self.last_words()}") from None
 
     def last_words(self) -> str:
         """Why it failed: its first line that says so, else its last one."""

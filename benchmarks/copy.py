@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from benchmarks import report, verdict
-from benchmarks.copiers import COPIERS, MIRROR_MAKER, Copier, running
+from benchmarks.copiers import COPIERS, MIRROR_MAKER, running
 from benchmarks.datasets import SETS, DataSet, Loaded, load
 from benchmarks.follower import FOLLOWER, Follower
-from benchmarks.ground import DESTINATION, MANY, Ground, NotReached, ground
+from benchmarks.ground import DESTINATION, Ground, NotReached, ground
 from benchmarks.measure import Meter, Reading
 from mirror_core.kafka.client import ClusterClient
 
@@ -83,9 +83,9 @@ class Bench:
             Meter(copier.process.pid, self.at.brokers()) as meter,
         ):
             begun = time.monotonic()
-            seen = self._until(west, 1, copier)
+            seen = copier.reaches(self.at, west, TOPIC, 1, COPY_TIMEOUT_S)
             first, before = time.monotonic(), meter.read()
-            self._until(west, wanted, copier)
+            copier.reaches(self.at, west, TOPIC, wanted, COPY_TIMEOUT_S)
             last, after = time.monotonic(), meter.read()
         if seen >= wanted:
             raise NotReached("all was there at the first look: too quick to be measured, take more --records")
@@ -96,13 +96,6 @@ class Bench:
             before=before,
             after=after,
         ).figures()
-
-    def _until(self, west: ClusterClient, wanted: int, copier: Copier) -> int:
-        many = self.data.partitions > MANY
-        try:
-            return self.at.reached(west, TOPIC, wanted, COPY_TIMEOUT_S, copier.ended, many)
-        except NotReached as error:
-            raise NotReached(f"{error}: {copier.last_words()}") from None
 
     def _follow(self) -> dict[str, float]:
         self.follower.up()

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
-from benchmarks.ground import MANY, POLL_MANY_S, POLL_S, SOURCE, Ground, NotReached
+from benchmarks.ground import SOURCE, Ground, NotReached, pause_s
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.sandbox import formatting
 from mirror_core.sandbox.broker import Broker
@@ -112,10 +112,11 @@ class Follower:
         admin = AdminClient({**self.at.source.client_config("admin")})
         deadline = time.monotonic() + FOLLOW_TIMEOUT_S
         while True:
+            looked = time.monotonic()
             partitions = admin.list_topics(self.topic, timeout=TIMEOUT_S).topics[self.topic].partitions.values()
             count = sum(map(done, partitions))
             if count == len(partitions):
                 return
             if time.monotonic() > deadline:
                 raise NotReached(f"{count} of {len(partitions)} partitions {what} after {FOLLOW_TIMEOUT_S:g} s")
-            time.sleep(POLL_MANY_S if len(partitions) > MANY else POLL_S)
+            time.sleep(pause_s(time.monotonic() - looked))

@@ -23,9 +23,11 @@ TIMEOUT_S: Final = 60.0
 SOURCE: Final = "east"
 DESTINATION: Final = "west"
 POLL_S: Final = 0.05
-POLL_MANY_S: Final = 0.25
-"""Between looks at very many partitions: each look is work for the broker that is measured."""
-MANY: Final = 100
+
+
+def pause_s(look_s: float) -> float:
+    """How long to wait after a look that took so long: looks are work for the brokers that are measured."""
+    return max(POLL_S, 4 * look_s)
 
 
 class NotReached(Exception):
@@ -93,7 +95,7 @@ class Ground:
             return 0
 
     def reached(
-        self, client: ClusterClient, topic: str, wanted: int, timeout_s: float, ended: Callable[[], bool], many: bool
+        self, client: ClusterClient, topic: str, wanted: int, timeout_s: float, ended: Callable[[], bool]
     ) -> int:
         """Wait until the topic's log ends add up to `wanted`; what they are then.
 
@@ -101,7 +103,7 @@ class Ground:
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            over = ended()
+            over, looked = ended(), time.monotonic()
             count = self.ends(client, topic)
             if count >= wanted:
                 return count
@@ -109,7 +111,7 @@ class Ground:
                 raise NotReached(f"it ended with {count} of {wanted} offsets copied")
             if time.monotonic() > deadline:
                 raise NotReached(f"{count} of {wanted} offsets copied within {timeout_s:g} s")
-            time.sleep(POLL_MANY_S if many else POLL_S)
+            time.sleep(pause_s(time.monotonic() - looked))
 
 
 @contextmanager
