@@ -1,218 +1,161 @@
 """`python -m benchmarks.copy`: how long a copy takes, and what it costs the copier and both brokers.
 
-Brings up two clusters of one broker each in a folder of its own, loads one topic, and lets each copier in turn copy it
-to a fresh topic of the same name. Prints JSON. Needs a quiet machine and memory for three JVMs.
+For each data set: brings up two clusters of one broker each, loads one topic, and lets each copier in turn copy it to
+a fresh topic of the same name, round after round. JSON goes to stdout, a table and the verdicts to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import random
-import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Final
 
-from confluent_kafka import KafkaError, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-
-from benchmarks.copiers import COPIERS, running
+from benchmarks import report, verdict
+from benchmarks.copiers import COPIERS, MIRROR_MAKER, running
+from benchmarks.datasets import SETS, DataSet, Loaded, load
+from benchmarks.follower import FOLLOWER, Follower
+from benchmarks.ground import DESTINATION, Ground, NotReached, ground
 from benchmarks.measure import Meter, Reading
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import load_config
-from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.model.names import Partition
-from mirror_core.sandbox.sandbox import Sandbox
 
-TIMEOUT_S: Final = 60.0
+TOPIC: Final = "bench"
 COPY_TIMEOUT_S: Final = 900.0
-POLL_S: Final = 0.05
+COLUMNS: Final = (
+    "copy_s",
+    "mb_per_s",
+    "copier_cpu_s_per_gb",
+    "east_broker_cpu_s_per_gb",
+    "west_broker_cpu_s_per_gb",
+    "all_cpu_s_per_gb",
+    "copier_peak_rss_mb",
+    "start_s",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class DataSet:
-    """How the source topic is filled. Values are half noise, so that codecs find about half to take away."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """What was measured between the first copied offsets that were seen and the last one."""
 
-    partitions: int
-    value_bytes: int
-    batch_bytes: int
-    codec: str
+    start_s: float
+    seconds: float
+    gigabytes: float
+    """Of record values, copied within the phase."""
+    before: dict[str, Reading]
+    after: dict[str, Reading]
 
-
-SETS: Final = {
-    "d1": DataSet(8, 1024, 16 << 10, "none"),
-    "d2": DataSet(8, 1024, 64 << 10, "lz4"),
-    "d3": DataSet(8, 100, 16 << 10, "none"),
-}
+    def figures(self) -> dict[str, float]:
+        used = {name: self.after[name].cpu_s - self.before[name].cpu_s for name in self.after}
+        return {
+            "start_s": self.start_s,
+            "start_cpu_s": self.before["copier"].cpu_s,
+            "copy_s": self.seconds,
+            "copy_s_per_gb": self.seconds / self.gigabytes,
+            "mb_per_s": self.gigabytes * 1000 / self.seconds,
+            **{f"{name}_cpu_s_per_gb": cpu_s / self.gigabytes for name, cpu_s in used.items()},
+            "all_cpu_s_per_gb": sum(used.values()) / self.gigabytes,
+            "copier_peak_rss_mb": self.after["copier"].peak_rss_bytes / 1e6,
+        }
 
 
 class Bench:
-    """Both clusters, and the topic that is copied."""
+    """One data set on the clusters, copied again and again."""
 
-    def __init__(self, folder: Path, data: DataSet, records: int) -> None:
+    def __init__(self, at: Ground, data: DataSet, loaded: Loaded) -> None:
+        self.at = at
         self.data = data
-        self.records = records
-        self.topic = "bench"
-        self.sandbox = Sandbox(folder / "sandbox")
-        self.config = folder / "mirrorbook.yaml"
+        self.loaded = loaded
+        self.follower = Follower(at, TOPIC)
 
-    def up(self) -> None:
-        self.sandbox.up(nodes=1)
-        self.config.write_text(self.sandbox.mirrorbook_yaml(), encoding="utf-8")
-        self._load()
-
-    def copy(self, kind: str) -> dict[str, object]:
-        """Let one copier copy the topic once; what it took."""
-        self._clear()
-        config = load_config(self.config)
-        pids = {f"{name}_broker": self._broker(name) for name in ("east", "west")}
+    def copy(self, kind: str) -> dict[str, float]:
+        """Let one copier copy the topic once; its figures. NotReached when it doesn't."""
+        if kind == FOLLOWER:
+            return self._follow()
+        self.at.clear(TOPIC)
+        # MirrorMaker gives records new offsets, so its copy of a log with holes is shorter.
+        wanted = self.loaded.records if kind in MIRROR_MAKER else self.loaded.offsets
+        begun = time.monotonic()
         with (
-            ClusterClient(config.cluster("west")) as west,
-            running(kind, self.sandbox, self.config, self.topic, self.data.codec) as process,
-            Meter(copier=process.pid, **pids) as meter,
+            ClusterClient(self.at.config.cluster(DESTINATION)) as west,
+            running(kind, self.at, TOPIC, self.data.codec) as copier,
+            Meter(copier.process.pid, self.at.brokers()) as meter,
         ):
             begun = time.monotonic()
-            self._until(west, 1, kind)
+            seen = copier.reaches(self.at, west, TOPIC, 1, COPY_TIMEOUT_S)
             first, before = time.monotonic(), meter.read()
-            self._until(west, self.records, kind)
+            copier.reaches(self.at, west, TOPIC, wanted, COPY_TIMEOUT_S)
             last, after = time.monotonic(), meter.read()
-        return self._result(kind, first - begun, last - first, before, after)
+        if seen >= wanted:
+            raise NotReached("all was there at the first look: too quick to be measured, take more --records")
+        return Phase(
+            start_s=first - begun,
+            seconds=last - first,
+            gigabytes=self.loaded.gigabytes * (1 - seen / wanted),
+            before=before,
+            after=after,
+        ).figures()
 
-    def _result(
-        self, kind: str, start_s: float, copy_s: float, before: dict[str, Reading], after: dict[str, Reading]
-    ) -> dict[str, object]:
-        gigabytes = self.records * self.data.value_bytes / 1e9
-        used = {name: after[name].cpu_s - before[name].cpu_s for name in after}
-        return {
-            "copier": kind,
-            "start_s": round(start_s, 2),
-            "start_cpu_s": round(before["copier"].cpu_s, 2),
-            "copy_s": round(copy_s, 2),
-            "mb_per_s": round(gigabytes * 1000 / copy_s, 1),
-            **{f"{name}_cpu_s_per_gb": round(cpu_s / gigabytes, 2) for name, cpu_s in used.items()},
-            "all_cpu_s_per_gb": round(sum(used.values()) / gigabytes, 2),
-            "copier_peak_rss_mb": round(after["copier"].peak_rss_bytes / 1e6),
-        }
+    def _follow(self) -> dict[str, float]:
+        self.follower.up()
+        east = self.at.brokers()["east_broker"]
+        with Meter(self.follower.pid, {"east_broker": east}) as meter:
+            begun, before = time.monotonic(), meter.read()
+            self.follower.follow()
+            last, after = time.monotonic(), meter.read()
+        self.follower.forget()
+        figures = Phase(
+            start_s=0.0, seconds=last - begun, gigabytes=self.loaded.gigabytes, before=before, after=after
+        ).figures()
+        # The broker was there before, and stays: it has no start of its own.
+        return {name: value for name, value in figures.items() if not name.startswith("start_")}
 
-    def _load(self) -> None:
-        """Fill the source topic, the same bytes every time."""
-        admin = self._admin("east")
-        topic = NewTopic(self.topic, self.data.partitions, config={"retention.ms": "-1"})
-        admin.create_topics([topic])[self.topic].result(TIMEOUT_S)
-        producer = Producer(
-            {
-                **self.sandbox.cluster("east").client_config("admin"),
-                "enable.idempotence": True,
-                "linger.ms": 1000,
-                "batch.size": self.data.batch_bytes,
-                "compression.type": self.data.codec,
-                "queue.buffering.max.messages": 200_000,
-            }
-        )
-        failed: list[str] = []
 
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                failed.append(str(error))
-
-        dice = random.Random(1)
-        half = self.data.value_bytes // 2
-        values = [dice.randbytes(half) + bytes(self.data.value_bytes - half) for _ in range(1000)]
-        # In runs, so that a partition's batches fill up before the queue does.
-        for number in range(self.records):
-            partition = number // 1000 % self.data.partitions
-            while True:
+def measure(data_set: str, records: int, copiers: Sequence[str], runs: int) -> tuple[dict[str, object], Figures]:
+    """One data set from loading to the last run: its part of the report, and the samples."""
+    samples: Figures = defaultdict(list)
+    failures: list[dict[str, object]] = []
+    with ground() as at:
+        report.say(f"{data_set}: loading {records} records: {SETS[data_set].says}")
+        loaded = load(at.source, TOPIC, SETS[data_set], records)
+        bench = Bench(at, SETS[data_set], loaded)
+        for number in range(1, runs + 1):
+            for kind in copiers:
+                report.say(f"{data_set}: run {number} of {runs}: {kind}")
                 try:
-                    producer.produce(self.topic, values[number % 1000], partition=partition, on_delivery=delivered)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-            producer.poll(0)
-        if producer.flush(COPY_TIMEOUT_S) or failed:
-            raise SystemExit(f"the data set was not loaded: {failed[:1] or 'not acknowledged in time'}")
+                    samples[kind].append(bench.copy(kind))
+                except NotReached as error:
+                    report.say(f"{data_set}: {kind}: {error}")
+                    failures.append({"copier": kind, "run": number, "why": str(error)})
+    shape = {**asdict(loaded), "mean_batch_bytes": round(loaded.log_bytes / max(1, loaded.batches))}
+    return {"loaded": shape, **report.measured(samples, failures)}, samples
 
-    def _clear(self) -> None:
-        """Remove every trace of the last copier: its copy, and what MirrorMaker remembers in topics of its own."""
-        for name in ("east", "west"):
-            admin = self._admin(name)
-            mine = [self.topic] if name == "west" else []
-            listed = admin.list_topics(timeout=TIMEOUT_S).topics
-            doomed = [t for t in listed if t in mine or t == "heartbeats" or t.startswith("mm2-") or ".internal" in t]
-            for future in (admin.delete_topics(doomed) if doomed else {}).values():
-                future.result(TIMEOUT_S)
-            deadline = time.monotonic() + TIMEOUT_S
-            while set(doomed) & set(admin.list_topics(timeout=TIMEOUT_S).topics):
-                if time.monotonic() > deadline:
-                    raise SystemExit(f"{name}: {doomed} are still there {TIMEOUT_S:g} s after they were deleted")
-                time.sleep(POLL_S)
 
-    def _until(self, west: ClusterClient, wanted: int, kind: str) -> None:
-        """Wait until the copy holds that many records."""
-        partitions = [Partition(self.topic, index) for index in range(self.data.partitions)]
-        deadline = time.monotonic() + COPY_TIMEOUT_S
-        there = False
-        while True:
-            there = there or self.topic in west.metadata([self.topic]).topics
-            count = 0
-            if there:
-                count = sum(list_offsets(west, partitions, Point.LOG_END).values())
-            if count >= wanted:
-                return
-            if time.monotonic() > deadline:
-                raise SystemExit(f"{kind}: {count} of {wanted} records after {COPY_TIMEOUT_S:g} s")
-            time.sleep(POLL_S)
-
-    def _admin(self, name: str) -> AdminClient:
-        return AdminClient({**self.sandbox.cluster(name).client_config("admin")})
-
-    def _broker(self, name: str) -> int:
-        pid = self.sandbox.cluster(name).pid()
-        if pid is None:
-            raise SystemExit(f"the broker of {name} is not running")
-        return pid
+Figures = defaultdict[str, list[dict[str, float]]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point."""
+    every = (*COPIERS, FOLLOWER)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.copy", description=__doc__)
-    parser.add_argument("--set", choices=sorted(SETS), default="d1", help="data set")
-    parser.add_argument("--records", type=int, default=2_000_000)
-    parser.add_argument("--copiers", default=",".join(COPIERS), help="in this order, comma-separated")
+    parser.add_argument("--sets", default="d1", help=f"comma-separated, of {', '.join(SETS)}")
+    parser.add_argument("--records", type=int, default=200_000, help="of each data set")
+    parser.add_argument("--copiers", default=",".join(every), help="in this order, comma-separated")
     parser.add_argument("--runs", type=int, default=2, help="rounds; each one lets every copier copy once")
     chosen = parser.parse_args(arguments)
-    kinds = chosen.copiers.split(",")
-    if unknown := set(kinds) - set(COPIERS):
-        parser.error(f"unknown copiers {', '.join(sorted(unknown))}: there are {', '.join(COPIERS)}")
-    load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="mirrorbook-bench-") as folder:
-        bench = Bench(Path(folder), SETS[chosen.set], chosen.records)
-        try:
-            bench.up()
-            results = [bench.copy(kind) for _ in range(chosen.runs) for kind in kinds]
-        finally:
-            bench.sandbox.down(delete=True)
-    print(
-        json.dumps(
-            {
-                "set": chosen.set,
-                "records": chosen.records,
-                "gigabytes_of_values": chosen.records * SETS[chosen.set].value_bytes / 1e9,
-                "machine": {
-                    "cores": os.cpu_count(),
-                    "system": platform.platform(),
-                    "python": platform.python_version(),
-                },
-                "load_average_before": round(load, 2),
-                "results": results,
-            },
-            indent=2,
-        )
-    )
+    sets, copiers = chosen.sets.split(","), chosen.copiers.split(",")
+    for given, known, what in ((sets, SETS, "data sets"), (copiers, every, "copiers")):
+        if unknown := set(given) - set(known):
+            parser.error(f"unknown {what} {', '.join(sorted(unknown))}: there are {', '.join(known)}")
+    machine = report.machine()
+    bodies: dict[str, object] = {}
+    verdicts = []
+    for name in sets:
+        bodies[name], samples = measure(name, chosen.records, copiers, chosen.runs)
+        report.table(f"{name}, {SETS[name].says}", samples, COLUMNS)
+        verdicts += verdict.of_copies(name, copiers, samples)
+    report.finish({"machine": machine, "records": chosen.records, "sets": bodies}, verdicts)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,126 @@
+"""Where everything is measured: two clusters of one broker each in a folder of their own, and looks at them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from confluent_kafka.admin import AdminClient
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Config, load_config
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.names import Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sandbox.sandbox import Sandbox
+
+TIMEOUT_S: Final = 60.0
+SOURCE: Final = "east"
+DESTINATION: Final = "west"
+POLL_S: Final = 0.05
+
+
+def pause_s(look_s: float) -> float:
+    """How long to wait after a look that took so long: looks are work for the brokers that are measured."""
+    return max(POLL_S, 4 * look_s)
+
+
+class NotReached(Exception):
+    """What was waited for has not come; the message says what has."""
+
+
+class Ground:
+    """Both clusters, running."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sandbox = Sandbox(folder / "sandbox")
+        self.config_path = folder / "mirrorbook.yaml"
+
+    @property
+    def config(self) -> Config:
+        return load_config(self.config_path)
+
+    @property
+    def source(self) -> SandboxCluster:
+        return self.sandbox.cluster(SOURCE)
+
+    @property
+    def destination(self) -> SandboxCluster:
+        return self.sandbox.cluster(DESTINATION)
+
+    def up(self) -> None:
+        self.sandbox.up(nodes=1)
+        self.config_path.write_text(self.sandbox.mirrorbook_yaml(), encoding="utf-8")
+
+    def brokers(self) -> Mapping[str, int]:
+        """Process ids of both brokers."""
+        found = {f"{cluster.name}_broker": cluster.pid() for cluster in (self.source, self.destination)}
+        if dead := [name for name, pid in found.items() if pid is None]:
+            raise SystemExit(f"{dead[0]} is not running")
+        return {name: pid for name, pid in found.items() if pid is not None}
+
+    def clear(self, topic: str) -> None:
+        """Remove every trace of the last copier: its copy, and what MirrorMaker remembers in topics of its own."""
+        for cluster in (self.source, self.destination):
+            admin = AdminClient({**cluster.client_config("admin")})
+            mine = {topic} if cluster.name == DESTINATION else set()
+            listed = admin.list_topics(timeout=TIMEOUT_S).topics
+            doomed = [t for t in listed if t in mine or t == "heartbeats" or t.startswith("mm2-") or ".internal" in t]
+            futures = admin.delete_topics(doomed) if doomed else {}
+            for future in futures.values():
+                future.result(TIMEOUT_S)
+            deadline = time.monotonic() + TIMEOUT_S
+            while set(doomed) & set(admin.list_topics(timeout=TIMEOUT_S).topics):
+                if time.monotonic() > deadline:
+                    raise SystemExit(f"{cluster.name}: {doomed} are still there {TIMEOUT_S:g} s after their deletion")
+                time.sleep(POLL_S)
+
+    def ends(self, client: ClusterClient, topic: str) -> int:
+        """Sum of the topic's log ends; 0 while it is not there, or not led.
+
+        Brokers take their time with a thousand new partitions: until then those have a leader that knows nothing of it.
+        """
+        view = client.metadata([topic]).topics.get(topic)
+        if view is None or any(leader.broker < 0 for leader in view.partitions.values()):
+            return 0
+        try:
+            return sum(list_offsets(client, [Partition(topic, p) for p in view.partitions], Point.LOG_END).values())
+        except Unreachable:
+            return 0
+
+    def reached(
+        self, client: ClusterClient, topic: str, wanted: int, timeout_s: float, ended: Callable[[], bool]
+    ) -> int:
+        """Wait until the topic's log ends add up to `wanted`; what they are then.
+
+        NotReached after `timeout_s`, or when the copier has ended before.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            over, looked = ended(), time.monotonic()
+            count = self.ends(client, topic)
+            if count >= wanted:
+                return count
+            if over:
+                raise NotReached(f"it ended with {count} of {wanted} offsets copied")
+            if time.monotonic() > deadline:
+                raise NotReached(f"{count} of {wanted} offsets copied within {timeout_s:g} s")
+            time.sleep(pause_s(time.monotonic() - looked))
+
+
+@contextmanager
+def ground() -> Iterator[Ground]:
+    """Two fresh clusters, gone when left."""
+    with TemporaryDirectory(prefix="mirrorbook-bench-") as folder:
+        made = Ground(Path(folder))
+        try:
+            made.up()
+            yield made
+        finally:
+            made.sandbox.down(delete=True)

@@ -1,0 +1,195 @@
+"""`python -m benchmarks.latency`: how long a record takes from its producer to a consumer on the destination.
+
+A steady 2,000 records of 1 KiB a second over 8 partitions, one copier after the other, round after round. Beside each
+copier a consumer on the source reads the same records: what Kafka itself takes. JSON goes to stdout, a table and the
+verdicts to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import secrets
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet as pq
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks import report, verdict
+from benchmarks.copiers import COPIERS, MIRRORBOOK, Copier, running, stop
+from benchmarks.ground import DESTINATION, SOURCE, TIMEOUT_S, Ground, NotReached, ground
+from benchmarks.traffic import PAIR
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.sandbox.cluster import SandboxCluster
+
+PARTITIONS: Final = 8
+START_TIMEOUT_S: Final = 180.0
+POLL_S: Final = 0.2
+PERCENTILES: Final = {"p50_ms": 50.0, "p90_ms": 90.0, "p99_ms": 99.0, "p99.9_ms": 99.9}
+COLUMNS: Final = (*PERCENTILES, "records", "epoch_changes")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Wall clock, in nanoseconds. Records count that were produced within."""
+
+    begin_ns: int
+    end_ns: int
+
+
+def latencies_ms(pairs: bytes, window: Window) -> list[float]:
+    """Sorted, of the records that were produced within the window."""
+    whole = len(pairs) - len(pairs) % PAIR.size
+    return sorted(
+        (read - produced) / 1e6
+        for produced, read in PAIR.iter_unpack(pairs[:whole])
+        if window.begin_ns <= produced < window.end_ns
+    )
+
+
+def figures(latencies: Sequence[float]) -> dict[str, float]:
+    """Nearest-rank percentiles of sorted latencies, and how many there were; only the number when there are none."""
+    if not latencies:
+        return {"records": 0}
+    ranks = {name: max(1, math.ceil(len(latencies) * percent / 100)) for name, percent in PERCENTILES.items()}
+    return {**{name: latencies[rank - 1] for name, rank in ranks.items()}, "records": len(latencies)}
+
+
+class Bench:
+    """Both clusters, and one topic for each run."""
+
+    def __init__(self, at: Ground, *, rate: int, warm_s: float, seconds: float, epoch_s: float) -> None:
+        self.at = at
+        self.rate = rate
+        self.warm_s = warm_s
+        self.seconds = seconds
+        self.epoch_s = epoch_s
+
+    def run(self, kind: str) -> tuple[dict[str, float], dict[str, float]]:
+        """Figures of the copier, and of the source alone at the same time. NotReached when records are missing."""
+        topic = f"latency-{secrets.token_hex(4)}"
+        self._create(topic)
+        try:
+            with running(kind, self.at, topic, "none", self.epoch_s) as copier:
+                return self._measure(topic, copier)
+        finally:
+            self.at.clear(topic)
+
+    def _measure(self, topic: str, copier: Copier) -> tuple[dict[str, float], dict[str, float]]:
+        sides = {cluster.name: cluster for cluster in (self.at.source, self.at.destination)}
+        files = {name: self.at.folder / f"{topic}-{name}.pairs" for name in sides}
+        with (
+            ClusterClient(self.at.config.cluster(SOURCE)) as east,
+            ClusterClient(self.at.config.cluster(DESTINATION)) as west,
+        ):
+            self._wait(copier, lambda: topic in west.metadata([topic]).topics, "there is no copy of the topic")
+            with (
+                traffic(self.at.source, "read", topic, f"--out={files[SOURCE]}"),
+                traffic(self.at.destination, "read", topic, f"--out={files[DESTINATION]}"),
+            ):
+                with traffic(self.at.source, "write", topic, f"--rate={self.rate}"):
+                    self._wait(copier, lambda: self.at.ends(west, topic) > 0, "no record was copied")
+                    time.sleep(self.warm_s)
+                    begin_ns = time.time_ns()
+                    time.sleep(self.seconds)
+                    window = Window(begin_ns, time.time_ns())
+                # Stopped and flushed: this is all there will be.
+                sent = self.at.ends(east, topic)
+                for name, path in files.items():
+                    why = f"not all of {sent} records could be read on {name}"
+                    self._wait(copier, partial(_holds, path, sent), why)
+        mine, alone = (figures(latencies_ms(files[name].read_bytes(), window)) for name in (DESTINATION, SOURCE))
+        if copier.kind in MIRRORBOOK:
+            mine["epoch_changes"] = epoch_changes(copier.receipts, window)
+        return mine, alone
+
+    def _create(self, topic: str) -> None:
+        admin = AdminClient({**self.at.source.client_config("admin")})
+        admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(TIMEOUT_S)
+
+    def _wait(self, copier: Copier, done: Callable[[], bool], why: str) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not done():
+            if copier.ended() or time.monotonic() > deadline:
+                raise NotReached(f"{why} after {START_TIMEOUT_S:g} s, or at its end: {copier.last_words()}")
+            time.sleep(POLL_S)
+
+
+def _holds(path: Path, records: int) -> bool:
+    return path.stat().st_size >= records * PAIR.size
+
+
+def epoch_changes(receipts: Path, window: Window) -> int:
+    """How many epochs ended within the window, by what their tasks reported."""
+    ended: dict[int, int] = {}
+    for path in receipts.rglob("epoch-*.parquet"):
+        for row in pq.read_table(path, columns=["epoch", "ended"]).to_pylist():
+            ended[row["epoch"]] = max(ended.get(row["epoch"], 0), int(row["ended"].timestamp() * 1e9))
+    return sum(window.begin_ns <= at < window.end_ns for at in ended.values())
+
+
+@contextmanager
+def traffic(cluster: SandboxCluster, what: str, topic: str, option: str) -> Iterator[None]:
+    """A reader or writer at work until left."""
+    command = [sys.executable, "-m", "benchmarks.traffic", what, topic, f"--partitions={PARTITIONS}", option]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        if process.stdin is not None:
+            process.stdin.write(json.dumps(cluster.client_config("admin")).encode())
+            process.stdin.close()
+        yield
+    finally:
+        stop(process)
+    if process.returncode:
+        raise SystemExit(f"the {what}r of {topic} on {cluster.name} failed")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.latency", description=__doc__)
+    parser.add_argument("--copiers", default="local,spark,mm2-default", help="in this order, comma-separated")
+    parser.add_argument("--seconds", type=float, default=60.0, help="measured, of each run")
+    parser.add_argument(
+        "--warm", type=float, default=15.0, help="seconds from the first copied record to the first measured one"
+    )
+    parser.add_argument("--epoch", type=float, default=10.0, help="seconds of Mirrorbook's epochs; its default is 30")
+    parser.add_argument("--rate", type=int, default=2000, help="records a second")
+    parser.add_argument("--runs", type=int, default=2, help="rounds; each one measures every copier once")
+    chosen = parser.parse_args(arguments)
+    copiers = chosen.copiers.split(",")
+    if unknown := set(copiers) - set(COPIERS):
+        parser.error(f"unknown copiers {', '.join(sorted(unknown))}: there are {', '.join(COPIERS)}")
+    machine = report.machine()
+    samples: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
+    failures: list[dict[str, object]] = []
+    with ground() as at:
+        bench = Bench(at, rate=chosen.rate, warm_s=chosen.warm, seconds=chosen.seconds, epoch_s=chosen.epoch)
+        for number in range(1, chosen.runs + 1):
+            for kind in copiers:
+                report.say(f"run {number} of {chosen.runs}: {kind}")
+                try:
+                    mine, alone = bench.run(kind)
+                except NotReached as error:
+                    report.say(f"{kind}: {error}")
+                    failures.append({"copier": kind, "run": number, "why": str(error)})
+                else:
+                    samples[kind].append(mine)
+                    samples[f"{kind}, source"].append(alone)
+    report.table(f"latency at {chosen.rate} records/s", samples, COLUMNS)
+    settings = {name: getattr(chosen, name) for name in ("rate", "seconds", "warm", "epoch")}
+    body = {"machine": machine, "settings": settings, **report.measured(samples, failures)}
+    report.finish(body, verdict.of_latencies(copiers, samples))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Whether the figures of one run meet the targets. Pure: figures in, verdicts out; without samples nothing is met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from statistics import median
+from typing import Final
+
+Figures = Mapping[str, float]
+"""One run of one copier: figure by name."""
+Samples = Mapping[str, Sequence[Figures]]
+"""All runs of one data set, by copier."""
+
+OURS: Final = ("local", "spark")
+PEER: Final = "mm2-tuned"
+PEERS: Final = ("mm2-tuned", "mm2-default")
+MORE_IS_BETTER: Final = frozenset({"mb_per_s"})
+
+COPIER_CPU: Final = {"d1": Fraction(1, 5), "d2": Fraction(1, 10), "d3": Fraction(1, 10)}
+"""At most this part of the tuned MirrorMaker's CPU seconds per GB, by data set."""
+ALL_CPU: Final = Fraction(1, 2)
+"""Copier and both brokers together."""
+
+
+class Outcome(StrEnum):
+    MET = "met"
+    MISSED = "missed"
+    INDETERMINATE = "indeterminate"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One target, and what became of it."""
+
+    target: str
+    outcome: Outcome
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """Several runs of one figure."""
+
+    median: float
+    best: float
+
+
+def summary(samples: Samples) -> dict[str, dict[str, Middle]]:
+    """Median and best of each figure, by copier; a figure that some runs lack is taken from the others."""
+    return {
+        copier: {
+            name: Middle(median(values), max(values) if name in MORE_IS_BETTER else min(values))
+            for name in dict.fromkeys(name for run in runs for name in run)
+            if (values := [run[name] for run in runs if name in run])
+        }
+        for copier, runs in samples.items()
+        if runs
+    }
+
+
+def of_copies(data_set: str, copiers: Sequence[str], samples: Samples) -> list[Verdict]:
+    """Against tuned MirrorMaker 2 on the same data: CPU of the copier, CPU of all three, wall time."""
+    found = []
+    for copier in (copier for copier in OURS if copier in copiers):
+        head = f"{data_set}, {copier}: "
+        if data_set in COPIER_CPU:
+            limit = COPIER_CPU[data_set]
+            found.append(_part(f"{head}copier's CPU", samples, copier, "copier_cpu_s_per_gb", limit))
+        found.append(_part(f"{head}CPU of copier and brokers", samples, copier, "all_cpu_s_per_gb", ALL_CPU))
+        found.append(_below(f"{head}wall time", samples, copier, (PEER,), "copy_s_per_gb"))
+    return found
+
+
+def of_latencies(copiers: Sequence[str], samples: Samples) -> list[Verdict]:
+    """Against the better MirrorMaker 2 of the run, with at least one epoch change inside every run of ours."""
+    found = []
+    for copier in (copier for copier in OURS if copier in copiers):
+        for name in ("p50_ms", "p99_ms"):
+            target = f"latency, {copier}: {name.removesuffix('_ms')}"
+            if any(not run["epoch_changes"] for run in samples.get(copier, ())):
+                found.append(Verdict(target, Outcome.INDETERMINATE, "a run without an epoch change"))
+            else:
+                found.append(_below(target, samples, copier, PEERS, name))
+    return found
+
+
+def of_memory(idle_bytes: Sequence[int], peak_bytes: Sequence[int], budget_bytes: int) -> Verdict:
+    """Most resident bytes while copying, less those of the same process with nothing to copy."""
+    target = f"memory: within {budget_bytes >> 20} MiB and the interpreter"
+    if not idle_bytes or not peak_bytes:
+        return Verdict(target, Outcome.INDETERMINATE, "not measured")
+    more = max(peak_bytes) - min(idle_bytes)
+    says = f"{more / 2**20:.0f} MiB over the {min(idle_bytes) / 2**20:.0f} MiB of an idle one"
+    return Verdict(target, Outcome.MET if more <= budget_bytes else Outcome.MISSED, says)
+
+
+def _part(target: str, samples: Samples, copier: str, figure: str, limit: Fraction) -> Verdict:
+    target = f"{target} at most 1/{1 / limit} of {PEER}'s"
+    found = _medians(samples, (copier, PEER), figure)
+    if isinstance(found, str):
+        return Verdict(target, Outcome.INDETERMINATE, found)
+    mine, theirs = found
+    outcome = Outcome.MET if mine <= theirs * float(limit) else Outcome.MISSED
+    share = f"1/{theirs / mine:.1f}" if mine else "nothing"
+    return Verdict(target, outcome, f"{mine:.2f} against {theirs:.2f} CPU s/GB: {share}")
+
+
+def _below(target: str, samples: Samples, copier: str, peers: Sequence[str], figure: str) -> Verdict:
+    target = f"{target} below MirrorMaker's"
+    measured = [_medians(samples, (copier, peer), figure) for peer in peers]
+    pairs = [pair for pair in measured if not isinstance(pair, str)]
+    if not pairs:
+        return Verdict(target, Outcome.INDETERMINATE, str(measured[0]))
+    mine, theirs = min(pairs, key=lambda pair: pair[1])
+    outcome = Outcome.MET if mine < theirs else Outcome.MISSED
+    return Verdict(target, outcome, f"{mine:.2f} against {theirs:.2f} {'ms' if figure.endswith('_ms') else 's/GB'}")
+
+
+def _medians(samples: Samples, copiers: tuple[str, str], figure: str) -> tuple[float, float] | str:
+    """Of both, or which one has no samples."""
+    values = [[run[figure] for run in samples.get(copier, ()) if figure in run] for copier in copiers]
+    for copier, of_copier in zip(copiers, values, strict=True):
+        if not of_copier:
+            return f"no figures of {copier}"
+    return median(values[0]), median(values[1])
