@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import xxhash
@@ -20,16 +21,24 @@ from mirror_core.wire.batch import (
     TRANSACTIONAL,
     BatchHeader,
     MalformedBatch,
+    base_sequence,
     batches,
     clear_bits,
     crc_matches,
     readdress,
 )
 from mirror_core.wire.fetch import Fetched
+from mirror_core.wire.merge import merge, mergeable
 from mirror_core.wire.records import is_abort_marker
 from mirror_core.wire.reencode import dense_runs
 
 PRODUCER_EPOCH: Final = 0
+TINY: Final = 8
+"""Records of a batch that is merged with its neighbours: below, a copier spends less on its records than on sending it,
+and the destination's broker is spared far more."""
+WORTH_MERGING: Final = 4
+"""Tiny batches in a row."""
+MERGED_BYTES: Final = 16 << 10
 SURE: Final = 2
 """Empty answers that it takes to believe that nothing is left before the last stable offset."""
 
@@ -48,6 +57,7 @@ class Intake:
         the lane, after what came before it.
         """
         ready: list[tuple[Sent, memoryview]] = []
+        tiny: dict[int, BatchHeader] = {}
         where = f"cluster {self.source}, {lane.partition}"
         transactions = Aborted(fetched.aborted)
         try:
@@ -67,6 +77,8 @@ class Intake:
                     )
                     break
                 self._take(lane, ready, way, header, batch)
+                if header.record_count <= TINY and header.magic == 2 and mergeable(header):
+                    tiny[header.base_offset] = header
         except MalformedBatch as error:
             lane.end(
                 f"{where}: what came back for offset {lane.position} is not a record batch ({error}); it was not "
@@ -74,7 +86,42 @@ class Intake:
                 lane.position,
                 FailureKind.CORRUPT,
             )
-        return ready
+        return self._merged(ready, tiny) if len(tiny) >= WORTH_MERGING else ready
+
+    def _merged(
+        self, ready: list[tuple[Sent, memoryview]], tiny: Mapping[int, BatchHeader]
+    ) -> list[tuple[Sent, memoryview]]:
+        """The same with runs of tiny batches as one each. What is ready has no gap in it."""
+        found: list[tuple[Sent, memoryview]] = []
+        run: list[tuple[Sent, memoryview]] = []
+        size = 0
+        for item in ready:
+            sent = item[0]
+            if sent.base not in tiny or size + sent.size > MERGED_BYTES:
+                found += self._as_one(run, tiny)
+                run, size = [], 0
+            if sent.base in tiny:
+                run.append(item)
+                size += sent.size
+            else:
+                found.append(item)
+        return found + self._as_one(run, tiny)
+
+    def _as_one(
+        self, run: list[tuple[Sent, memoryview]], tiny: Mapping[int, BatchHeader]
+    ) -> list[tuple[Sent, memoryview]]:
+        if len(run) < WORTH_MERGING:
+            return run
+        try:
+            batch = memoryview(merge([(tiny[sent.base], batch) for sent, batch in run]))
+        except MalformedBatch:
+            return (
+                run  # records that contradict their header, in bytes that are as they were produced: not ours to mend
+            )
+        first, view = run[0]
+        readdress(batch, self.producer_id, PRODUCER_EPOCH, base_sequence(view))
+        payload = xxhash.xxh3_128_digest(batch[HEADER_SIZE:])
+        return [(first._replace(records=sum(s.records for s, _ in run), size=len(batch), payload=payload), batch)]
 
     def _take(
         self, lane: Lane, ready: list[tuple[Sent, memoryview]], way: Way, header: BatchHeader, batch: memoryview

@@ -1,8 +1,7 @@
-"""One lane a partition: where its copying stands, and how it finds its place on the destination."""
+"""One lane a partition: where its copying stands, and what waits in it."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,22 +11,15 @@ from typing import Final, NamedTuple
 import xxhash
 
 from mirror_core.decide.gaps import NO_MARKER
-from mirror_core.decide.position import Foreign, Ours, Resume, Seen, Stop, where_to_resume
-from mirror_core.engine.divergence import Histories, Undecided
-from mirror_core.kafka import tail
-from mirror_core.kafka.client import ClusterClient, ClusterView
-from mirror_core.kafka.epochs import epoch_ends
-from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, list_offsets
+from mirror_core.decide.position import Resume
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.copying import Aligned, Assigned, Failure
-from mirror_core.model.errors import MissingPermission, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
 
 _QUEUE_BYTES: Final = 1 << 20
 """Of a lane's batches that wait for a gap; then no more are fetched."""
-_SETTLE_TRIES: Final = 50
-_SETTLE_WAIT_S: Final = 0.02
 
 
 class LaneState(Enum):
@@ -254,163 +246,6 @@ class Lane:
         until = self.assigned.until
         if self.state is LaneState.READY and until is not None and self.acknowledged >= until:
             self.state = LaneState.DONE
-
-
-class Aligner:
-    """Finds the place of lanes that have lost theirs. Control requests only, nothing of the lane in flight."""
-
-    def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int) -> None:
-        self.source = source
-        self.destination = destination
-        self.producer_id = producer_id
-
-    def align(self, lanes: Iterable[Lane]) -> None:
-        """Each lane ends READY, DONE or FAILED, or stays LOST when its leader is away at the moment."""
-        wanted = {lane.partition: lane for lane in lanes}
-        topics = {partition.topic for partition in wanted}
-        source_view, destination_view = self.source.metadata(topics), self.destination.metadata(topics)
-        for lane in list(wanted.values()):
-            if not self._route(lane, source_view, destination_view):
-                del wanted[lane.partition]
-        if not wanted:
-            return
-        # Only after a change of leaders (KIP-101): where the epoch that we know has ended in the new leader's log.
-        changed = {p: lane.vouched_epoch for p, lane in wanted.items() if lane.vouched_epoch != lane.source_epoch}
-        ends = epoch_ends(self.source, {p: epoch for p, epoch in changed.items() if epoch is not None})
-        with Histories(self.source, self.destination) as histories:
-            for partition, seen in self._settled(list(wanted)).items():
-                self._decide(wanted[partition], seen, ends.get(partition), histories)
-
-    def _route(self, lane: Lane, source: ClusterView, destination: ClusterView) -> bool:
-        """Find both leaders; False when the lane cannot be aligned now."""
-        partition = lane.partition
-        for view, client, expected in (
-            (source, self.source, lane.assigned.source_topic_id),
-            (destination, self.destination, lane.assigned.destination_topic_id),
-        ):
-            cluster, topic = client.name, view.topics.get(partition.topic)
-            if partition.topic in view.denied:
-                lane.fail(denied(client, partition, "DESCRIBE"), None, FailureKind.DENIED)
-                return False
-            if topic is None or partition.index not in topic.partitions:
-                kind = FailureKind.GONE if client is self.source else FailureKind.REPLACED
-                lane.fail(
-                    f"cluster {cluster}: {partition} does not exist (any more); was the topic deleted?", None, kind
-                )
-                return False
-            if topic.id != expected:
-                lane.fail(
-                    f"cluster {cluster}, topic {partition.topic}: it was deleted and created anew under the same name "
-                    f"(topic id {topic.id}, was {expected})",
-                    None,
-                    FailureKind.RECREATED if client is self.source else FailureKind.REPLACED,
-                )
-                return False
-        source_leader = source.topics[partition.topic].partitions[partition.index]
-        lane.source_broker, lane.source_epoch = source_leader.broker, source_leader.epoch
-        lane.destination_broker = destination.topics[partition.topic].partitions[partition.index].broker
-        return lane.source_broker >= 0 and lane.destination_broker >= 0
-
-    def _settled(self, partitions: list[Partition]) -> dict[Partition, Seen]:
-        """Both logs at a moment when nobody appends: the log end is the same before and after the producer's state.
-
-        A predecessor's last requests may still be on their way into the log (they cannot do harm, see decide.position).
-        """
-        found: dict[Partition, tuple[Offset, Ours | None]] = {}
-        starts = list_offsets(self.source, partitions, Point.START)
-        log_starts = list_offsets(self.destination, partitions, Point.START)
-        waiting = partitions
-        for _ in range(_SETTLE_TRIES):
-            before = list_offsets(self.destination, waiting, Point.LOG_END)
-            producers = describe_producers(self.destination, waiting)
-            after = list_offsets(self.destination, waiting, Point.LOG_END)
-            for partition in waiting:
-                if before[partition] == after[partition]:
-                    ours = [p for p in producers[partition] if p.producer_id == self.producer_id]
-                    found[partition] = after[partition], _ours(ours[0]) if ours else None
-            waiting = [p for p in waiting if p not in found]
-            if not waiting:
-                break
-            time.sleep(_SETTLE_WAIT_S)
-        else:
-            raise Unreachable(
-                f"cluster {self.destination.name}: {waiting[0]} keeps growing: another copier of this mirror is at work"
-            )
-        # The source's end is read last: it only grows, so a position beyond it was never there.
-        ends = list_offsets(self.source, partitions, Point.LOG_END)
-        return {
-            partition: Seen(
-                log_start=log_starts[partition],
-                log_end=log_end,
-                ours=ours,
-                source_start=starts[partition],
-                source_end=ends[partition],
-            )
-            for partition, (log_end, ours) in found.items()
-        }
-
-    def _decide(self, lane: Lane, seen: Seen, epoch_end: int | None, histories: Histories) -> None:
-        match where_to_resume(seen):
-            case Stop(position, reason):
-                self._agrees(histories, lane, position, epoch_end, reason)
-            case Foreign(expected, filled):
-                first = tail.first_foreign(
-                    self.destination, lane.partition, self.producer_id, filled, seen.log_start, seen.log_end
-                )
-                if first is None:
-                    words = overfilled(self.destination.name, lane.partition, expected, seen.log_end)
-                    lane.fail(words, expected, FailureKind.WORN_OUT)
-                else:
-                    lane.fail(foreign(self.destination.name, lane.partition, first), first, FailureKind.FOREIGN)
-            case Resume() as resume:
-                problem = self._tail_differs(lane.partition, resume.offset) if resume.check_tail else None
-                if problem:
-                    lane.fail(problem, resume.offset - 1, FailureKind.DIVERGED)
-                    return
-                doubtful = epoch_end is not None and resume.offset > epoch_end
-                if doubtful and not self._agrees(histories, lane, resume.offset, epoch_end):
-                    return
-                lane.aligned = Aligned(partition=lane.partition, source_epoch=lane.source_epoch)
-                lane.forgotten = seen.ours is None
-                if seen.ours is None:
-                    lane.claim.forget()
-                else:
-                    lane.claim.seen(seen.ours.coordinator_epoch)
-                lane.resume_at(resume)
-
-    def _agrees(self, histories: Histories, lane: Lane, position: int, epoch_end: int | None, reason: str = "") -> bool:
-        """Whether the source still holds what was copied; fails the lane where it does not, and when it can be told."""
-        try:
-            found = histories.first_divergence(lane.partition, Offset(position), epoch_end)
-        except Undecided:
-            return False  # the lane stays LOST and is looked at again
-        except MissingPermission as error:
-            lane.fail(str(error), position, FailureKind.DENIED)
-            return False
-        if found is not None:
-            words = reason or "the source lost records that were copied (unclean leader election)"
-            lane.fail(
-                f"cluster {self.source.name}, {lane.partition}: {words}; from offset {found} on cluster "
-                f"{self.destination.name} holds {position - found} offsets that the source does not have",
-                found,
-                FailureKind.DIVERGED,
-            )
-        return found is None
-
-    def _tail_differs(self, partition: Partition, offset: int) -> str | None:
-        theirs = tail.last_record(self.source, partition, offset)
-        # Equal tails also say that there is no marker too many: behind that record the source has nothing either.
-        if theirs is None or tail.record_at(self.destination, partition, theirs.offset) == theirs:
-            return None
-        return (
-            f"cluster {self.destination.name}, {partition}: offset {theirs.offset} does not hold what cluster "
-            f"{self.source.name} has there; somebody else wrote to the mirror topic, or the clusters diverged: "
-            "compare both (mirrorbook parity)"
-        )
-
-
-def _ours(view: ProducerView) -> Ours:
-    return Ours((view.last_sequence + 1) & SEQUENCE_MASK, view.coordinator_epoch)
 
 
 def denied(client: ClusterClient, partition: Partition, operation: str) -> str:

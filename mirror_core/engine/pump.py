@@ -19,10 +19,11 @@ from typing import Final
 
 from mirror_core.decide.pace import Pace
 from mirror_core.decide.produced import Meaning, meaning
+from mirror_core.engine.aligning import Aligner
 from mirror_core.engine.beacon import Beacon
 from mirror_core.engine.filling import Filler
 from mirror_core.engine.intake import PRODUCER_EPOCH, Intake, fetch_refused, look_again
-from mirror_core.engine.lanes import Aligner, Gap, Lane, LaneState, Sent, by_broker, denied, foreign
+from mirror_core.engine.lanes import Gap, Lane, LaneState, Sent, by_broker, denied, foreign
 from mirror_core.engine.seeding import seeds
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config

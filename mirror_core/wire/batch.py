@@ -121,6 +121,12 @@ def clear_bits(batch: memoryview) -> None:
     _ATTRIBUTES.pack_into(batch, 21, attributes & ~(TRANSACTIONAL | DELETE_HORIZON))
 
 
+def base_sequence(batch: memoryview) -> int:
+    """The sequence of a batch's first record."""
+    found: int = _PRODUCER.unpack_from(batch, 43)[2]
+    return found
+
+
 def readdress(batch: memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
     """Make a verified batch sendable by another producer, in place: header fields and CRC only.
 

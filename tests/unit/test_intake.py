@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import xxhash
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from fastcrc import crc32
 
 from mirror_core.decide.position import Resume
-from mirror_core.engine.intake import Intake, look_again
+from mirror_core.engine.intake import MERGED_BYTES, Intake, look_again
 from mirror_core.engine.lanes import Gap, Lane, Sent
 from mirror_core.model.copying import Assigned
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.wire.batch import batches
+from mirror_core.wire.batch import HEADER_SIZE, batches, crc_matches
 from mirror_core.wire.fetch import Fetched
 from mirror_core.wire.records import decode
 
@@ -130,3 +132,38 @@ def test_only_two_honest_answers_make_the_end_of_a_log_a_gap() -> None:
     assert queued(lane) == [25]
     look_again(lane, fetched(stable=25), SOURCE, honest=False)
     assert not lane.suspect, "nothing is missing"
+
+
+def test_tiny_batches_in_a_row_become_one() -> None:
+    lane = lane_at(10, 7)
+    tiny = [batch(10 + number, 1) for number in range(6)]
+    ready = Intake(SOURCE, PRODUCER).accept(lane, fetched(*tiny, batch(16, 40), batch(56, 2), batch(58, 2)))
+    assert taken(ready) == [(10, 7, 6), (16, 13, 40), (56, 53, 2), (58, 55, 2)]
+    ((header, merged),) = batches(ready[0][1])
+    assert crc_matches(header, merged)
+    records = [(record.offset, record.key) for record in decode(header, merged)]
+    assert records == [(number, b"k0") for number in range(6)]
+    assert ready[0][0].size == len(merged)
+    assert ready[0][0].payload == xxhash.xxh3_128_digest(merged[HEADER_SIZE:])
+    assert lane.position == 60
+
+
+def test_merged_batches_stay_small_and_a_gap_between_them_stays_a_gap() -> None:
+    lane, size = lane_at(0, 0), len(batch(0, 8))
+    many = [batch(8 * number, 8) for number in range(400)]
+    ready = Intake(SOURCE, PRODUCER).accept(lane, fetched(*many, batch(3_201, 1), batch(3_202, 1), stable=9_000))
+    assert [sent.base for sent, _ in ready[1:]] == [sent.base + sent.records for sent, _ in ready[:-1]]
+    assert sum(sent.records for sent, _ in ready) == 3_200
+    assert all(sent.size <= MERGED_BYTES for sent, _ in ready)
+    assert len(ready) < 400 * size / MERGED_BYTES + 2
+    assert queued(lane) == [3_201, (3_201, 3_200, 1), (3_202, 3_201, 1)]
+
+
+def test_a_batch_whose_records_contradict_its_header_crosses_as_it_was_produced() -> None:
+    lane = lane_at(0, 0)
+    bad = bytearray(batch(2, 1))
+    bad[57:61] = (1).to_bytes(4, "big")
+    bad[HEADER_SIZE + 3] = 8  # the record's offset delta says 4
+    bad[17:21] = crc32.iscsi(bytes(bad[21:])).to_bytes(4, "big")
+    ready = Intake(SOURCE, PRODUCER).accept(lane, fetched(batch(0, 1), batch(1, 1), bytes(bad), batch(3, 1)))
+    assert taken(ready) == [(0, 0, 1), (1, 1, 1), (2, 2, 1), (3, 3, 1)]
