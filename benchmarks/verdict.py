@@ -113,7 +113,7 @@ def _below(target: str, samples: Samples, copier: str, peers: Sequence[str], fig
     measured = [_medians(samples, (copier, peer), figure) for peer in peers]
     pairs = [pair for pair in measured if not isinstance(pair, str)]
     if not pairs:
-        return Verdict(target, Outcome.INDETERMINATE, str(measured[0]))
+        return Verdict(target, Outcome.INDETERMINATE, "; ".join(dict.fromkeys(map(str, measured))))
     mine, theirs = min(pairs, key=lambda pair: pair[1])
     outcome = Outcome.MET if mine < theirs else Outcome.MISSED
     return Verdict(target, outcome, f"{mine:.2f} against {theirs:.2f} {'ms' if figure.endswith('_ms') else 's/GB'}")
