@@ -8,18 +8,11 @@ from collections.abc import Iterable
 
 from confluent_kafka import Producer
 
-from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
+from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, read_all, read_all_aiokafka
-
-
-def as_admin(cluster: SandboxCluster) -> ClusterClient:
-    """A client with the sandbox administrator's rights: the mirror's own principal may not change the source."""
-    properties = cluster.client_config("admin")
-    return ClusterClient(ClusterConfig(ClusterName(cluster.name), properties, properties))
 
 
 def transactional(cluster: SandboxCluster, **config: str) -> Producer:

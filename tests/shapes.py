@@ -97,8 +97,8 @@ def build(cluster: SandboxCluster) -> Shapes:
         oddities(topic("oddities"), batching)
         large(cluster, topic("large", max_message_bytes=str(LARGE_BYTES + (1 << 20))))
         tiny(cluster, topic("tiny"))
-        _await_cleaner(cluster, dirty)
-        _await_cleaner(cluster, cleaned_again(cluster, topics["compacted_transactions"]))
+        await_cleaner(cluster, dirty)
+        await_cleaner(cluster, cleaned_again(cluster, topics["compacted_transactions"]))
     return Shapes(cluster=cluster, prefix=prefix, topics=topics, open_id=open_id)
 
 
@@ -144,7 +144,7 @@ def cleaned_again(cluster: SandboxCluster, topic: str) -> dict[Partition, int]:
     return {Partition(topic, 0): 12 * 31 + 1}
 
 
-def _await_cleaner(cluster: SandboxCluster, goals: Mapping[Partition, int]) -> None:
+def await_cleaner(cluster: SandboxCluster, goals: Mapping[Partition, int]) -> None:
     why = f"{cluster.name}: the cleaner gets to {dict(goals)}"
     wait_until(lambda: goals.items() <= _cleaned(cluster).items(), timeout_s=TIMEOUT_S, why=why)
 

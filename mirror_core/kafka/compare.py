@@ -17,7 +17,7 @@ import xxhash
 from mirror_core.decide.parity import DIGEST, RECORDS, Ends, Row, chunks, trimmed
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
-from mirror_core.kafka.differences import compare_records
+from mirror_core.kafka.differences import KEPT_PER_CHUNK, Alone, Lone, compare_records, key_digest
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader, Trimmed
 from mirror_core.model.errors import MirrorError, MissingPermission
@@ -126,6 +126,7 @@ def _compare_chunks(source: LogReader, destination: LogReader, piece: ParityRang
     src, src_end, src_error = _digest(source, piece, task.chunk)
     dst, dst_end, dst_error = _digest(destination, piece, task.chunk)
     rows = []
+    lone: dict[int, Lone] = {}
     for chunk in chunks(piece, task.chunk):
         number = chunk.start // task.chunk
         if chunk.end > min(src_end, dst_end):
@@ -145,19 +146,22 @@ def _compare_chunks(source: LogReader, destination: LogReader, piece: ParityRang
             dst_digest=two.digest.hexdigest(),
         )
         doubtful = not row.equal or not one.exact or not two.exact
-        rows.append(_by_record(source, destination, row) if doubtful and task.level >= RECORDS else row)
-    return rows
+        if doubtful and task.level >= RECORDS:
+            row, lone[len(rows)] = _by_record(source, destination, row, compacted=piece.compacted)
+        rows.append(row)
+    return _explained(source, destination, rows, lone) if any(lone.values()) else rows
 
 
-def _by_record(source: LogReader, destination: LogReader, row: Row) -> Row:
+def _by_record(source: LogReader, destination: LogReader, row: Row, *, compacted: bool) -> tuple[Row, Lone]:
     span = row.partition, row.start, row.end
+    streams = _records(source, *span), _records(destination, *span)
     try:
-        found = compare_records(row.partition, _records(source, *span), _records(destination, *span))
+        found = compare_records(row.partition, *streams, compacted=compacted)
     except Trimmed:
         raise
     except MirrorError as error:
-        return replace(row, error=str(error), src_count=None, dst_count=None, src_digest="", dst_digest="")
-    return replace(
+        return _failed(row, error), {}
+    compared = replace(
         row,
         level=RECORDS,
         src_count=found.src_count,
@@ -167,6 +171,70 @@ def _by_record(source: LogReader, destination: LogReader, row: Row) -> Row:
         findings=found.findings,
         differing=found.differing,
     )
+    return compared, found.lone
+
+
+def _failed(row: Row, error: MirrorError) -> Row:
+    return replace(row, error=str(error), src_count=None, dst_count=None, src_digest="", dst_digest="")
+
+
+def _explained(source: LogReader, destination: LogReader, rows: list[Row], lone: dict[int, Lone]) -> list[Row]:
+    """The rows, with a finding for each record of a compacted topic that is on one side only, and should not be.
+
+    The cleaner takes a record when there is a newer one of its key, and a tombstone when there is nothing older of its
+    key left (after delete.retention.ms). So the logs are read on to their ends, and for tombstones from the beginning.
+    """
+    newest: dict[bytes, Alone] = {}
+    for found in lone.values():
+        for digest, alone in found.items():
+            if digest not in newest or newest[digest].offset < alone.offset:
+                newest[digest] = alone
+    partition = rows[0].partition
+    try:
+        for reader in (source, destination):
+            _strike_replaced(reader, partition, newest)
+        for reader, kind in ((source, "extra"), (destination, "missing")):
+            _strike_retired(reader, partition, newest, kind)
+    except Trimmed:
+        raise
+    except MirrorError as error:
+        return [_failed(row, error) if lone.get(number) else row for number, row in enumerate(rows)]
+    for number, found in lone.items():
+        # An older record of a key that stays in doubt is explained by the newer one that is in doubt itself.
+        left = [alone.finding for digest, alone in found.items() if newest.get(digest) == alone]
+        kept = sorted([*rows[number].findings, *left], key=lambda f: f.offset or 0)[:KEPT_PER_CHUNK]
+        rows[number] = replace(rows[number], findings=tuple(kept), differing=rows[number].differing + len(left))
+    return rows
+
+
+def _strike_replaced(reader: LogReader, partition: Partition, newest: Lone) -> None:
+    """Forget keys of which this log holds something newer."""
+    if not newest:
+        return
+    first = Offset(min(alone.offset for alone in newest.values()))
+    start = max(first, reader.log_start(partition))
+    for record in _records(reader, partition, start, reader.stable_end(partition)):
+        digest = b"" if record.key is None else key_digest(record.key)
+        if digest in newest and record.offset > newest[digest].offset:
+            del newest[digest]
+            if not newest:
+                return
+
+
+def _strike_retired(reader: LogReader, partition: Partition, newest: Lone, kind: str) -> None:
+    """Forget tombstones that this log lacks together with all that they deleted."""
+    retired = {digest: a for digest, a in newest.items() if a.tombstone and a.finding.kind == kind}
+    if not retired:
+        return
+    end = Offset(max(alone.offset for alone in retired.values()))
+    for record in _records(reader, partition, reader.log_start(partition), end):
+        digest = b"" if record.key is None else key_digest(record.key)
+        if digest in retired and record.offset < retired[digest].offset:
+            del retired[digest]  # it still shows what was deleted
+            if not retired:
+                return
+    for digest in retired:
+        del newest[digest]
 
 
 def _records(reader: LogReader, partition: Partition, start: Offset, end: Offset) -> Iterator[Record]:

@@ -30,6 +30,22 @@ class Difference:
     """The first ones, in order of offsets."""
     differing: int
     """How many there were."""
+    lone: Lone
+    """Of a compacted topic: keys that may have been cleaned away on one side, yet to be explained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A record of a compacted topic that only one side has."""
+
+    finding: Finding
+    """What it is if nothing explains it."""
+    offset: int
+    tombstone: bool
+
+
+Lone = dict[bytes, Alone]
+"""By XXH3-128 of the key: the newest record of that key that is on one side only. An older one is explained by it."""
 
 
 @dataclass(slots=True)
@@ -42,30 +58,48 @@ class _Stream:
     head: Record | None = None
 
     def advance(self) -> None:
-        self.head = next(self.records, None)
+        """Go on to the next record; the one before counts."""
         if self.head is not None:
             self.count += 1
             self.digest.update(_INT64.pack(self.head.offset))
             self.digest.update(canonical(self.head))
+        self.skip()
+
+    def skip(self) -> None:
+        """Go on to the next record, as if there had been none here."""
+        self.head = next(self.records, None)
 
 
-def compare_records(partition: Partition, source: Iterator[Record], destination: Iterator[Record]) -> Difference:
-    """Merge both sides by offset. Memory doesn't grow with the number of records."""
+def compare_records(
+    partition: Partition, source: Iterator[Record], destination: Iterator[Record], *, compacted: bool = False
+) -> Difference:
+    """Merge both sides by offset. Memory doesn't grow with the number of records, but, where the topic is `compacted`,
+    with the keys that only one side has: those are not counted, and are findings only if nothing explains them.
+    """
     src, dst = _Stream(source), _Stream(destination)
     findings: list[Finding] = []
     pairs: dict[int, tuple[bytes, bytes]] = {}
+    lone: Lone = {}
     differing = 0
-    src.advance()
-    dst.advance()
+    src.skip()
+    dst.skip()
     while src.head is not None or dst.head is not None:
         one, two = src.head, dst.head
         if two is None or (one is not None and one.offset < two.offset):
             assert one is not None
             found = [_finding(partition, one, "missing", "the source's record is not on the destination")]
-            src.advance()
+            if compacted and one.key is not None:
+                found = _set_aside(lone, one, found[0])
+                src.skip()
+            else:
+                src.advance()
         elif one is None or two.offset < one.offset:
             found = [_finding(partition, two, "extra", "the destination's record is not on the source")]
-            dst.advance()
+            if compacted and two.key is not None:
+                found = _set_aside(lone, two, found[0])
+                dst.skip()
+            else:
+                dst.advance()
         else:
             found = _altered(partition, one, two) if one != two else []
             if found and len(pairs) < KEPT_PER_CHUNK:
@@ -81,7 +115,20 @@ def compare_records(partition: Partition, source: Iterator[Record], destination:
         dst_digest=dst.digest.hexdigest(),
         findings=tuple(_moved(findings, pairs)),
         differing=differing,
+        lone=lone,
     )
+
+
+def key_digest(key: bytes) -> bytes:
+    """What stands for a key in `Lone`."""
+    return xxhash.xxh3_128_digest(key)
+
+
+def _set_aside(lone: Lone, record: Record, finding: Finding) -> list[Finding]:
+    """Keep it for later: what is newest of its key decides, and the logs behind this chunk may have something newer."""
+    assert record.key is not None
+    lone[key_digest(record.key)] = Alone(finding, record.offset, record.value is None)
+    return []
 
 
 def canonical(record: Record) -> bytes:

@@ -104,6 +104,10 @@ class LogReader:
         """The first offset still in the log, now."""
         return list_offsets(self._client, [partition], Point.START)[partition]
 
+    def stable_end(self, partition: Partition) -> Offset:
+        """The last stable offset, now: the next one that a reader of committed records may not read yet."""
+        return list_offsets(self._client, [partition], Point.STABLE_END)[partition]
+
     def _whole(self, partition: Partition, answer: fetch.Fetched, position: int) -> Iterator[Batch]:
         """Verified batches of one answer from `position` on; aborted data as batches without records."""
         where = f"cluster {self.name}, {partition}"

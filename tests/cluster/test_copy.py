@@ -19,8 +19,8 @@ from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import HEADER_SIZE, batches
+from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka
-from tests.logs import as_admin
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.waiting import wait_until
 

@@ -24,8 +24,9 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunState
 from mirror_core.wire.markers import Entry
+from tests.administering import as_admin
 from tests.brokers import Pair, new_topic, produce
-from tests.logs import as_admin, assert_equal, bounds, transaction, transactional, write
+from tests.logs import assert_equal, bounds, transaction, transactional, write
 from tests.mirroring import Mirrored, new_mirror, replicate
 
 pytestmark = pytest.mark.cluster
