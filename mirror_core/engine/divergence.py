@@ -8,7 +8,7 @@ records tell whether anything differs: producers that repeat what was lost may w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import zip_longest
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
 
@@ -28,6 +28,17 @@ class Undecided(MirrorError):
     """The source does not show all of it yet: a transaction is open, or its high watermark lags. Ask again."""
 
 
+@dataclass(slots=True)
+class _Seen:
+    """What a look at a range of both logs has found."""
+
+    differs: Offset | None = None
+    equal: bool = False
+    """Some record is the same on both sides."""
+    lone: list[Record] = field(default_factory=list)
+    """Behind the last equal record, those that only the destination holds."""
+
+
 class Histories:
     """Both sides' logs, to be compared for some partitions one after the other. Connects when it is first asked."""
 
@@ -43,7 +54,8 @@ class Histories:
         Without it the place is looked for from the end. Of a history that was cut once, all before a record that is
         equal is equal; so of a long range only both ends are looked at first: where a log was cut and grew anew, its
         first record differs, and where it did not, its last one is still the same. What only the destination holds
-        counts as a difference, and what the source cannot read does, too. Undecided when the source can't show it yet.
+        counts as a difference unless the source's cleaner can have taken it, and what the source cannot read does, too.
+        Undecided when the source can't show it yet.
         """
         there = list_offsets(self._source, [partition], Point.START)[partition]
         here = list_offsets(self._destination, [partition], Point.START)[partition]
@@ -78,24 +90,61 @@ class Histories:
 
     def _differs(self, partition: Partition, start: int, end: int) -> Offset | None:
         if end - start > 2 * _WINDOW:
-            first = self._first_difference(partition, start, start + _WINDOW)
-            if first is not None or self._first_difference(partition, end - _WINDOW, end) is None:
-                return first
-        return self._first_difference(partition, start, end)
+            first = self._look(partition, start, start + _WINDOW)
+            if first.differs is not None:
+                return first.differs
+            last = self._look(partition, end - _WINDOW, end)
+            if last.differs is None and last.equal and not self._unexplained(partition, last.lone, end):
+                return None
+        seen = self._look(partition, start, end)
+        if seen.differs is not None:
+            return seen.differs
+        left = self._unexplained(partition, seen.lone, end)
+        return Offset(left[0].offset) if left else None
 
-    def _first_difference(self, partition: Partition, start: int, end: int) -> Offset | None:
+    def _look(self, partition: Partition, start: int, end: int) -> _Seen:
+        seen = _Seen()
         agreed = start
-        sides = (_records(reader, partition, start, end) for reader in (self._one, self._two))
+        one, two = (_records(reader, partition, start, end) for reader in (self._one, self._two))
         try:
-            for mine, theirs in zip_longest(*sides):
-                if mine is None or mine != theirs:
-                    return Offset(min(record.offset for record in (mine, theirs) if record is not None))
+            theirs = next(two, None)
+            for mine in one:
+                while theirs is not None and theirs.offset < mine.offset:
+                    seen.lone.append(theirs)
+                    theirs = next(two, None)
+                if mine != theirs:
+                    seen.differs = Offset(min([mine.offset, *(record.offset for record in seen.lone)]))
+                    return seen
+                # The same history up to here: what only the destination has was cleaned away on the source.
+                seen.equal, seen.lone = True, []
                 agreed = mine.offset + 1
+                theirs = next(two, None)
+            seen.lone += [theirs] if theirs is not None else []
+            seen.lone += two
         except Trimmed as error:
             raise Undecided(str(error)) from None
         except Unreadable:
-            return Offset(agreed)
-        return None
+            seen.differs = Offset(agreed)
+        return seen
+
+    def _unexplained(self, partition: Partition, lone: list[Record], end: int) -> list[Record]:
+        """Records behind the last equal one that only the destination holds, and of whose keys the source has nothing
+        newer that may have replaced them: not its cleaner's doing, then.
+        """
+        if not lone:
+            return []
+        newer: set[bytes] = set()
+        wanted = {record.key for record in lone if record.key is not None}
+        readable = list_offsets(self._source, [partition], Point.STABLE_END)[partition]
+        try:
+            for record in _records(self._one, partition, end, readable):
+                if record.key in wanted:
+                    newer.add(record.key)
+                    if newer == wanted:
+                        break
+        except (Trimmed, Unreadable) as error:
+            raise Undecided(str(error)) from None
+        return [record for record in lone if record.key is None or record.key not in newer]
 
     def __enter__(self) -> Histories:
         return self

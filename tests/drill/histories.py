@@ -88,7 +88,8 @@ class History:
             end = list_offsets(client, [partition], Point.STABLE_END)[partition]
         if end > start:
             upto = TopicPartition(self.kept, number, self.chance.randint(start, end))
-            for future in admin_client(self.pair.east).delete_records([upto], request_timeout=TIMEOUT_S).values():
+            admin = admin_client(self.pair.east)  # kept: collected with a future pending, it would never answer
+            for future in admin.delete_records([upto], request_timeout=TIMEOUT_S).values():
                 future.result(TIMEOUT_S)
 
     def crash(self) -> None:
@@ -111,8 +112,8 @@ class History:
         """To the preferred replicas, away from whoever took over from a dead broker."""
         cluster = self.chance.choice((self.pair.east, self.pair.west))
         if len(cluster.brokers) > 1 and cluster.name not in self.down:
-            future = admin_client(cluster).elect_leaders(ElectionType.PREFERRED, None, request_timeout=TIMEOUT_S)
-            future.result(TIMEOUT_S)
+            admin = admin_client(cluster)
+            admin.elect_leaders(ElectionType.PREFERRED, None, request_timeout=TIMEOUT_S).result(TIMEOUT_S)
 
     # -- what must hold ------------------------------------------------------------------------------------------
 
