@@ -41,7 +41,8 @@ app.command("supervise")(supervise_command)
 
 def main() -> NoReturn:
     """Entry point. Exit codes: 0 done, 1 failed, 2 bad request, 3 refused, 4 indeterminate, 5 lost ownership."""
-    faulthandler.enable()  # a crash inside a native library must not be a silent end
+    if not faulthandler.is_enabled():
+        faulthandler.enable(2)  # a crash inside a native library must not be a silent end
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")

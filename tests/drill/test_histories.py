@@ -1,4 +1,4 @@
-"""A few random histories of fixed seeds. `python -m tests.drill.histories` goes on with others for as long as you like."""
+"""Random histories of fixed seeds. `python -m tests.drill.histories` goes on with others for as long as you like."""
 
 from __future__ import annotations
 
