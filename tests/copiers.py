@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import psutil
 from confluent_kafka import Producer
@@ -160,22 +161,31 @@ class Progress:
         return sum(list_offsets(client, [Partition(self.topic, p) for p in view.partitions], Point.LOG_END).values())
 
 
-class Writer:
-    """An application that writes small batches to all partitions of a topic, all the time."""
+class Application:
+    """Something that writes all the time, in a thread, while entered."""
 
-    def __init__(self, cluster: SandboxCluster, topic: str, partitions: int) -> None:
-        self.cluster, self.topic, self.partitions = cluster, topic, partitions
-        self.acknowledged = 0
+    def __init__(self) -> None:
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write, name="writer")
+        self._thread = threading.Thread(target=self._write, name="application")
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
         self._thread.join()
+
+    def _write(self) -> None:
+        raise NotImplementedError
+
+
+class Writer(Application):
+    """Small batches to all partitions of a topic."""
+
+    def __init__(self, cluster: SandboxCluster, topic: str, partitions: int) -> None:
+        super().__init__()
+        self.cluster, self.topic, self.partitions = cluster, topic, partitions
 
     def _write(self) -> None:
         settings = {**self.cluster.client_config("admin"), "enable.idempotence": True, "linger.ms": 0}
@@ -188,7 +198,6 @@ class Writer:
                     )
             for producer in producers:
                 assert producer.flush(TIMEOUT_S) == 0, f"{self.cluster.name} does not acknowledge"
-            self.acknowledged += sum(range(1, self.partitions + 1))
 
 
 def assert_prefix(here: list[Record], there: list[Record]) -> None:

@@ -135,9 +135,8 @@ class Histories:
             return []
         newer: set[bytes] = set()
         wanted = {record.key for record in lone if record.key is not None}
-        readable = list_offsets(self._source, [partition], Point.STABLE_END)[partition]
         try:
-            for record in _records(self._one, partition, end, readable):
+            for record in _records(self._one, partition, end, self._one.stable_end(partition)):
                 if record.key in wanted:
                     newer.add(record.key)
                     if newer == wanted:

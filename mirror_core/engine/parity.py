@@ -11,10 +11,8 @@ from typing import Final
 
 from mirror_core.decide.parity import CHUNK_OFFSETS, ENDS, RECORDS, Row, compare_ends, fill_gaps, judge, share
 from mirror_core.evidence.parity_report import write_report
-from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.compare import CompareTask, compare, read_ends
-from mirror_core.kafka.config import Config, Principal, load_config
-from mirror_core.kafka.topics import describe_configs
+from mirror_core.kafka.config import Config, load_config
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import ClusterName
 from mirror_core.model.parity import ParityRange, ParityResult
@@ -116,8 +114,7 @@ def _look_at_ends(
     if not ranges:
         return [], []
     try:
-        ends = read_ends(config, source, destination, [wanted.partition for wanted in ranges])
-        compacted = _compacted(config, (source, destination), {wanted.partition.topic for wanted in ranges})
+        ends, compacted = read_ends(config, source, destination, [wanted.partition for wanted in ranges])
     except RemoteFault as error:
         return [_no_ends(wanted, str(error)) for wanted in ranges], []
     rows: list[Row] = []
@@ -132,16 +129,6 @@ def _look_at_ends(
         rows += found
         shared.append(replace(both, compacted=wanted.partition.topic in compacted))
     return rows, shared
-
-
-def _compacted(config: Config, clusters: Sequence[ClusterName], topics: set[str]) -> set[str]:
-    """Topics that at least one of the clusters cleans by key."""
-    found: set[str] = set()
-    for name in clusters:
-        with ClusterClient(config.cluster(name), Principal.CONTROL) as client:
-            described = describe_configs(client, topics)
-        found |= {t for t, c in described.items() if "compact" in c.effective.get("cleanup.policy", "").split(",")}
-    return found
 
 
 def _no_ends(wanted: ParityRange, error: str) -> Row:

@@ -24,6 +24,7 @@ from mirror_core.engine.beacon import Beacon
 from mirror_core.engine.filling import Filler
 from mirror_core.engine.intake import PRODUCER_EPOCH, Intake, fetch_refused, look_again
 from mirror_core.engine.lanes import Gap, Lane, LaneState, Sent, by_broker, denied, foreign
+from mirror_core.engine.reporting import report
 from mirror_core.engine.seeding import seeds
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
@@ -31,7 +32,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.kafka.producing import ProduceLink, Row
 from mirror_core.kafka.topics import delete_records
-from mirror_core.model.copying import Assignment, Receipt, TaskReport
+from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import MissingPermission, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset
@@ -123,7 +124,7 @@ class Pump:
             self._beacon.tell(self.lanes)
         self._drain()
         self._beacon.tell(self.lanes, last=True)
-        return self._report(started, time.process_time() - cpu)
+        return report(self.assignment, self.lanes, self.trouble, started, time.process_time() - cpu)
 
     def finished(self) -> bool:
         """Nothing more may be sent, or nothing is left to send."""
@@ -228,9 +229,9 @@ class Pump:
         """Take one Fetch answer and send all that may cross, one batch a partition and request."""
         queues: list[list[tuple[Sent, memoryview]]] = []
         nothing: list[tuple[Lane, fetch.Fetched]] = []
-        size = 0
+        size = read = 0
         for fetched in link.take():
-            self.pace.took(len(fetched.records), time.time())
+            read += len(fetched.records)
             lane = self.lane_of[fetched.partition]
             if not lane.fetchable or lane.asked != lane.position:
                 continue  # found its place anew since it was asked for
@@ -251,6 +252,7 @@ class Pump:
                 look_again(lane, fetched, self.source.name, honest=link.alone and not link.throttle_ms)
         # The next answer travels while this one is sent: its bytes wait in the socket until the buffer is free again.
         now = time.time()
+        self.pace.took(read, now)
         ready = [lane for lane in self.lanes if lane.fetchable and self.sources.get(lane.source_broker) is link]
         if ready and now < self.stop_s and not self.pace.wait_s(now):
             self._ask(link, ready, now)
@@ -384,35 +386,3 @@ class Pump:
     def _connections(self) -> list[Connection]:
         links = [link.connection for link in self.sources.values()]
         return links + [link.connection for link in self.destinations.values()]
-
-    # -- the report ----------------------------------------------------------------------------------------------
-
-    def _report(self, started: float, cpu_s: float) -> TaskReport:
-        receipts = [
-            Receipt(
-                mirror=self.assignment.mirror,
-                partition=lane.partition,
-                epoch=self.assignment.epoch,
-                task=self.assignment.task,
-                first=Offset(lane.first),
-                next=Offset(lane.acknowledged),
-                records=lane.records,
-                gaps=lane.gaps,
-                batches=lane.batches,
-                bytes=lane.sent_bytes,
-                digest=lane.digest.hexdigest() if lane.digest is not None else "",
-                source_end=None if lane.source_end is None else Offset(lane.source_end),
-                started_ms=int(started * 1000),
-                ended_ms=int(time.time() * 1000),
-            )
-            for lane in self.lanes
-            if lane.first is not None
-        ]
-        unfinished = [lane for lane in self.lanes if lane.state is LaneState.LOST]
-        return TaskReport(
-            receipts=tuple(receipts),
-            failures=tuple(lane.failure for lane in self.lanes if lane.failure),
-            cpu_s=cpu_s,
-            aligned=tuple(lane.aligned for lane in self.lanes if lane.aligned is not None),
-            retry=self.trouble if unfinished else "",
-        )

@@ -20,6 +20,7 @@ from mirror_core.kafka.config import Config, Principal, load_config
 from mirror_core.kafka.differences import KEPT_PER_CHUNK, Alone, Lone, compare_records, key_digest
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader, Trimmed
+from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError, MissingPermission
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange
@@ -80,18 +81,24 @@ def unread(task: CompareTask, error: str) -> tuple[Row, ...]:
 
 def read_ends(
     config: Config, source: ClusterName, destination: ClusterName, partitions: Sequence[Partition]
-) -> dict[Partition, tuple[Ends, Ends]]:
-    """Where the logs of source and destination begin and end. Partitions that the source lacks are left out; those
-    that only the destination lacks are empty logs.
+) -> tuple[dict[Partition, tuple[Ends, Ends]], set[str]]:
+    """Where the logs of source and destination begin and end, and the topics that at least one side cleans by key.
+    Partitions that the source lacks are left out; those that only the destination lacks are empty logs.
 
     The destination is read first: see `decide.parity.compare_ends`.
     """
     with ClusterClient(config.cluster(destination), Principal.CONTROL) as client:
-        copied = _ends(client, partitions)
+        copied, compacted = _ends(client, partitions), _compacted(client, partitions)
     with ClusterClient(config.cluster(source), Principal.CONTROL) as client:
         original = _ends(client, partitions)
+        compacted |= _compacted(client, partitions)
     nothing = Ends(start=Offset(0), end=Offset(0))
-    return {partition: (ends, copied.get(partition, nothing)) for partition, ends in original.items()}
+    return {partition: (ends, copied.get(partition, nothing)) for partition, ends in original.items()}, compacted
+
+
+def _compacted(client: ClusterClient, partitions: Sequence[Partition]) -> set[str]:
+    described = describe_configs(client, {partition.topic for partition in partitions})
+    return {t for t, c in described.items() if "compact" in c.effective.get("cleanup.policy", "").split(",")}
 
 
 def _ends(client: ClusterClient, partitions: Sequence[Partition]) -> dict[Partition, Ends]:

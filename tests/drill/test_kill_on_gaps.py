@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import threading
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.brokers import Pair, new_topic
-from tests.copiers import Progress, at_work
+from tests.copiers import Application, Progress, at_work
 from tests.logs import assert_equal, transaction, transactional
 from tests.mirroring import new_mirror
 
@@ -21,23 +20,14 @@ KILLS = {"local": 8, "spark": 2}
 """Each new driver of Spark takes half a minute: start, and the lease of the dead one."""
 
 
-class Transactions:
-    """An application that commits and aborts small transactions over some partitions, all the time."""
+class Transactions(Application):
+    """Small transactions over some partitions, committed and aborted."""
 
     def __init__(self, pair: Pair, topic: str, seed: int) -> None:
+        super().__init__()
         self.producer = transactional(pair.east)
         self.topic = topic
         self.chance = random.Random(seed)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write, name="transactions")
-
-    def __enter__(self) -> Transactions:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _write(self) -> None:
         chance = self.chance
