@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -16,6 +17,7 @@ from kio.static.primitive import Records, i16, i32, i32Timedelta
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.offsets import describe_producers
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S, admin_client
@@ -29,6 +31,19 @@ def as_admin(cluster: SandboxCluster) -> ClusterClient:
     """A client with the sandbox administrator's rights: the mirror's own principals may not change the source."""
     properties = cluster.client_config("admin")
     return ClusterClient(ClusterConfig(ClusterName(cluster.name), properties, properties))
+
+
+def tool_properties(cluster: SandboxCluster, folder: Path) -> Path:
+    """What Kafka's own tools want as --command-config to be the sandbox's administrator."""
+    admin = cluster.client_config("admin")
+    path = folder / f"{cluster.name}-admin.properties"
+    path.write_text(
+        f"security.protocol={admin['security.protocol']}\nsasl.mechanism={admin['sasl.mechanism']}\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="admin" password="{admin["sasl.password"]}";\n',
+        encoding="utf-8",
+    )
+    return path
 
 
 @contextmanager
@@ -76,3 +91,19 @@ def hang(cluster: SandboxCluster, partition: Partition) -> None:
     # A broker asks the coordinator, and refuses; brokers before 3.6 did not. The setting takes a moment to hold.
     with broker_setting(cluster, "transaction.partition.verification.enable", "false"), as_admin(cluster) as client:
         wait_until(written, timeout_s=TIMEOUT_S, why=f"{partition} takes a batch of a transaction that nobody knows")
+
+
+def end_hanging(cluster: SandboxCluster, partitions: list[Partition], folder: Path) -> int:
+    """Abort what is open in these partitions, as an operator does with a transaction of which its coordinator knows
+    nothing any more; how many there were. Only when no producer is at work: their transactions would be torn."""
+    tool = ["org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", cluster.bootstrap]
+    tool += ["--command-config", str(tool_properties(cluster, folder)), "abort"]
+    with as_admin(cluster) as client:
+        views = describe_producers(client, partitions)
+    starts = [(p, view.open_transaction_start) for p, seen in views.items() for view in seen]
+    hanging = [(p, start) for p, start in starts if start >= 0]
+    for partition, start in hanging:
+        where = ["--topic", partition.topic, "--partition", str(partition.index), "--start-offset", str(start)]
+        done = cluster.tool(*tool, *where)
+        assert done.returncode == 0, f"{partition}: {done.stderr}"
+    return len(hanging)

@@ -18,6 +18,7 @@ from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.names import ClusterName
 from mirror_core.sandbox.cluster import SandboxCluster
+from tests.administering import tool_properties
 from tests.brokers import Pair, grant, new_topic
 
 pytestmark = pytest.mark.cluster
@@ -81,15 +82,7 @@ def test_the_proposed_lines_grant_what_was_missing(pair: Pair, tmp_path: Path) -
     config = as_users(pair, "mirror-control", "app")
     line = next(r for r in check(config).rights if r.operation == "CLUSTER_ACTION").command
     words = line.replace("'", "").split()[1:]
-    properties = tmp_path / "admin-client.properties"
-    admin = pair.west.client_config("admin")
-    properties.write_text(
-        f"security.protocol={admin['security.protocol']}\nsasl.mechanism={admin['sasl.mechanism']}\n"
-        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
-        f'username="admin" password="{admin["sasl.password"]}";\n',
-        encoding="utf-8",
-    )
-    tool = ["org.apache.kafka.tools.AclCommand", "--command-config", str(properties)]
+    tool = ["org.apache.kafka.tools.AclCommand", "--command-config", str(tool_properties(pair.west, tmp_path))]
     try:
         done = pair.west.tool(*tool, *words)
         assert done.returncode == 0, done.stderr

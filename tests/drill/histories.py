@@ -26,6 +26,7 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.sandbox import Sandbox
+from tests.administering import end_hanging
 from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, read_all, read_all_aiokafka
 from tests.drill.tasks import Tasks
 from tests.drill.writers import Writers
@@ -41,6 +42,7 @@ class History:
 
     def __init__(self, pair: Pair, folder: Path, seed: int) -> None:
         self.pair = pair
+        self.folder = folder
         self.chance = random.Random(seed)
         self.deeds: Counter[str] = Counter()
         self.down: dict[str, int] = {}
@@ -123,6 +125,9 @@ class History:
         self.writers.close()
         self.tasks.close()
         everything = [Partition(topic, number) for topic in self.topics for number in range(PARTITIONS)]
+        # A broker killed in a transaction's first moment has its first batch in the log, and no word of it in the
+        # transaction log: no producer and no coordinator ends that one. Seen in a third of the runs of seed 2.
+        self.deeds["hanging"] += end_hanging(self.pair.east, everything, self.folder)
         with ClusterClient(self.mirrored.config.cluster("east")) as east:
             wait_until(
                 lambda: (
