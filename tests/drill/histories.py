@@ -115,7 +115,8 @@ class History:
         cluster = self.chance.choice((self.pair.east, self.pair.west))
         if len(cluster.brokers) > 1 and cluster.name not in self.down:
             admin = admin_client(cluster)
-            admin.elect_leaders(ElectionType.PREFERRED, None, request_timeout=TIMEOUT_S).result(TIMEOUT_S)
+            everything = [TopicPartition(topic, number) for topic in self.topics for number in range(PARTITIONS)]
+            admin.elect_leaders(ElectionType.PREFERRED, everything, request_timeout=TIMEOUT_S).result(TIMEOUT_S)
 
     # -- what must hold ------------------------------------------------------------------------------------------
 
