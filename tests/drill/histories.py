@@ -116,7 +116,7 @@ class History:
         if len(cluster.brokers) > 1 and cluster.name not in self.down:
             admin = admin_client(cluster)
             everything = [TopicPartition(topic, number) for topic in self.topics for number in range(PARTITIONS)]
-            admin.elect_leaders(ElectionType.PREFERRED, everything, request_timeout=TIMEOUT_S).result(TIMEOUT_S)
+            admin.elect_leaders(ElectionType.PREFERRED, everything).result(TIMEOUT_S)
 
     # -- what must hold ------------------------------------------------------------------------------------------
 
