@@ -83,6 +83,8 @@ class History:
 
     def delete_records(self) -> None:
         """The source forgets a beginning, also what was not copied yet."""
+        if self.pair.east.name in self.down:
+            return
         number = self.chance.randrange(PARTITIONS)
         partition = Partition(self.kept, number)
         with ClusterClient(self.mirrored.config.cluster("east")) as client:

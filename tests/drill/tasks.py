@@ -31,13 +31,14 @@ class Tasks:
         self._number = 0
         self._running: list[tuple[subprocess.Popen[bytes], Path]] = []
         self._partitions = self._assigned(topics)
+        self._mirror = mirrored.link.mirror  # asked once: the destination may be away when a task is to be started
 
     def start(self) -> None:
         """One more, for some seconds."""
         self._reap()
         if len(self._running) >= AT_ONCE:
             return
-        mirror, now_ms = self.mirrored.link.mirror, int(time.time() * 1000)
+        mirror, now_ms = self._mirror, int(time.time() * 1000)
         self._number += 1
         assignment = Assignment(
             mirror=mirror.name,
