@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -31,6 +31,16 @@ for the same thing hardly ever stop waiting in the same millisecond."""
 MARKERS_AT_ONCE: Final = 5_000
 """Of one request, which holds one of the broker's threads until all of them are written."""
 _POLL_S: Final = 0.05
+
+
+class _Wrote(NamedTuple):
+    """Markers sent to one lane's gap, and not known to be in the log yet."""
+
+    number: int
+    epoch: int
+    """Their coordinator epoch."""
+    owned: bool
+    """Whether the partition's claim was ours before."""
 
 
 class Filler:
@@ -66,28 +76,31 @@ class Filler:
 
     def _fill_at(self, link: MarkerLink, lanes: list[Lane], until: float) -> bool:
         moved = False
-        wrote: dict[Lane, tuple[int, int]] = {}
+        wrote: dict[Lane, _Wrote] = {}
         while lanes:
             asked = time.monotonic()
-            ends = link.log_ends(lane.partition for lane in lanes)
-            due: list[Lane] = []
-            for lane in lanes:
-                count, epoch = wrote.get(lane, (0, 0))
-                if not self._stands(lane, ends.get(lane.partition), lane.acknowledged + count):
-                    continue
-                if count:
-                    lane.claim.mine = epoch
-                    lane.filled(count)
-                    moved = True
-                if lane.gap is not None and self._may(lane, asked):
-                    due.append(lane)
+            unsure = [lane for lane in lanes if lane in wrote or not _sure(link, lane, asked)]
+            ends = link.log_ends(lane.partition for lane in unsure) if unsure else {}
+            for lane in unsure:
+                mine = wrote.get(lane)
+                if self._stands(lane, ends.get(lane.partition), lane.acknowledged + (mine.number if mine else 0)):
+                    lane.known_at = asked
+                    if mine:
+                        _landed(lane, mine)
+                        moved = True
+            due = [lane for lane in lanes if lane.gap is not None and self._may(lane, asked)]
+            now = time.monotonic()
             if time.time() >= until:
                 break
-            if link.stale(time.monotonic() - asked):  # we slept: somebody may have taken over meanwhile
-                wrote, lanes = {}, due
+            if any(link.stale(now - lane.known_at) for lane in due):
+                wrote, lanes = {}, due  # we slept: somebody may have taken over meanwhile
                 continue
-            wrote = self._write(link, due)
-            lanes = [lane for lane in wrote if lane.state is LaneState.READY]
+            wrote, answered = self._write(link, due)
+            for lane in answered:
+                lane.known_at = now
+                _landed(lane, wrote.pop(lane))
+                moved = True
+            lanes = [lane for lane in due if lane.state is LaneState.READY and (lane in wrote or lane.gap is not None)]
         return moved
 
     def _stands(self, lane: Lane, end: tuple[ErrorCode, int] | None, expected: int) -> bool:
@@ -112,35 +125,44 @@ class Filler:
             return False
         return asked >= claim.quiet_until and lane.gap_known
 
-    def _write(self, link: MarkerLink, lanes: list[Lane]) -> dict[Lane, tuple[int, int]]:
-        """One request for all these lanes: how many markers each, and their coordinator epoch."""
+    def _write(self, link: MarkerLink, lanes: list[Lane]) -> tuple[dict[Lane, _Wrote], list[Lane]]:
+        """One request for all these lanes: what was sent to each, and where its answer alone says all.
+
+        A single marker that the broker took is in the log, once, and behind it only what an owner's data will meet at
+        a wrong offset. Of several the answer may hide that some were refused; and a newcomer does not know what else
+        was on its way: there the log end has to tell.
+        """
         share = max(1, MARKERS_AT_ONCE // max(1, len(lanes)))
-        wrote: dict[Lane, tuple[int, int]] = {}
+        wrote: dict[Lane, _Wrote] = {}
         for lane in lanes:
             gap = lane.gap
             assert gap is not None
-            count = filled(gap.end, lane.acknowledged_sequence)
-            epoch = marker_epoch(count, lane.claim.newest, owned=lane.claim.owned)
+            count, owned = filled(gap.end, lane.acknowledged_sequence), lane.claim.owned
+            epoch = marker_epoch(count, lane.claim.newest, owned=owned)
             if epoch is None:
                 words = _worn_out(self.destination, lane.partition, lane.acknowledged)
                 lane.fail(words, lane.acknowledged, FailureKind.WORN_OUT)
                 continue
             # A newcomer sends one, and looks: it shuts out whoever was here before.
-            number = min(share, at_once(gap.end - lane.acknowledged)) if lane.claim.owned else 1
-            wrote[lane] = (number, epoch)
+            number = min(share, at_once(gap.end - lane.acknowledged)) if owned else 1
+            wrote[lane] = _Wrote(number, epoch, owned)
             lane.claim.seen(epoch)
             lane.claim.unanswered()
+        answered: list[Lane] = []
         if wrote:
             answer = link.write(self._entries(wrote))
-            for lane in wrote:
+            for lane, mine in wrote.items():
                 code = answer.get((lane.partition.topic, lane.partition.index), ErrorCode.unknown_server_error.value)
-                self._take(lane, code)
-        return wrote
+                if code == ErrorCode.none.value and mine.number == 1 and mine.owned:
+                    answered.append(lane)
+                else:
+                    self._take(lane, code)
+        return wrote, answered
 
-    def _entries(self, wrote: dict[Lane, tuple[int, int]]) -> Iterable[Entry]:
+    def _entries(self, wrote: dict[Lane, _Wrote]) -> Iterable[Entry]:
         """Entries in which no partition is named twice: a broker never answers to those."""
         by_epoch: dict[int, list[tuple[int, Partition]]] = {}
-        for lane, (number, epoch) in wrote.items():
+        for lane, (number, epoch, _) in wrote.items():
             by_epoch.setdefault(epoch, []).append((number, lane.partition))
         for epoch, wanted in by_epoch.items():
             done = 0
@@ -174,6 +196,16 @@ class Filler:
         for link in self._links.values():
             link.connection.close()
         self._links = {}
+
+
+def _sure(link: MarkerLink, lane: Lane, now: float) -> bool:
+    """Whether nobody needs to be asked where the log ends: an answer to the owner has just said so."""
+    return lane.claim.owned and not link.stale(now - lane.known_at)
+
+
+def _landed(lane: Lane, wrote: _Wrote) -> None:
+    lane.claim.mine = wrote.epoch
+    lane.filled(wrote.number)
 
 
 def _worn_out(client: ClusterClient, partition: Partition, offset: int) -> str:

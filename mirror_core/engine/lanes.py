@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -100,6 +101,9 @@ class Lane:
     """What waits for a gap before it to be filled; begins with a gap, and bytes in it are its own."""
     queued_bytes: int = 0
     claim: Claim = field(default_factory=Claim)
+    known_at: float = -math.inf
+    """Monotonic time at which something was asked whose answer told that the log ends at `acknowledged`; of use while
+    nothing is in flight."""
     seed_end: int = 0
     """Below it nothing is fetched: the log is seeded up to there, since the source starts there."""
     seeded: int = 0
@@ -233,6 +237,7 @@ class Lane:
         self.queued_bytes = 0
         self.suspect, self.empty = False, 0
         self.readable_end = None
+        self.known_at = -math.inf
         self.ending = None
         self.seed_end = self.seeded = offset
         if resume.gap_end > offset:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from mirror_core.decide.gaps import NO_MARKER
 from mirror_core.decide.pace import Pace
 from mirror_core.decide.produced import Meaning, meaning
 from mirror_core.engine.aligning import Aligner
@@ -289,8 +290,10 @@ class Pump:
             for row in rows:
                 row.tag.lane.state = LaneState.LOST
             return
+        now = time.monotonic()
         for row in rows:
             row.tag.lane.in_flight += 1
+            row.tag.lane.known_at = now
         link.send(rows)
 
     # -- answers -------------------------------------------------------------------------------------------------
@@ -305,6 +308,8 @@ class Pump:
             kind, remedy, name = meaning(produced.error)
             if lane.state in (LaneState.FAILED, LaneState.LOST):
                 continue
+            elif kind is Meaning.APPENDED and lane.claim.newest != NO_MARKER and produced.base_offset > sent.base:
+                lane.state = LaneState.LOST  # a foreign record, or a marker too many: the log tells which
             elif kind is Meaning.APPENDED:
                 # It landed, but elsewhere: the log had grown by somebody else's records, from our expected offset on.
                 words = foreign(self.destination.name, lane.partition, lane.acknowledged)

@@ -42,7 +42,7 @@ class MarkerLink:
 
     def stale(self, age_s: float) -> bool:
         """Whether log ends that were asked for so long ago say too little of now: the answer took, or lay, too long."""
-        return age_s > _FRESH_S + 2 * self._fastest_s
+        return age_s > _FRESH_S + (2 * self._fastest_s if math.isfinite(self._fastest_s) else 0.0)
 
     def write(self, entries: Iterable[markers.Entry]) -> Mapping[tuple[str, int], int]:
         """Append markers; the error code of each partition. It may hide that only some of its markers were appended.

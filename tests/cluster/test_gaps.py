@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,6 +144,41 @@ def test_a_marker_too_many_fails_the_partition_at_its_offset(pair: Pair, tmp_pat
         assert set(MarkerLink(connection).write([extra]).values()) == {0}
     produce(pair.east, topic, 5)
     assert "the log ends at 5, and should end at 4: a gap was filled by more markers" in failed(mirrored, topic)
+
+
+@pytest.mark.parametrize(
+    ("intruder", "reason"),
+    [
+        # Three transactions of two records and a marker each; the intruder comes behind the second one's marker.
+        ("record", "offset 6 was not written by this mirror"),
+        ("marker", "the log ends at 9, and should end at 8: a gap was filled by more markers"),
+    ],
+)
+def test_what_slips_in_behind_an_owners_marker_is_found_by_the_data_behind_it(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, intruder: str, reason: str
+) -> None:
+    topic = new_topic(pair.east)
+    producer = transactional(pair.east)
+    for _ in range(3):
+        transaction(producer, topic, 2, commit=True)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    real, answered = MarkerLink.write, []
+
+    def write_and_intrude(link: MarkerLink, entries: Iterable[Entry]) -> Mapping[tuple[str, int], int]:
+        sent = list(entries)
+        answered.append(real(link, sent))
+        if len(answered) == 2:
+            if intruder == "record":
+                produce(pair.west, topic, 1)
+            else:
+                assert set(
+                    real(link, [sent[0]._replace(coordinator_epoch=sent[0].coordinator_epoch + 1)]).values()
+                ) == {0}
+        return answered[-1]
+
+    monkeypatch.setattr(MarkerLink, "write", write_and_intrude)
+    assert reason in failed(mirrored, topic)
+    assert len(answered) == 2, "nothing was written behind what is wrong"
 
 
 def test_without_the_right_to_write_markers_the_grant_is_named(
