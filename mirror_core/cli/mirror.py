@@ -22,9 +22,9 @@ from mirror_core.cli.common import (
 )
 from mirror_core.cli.recover import done, left, proposed, question
 from mirror_core.decide.recovery import Action
-from mirror_core.engine import mirrors, recovery
+from mirror_core.engine import mirrors, outlook, recovery
 from mirror_core.engine.describe import describe as describe_mirror
-from mirror_core.engine.link import states
+from mirror_core.engine.link import link_of, states
 from mirror_core.kafka.state_topic import StateWriter, control_id
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import PartitionState
@@ -60,6 +60,8 @@ def create(
     checked = mirrors.create(loaded, name, **wanted, dry_run=True)  # type: ignore[arg-type]
     typer.echo(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
     typer.echo(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
+    for line in outlook.lines(link_of(loaded, checked)):
+        typer.echo(line)
     if dry_run:
         return
     agree("Create it?", yes)
@@ -208,6 +210,13 @@ def describe(name: NameArgument, config: ConfigOption = None, as_json: JsonOptio
             for r in seen.rows
         ],
     )
+    late = [r for r in seen.rows if r.missing]
+    if late:
+        print_table(
+            "On the way to where the source begins",
+            ["partition", "offsets done", "of", "left"],
+            [[r.partition, r.position, r.source_start, r.missing] for r in late],
+        )
 
 
 def _known(value: int | None) -> object:

@@ -41,8 +41,9 @@ def line(totals: Totals) -> str:
     if totals.unknown:
         lag = "unknown" if totals.unknown == totals.partitions else f"{lag} + unknown of {totals.unknown} partitions"
     behind = "" if totals.worst_time_lag_s is None else f", {_seconds(totals.worst_time_lag_s)} behind"
+    seeding = f"seeding {totals.seeding:,} partitions, {totals.to_seed:,} offsets left; " if totals.seeding else ""
     return (
-        f"{totals.partitions:,} partitions, lag {lag}{behind}; "
+        f"{totals.partitions:,} partitions, lag {lag}{behind}; {seeding}"
         f"{totals.records_per_s:,.0f} records/s, {_bytes(totals.bytes_per_s)}/s; "
         f"{totals.records:,} records, {_bytes(totals.bytes)} in all"
     )

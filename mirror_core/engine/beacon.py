@@ -37,6 +37,7 @@ class Beacon:
                 None if lane.state is LaneState.LOST else lane.source_end,
                 lane.records,
                 lane.sent_bytes,
+                max(0, lane.seed_end - lane.acknowledged),
             ]
             for lane in lanes
             if lane.first is not None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mirror_core.engine.lease import is_fresh
 from mirror_core.engine.link import Link
+from mirror_core.engine.planning import COPIED
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
@@ -25,12 +26,20 @@ class PartitionRow:
     partition: str
     state: PartitionState
     position: int | None
+    source_start: int | None
+    """First offset that the source still has."""
     source_end: int | None
     lag: int | None
     lmo: int | None
     kind: str | None
     """What sort of failure; None when it is not FAILED."""
     reason: str | None
+
+    @property
+    def missing(self) -> int:
+        """Offsets to be seeded or filled before anything is copied: the source's log begins behind the position."""
+        known = self.position is not None and self.source_start is not None and self.state in COPIED
+        return max(0, (self.source_start or 0) - (self.position or 0)) if known else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +54,8 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
     """Look at both clusters, for at most a few seconds each."""
     mirror = link.mirror
     statuses = state.partitions.get(mirror.name, {})
-    ends, source_trouble = _offsets(link.source, statuses, Point.STABLE_END)
-    positions, destination_trouble = _offsets(link.destination, statuses, Point.LOG_END)
+    (starts, ends), source_trouble = _offsets(link.source, statuses, Point.START, Point.STABLE_END)
+    (positions,), destination_trouble = _offsets(link.destination, statuses, Point.LOG_END)
     lease = state.leases.get(mirror.name)
     run = state.active_run(mirror.name)
     held = is_fresh(lease, now_ms)
@@ -58,6 +67,7 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
                 partition=str(partition),
                 state=status.state,
                 position=position,
+                source_start=starts.get(partition),
                 source_end=end,
                 lag=None if end is None or position is None else end - position,
                 lmo=status.lmo,
@@ -88,15 +98,17 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
 
 
 def _offsets(
-    cluster: ClusterConfig, partitions: Iterable[Partition], point: Point
-) -> tuple[dict[Partition, Offset], str]:
+    cluster: ClusterConfig, partitions: Iterable[Partition], *points: Point
+) -> tuple[list[dict[Partition, Offset]], str]:
+    """The offsets at each point, and why they are not known."""
     wanted = list(partitions)
+    nothing: list[dict[Partition, Offset]] = [{} for _ in points]
     if not wanted:
-        return {}, ""
+        return nothing, ""
     try:
         with ClusterClient(cluster, timeout_s=_TIMEOUT_S) as client:
             existing = client.metadata({p.topic for p in wanted}).topics
             present = [p for p in wanted if p.topic in existing and p.index in existing[p.topic].partitions]
-            return list_offsets(client, present, point) if present else {}, ""
+            return [list_offsets(client, present, point) if present else {} for point in points], ""
     except RemoteFault as error:
-        return {}, str(error)
+        return nothing, str(error)

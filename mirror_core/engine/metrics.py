@@ -103,6 +103,13 @@ METRICS: Final = (
         "have been seen",
     ),
     Described(
+        "mirrorbook_unseeded_offsets",
+        "gauge",
+        _TOPIC,
+        "offsets that are still to be seeded where the source's log begins late, partitions added up. Meanwhile the "
+        "lag of such a partition is unknown",
+    ),
+    Described(
         "mirrorbook_copied_records_total",
         "counter",
         _TOPIC,
@@ -228,6 +235,9 @@ def _lags(told: Told, figures: Mapping[Partition, Figures]) -> Iterator[_Sample]
                 density = 1 / copied.offsets if copied.offsets else 0
                 yield _Sample("mirrorbook_lag_estimated_records", (topic,), lag * copied.records * density)
                 yield _Sample("mirrorbook_lag_estimated_bytes", (topic,), lag * copied.bytes * density)
+        unseeded = [f.to_seed for f in of_topic if f is not None and f.to_seed is not None]
+        if len(unseeded) == len(of_topic):
+            yield _Sample("mirrorbook_unseeded_offsets", (topic,), sum(unseeded))
         behind = [f.time_lag_s for f in of_topic if f is not None and f.time_lag_s is not None]
         if len(behind) == len(of_topic):
             yield _Sample("mirrorbook_lag_seconds", (topic,), max(behind))

@@ -35,6 +35,8 @@ class Figures:
     """Seconds since the source's end passed the position, at most a second too long; None when nobody saw it pass."""
     source_seen_s: float | None
     """Wall clock, in seconds, when the source's end was last seen, however long ago; None when it never was."""
+    to_seed: int | None
+    """Offsets to be seeded before anything is copied; None when that isn't known now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,10 @@ class Totals:
     unknown: int
     """Partitions whose lag isn't known now; `lag` is the others'."""
     lag: int
+    seeding: int
+    """Partitions that are being seeded, since their source begins late; its end isn't asked for meanwhile."""
+    to_seed: int
+    """Offsets that these still lack."""
     worst_time_lag_s: float | None
     """The longest time lag that is known; None when none is."""
     records: int
@@ -62,6 +68,7 @@ class _Seen:
     at: float
     epoch: int
     position: int
+    to_seed: int = 0
     source_end: int | None = None
     source_seen: float | None = None
     ends: deque[tuple[int, float, float]] = field(default_factory=deque)
@@ -84,22 +91,30 @@ class Progress:
         self._history: deque[tuple[float, int, int]] = deque([(clock(), 0, 0)])
 
     def take(self, datagram: bytes) -> None:
-        """Take in one datagram: {"task", "epoch", "t", "rows": [[topic, partition, next, source_end, records, bytes]]}.
+        """Take in one datagram: {"task", "epoch", "t", "rows": [row, ...]}, t in seconds.
 
-        Records and bytes are counted from the start of the task's epoch; t is in seconds.
+        A row is [topic, partition, next, source_end, records, bytes, offsets to be seeded]; records and bytes are
+        counted from the start of the task's epoch.
         """
         try:
             message = json.loads(datagram)
             task, epoch, at = int(message["task"]), int(message["epoch"]), float(message["t"])
             rows = [
-                (Partition(str(topic), int(index)), int(position), None if end is None else int(end), int(n), int(size))
-                for topic, index, position, end, n, size in message["rows"]
+                (
+                    Partition(str(topic), int(index)),
+                    int(position),
+                    None if end is None else int(end),
+                    int(n),
+                    int(size),
+                    int(to_seed),
+                )
+                for topic, index, position, end, n, size, to_seed in message["rows"]
             ]
         except (ValueError, KeyError, TypeError):
             return
         with self._lock:
-            for partition, position, end, records, size in rows:
-                self._place(partition, epoch, at, position, end)
+            for partition, position, end, records, size, to_seed in rows:
+                self._place(partition, epoch, at, position, end, to_seed)
                 self._count((epoch, task, partition), records, size)
             self._forget_old(epoch)
             self._mark()
@@ -128,6 +143,8 @@ class Progress:
                 partitions=len(figures),
                 unknown=sum(f.lag is None for f in figures),
                 lag=sum(f.lag or 0 for f in figures),
+                seeding=sum(bool(f.to_seed) for f in figures),
+                to_seed=sum(f.to_seed or 0 for f in figures),
                 worst_time_lag_s=max((f.time_lag_s for f in figures if f.time_lag_s is not None), default=None),
                 records=self._records,
                 bytes=self._bytes,
@@ -135,10 +152,10 @@ class Progress:
                 bytes_per_s=(self._bytes - size) / elapsed,
             )
 
-    def _place(self, partition: Partition, epoch: int, at: float, position: int, end: int | None) -> None:
+    def _place(self, partition: Partition, epoch: int, at: float, position: int, end: int | None, to_seed: int) -> None:
         seen = self._seen.get(partition)
         if seen is None:
-            seen = self._seen[partition] = _Seen(at, epoch, position)
+            seen = self._seen[partition] = _Seen(at, epoch, position, to_seed)
         elif (epoch, at) < (seen.epoch, seen.at):
             return  # overtaken on its way, or the last word of an epoch whose successor has spoken already
         else:
@@ -146,7 +163,7 @@ class Progress:
                 # Recreated, or cut: what was seen of the old log says nothing about this one.
                 seen.ends.clear()
                 seen.source_end = seen.source_seen = None
-            seen.at, seen.epoch, seen.position = at, epoch, position
+            seen.at, seen.epoch, seen.position, seen.to_seed = at, epoch, position, to_seed
         if end is not None:  # a task that has just begun does not know it yet; what its predecessor saw grows old
             seen.source_end, seen.source_seen = end, at
             _sample(seen, end, at)
@@ -230,6 +247,7 @@ def _figures(seen: _Seen, now: float) -> Figures:
         lag=lag,
         time_lag_s=None if lag is None else _time_lag_s(seen, now),
         source_seen_s=seen.source_seen,
+        to_seed=seen.to_seed if now - seen.at <= FRESH_S else None,
     )
 
 

@@ -1,7 +1,7 @@
 """Seeding: an empty log is brought to where the source's begins, with records that stand for nothing and go at once.
 
-A batch of them is built once and sent many times; it takes half a byte an offset. They carry sequences like any data,
-so seeding may be interrupted, repeated or done twice, and what is seeded is deleted as soon as it is there.
+A batch of them is built once and sent many times; it takes less than a byte an offset. They carry sequences like any
+data, so seeding may be interrupted, repeated or done twice, and what is seeded is deleted as soon as it is there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mirror_core.wire.encode import batch_of, varint
 from mirror_core.wire.records import Codec
 
 SEED_OFFSETS: Final = 200_000
-"""Offsets of one batch: some 110 KB compressed."""
+"""Offsets of one batch: some 166 KB compressed."""
 SEEDS_AHEAD: Final = 4
 """Batches of one partition in flight; then they are deleted before the next ones are sent."""
 

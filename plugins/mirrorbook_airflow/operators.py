@@ -54,8 +54,9 @@ class CreateMirror(MirrorOperator):
     """Check both clusters and record the mirror as the run's parameters describe it. Doing it twice is harmless."""
 
     def execute(self, context: Context) -> None:
-        from mirror_core.engine.link import find
+        from mirror_core.engine.link import find, link_of
         from mirror_core.engine.mirrors import create
+        from mirror_core.engine.outlook import lines
         from mirror_core.kafka.config import load_config
 
         params = context["params"]
@@ -67,7 +68,9 @@ class CreateMirror(MirrorOperator):
             try:
                 found = find(config, self.mirror)[0].mirror
             except BadRequest:
-                create(config, self.mirror, **asked)
+                made = create(config, self.mirror, **asked)
+                for line in lines(link_of(config, made)):
+                    self.log.info(line)
                 return
             differing = [name for name, value in asked.items() if getattr(found, name) != value]
             if differing:

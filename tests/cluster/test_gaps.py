@@ -12,16 +12,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from mirror_core.engine import pump
-from mirror_core.engine.lanes import Lane
-from mirror_core.engine.seeding import seeds
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
-from mirror_core.kafka.producing import ProduceLink, Row
-from mirror_core.kafka.topics import delete_records
 from mirror_core.model.copying import Assigned, Assignment
-from mirror_core.model.errors import Unreachable
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunState
 from mirror_core.wire.markers import Entry
 from tests.administering import as_admin
@@ -73,50 +68,6 @@ def test_a_transaction_open_at_the_end_waits_until_it_has_ended(pair: Pair, tmp_
         producer.abort_transaction(60)
     mirrored.copy()
     assert_equal(pair, topic, records=17 if commit else 10)
-
-
-def test_a_log_that_begins_late_is_seeded_up_to_its_beginning(pair: Pair, tmp_path: Path) -> None:
-    topic = new_topic(pair.east)
-    produce(pair.east, topic, 20)
-    with as_admin(pair.east) as client:
-        delete_records(client, {Partition(topic, 0): Offset(5)})
-    mirrored = new_mirror(pair, tmp_path, topic)
-    mirrored.copy()
-    assert_equal(pair, topic, records=15)
-    produce(pair.east, topic, 20)
-    with as_admin(pair.east) as client:
-        delete_records(client, {Partition(topic, 0): Offset(32)})
-    mirrored.copy()
-    assert_equal(pair, topic, records=8)
-
-
-def test_a_log_that_begins_at_three_million_is_seeded_though_it_is_interrupted(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic, far = new_topic(pair.east), 3_000_000
-    partition = Partition(topic, 0)
-    with as_admin(pair.east) as client, client_connection(client, partition) as connection:
-        link = ProduceLink[str](connection)
-        lane = Lane(Assigned(partition=partition, source_topic_id="", destination_topic_id=""), seed_end=far)
-        while lane.seeded < far:
-            for _, batch in seeds(lane, 5, 0):
-                link.send([Row(topic, 0, batch, "seed")])
-                assert [row.error for _, row in link.answers()] == [0]
-        delete_records(client, {partition: Offset(far)})
-    produce(pair.east, topic, 10)
-    calls = []
-
-    def delete_or_break(client: ClusterClient, until: dict[Partition, Offset]) -> dict[Partition, Offset]:
-        calls.append(until[partition])
-        if len(calls) == 2:
-            raise Unreachable("broken by the test")
-        return delete_records(client, until)
-
-    monkeypatch.setattr(pump, "delete_records", delete_or_break)
-    new_mirror(pair, tmp_path, topic).copy()
-    assert len(calls) > 3
-    assert calls[-1] == far
-    assert_equal(pair, topic, records=10)
 
 
 def test_a_foreign_record_behind_a_gap_fails_the_partition_at_its_offset(pair: Pair, tmp_path: Path) -> None:

@@ -50,9 +50,20 @@ def meters(*statuses: PartitionStatus) -> Meters:
     return made
 
 
-def figures(lag: int | None, time_lag_s: float | None = None, source_seen_s: float | None = None) -> Figures:
-    end = None if lag is None else Offset(100 + lag)
-    return Figures(position=Offset(100), source_end=end, lag=lag, time_lag_s=time_lag_s, source_seen_s=source_seen_s)
+def figures(
+    lag: int | None,
+    time_lag_s: float | None = None,
+    source_seen_s: float | None = None,
+    to_seed: int | None = 0,
+) -> Figures:
+    return Figures(
+        position=Offset(100),
+        source_end=None if lag is None else Offset(100 + lag),
+        lag=lag,
+        time_lag_s=time_lag_s,
+        source_seen_s=source_seen_s,
+        to_seed=to_seed,
+    )
 
 
 def report(partition: Partition, first: int, records: int, size: int, retry: str = "") -> TaskReport:
@@ -120,6 +131,14 @@ def test_a_backlog_of_unknown_age_has_offsets_and_no_seconds() -> None:
     found = families(MIRROR, meters(status(A0)).told(), {A0: figures(5, None, 900.0)})
     assert value(found, "mirrorbook_lag_offsets", topic="a") == 5
     assert value(found, "mirrorbook_lag_seconds", topic="a") is None
+
+
+@pytest.mark.parametrize(("other", "left"), [(0, 500), (20, 520), (None, None)])
+def test_what_is_left_to_seed_adds_up_where_all_of_it_is_known(other: int | None, left: int | None) -> None:
+    seen = {A0: figures(None, to_seed=500), A1: figures(3, to_seed=other), B0: figures(0)}
+    found = families(MIRROR, meters(status(A0), status(A1), status(B0)).told(), seen)
+    assert value(found, "mirrorbook_unseeded_offsets", topic="a") == left
+    assert value(found, "mirrorbook_unseeded_offsets", topic="b") == 0
 
 
 def test_estimates_follow_what_was_copied_and_are_absent_before() -> None:
@@ -213,7 +232,7 @@ def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_ta
     counting = meters(status(A0), status(B0, PartitionState.FAILED))
     counting.reported([report(A0, 0, 50, 4000)], 30.0)
     progress = Progress(lambda: 1000.0)
-    rows = [["a", 0, 10, 12, 10, 100]]
+    rows = [["a", 0, 10, 12, 10, 100, 0]]
     progress.take(json.dumps({"task": 0, "epoch": 1, "t": 1000, "rows": rows}).encode())
     served_text = text(Exposition(MIRROR, counting, progress))
     read = {m.name: m for m in text_string_to_metric_families(served_text)}  # type: ignore[no-untyped-call]
@@ -336,4 +355,4 @@ def test_a_task_that_lost_its_place_does_not_repeat_an_old_end_of_the_source() -
         lane.state = LaneState.LOST
         beacon.tell([lane], last=True)
         told = [json.loads(driver.recv(65_535))["rows"] for _ in range(2)]
-    assert told == [[["a", 0, 10, 12, 0, 0]], [["a", 0, 10, None, 0, 0]]]
+    assert told == [[["a", 0, 10, 12, 0, 0, 0]], [["a", 0, 10, None, 0, 0, 0]]]

@@ -11,6 +11,7 @@ from tests.waiting import wait_until
 
 A, B = Partition("orders", 0), Partition("orders", 1)
 Row = tuple[Partition, int, int | None, int, int]
+"""Partition, position, the source's end, records, bytes."""
 
 
 class Clock:
@@ -21,8 +22,8 @@ class Clock:
         return self.now
 
 
-def datagram(at: float, *rows: Row, task: int = 0, epoch: int = 1) -> bytes:
-    listed = [[p.topic, p.index, position, end, records, size] for p, position, end, records, size in rows]
+def datagram(at: float, *rows: Row, task: int = 0, epoch: int = 1, to_seed: int = 0) -> bytes:
+    listed = [[p.topic, p.index, position, end, records, size, to_seed] for p, position, end, records, size in rows]
     return json.dumps({"task": task, "epoch": epoch, "t": at, "rows": listed}).encode()
 
 
@@ -74,6 +75,19 @@ def test_a_task_that_does_not_know_the_end_yet_takes_nothing_away() -> None:
     clock.now = 1000 + FRESH_S + 1
     progress.take(datagram(clock.now, (A, 15, None, 0, 0), epoch=2))
     assert (progress.partitions()[A].lag, progress.partitions()[A].source_seen_s) == (None, 1000)
+
+
+def test_what_is_left_to_seed_is_known_as_long_as_tasks_tell_it() -> None:
+    clock = Clock()
+    progress = Progress(clock)
+    progress.take(datagram(1000, (A, 800_000, None, 0, 0), to_seed=2_200_000))
+    progress.take(datagram(1000, (B, 10, 25, 10, 1000), task=1))
+    assert (progress.partitions()[A].to_seed, progress.partitions()[B].to_seed) == (2_200_000, 0)
+    assert (progress.totals().seeding, progress.totals().to_seed) == (1, 2_200_000)
+    progress.take(datagram(1001, (A, 3_000_000, None, 0, 0)))
+    assert (progress.totals().seeding, progress.totals().to_seed) == (0, 0)
+    clock.now = 1001 + FRESH_S + 1
+    assert progress.partitions()[A].to_seed is None
 
 
 def test_a_partition_that_begins_anew_forgets_the_old_end() -> None:

@@ -19,6 +19,8 @@ def totals(**changes: float | None) -> Totals:
         "partitions": 1204,
         "unknown": 0,
         "lag": 15_300,
+        "seeding": 0,
+        "to_seed": 0,
         "worst_time_lag_s": 75.4,
         "records": 2_000_000,
         "bytes": 2_048_000_000,
@@ -46,11 +48,16 @@ def test_an_unknown_time_lag_is_left_to_the_offsets() -> None:
     assert "behind" not in line(totals(worst_time_lag_s=None))
 
 
+def test_what_is_seeded_is_said_while_it_is() -> None:
+    said = line(totals(seeding=2, to_seed=1_800_000))
+    assert "1 min 15 s behind; seeding 2 partitions, 1,800,000 offsets left; 310,000 records/s" in said
+
+
 def test_off_a_terminal_lines_are_plain_and_stop_when_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown_progress, "_PLAIN_S", 0.01)
     out = io.StringIO()
     with shown(out) as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        datagram = {"task": 0, "epoch": 1, "t": 4e9, "rows": [["orders", 0, 10, 12, 10, 1000]]}
+        datagram = {"task": 0, "epoch": 1, "t": 4e9, "rows": [["orders", 0, 10, 12, 10, 1000, 0]]}
         sender.sendto(json.dumps(datagram).encode(), ("127.0.0.1", listener.port))
         wait_until(lambda: "lag 2" in out.getvalue(), timeout_s=10, why="a line is printed")
     printed = out.getvalue()

@@ -1,0 +1,118 @@
+"""Logs that begin late: said before, told meanwhile, and copied at their offsets."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from mirror_core.engine import pump
+from mirror_core.engine.lanes import Lane
+from mirror_core.engine.local import LocalRunner
+from mirror_core.engine.progress import Listener, Progress
+from mirror_core.engine.replicate import Options, Replication
+from mirror_core.engine.seeding import seeds
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.producing import ProduceLink, Row
+from mirror_core.kafka.topics import delete_records
+from mirror_core.model.copying import Assigned
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.names import Offset, Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.administering import as_admin
+from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
+from tests.cluster.desk import Desk
+from tests.logs import assert_equal
+from tests.mirroring import new_mirror
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+FAR = 3_000_000
+NOBODY = (1 << 62) + 5
+"""A producer id that no broker hands out."""
+
+
+def cut(cluster: SandboxCluster, topic: str, start: int) -> None:
+    with as_admin(cluster) as client:
+        delete_records(client, {Partition(topic, 0): Offset(start)})
+
+
+def far_topic(cluster: SandboxCluster) -> str:
+    """A topic that begins at FAR and holds ten records."""
+    topic = new_topic(cluster)
+    partition = Partition(topic, 0)
+    with as_admin(cluster) as client:
+        (broker,) = client.leaders([partition])
+        with Connection(client.config, client.principal, *client.address(broker)) as connection:
+            link = ProduceLink[str](connection)
+            lane = Lane(Assigned(partition=partition, source_topic_id="", destination_topic_id=""), seed_end=FAR)
+            while lane.seeded < FAR:
+                for _, batch in seeds(lane, NOBODY, 0):
+                    link.send([Row(topic, 0, batch, "seed")])
+                    assert [row.error for _, row in link.answers()] == [0]
+    cut(cluster, topic, FAR)
+    produce(cluster, topic, 10)
+    return topic
+
+
+def test_a_log_that_begins_late_is_seeded_up_to_its_beginning(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east)
+    produce(pair.east, topic, 20)
+    cut(pair.east, topic, 5)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    assert_equal(pair, topic, records=15)
+    produce(pair.east, topic, 20)
+    cut(pair.east, topic, 32)
+    mirrored.copy()
+    assert_equal(pair, topic, records=8)
+
+
+def test_a_log_that_begins_at_three_million_is_announced_and_seeded_though_it_is_interrupted(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, topic, near = desk.pair, far_topic(desk.pair.east), new_topic(desk.pair.east)
+    partition = Partition(topic, 0)
+    produce(pair.east, near, 20)
+    cut(pair.east, near, 5)
+    said = desk.create("--topics", topic, "--topics", near, "--dry-run")
+    assert said.code == 0, said.err
+    assert "to copy: 2 partitions, 25 offsets, " in said.out
+    assert "to seed: 1 partitions begin late, 3,000,000 offsets; estimate: 2.7 MB on each replica" in said.out
+    assert "to mark: 1 partitions begin late, 5 offsets; estimate: 390 B on each replica" in said.out
+    assert "before their first records are copied: 3 s or less (estimate)" in said.out
+
+    mirrored = desk.started(topic)
+    progress, calls, described = Progress(), list[int](), list[str]()
+
+    def delete_or_break(client: ClusterClient, until: dict[Partition, Offset]) -> dict[Partition, Offset]:
+        calls.append(until[partition])
+        if len(calls) == 2:
+            described.extend(desk.run("mirror", "describe", mirrored.name, *more).out for more in ((), ("--json",)))
+            raise Unreachable("broken by the test")
+        if len(calls) == 3:
+            wait_until(lambda: partition in progress.partitions(), timeout_s=TIMEOUT_S, why="the task tells of itself")
+            told = progress.partitions()[partition]
+            assert told.to_seed is not None
+            assert told.to_seed == FAR - told.position > 0
+        return delete_records(client, until)
+
+    monkeypatch.setattr(pump, "delete_records", delete_or_break)
+    with Listener(progress) as listener:
+        options = Options(until_caught_up=True, progress_port=listener.port)
+        stop = threading.Event()
+        summary = Replication(mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None).run()
+        assert (summary.caught_up, summary.failed) == (True, {})
+        wait_until(lambda: progress.partitions()[partition].to_seed == 0, timeout_s=TIMEOUT_S, why="its last word")
+    assert len(calls) > 3
+    assert calls[-1] == FAR
+    assert_equal(pair, topic, records=10)
+    # Two rounds of 800,000 were acknowledged when the second was to be deleted.
+    [row] = json.loads(described[1])["rows"]
+    assert (row["position"], row["source_start"]) == (1_600_000, FAR)
+    assert re.search(rf"{topic}-0\W+1600000\W+3000000\W+1400000\W", described[0])
+    assert "source begins" not in desk.run("mirror", "describe", mirrored.name).out

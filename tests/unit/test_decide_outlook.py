@@ -1,0 +1,55 @@
+"""What a mirror has before it: everything is counted once, and estimates err on the high side."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.decide.outlook import in_words, outlook
+from mirror_core.decide.position import MARKED_START, Resume, Seen, where_to_resume
+from mirror_core.model.names import Offset, Partition
+
+P = [Partition("orders", index) for index in range(4)]
+
+
+def seen(*logs: tuple[int, int], size: int | None = 1000) -> list[str]:
+    """The words for logs of (start, end), each of this size."""
+    starts = {P[index]: Offset(start) for index, (start, _) in enumerate(logs)}
+    ends = {P[index]: Offset(end) for index, (_, end) in enumerate(logs)}
+    return list(in_words(outlook(starts, ends, {} if size is None else dict.fromkeys(starts, size))))
+
+
+def test_logs_that_begin_at_zero_need_no_words_about_beginnings() -> None:
+    assert seen((0, 10), (0, 0)) == ["to copy: 2 partitions, 10 offsets, 2.0 kB"]
+
+
+def test_late_beginnings_are_said_with_offsets_bytes_and_time() -> None:
+    assert seen((0, 10), (3_000_000, 3_000_010), (MARKED_START, MARKED_START), (500_000_000, 500_000_001)) == [
+        "to copy: 4 partitions, 21 offsets, 4.0 kB",
+        "to seed: 2 partitions begin late, 503,000,000 offsets; estimate: 452.7 MB on each replica, for a while",
+        "to mark: 1 partitions begin late, 100,000 offsets; estimate: 7.8 MB on each replica, until promotion",
+        "before their first records are copied: 110 s or less (estimate)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [(150_000, "1 s or less"), (10, "3 s or less"), (10**9, "4 min or less"), (10**11, "5 h 34 min or less")],
+)
+def test_time_is_rounded_up(start: int, words: str) -> None:
+    assert words in seen((start, start))[-1]
+
+
+def test_sizes_that_not_all_are_known_are_not_added_up() -> None:
+    assert "bytes unknown" in seen((0, 10), size=None)[0]
+    assert outlook({P[0]: Offset(0), P[1]: Offset(0)}, {P[0]: Offset(1), P[1]: Offset(1)}, {P[0]: 5}).bytes is None
+
+
+@given(st.integers(0, 3 * MARKED_START))
+def test_who_seeds_and_who_marks_is_as_the_copying_task_decides(start: int) -> None:
+    told = outlook({P[0]: Offset(start)}, {P[0]: Offset(start)}, {})
+    log = Seen(log_start=0, log_end=0, ours=None, source_start=start, source_end=start)
+    resume = where_to_resume(log)
+    assert isinstance(resume, Resume)
+    assert (told.seeded_offsets, told.marked_offsets) == (resume.seed_end, resume.gap_end)
