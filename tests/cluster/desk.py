@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
 
 PROGRESS = re.compile(r"^\d\d:\d\d:\d\d .* in all\n", re.MULTILINE)
 """A line of figures now and then, after as many seconds as a busy machine takes."""
@@ -64,9 +66,18 @@ class Desk:
             found[f"{cluster.name} topics"] = sorted(admin_client(cluster).list_topics(timeout=TIMEOUT_S).topics)
             with ClusterClient(load_config(self.pair.config_path).cluster(cluster.name)) as client:
                 if TOPIC in client.metadata([TOPIC]).topics:
-                    found[f"{cluster.name} state"] = list_offsets(client, [Partition(TOPIC, 0)], Point.LOG_END)
+                    found[f"{cluster.name} state"] = wait_until(
+                        partial(_ended, client), timeout_s=TIMEOUT_S, why="its last transaction's marker is written"
+                    )
         return found
 
     def started(self, *topics: str) -> Mirrored:
         """A mirror of these topics from east to west that may be copied."""
         return new_mirror(self.pair, self.folder, *topics)
+
+
+def _ended(client: ClusterClient) -> dict[Partition, int] | None:
+    """Where the state topic ends; None while a transaction is open: a committed one's marker comes a moment later."""
+    stable = list_offsets(client, [Partition(TOPIC, 0)], Point.STABLE_END)
+    ends = list_offsets(client, [Partition(TOPIC, 0)], Point.LOG_END)
+    return {**ends} if stable == ends else None
