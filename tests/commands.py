@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 MIRRORBOOK: Final = (sys.executable, "-c", "from mirror_core.cli.main import main; main()")
@@ -12,3 +16,49 @@ MIRRORBOOK: Final = (sys.executable, "-c", "from mirror_core.cli.main import mai
 def mirrorbook(*arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; what it said and its exit code, whatever that is."""
     return subprocess.run([*MIRRORBOOK, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+class Forked:
+    """A command in a process of its own, as of `subprocess.Popen`: forked from one that has imported all it needs.
+
+    Importing takes more than a second of CPU and tells nothing of a command that is to be killed; some tests start
+    dozens. Not for Spark, whose processes are ended when Python's interpreter ends.
+    """
+
+    def __init__(self, *arguments: str, log: Path) -> None:
+        self._process = _FORKS.Process(target=_run, args=(arguments, log))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit code, minus the signal's number when it was killed; None while it runs."""
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        code = self.poll()
+        if code is None:
+            raise TimeoutError(f"still running after {timeout} s")
+        return code
+
+
+_FORKS: Final = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["mirror_core.cli.main", "tests.commands"])
+
+
+def _run(arguments: Sequence[str], log: Path) -> None:
+    from mirror_core.cli.main import main
+
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for there, here in ((nothing, 0), (out, 1), (out, 2)):
+        os.dup2(there, here)
+    sys.argv = ["mirrorbook", *arguments]
+    main()

@@ -21,7 +21,7 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S, Record
-from tests.commands import MIRRORBOOK
+from tests.commands import MIRRORBOOK, Forked
 from tests.mirroring import Mirrored
 from tests.waiting import wait_until
 
@@ -37,9 +37,15 @@ class Copier:
         self.log = log
         config = ("--config", str(mirrored.pair.config_path))
         receipts = ("--receipts", str(mirrored.evidence / "receipts"))
-        command = [*MIRRORBOOK, "replicate", mirrored.name, "--runner", runner, *config, *receipts, *options]
+        command = ["replicate", mirrored.name, "--runner", runner, *config, *receipts, *options]
         with log.open("wb") as out:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+            self.process: subprocess.Popen[bytes] | Forked = (
+                Forked(*command, log=log)
+                if runner == "local"
+                else subprocess.Popen(
+                    [*MIRRORBOOK, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+                )
+            )
         self.psutil = psutil.Process(self.process.pid)
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -172,7 +171,7 @@ def test_the_command_serves_while_it_copies_and_ends_cleanly(pair: Pair, tmp_pat
         now = Scraped(url)
         assert now("data_plane_info", mirror=mirrored.name, source="east", destination="west") == 1
         assert now("heartbeat_timestamp_seconds", mirror=mirrored.name) is not None
-        copying.process.send_signal(signal.SIGTERM)
+        copying.process.terminate()
         assert copying.ends() == 0, copying.said
         assert "Traceback" not in copying.said
     assert len(read_all(pair.west, topic)) == 30

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +18,7 @@ from mirror_core.model.run import RunState, StepState
 from tests.brokers import Pair, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import acls, app_topic, committed, denied
 from tests.cluster.test_failover import commit as commit_offset
+from tests.commands import Forked
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
 
@@ -29,23 +28,24 @@ RECORDS = 200
 
 
 @contextmanager
-def conductor(mirrored: Mirrored, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def conductor(mirrored: Mirrored, *arguments: str) -> Iterator[Forked]:
     """The command in a process of its own; gone when the block ends."""
-    command = [sys.executable, "-c", "from mirror_core.cli.main import main; main()", *arguments]
     options = ["--config", str(mirrored.config.path), "--runner", "local", "--evidence", str(mirrored.evidence)]
-    with subprocess.Popen(
-        [*command, mirrored.name, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    process = Forked(*arguments, mirrored.name, *options, log=log_of(mirrored))
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def log_of(mirrored: Mirrored) -> Path:
+    return mirrored.evidence / "conductor.log"
 
 
 def finish(mirrored: Mirrored, *arguments: str) -> None:
     with conductor(mirrored, *arguments) as process:
-        output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
+        assert process.wait(300) == 0, log_of(mirrored).read_text(encoding="utf-8")
 
 
 def kill_when(mirrored: Mirrored, cluster: str, mirror: str, step: str, state: StepState, *arguments: str) -> None:
