@@ -16,6 +16,8 @@ class Meaning(Enum):
     """Unknown, or not now: read where the log ends when nothing is in flight, and go on from there."""
     DENIED = "denied"
     """The principal lacks WRITE on the topic, or for markers CLUSTER_ACTION."""
+    UNKEYED = "unkeyed"
+    """Not on a topic that is cleaned by key. Nothing of the batch is appended."""
     FAILED = "failed"
 
 
@@ -42,7 +44,11 @@ MEANING: Final[Mapping[E, tuple[Meaning, str]]] = MappingProxyType(
         E.record_list_too_large: (Meaning.FAILED, "raise segment.bytes of the mirror topic above the batch's size"),
         E.corrupt_message: (Meaning.FAILED, "the broker found the batch corrupt although its CRC was verified here"),
         E.invalid_producer_epoch: (Meaning.FAILED, "a newer owner of this mirror's producer id has fenced this one"),
-        E.invalid_record: (Meaning.FAILED, "the broker refuses the records (null keys on a compacted topic?)"),
+        E.invalid_record: (
+            Meaning.UNKEYED,
+            "a record without a key there, and the mirror topic is compacted (the source's was not always, or is not "
+            "any more)? Set cleanup.policy=delete on the mirror topic, then recover the partition",
+        ),
         E.invalid_timestamp: (Meaning.FAILED, "set message.timestamp.before.max.ms and after.max.ms to their maximum"),
         E.unsupported_compression_type: (Meaning.FAILED, "the destination does not support the batch's codec"),
     }

@@ -95,6 +95,12 @@ REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
             "change the setting or policy that the reason names",
             (Action.RETRY,),
         ),
+        FailureKind.UNKEYED: Remedy(
+            "a record without a key, and a mirror topic that is compacted: the source's was not always, or is not any "
+            "more",
+            "set cleanup.policy=delete on the mirror topic, as the reason says: the data plane could not",
+            (Action.RETRY,),
+        ),
         FailureKind.RECOPYING: Remedy(
             "a recopy was begun and not finished",
             "recopy finishes it. While the mirror topic is still there, retry gives it up",

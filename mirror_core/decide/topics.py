@@ -21,8 +21,7 @@ FIXED: Final[Mapping[str, str]] = MappingProxyType(
         # followed instead.
         "retention.ms": "-1",
         "retention.bytes": "-1",
-        # The cleaner would make holes of its own, and DeleteRecords is refused on topics that are only compacted.
-        "cleanup.policy": "delete",
+        "cleanup.policy": "delete",  # but see CLEANED
         "message.timestamp.type": "CreateTime",  # LogAppendTime would rewrite the source's timestamps
         "message.timestamp.before.max.ms": _FOREVER,
         "message.timestamp.after.max.ms": _FOREVER,
@@ -31,6 +30,14 @@ FIXED: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Values that hold as long as a topic is mirrored, whatever the source says."""
+
+CLEANED: Final = "compact,delete"
+"""The policy of a mirror topic that is cleaned by key as the source's is. With `compact` alone DeleteRecords, which
+follows the source's log start, is refused (POLICY_VIOLATION); without limits of retention `delete` does no more."""
+
+PROMISES: Final = ("delete.retention.ms", "min.compaction.lag.ms")
+"""How long the source keeps tombstones, and anything, for readers. A cleaned mirror topic is held at what is in effect
+on the source, also where that is only its brokers' default: the destination's may be shorter."""
 
 HELD: Final = frozenset({*FIXED, "min.insync.replicas", "max.message.bytes"})
 """Settings that are the mirror's while it mirrors; the source's values are applied at promotion."""
@@ -55,22 +62,39 @@ NEVER: Final = frozenset(
 """Settings that are neither copied nor removed, at no time."""
 
 
-def mirroring_configs(source_effective: Mapping[str, str], replication_factor: int) -> dict[str, str]:
-    """The settings that the mirror holds, for a topic with this replication factor on the destination."""
+def cleans(effective: Mapping[str, str]) -> bool:
+    """Whether these settings of a topic let the cleaner take records that newer ones of their key replace."""
+    return "compact" in effective.get("cleanup.policy", "").replace(" ", "").split(",")
+
+
+def mirroring_configs(
+    source_effective: Mapping[str, str], replication_factor: int, *, cleaned: bool = False
+) -> dict[str, str]:
+    """The settings that the mirror holds, for a topic with this replication factor on the destination.
+
+    `cleaned`: it may be cleaned by key by now. Not before it has caught up with a source that is: older records may
+    have no key, as seeds have none, and a cleaned topic takes no such records.
+    """
     limit = int(source_effective.get("max.message.bytes") or 1 << 20)
+    promises = {key: source_effective[key] for key in PROMISES if key in source_effective}
     return {
         **FIXED,
+        **({"cleanup.policy": CLEANED, **promises} if cleaned else {}),
         "min.insync.replicas": "2" if replication_factor >= 3 else "1",
         "max.message.bytes": str(min(limit + BATCH_MARGIN_BYTES, _LARGEST_BATCH)),
     }
 
 
 def wanted_configs(
-    source_overrides: Mapping[str, str], source_effective: Mapping[str, str], replication_factor: int
+    source_overrides: Mapping[str, str],
+    source_effective: Mapping[str, str],
+    replication_factor: int,
+    *,
+    cleaned: bool = False,
 ) -> dict[str, str]:
     """All overrides of a topic while it is mirrored: the mirror's own, and the source's others."""
     copied = {key: value for key, value in source_overrides.items() if key not in HELD | NEVER}
-    return {**copied, **mirroring_configs(source_effective, replication_factor)}
+    return {**copied, **mirroring_configs(source_effective, replication_factor, cleaned=cleaned)}
 
 
 def promotion_configs(source_overrides: Mapping[str, str], replication_factor: int) -> dict[str, str]:

@@ -37,6 +37,21 @@ class _Seen:
     """Some record is the same on both sides."""
     lone: list[Record] = field(default_factory=list)
     """Behind the last equal record, those that only the destination holds."""
+    bare: dict[bytes, int] = field(default_factory=dict)
+    """Keys of which only the source holds a record, and the destination nothing newer; with that record's offset."""
+
+    def only_here(self, record: Record) -> None:
+        self.lone.append(record)
+        self.replaced(record.key)
+
+    def only_there(self, key: bytes, record: Record) -> None:
+        self.bare[key] = record.offset
+        if record.value is None:
+            self.replaced(key)  # a tombstone goes with all that it deleted, and not at the same time on both sides
+
+    def replaced(self, key: bytes | None) -> None:
+        if key is not None:
+            self.bare.pop(key, None)
 
 
 class Histories:
@@ -54,7 +69,8 @@ class Histories:
         Without it the place is looked for from the end. Of a history that was cut once, all before a record that is
         equal is equal; so of a long range only both ends are looked at first: where a log was cut and grew anew, its
         first record differs, and where it did not, its last one is still the same. What only the destination holds
-        counts as a difference unless the source's cleaner can have taken it, and what the source cannot read does, too.
+        counts as a difference unless the source's cleaner can have taken it, and the other way round; so does what the
+        source cannot read.
         Undecided when the source can't show it yet.
         """
         there = list_offsets(self._source, [partition], Point.START)[partition]
@@ -94,56 +110,78 @@ class Histories:
             if first.differs is not None:
                 return first.differs
             last = self._look(partition, end - _WINDOW, end)
-            if last.differs is None and last.equal and not self._unexplained(partition, last.lone, end):
+            unexplained = last.differs is not None or self._left(partition, last, end)
+            if last.equal and not unexplained and not self._bare(partition, first.bare, start + _WINDOW):
                 return None
         seen = self._look(partition, start, end)
         if seen.differs is not None:
             return seen.differs
-        left = self._unexplained(partition, seen.lone, end)
-        return Offset(left[0].offset) if left else None
+        left = self._left(partition, seen, end)
+        return Offset(min(left)) if left else None
 
     def _look(self, partition: Partition, start: int, end: int) -> _Seen:
         seen = _Seen()
         agreed = start
+        since: list[int] = []
+        """Offsets behind the last equal record that only the source holds."""
         one, two = (_records(reader, partition, start, end) for reader in (self._one, self._two))
         try:
             theirs = next(two, None)
             for mine in one:
                 while theirs is not None and theirs.offset < mine.offset:
-                    seen.lone.append(theirs)
+                    seen.only_here(theirs)
                     theirs = next(two, None)
+                if mine.key is not None and (theirs is None or theirs.offset > mine.offset):
+                    since.append(mine.offset)
+                    seen.only_there(mine.key, mine)
+                    continue
                 if mine != theirs:
-                    seen.differs = Offset(min([mine.offset, *(record.offset for record in seen.lone)]))
+                    seen.differs = Offset(min([mine.offset, *since, *(record.offset for record in seen.lone)]))
                     return seen
                 # The same history up to here: what only the destination has was cleaned away on the source.
-                seen.equal, seen.lone = True, []
+                seen.equal, seen.lone, since = True, [], []
+                seen.replaced(mine.key)
                 agreed = mine.offset + 1
                 theirs = next(two, None)
-            seen.lone += [theirs] if theirs is not None else []
-            seen.lone += two
+            for record in (*(() if theirs is None else (theirs,)), *two):
+                seen.only_here(record)
         except Trimmed as error:
             raise Undecided(str(error)) from None
         except Unreadable:
             seen.differs = Offset(agreed)
         return seen
 
+    def _left(self, partition: Partition, seen: _Seen, end: int) -> list[int]:
+        """Offsets of records that only one side holds, and not by the doing of the other one's cleaner."""
+        lone = self._unexplained(partition, seen.lone, end)
+        return [*(record.offset for record in lone), *self._bare(partition, seen.bare, end)]
+
     def _unexplained(self, partition: Partition, lone: list[Record], end: int) -> list[Record]:
         """Records behind the last equal one that only the destination holds, and of whose keys the source has nothing
         newer that may have replaced them: not its cleaner's doing, then.
         """
-        if not lone:
-            return []
+        newer = self._newer(self._one, partition, {r.key for r in lone if r.key is not None}, end)
+        return [record for record in lone if record.key is None or record.key not in newer]
+
+    def _bare(self, partition: Partition, bare: dict[bytes, int], end: int) -> list[int]:
+        """Offsets of those records that the destination holds nothing newer of from `end` on, either."""
+        newer = self._newer(self._two, partition, set(bare), end)
+        return [offset for key, offset in bare.items() if key not in newer]
+
+    def _newer(self, reader: LogReader, partition: Partition, wanted: set[bytes], end: int) -> set[bytes]:
+        """Those of these keys that a log has a record of from this offset on."""
         newer: set[bytes] = set()
-        wanted = {record.key for record in lone if record.key is not None}
+        if not wanted:
+            return newer
         try:
-            for record in _records(self._one, partition, end, self._one.stable_end(partition)):
+            for record in _records(reader, partition, end, reader.stable_end(partition)):
                 if record.key in wanted:
                     newer.add(record.key)
                     if newer == wanted:
                         break
         except (Trimmed, Unreadable) as error:
             raise Undecided(str(error)) from None
-        return [record for record in lone if record.key is None or record.key not in newer]
+        return newer
 
     def __enter__(self) -> Histories:
         return self

@@ -323,7 +323,7 @@ class Pump:
                 lane.fail(
                     f"cluster {self.destination.name}, {lane.partition}, offset {sent.base}: {words}; {remedy}",
                     sent.base,
-                    FailureKind.REFUSED,
+                    FailureKind.UNKEYED if kind is Meaning.UNKEYED else FailureKind.REFUSED,
                 )
 
     def _acknowledge(self, sent: Sent) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 
 from mirror_core.decide.assign import assign
 from mirror_core.decide.pace import shares
+from mirror_core.engine.cleaning import Easing
 from mirror_core.engine.lease import HeldLease, acquire, new_owner
 from mirror_core.engine.link import Link
 from mirror_core.engine.meters import Meters, Retry
@@ -111,6 +112,7 @@ class Replication:
         self._running: list[_Epoch] = []
         self._aligned: dict[Partition, int] = {}
         """Leader epochs of the source under which tasks found partitions to agree; not in the state topic yet."""
+        self._easing = Easing(link.destination, say)
         self._number = 0
         self._failures_in_row = 0
 
@@ -326,8 +328,9 @@ class Replication:
         for report in reports:
             if report.retry and not final:
                 self.say(f"epoch {epoch.number}: {report.retry}")
-        failures = [failure for report in reports for failure in report.failures]
-        if failures and not final:
+        found = () if final else [failure for report in reports for failure in report.failures]
+        failures = [f for f in found if not self._easing.eased(f, epoch.number, self._number)]
+        if failures:
             known = lease.writer.state.partitions.get(self.link.mirror.name, {})
             lease.writer.put(
                 *(

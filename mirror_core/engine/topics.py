@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from mirror_core.decide.filters import topic_filter
 from mirror_core.decide.topics import (
     HELD,
     NEVER,
+    PROMISES,
+    cleans,
     config_changes,
     mirror_replication_factor,
     promotion_configs,
     wanted_configs,
 )
+from mirror_core.engine.cleaning import behind
 from mirror_core.engine.link import Link
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.offsets import Point, list_offsets
@@ -32,6 +36,9 @@ from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Partition
+
+_CATCH_UP_S: Final = 2.0
+"""How long a sync waits for a topic to reach where the source's log just ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +167,13 @@ def sync_configs(
     """Bring the overrides of these destination topics in line. Returns what to remember for promotion, too."""
     theirs, ours = describe_configs(source, topics), describe_configs(destination, topics)
     known = known_settings(destination, topics)
+    cleaned = {name for name in set(theirs) & set(ours) if cleans(theirs[name].effective)}
+    new = {name: topics[name] for name in cleaned if not cleans(ours[name].effective)}
+    cleaned -= behind(source, destination, new, 0.0 if dry_run else _CATCH_UP_S)
     rows, remember = list[DriftRow](), list[TopicSettings]()
     for name in sorted(set(theirs) & set(ours)):
-        overrides = theirs[name].overrides
-        wanted = wanted_configs(overrides, theirs[name].effective, topics[name].replication_factor)
+        overrides, factor = theirs[name].overrides, topics[name].replication_factor
+        wanted = wanted_configs(overrides, theirs[name].effective, factor, cleaned=name in cleaned)
         changes = config_changes(_only(known, wanted), ours[name].overrides)
         outcome = {} if dry_run else apply_changes(destination, name, changes)
         rows += change_rows(name, changes, overrides, ours[name].overrides, outcome, dry_run=dry_run)
@@ -196,11 +206,15 @@ def change_rows(
             source=source.get(key, ""),
             destination=before.get(key, ""),
             deed=Deed.SKIP if key in refused else Deed.REMOVE if value is None else Deed.SET,
-            reason=refused.get(key, f"mirror needs {value}" if key in HELD and value != source.get(key) else ""),
+            reason=refused.get(key, _needed(key, value) if value != source.get(key) else ""),
             done=not dry_run and key not in refused,
         )
         for key, value in sorted(changes.items())
     ]
+
+
+def _needed(key: str, value: str | None) -> str:
+    return f"mirror needs {value}" if key in HELD or (key in PROMISES and value is not None) else ""
 
 
 def known_settings(client: ClusterClient, topics: Iterable[str]) -> frozenset[str]:

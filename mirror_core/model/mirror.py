@@ -44,6 +44,8 @@ class FailureKind(StrEnum):
     """The gaps of the log cannot be filled any more."""
     REFUSED = "refused"
     """The destination's broker does not take what it is sent."""
+    UNKEYED = "unkeyed"
+    """It takes no record without a key, since the mirror topic is cleaned by key."""
     RECOPYING = "recopying"
     """A recopy was begun: the mirror topic is about to be deleted, or is deleted already."""
     OTHER = "other"

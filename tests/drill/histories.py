@@ -174,18 +174,24 @@ class History:
 
 
 def assert_compacted(source: list[Record], copy: list[Record]) -> None:
-    """Both have cleaned at their own times: what one side lacks has been replaced by something newer of that key."""
+    """Both have cleaned at their own times: what one side lacks has been replaced by something newer of that key (which
+    may be a tombstone that is gone by now on that side), or is a tombstone that is gone with all that it deleted."""
     there, here = ({(r.partition, r.offset): r for r in side} for side in (source, copy))
     for place in there.keys() & here.keys():
         assert there[place] == here[place]
+    newest: dict[tuple[int, bytes | None], int] = {}
+    for record in [*source, *copy]:
+        newest[record.partition, record.key] = max(newest.get((record.partition, record.key), -1), record.offset)
     for ours, theirs in ((there, here), (here, there)):
-        newest: dict[tuple[int, bytes | None], int] = {}
-        for record in ours.values():
-            newest[record.partition, record.key] = max(newest.get((record.partition, record.key), -1), record.offset)
+        oldest: dict[tuple[int, bytes | None], int] = {}
+        for record in sorted(ours.values(), reverse=True):
+            oldest[record.partition, record.key] = record.offset
         for place in theirs.keys() - ours.keys():
             lone = theirs[place]
-            replaced = newest.get((lone.partition, lone.key), -1) > lone.offset
-            assert replaced or lone.value is None, f"{lone} is on one side only, and the newest of its key"
+            key = lone.partition, lone.key
+            if newest[key] == lone.offset:
+                assert lone.value is None, f"{lone} is on one side only, and the newest of its key"
+                assert oldest.get(key, lone.offset) >= lone.offset, f"{lone} is on one side only, not what it deleted"
 
 
 @contextmanager

@@ -1,0 +1,84 @@
+"""When a mirror topic may be cleaned by key, as its source is: once nothing is left to copy that may have no key.
+
+A topic that is cleaned by key takes no record without one. The source took some before its policy changed, or takes
+them again; and a log that begins late is seeded with such records. So a mirror topic is cleaned from when it has caught
+up with a source that is, and no longer when it meets a record without a key all the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from mirror_core.decide.topics import FIXED, cleans
+from mirror_core.kafka.client import ClusterClient, TopicView
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.topics import alter_configs, describe_configs
+from mirror_core.model.copying import Failure
+from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import Partition
+
+_LOOK_AGAIN_S: Final = 0.05
+
+
+def behind(
+    source: ClusterClient, destination: ClusterClient, topics: Mapping[str, TopicView], patience_s: float
+) -> set[str]:
+    """Of topics that the source cleans by key: those that have not reached where its logs end now.
+
+    Since it does, it takes no record without a key; what it took before lies below. On a busy topic `patience_s` lets
+    the copier get there: what is written from now on does not count.
+    """
+    partitions = [Partition(name, index) for name, view in topics.items() for index in view.partitions]
+    left = set(topics)
+    try:
+        ends = list_offsets(source, partitions, Point.LOG_END)
+        deadline = time.monotonic() + patience_s
+        while left:
+            positions = list_offsets(destination, partitions, Point.LOG_END)
+            left = {p.topic for p in partitions if positions[p] < ends[p]}
+            if time.monotonic() >= deadline:
+                break
+            if left:
+                time.sleep(_LOOK_AGAIN_S)
+    except Unreachable:
+        pass  # a partition without a leader holds up no other setting; those known to lag can wait
+    return left
+
+
+@dataclass(slots=True)
+class Easing:
+    """Takes mirror topics that met a record without a key out of the cleaner's reach, for the control principal."""
+
+    destination: ClusterConfig
+    say: Callable[[str], None]
+    _known: dict[str, int] = field(default_factory=dict)
+    """The newest epoch, by topic, whose tasks may not have noticed yet."""
+
+    def eased(self, failure: Failure, epoch: int, newest: int) -> bool:
+        """Whether what stopped a partition in this epoch is out of the way. `newest`: the last one submitted."""
+        if failure.kind is not FailureKind.UNKEYED:
+            return False
+        topic = failure.partition.topic
+        if epoch <= self._known.get(topic, -1):
+            return True
+        try:
+            with ClusterClient(self.destination) as client:
+                configs = describe_configs(client, [topic]).get(topic)
+                if configs is None or not cleans(configs.effective):
+                    return False  # the broker had another reason
+                alter_configs(client, {topic: {"cleanup.policy": FIXED["cleanup.policy"]}})
+        except RemoteFault as error:
+            self.say(f"{topic} on cluster {self.destination.name}: cleanup.policy cannot be set: {error}")
+            return False
+        # One epoch may be under way already, and the next one be quicker than the setting on its way to the leader.
+        self._known[topic] = newest + 1
+        self.say(
+            f"{failure.partition}, offset {failure.offset}: no key, or a late beginning to be seeded: {topic} is not "
+            f"compacted on cluster {self.destination.name} until it has caught up"
+        )
+        return True
