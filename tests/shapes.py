@@ -58,7 +58,7 @@ class Shapes:
 
     def append(self) -> None:
         """Some more records at the end of each topic."""
-        producer = _producer(self.cluster, compression_type="zstd")
+        producer = new_producer(self.cluster, compression_type="zstd")
         for topic in self.topics.values():
             send(producer, topic, _keyed("later", range(20), 0))
 
@@ -74,7 +74,7 @@ def build(cluster: SandboxCluster) -> Shapes:
         topics[name] = new_topic(cluster, partitions, f"{prefix}{name}-", **{**old, **config})
         return topics[name]
 
-    batching = {codec: _producer(cluster, compression_type=codec, linger_ms="1000") for codec in CODECS}
+    batching = {codec: new_producer(cluster, compression_type=codec, linger_ms="1000") for codec in CODECS}
     compact = {
         "cleanup_policy": "compact",
         "min_cleanable_dirty_ratio": "0.01",
@@ -134,13 +134,13 @@ def compacted_transactions(cluster: SandboxCluster, topic: str) -> dict[Partitio
             producer.abort_transaction(TIMEOUT_S)
         else:
             producer.commit_transaction(TIMEOUT_S)
-    send(_producer(cluster), topic, [_roller(now)])
+    send(new_producer(cluster), topic, [_roller(now)])
     return {Partition(topic, 0): 12 * 31}
 
 
 def cleaned_again(cluster: SandboxCluster, topic: str) -> dict[Partition, int]:
     """Another run over the transactions: only now markers without records get their delete horizon."""
-    send(_producer(cluster), topic, [_roller(int(time.time() * 1000) + 2 * HOUR_MS)])
+    send(new_producer(cluster), topic, [_roller(int(time.time() * 1000) + 2 * HOUR_MS)])
     return {Partition(topic, 0): 12 * 31 + 1}
 
 
@@ -162,7 +162,7 @@ def transactions(cluster: SandboxCluster, topic: str) -> None:
         _transactional(cluster, f"{topic}-{number}", compression_type=codec)
         for number, codec in enumerate(("none", "zstd", "gzip"))
     ]
-    plain = _producer(cluster, compression_type="snappy")
+    plain = new_producer(cluster, compression_type="snappy")
     for round_ in range(8):
         for producer in producers:
             producer.begin_transaction()
@@ -213,18 +213,18 @@ async def _aiokafka_transactions(cluster: SandboxCluster, topic: str) -> None:
 
 def open_transaction(cluster: SandboxCluster, topic: str, open_id: str) -> None:
     """Ends with a transaction that nobody has ended: readers of committed records stop before it."""
-    send(_producer(cluster), topic, _keyed("before", range(50), 0))
+    send(new_producer(cluster), topic, _keyed("before", range(50), 0))
     producer = _transactional(cluster, open_id)
     producer.begin_transaction()
     send(producer, topic, _keyed("open", range(10), 0))
-    send(_producer(cluster), topic, _keyed("behind", range(20), 0))
+    send(new_producer(cluster), topic, _keyed("behind", range(20), 0))
 
 
 def hanging(cluster: SandboxCluster, topic: str) -> None:
     """The same for ever: no coordinator knows of this transaction, so nobody will end it."""
-    send(_producer(cluster), topic, _keyed("before", range(50), 0))
+    send(new_producer(cluster), topic, _keyed("before", range(50), 0))
     hang(cluster, Partition(topic, 0))
-    send(_producer(cluster), topic, _keyed("behind", range(20), 0))
+    send(new_producer(cluster), topic, _keyed("behind", range(20), 0))
 
 
 def append_time(topic: str, batching: Mapping[str, Producer]) -> None:
@@ -234,16 +234,16 @@ def append_time(topic: str, batching: Mapping[str, Producer]) -> None:
 
 def late(cluster: SandboxCluster, topic: str) -> None:
     """A log that begins far from 0, inside a batch."""
-    many = _producer(cluster, linger_ms="1000", batch_num_messages="100000", compression_type="zstd")
+    many = new_producer(cluster, linger_ms="1000", batch_num_messages="100000", compression_type="zstd")
     send(many, topic, (Row() for _ in range(FAR_START - 3)))
-    send(_producer(cluster, linger_ms="1000"), topic, _keyed("k", range(500), 0))
+    send(new_producer(cluster, linger_ms="1000"), topic, _keyed("k", range(500), 0))
     with as_admin(cluster) as client:
         delete_records(client, {Partition(topic, 0): Offset(FAR_START)})
 
 
 def emptied(cluster: SandboxCluster, topic: str) -> None:
     """A log that has an end and no record."""
-    send(_producer(cluster), topic, _keyed("k", range(700), 0))
+    send(new_producer(cluster), topic, _keyed("k", range(700), 0))
     with as_admin(cluster) as client:
         delete_records(client, {Partition(topic, 0): Offset(700)})
 
@@ -274,7 +274,7 @@ def oddities(topic: str, batching: Mapping[str, Producer]) -> None:
 
 def large(cluster: SandboxCluster, topic: str) -> None:
     """Batches near the limit that brokers have by default, and one record that is larger than any default fetch."""
-    producer = _producer(cluster, message_max_bytes=str(LARGE_BYTES + (1 << 20)), linger_ms="1000")
+    producer = new_producer(cluster, message_max_bytes=str(LARGE_BYTES + (1 << 20)), linger_ms="1000")
     send(producer, topic, [Row(value=secrets.token_bytes(10_000)) for _ in range(300)])
     send(producer, topic, [Row(key=b"large", value=secrets.token_bytes(LARGE_BYTES))])
     send(producer, topic, [Row(value=b"small")])
@@ -282,14 +282,14 @@ def large(cluster: SandboxCluster, topic: str) -> None:
 
 def tiny(cluster: SandboxCluster, topic: str) -> None:
     """A batch for each record."""
-    producer = _producer(cluster, linger_ms="0", batch_num_messages="1")
+    producer = new_producer(cluster, linger_ms="0", batch_num_messages="1")
     send(producer, topic, _keyed("k", range(2_000), 0))
 
 
 def many_partitions(cluster: SandboxCluster, partitions: int) -> str:
     """One record in each partition but the last. Not part of the set: only to make it takes seconds."""
     topic = new_topic(cluster, partitions, retention_ms="-1")
-    producer = _producer(cluster, linger_ms="50")
+    producer = new_producer(cluster, linger_ms="50")
     for partition in range(partitions - 1):
         _enqueue(producer, topic, [Row(value=b"%d" % partition)], partition)
     _flush(producer, topic)
@@ -324,14 +324,14 @@ def _flush(producer: Producer, topic: str) -> None:
     assert producer.flush(TIMEOUT_S) == 0, f"{topic}: not everything was acknowledged"
 
 
-def _producer(cluster: SandboxCluster, **config: str) -> Producer:
+def new_producer(cluster: SandboxCluster, **config: str) -> Producer:
     settings = {key.replace("_", "."): value for key, value in config.items()}
     queue = {"queue.buffering.max.messages": 1_000_000, "sticky.partitioning.linger.ms": 0}
     return Producer({**cluster.client_config("admin"), "enable.idempotence": True, **queue, **settings})
 
 
 def _transactional(cluster: SandboxCluster, name: str, **config: str) -> Producer:
-    producer = _producer(cluster, transactional_id=name, transaction_timeout_ms=str(OPEN_S * 1000), **config)
+    producer = new_producer(cluster, transactional_id=name, transaction_timeout_ms=str(OPEN_S * 1000), **config)
     producer.init_transactions(TIMEOUT_S)
     return producer
 

@@ -33,13 +33,18 @@ def filled_by(coordinator_epoch: int) -> int:
     return max(coordinator_epoch, 0) >> _ATTEMPT_BITS
 
 
+def marker_number(count: int) -> int:
+    """Coordinator epoch of a gap's first attempt, that makes `count` filled offsets."""
+    return count << _ATTEMPT_BITS
+
+
 def marker_epoch(count: int, newest: int, *, owned: bool) -> int | None:
     """Coordinator epoch for the markers of the gap that makes `count` filled offsets; None: there is none left.
 
     `newest` is the highest one known to have been sent, by anybody. `owned`: it is the caller's own, and everything
     that the caller has sent is answered; nobody's markers can then be on their way to this gap, and none is fenced.
     """
-    first = count << _ATTEMPT_BITS
+    first = marker_number(count)
     if newest < first:
         return first if owned else first + 1
     if newest >> _ATTEMPT_BITS != count:

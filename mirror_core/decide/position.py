@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide.gaps import FILLED_MASK, NO_MARKER, filled_by
+from mirror_core.decide.gaps import FILLED_MASK, NO_MARKER, filled, filled_by, marker_number
 from mirror_core.wire.batch import SEQUENCE_MASK
 
 MARKED_START: Final = 100_000
@@ -109,6 +109,11 @@ def where_to_resume(seen: Seen) -> Resume | Foreign | Stop:
         seed_end=seed_end,
         check_tail=seen.ours is None and not nothing_to_check,
     )
+
+
+def ours_behind_data(log_end: int, next_sequence: int) -> Ours:
+    """What a leader remembers of a log that ends with our data, with no marker of it lost."""
+    return Ours(next_sequence, marker_number(filled(log_end, next_sequence)))
 
 
 def _missing(ours: Ours, log_end: int) -> int:

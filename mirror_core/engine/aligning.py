@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.position import Foreign, Ours, Resume, Seen, Stop, where_to_resume
+from mirror_core.decide.position import Foreign, Ours, Resume, Seen, Stop, ours_behind_data, where_to_resume
 from mirror_core.engine.divergence import Histories, Undecided
 from mirror_core.engine.lanes import Lane, denied, foreign, overfilled
 from mirror_core.kafka import tail
@@ -17,7 +18,7 @@ from mirror_core.model.copying import Aligned
 from mirror_core.model.errors import MissingPermission, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.batch import SEQUENCE_MASK
+from mirror_core.wire.batch import CONTROL, SEQUENCE_MASK
 
 _SETTLE_TRIES: Final = 50
 _SETTLE_WAIT_S: Final = 0.02
@@ -117,7 +118,11 @@ class Aligner:
         }
 
     def _decide(self, lane: Lane, seen: Seen, epoch_end: int | None, histories: Histories) -> None:
-        match where_to_resume(seen):
+        found = where_to_resume(seen)
+        if isinstance(found, Foreign):
+            seen = self._remembered(lane.partition, seen)
+            found = where_to_resume(seen)
+        match found:
             case Stop(position, reason):
                 self._agrees(histories, lane, position, epoch_end, reason)
             case Foreign(expected, filled):
@@ -144,6 +149,23 @@ class Aligner:
                 else:
                     lane.claim.seen(seen.ours.coordinator_epoch)
                 lane.resume_at(resume)
+
+    def _remembered(self, partition: Partition, seen: Seen) -> Seen:
+        """The same with the markers that a leader has forgotten.
+
+        A new replica, or one that has crashed, knows of us what its log tells, and of a log that was cleaned the
+        markers may be gone. Not the newest ones: the cleaner leaves the last segment alone. So behind data there is
+        none, and no gap is half filled. That it is our data, at its own offset, the source's record there tells.
+        """
+        last = tail.last_batch(self.destination, partition, seen.log_end) if seen.log_end > seen.log_start else None
+        if last is None or seen.ours is None or last.producer_id != self.producer_id or last.attributes & CONTROL:
+            return seen
+        sequence = (last.base_sequence + last.last_offset_delta + 1) & SEQUENCE_MASK
+        if (last.next_offset, sequence) != (seen.log_end, seen.ours.next_sequence):
+            return seen
+        if seen.log_end > seen.source_end or self._tail_differs(partition, seen.log_end):
+            return seen
+        return replace(seen, ours=ours_behind_data(seen.log_end, sequence))
 
     def _agrees(self, histories: Histories, lane: Lane, position: int, epoch_end: int | None, reason: str = "") -> bool:
         """Whether the source still holds what was copied; fails the lane where it does not, and when it can be told."""

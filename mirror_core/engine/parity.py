@@ -114,7 +114,7 @@ def _look_at_ends(
     if not ranges:
         return [], []
     try:
-        ends, compacted = read_ends(config, source, destination, [wanted.partition for wanted in ranges])
+        ends, cleaned = read_ends(config, source, destination, [wanted.partition for wanted in ranges])
     except RemoteFault as error:
         return [_no_ends(wanted, str(error)) for wanted in ranges], []
     rows: list[Row] = []
@@ -127,7 +127,8 @@ def _look_at_ends(
             continue
         found, both = compare_ends(wanted, *ends[wanted.partition])
         rows += found
-        shared.append(replace(both, compacted=wanted.partition.topic in compacted))
+        topic = wanted.partition.topic
+        shared.append(replace(both, compacted=topic in cleaned.somewhere, unkeyed_go=topic in cleaned.on_both))
     return rows, shared
 
 

@@ -15,6 +15,7 @@ from typing import Final
 import xxhash
 
 from mirror_core.decide.parity import DIGEST, RECORDS, Ends, Row, chunks, trimmed
+from mirror_core.decide.topics import cleans
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
 from mirror_core.kafka.differences import KEPT_PER_CHUNK, Alone, Lone, compare_records, key_digest
@@ -45,6 +46,14 @@ class CompareTask:
     chunk: int
     """Offsets of a chunk."""
     pieces: tuple[ParityRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """Topics that are cleaned by key."""
+
+    somewhere: frozenset[str]
+    on_both: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -81,24 +90,24 @@ def unread(task: CompareTask, error: str) -> tuple[Row, ...]:
 
 def read_ends(
     config: Config, source: ClusterName, destination: ClusterName, partitions: Sequence[Partition]
-) -> tuple[dict[Partition, tuple[Ends, Ends]], set[str]]:
-    """Where the logs of source and destination begin and end, and the topics that at least one side cleans by key.
-    Partitions that the source lacks are left out; those that only the destination lacks are empty logs.
+) -> tuple[dict[Partition, tuple[Ends, Ends]], Cleaned]:
+    """Where the logs of source and destination begin and end, and the topics that are cleaned by key. Partitions that
+    the source lacks are left out; those that only the destination lacks are empty logs.
 
     The destination is read first: see `decide.parity.compare_ends`.
     """
     with ClusterClient(config.cluster(destination), Principal.CONTROL) as client:
-        copied, compacted = _ends(client, partitions), _compacted(client, partitions)
+        copied, here = _ends(client, partitions), _compacted(client, partitions)
     with ClusterClient(config.cluster(source), Principal.CONTROL) as client:
-        original = _ends(client, partitions)
-        compacted |= _compacted(client, partitions)
+        original, there = _ends(client, partitions), _compacted(client, partitions)
     nothing = Ends(start=Offset(0), end=Offset(0))
-    return {partition: (ends, copied.get(partition, nothing)) for partition, ends in original.items()}, compacted
+    ends = {partition: (ends, copied.get(partition, nothing)) for partition, ends in original.items()}
+    return ends, Cleaned(here | there, here & there)
 
 
-def _compacted(client: ClusterClient, partitions: Sequence[Partition]) -> set[str]:
+def _compacted(client: ClusterClient, partitions: Sequence[Partition]) -> frozenset[str]:
     described = describe_configs(client, {partition.topic for partition in partitions})
-    return {t for t, c in described.items() if "compact" in c.effective.get("cleanup.policy", "").split(",")}
+    return frozenset(topic for topic, configs in described.items() if cleans(configs.effective))
 
 
 def _ends(client: ClusterClient, partitions: Sequence[Partition]) -> dict[Partition, Ends]:
@@ -154,16 +163,16 @@ def _compare_chunks(source: LogReader, destination: LogReader, piece: ParityRang
         )
         doubtful = not row.equal or not one.exact or not two.exact
         if doubtful and task.level >= RECORDS:
-            row, lone[len(rows)] = _by_record(source, destination, row, compacted=piece.compacted)
+            row, lone[len(rows)] = _by_record(source, destination, row, piece)
         rows.append(row)
     return _explained(source, destination, rows, lone) if any(lone.values()) else rows
 
 
-def _by_record(source: LogReader, destination: LogReader, row: Row, *, compacted: bool) -> tuple[Row, Lone]:
+def _by_record(source: LogReader, destination: LogReader, row: Row, piece: ParityRange) -> tuple[Row, Lone]:
     span = row.partition, row.start, row.end
     streams = _records(source, *span), _records(destination, *span)
     try:
-        found = compare_records(row.partition, *streams, compacted=compacted)
+        found = compare_records(row.partition, *streams, compacted=piece.compacted, unkeyed_go=piece.unkeyed_go)
     except Trimmed:
         raise
     except MirrorError as error:

@@ -71,10 +71,16 @@ class _Stream:
 
 
 def compare_records(
-    partition: Partition, source: Iterator[Record], destination: Iterator[Record], *, compacted: bool = False
+    partition: Partition,
+    source: Iterator[Record],
+    destination: Iterator[Record],
+    *,
+    compacted: bool = False,
+    unkeyed_go: bool = False,
 ) -> Difference:
     """Merge both sides by offset. Memory doesn't grow with the number of records, but, where the topic is `compacted`,
     with the keys that only one side has: those are not counted, and are findings only if nothing explains them.
+    `unkeyed_go`: a record without a key on one side only is explained.
     """
     src, dst = _Stream(source), _Stream(destination)
     findings: list[Finding] = []
@@ -88,14 +94,14 @@ def compare_records(
         if two is None or (one is not None and one.offset < two.offset):
             assert one is not None
             found = [_finding(partition, one, "missing", "the source's record is not on the destination")]
-            if compacted and one.key is not None:
+            if unkeyed_go if one.key is None else compacted:
                 found = _set_aside(lone, one, found[0])
                 src.skip()
             else:
                 src.advance()
         elif one is None or two.offset < one.offset:
             found = [_finding(partition, two, "extra", "the destination's record is not on the source")]
-            if compacted and two.key is not None:
+            if unkeyed_go if two.key is None else compacted:
                 found = _set_aside(lone, two, found[0])
                 dst.skip()
             else:
@@ -126,7 +132,8 @@ def key_digest(key: bytes) -> bytes:
 
 def _set_aside(lone: Lone, record: Record, finding: Finding) -> list[Finding]:
     """Keep it for later: what is newest of its key decides, and the logs behind this chunk may have something newer."""
-    assert record.key is not None
+    if record.key is None:
+        return []
     lone[key_digest(record.key)] = Alone(finding, record.offset, record.value is None)
     return []
 

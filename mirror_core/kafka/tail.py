@@ -58,6 +58,14 @@ def _last_right(headers: list[BatchHeader], producer_id: int, filled: int) -> in
     return None
 
 
+def last_batch(client: ClusterClient, partition: Partition, log_end: int) -> BatchHeader | None:
+    """Header of the batch that ends the log; None when nothing is there any more."""
+    with _open(client, partition) as connection:
+        link = FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
+        headers = _headers(link, partition, log_end - 1, log_end)
+        return headers[-1] if headers else None
+
+
 def last_record(client: ClusterClient, partition: Partition, offset: int) -> Record | None:
     """The last committed record before `offset`; None when the log holds none there any more."""
     start = list_offsets(client, [partition], Point.START)[partition]

@@ -21,6 +21,8 @@ class ParityRange:
     compacted: bool = False
     """The topic is cleaned by key, on each cluster at its own times: a record may be on one side only, if something
     newer of its key has replaced it, or if it is a tombstone."""
+    unkeyed_go: bool = False
+    """Both clusters clean it so. Their cleaners take all records without a key, from before it was cleaned by key."""
 
 
 class Verdict(StrEnum):

@@ -61,7 +61,7 @@ def test_a_missing_topic_is_created_as_wide_as_the_sources_and_never_deletes_by_
     assert width(pair.west, topic) == 3
     there = overrides(pair, "west", topic)
     assert there["segment.bytes"] == "2000000"
-    assert (there["retention.ms"], there["retention.bytes"], there["cleanup.policy"]) == ("-1", "-1", "delete")
+    assert (there["retention.ms"], there["retention.bytes"], there["cleanup.policy"]) == ("-1", "-1", "compact,delete")
     assert (there["compression.type"], there["message.timestamp.type"]) == ("producer", "CreateTime")
     assert int(there["max.message.bytes"]) > 1_048_588
     waiting = {s: r.reason for s, r in by_subject(report.rows).items() if r.deed is Deed.STAGE}

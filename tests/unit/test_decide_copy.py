@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from mirror_core.decide.assign import assign
 from mirror_core.decide.gaps import FILLED_MASK, NO_MARKER, at_once, filled, filled_by, marker_epoch
 from mirror_core.decide.passthrough import Way, way_of
-from mirror_core.decide.position import MARKED_START, Foreign, Ours, Resume, Seen, Stop, where_to_resume
+from mirror_core.decide.position import (
+    MARKED_START,
+    Foreign,
+    Ours,
+    Resume,
+    Seen,
+    Stop,
+    ours_behind_data,
+    where_to_resume,
+)
 from mirror_core.decide.produced import Meaning, meaning
 from mirror_core.model.names import Partition
 from mirror_core.wire.batch import (
@@ -78,6 +87,13 @@ def marker(filled: int, attempt: int = 0) -> int:
 
 def test_the_log_end_is_the_position_when_our_records_end_there() -> None:
     assert where_to_resume(seen()) == resumed(50, 50)
+
+
+@given(st.integers(0, 2**40), st.integers(0, FILLED_MASK))
+def test_behind_our_data_the_log_itself_tells_how_much_was_filled(records: int, filled_offsets: int) -> None:
+    end, sequence = records + filled_offsets, records & SEQUENCE_MASK
+    ours = ours_behind_data(end, sequence)
+    assert where_to_resume(seen(ours, log_end=end, source_end=end)) == resumed(end, sequence)
 
 
 offsets = st.integers(0, 2**40)

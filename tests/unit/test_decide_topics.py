@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from mirror_core.decide.topics import (
     FIXED,
     HELD,
     NEVER,
+    cleans,
     config_changes,
     mirror_replication_factor,
     promotion_configs,
@@ -54,6 +56,27 @@ def test_the_mirrors_own_settings_are_these() -> None:
         "min.insync.replicas": "2",
         "max.message.bytes": "3048576",
     }
+
+
+def test_a_cleaned_mirror_topic_keeps_what_the_source_keeps_and_for_as_long() -> None:
+    source = {"cleanup.policy": "compact", "retention.ms": "1000", "max.compaction.lag.ms": "7"}
+    effective = {**source, "delete.retention.ms": "86400000", "min.compaction.lag.ms": "0"}
+    before, after = (wanted_configs(source, effective, 1, cleaned=cleaned) for cleaned in (False, True))
+    assert {key: after[key] for key in after if after[key] != before.get(key)} == {
+        "cleanup.policy": "compact,delete",
+        "delete.retention.ms": "86400000",
+        "min.compaction.lag.ms": "0",
+    }
+    assert before.keys() <= after.keys()
+    assert (after["retention.ms"], after["retention.bytes"]) == ("-1", "-1")
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("compact", True), ("delete,compact", True), ("compact, delete", True), ("delete", False)]
+)
+def test_which_policies_clean_by_key(policy: str, expected: bool) -> None:
+    assert cleans({"cleanup.policy": policy}) is expected
+    assert not cleans({})
 
 
 @given(source=overrides, current=overrides, factor=st.integers(1, 5))

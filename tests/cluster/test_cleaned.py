@@ -1,0 +1,273 @@
+"""Mirror topics whose source is compacted are cleaned on the destination too, while mirroring goes on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from mirror_core.decide.position import MARKED_START
+from mirror_core.engine.sync import sync
+from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, list_offsets
+from mirror_core.kafka.topics import alter_configs, delete_records, describe_configs
+from mirror_core.model.drift import CHANGES, Deed, Part
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import Offset, Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.wire.batch import CONTROL, BatchHeader, batches
+from tests import shapes
+from tests.administering import as_admin, broker_setting
+from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.cluster.links import writer_of
+from tests.drill.histories import assert_compacted
+from tests.mirroring import Mirrored, new_mirror, replicate
+from tests.same import assert_parity, assert_same_offsets
+from tests.shapes import HOUR_MS, Row, await_cleaner, send
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+CONFIGS = frozenset({Part.CONFIGS})
+COMPACT = {
+    "cleanup_policy": "compact",
+    "min_cleanable_dirty_ratio": "0.01",
+    "segment_ms": str(HOUR_MS),
+    "retention_ms": "-1",
+    "message_timestamp_after_max_ms": str(2**63 - 1),
+}
+
+
+def compacted_topic(pair: Pair, **config: str) -> str:
+    return new_topic(pair.east, 1, "t-", **{**COMPACT, **config})
+
+
+def set_policy(cluster: SandboxCluster, topic: str, value: str) -> None:
+    with as_admin(cluster) as client:
+        alter_configs(client, {topic: {"cleanup.policy": value}})
+        wait_until(
+            lambda: describe_configs(client, [topic])[topic].effective["cleanup.policy"] == value,
+            timeout_s=TIMEOUT_S,
+            why=f"{topic}: cleanup.policy={value}",
+        )
+
+
+def sync_settings(mirrored: Mirrored) -> set[tuple[str, Deed, str]]:
+    """What a sync does to settings, or leaves until promotion."""
+    with writer_of(mirrored.link) as writer:
+        report = sync(mirrored.link, writer, only=CONFIGS)
+    assert not [row for row in report.rows if row.deed in CHANGES and not row.done]
+    return {(row.subject.partition(": ")[2], row.deed, row.reason) for row in report.rows}
+
+
+def policy(pair: Pair, topic: str) -> str:
+    with as_admin(pair.west) as client:
+        return describe_configs(client, [topic])[topic].effective["cleanup.policy"]
+
+
+def stored(cluster: SandboxCluster, topic: str) -> list[BatchHeader]:
+    """Headers of all batches as they lie on disk, in the order of offsets."""
+    segments = sorted((cluster.log_dir() / f"{topic}-0").glob("*.log"))
+    return [header for path in segments for header, _ in batches(memoryview(bytearray(path.read_bytes())))]
+
+
+def markers(cluster: SandboxCluster, topic: str, end: int) -> int:
+    """How many lie on disk below this offset."""
+    return len([h for h in stored(cluster, topic) if h.attributes & CONTROL and h.base_offset < end])
+
+
+def producer_of(pair: Pair, mirrored: Mirrored, topic: str) -> ProducerView:
+    with as_admin(pair.west) as client:
+        [view] = describe_producers(client, [Partition(topic, 0)])[Partition(topic, 0)]
+    assert view.producer_id == mirrored.link.mirror.producer_id
+    return view
+
+
+class Application:
+    """Writes a changelog of a few keys in transactions, every third of which it aborts."""
+
+    def __init__(self, pair: Pair, topic: str) -> None:
+        self.pair = pair
+        self.topic = topic
+        self.now_ms = int(time.time() * 1000)
+        config = {**pair.east.client_config("admin"), "transactional.id": topic, "linger.ms": 1000}
+        self.producer = Producer(config)
+        self.producer.init_transactions(TIMEOUT_S)
+
+    def write(self, transactions: int, version: int) -> None:
+        for number in range(transactions):
+            self.producer.begin_transaction()
+            for key in range(10):
+                self._send(b"k%d" % key, b"%d %d" % (version, number))
+            if number % 3 == 1:
+                assert self.producer.flush(TIMEOUT_S) == 0
+                self.producer.abort_transaction(TIMEOUT_S)
+            else:
+                self.producer.commit_transaction(TIMEOUT_S)
+
+    def roll(self) -> int:
+        """Begin a new segment on both sides, so that the old one can be cleaned; the new one's first offset."""
+        self.now_ms += 2 * HOUR_MS
+        self.plain(b"roller")
+        with as_admin(self.pair.east) as client:
+            return list_offsets(client, [Partition(self.topic, 0)], Point.LOG_END)[Partition(self.topic, 0)] - 1
+
+    def plain(self, key: bytes) -> None:
+        """A record in no transaction: no marker behind it."""
+        send(shapes.new_producer(self.pair.east), self.topic, [Row(key=key, value=b"", timestamp_ms=self.now_ms)])
+
+    def delete(self, key: bytes) -> None:
+        self.producer.begin_transaction()
+        self._send(key, None)
+        self.producer.commit_transaction(TIMEOUT_S)
+
+    def _send(self, key: bytes, value: bytes | None) -> None:
+        self.producer.produce(self.topic, key=key, value=value, partition=0, timestamp=self.now_ms)
+
+
+def cleaned(pair: Pair, mirrored: Mirrored, application: Application) -> int:
+    """Copy, and wait until the destination's cleaner has been through all that is there now: up to this offset."""
+    goal = application.roll()
+    mirrored.copy()
+    await_cleaner(pair.west, {Partition(application.topic, 0): goal})
+    return goal
+
+
+def assert_equal(pair: Pair, mirrored: Mirrored, topic: str) -> None:
+    assert_compacted(read_all(pair.east, topic), read_all(pair.west, topic))
+    newest = [{r.key: r.value for r in read_all(cluster, topic)} for cluster in (pair.east, pair.west)]
+    assert {k: v for k, v in newest[0].items() if v} == {k: v for k, v in newest[1].items() if v} != {}
+    assert_same_offsets(pair, [topic])
+    assert_parity(mirrored)
+
+
+def test_a_mirror_topic_is_cleaned_of_records_and_markers_while_it_is_mirrored(pair: Pair, tmp_path: Path) -> None:
+    topic = compacted_topic(pair, delete_retention_ms="0")
+    mirrored = new_mirror(pair, tmp_path, topic)
+    application = Application(pair, topic)
+    application.write(9, 1)
+    mirrored.copy()
+    assert policy(pair, topic) == "delete", "not before all is copied that may have no key"
+    assert markers(pair.west, topic, 1 << 40) == 6 + 3 * 11, "for each commit, and for all that was aborted"
+    written = sum(header.length for header in stored(pair.west, topic))
+    assert ("cleanup.policy", Deed.SET, "mirror needs compact,delete") in sync_settings(mirrored)
+    assert policy(pair, topic) == "compact,delete"
+    waiting = {("cleanup.policy", Deed.STAGE, "set to compact at promotion")}
+    assert {row for row in sync_settings(mirrored) if row[0] in ("cleanup.policy", "delete.retention.ms")} == waiting
+
+    with broker_setting(pair.west, "log.cleaner.backoff.ms", "100"):
+        end = cleaned(pair, mirrored, application)
+        application.write(3, 2)  # markers get their horizon in one run, and go in the next
+        cleaned(pair, mirrored, application)
+    assert markers(pair.west, topic, end) == 0
+    assert sum(header.length for header in stored(pair.west, topic) if header.base_offset < end) < written / 2
+    assert_equal(pair, mirrored, topic)
+
+    # DeleteRecords works on it; and parity finds what is gone without anything newer that explains it.
+    application.write(1, 3)
+    application.plain(b"alone")
+    mirrored.copy()
+    with as_admin(pair.west) as client:
+        last = list_offsets(client, [Partition(topic, 0)], Point.LOG_END)[Partition(topic, 0)]
+        delete_records(client, {Partition(topic, 0): last})
+    with pytest.raises(AssertionError):
+        assert_parity(mirrored)
+
+
+def test_a_leader_that_lost_its_memory_of_cleaned_markers_is_no_foreign_writer(pair: Pair, tmp_path: Path) -> None:
+    topic = compacted_topic(pair, delete_retention_ms="0")
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    sync_settings(mirrored)
+    application = Application(pair, topic)
+    application.write(3, 1)
+    with broker_setting(pair.west, "log.cleaner.backoff.ms", "100"):
+        for _ in range(2):
+            cleaned(pair, mirrored, application)
+    before = producer_of(pair, mirrored, topic)
+    # A replica that is new has no snapshots either: it knows what the log tells.
+    pair.west.kill()
+    for path in (pair.west.log_dir() / f"{topic}-0").glob("*.snapshot"):
+        path.unlink()
+    pair.west.start()
+    after = producer_of(pair, mirrored, topic)
+    assert after.last_sequence == before.last_sequence
+    assert after.coordinator_epoch < before.coordinator_epoch, "otherwise there is nothing to see here"
+    application.write(2, 2)
+    mirrored.copy()
+    assert_equal(pair, mirrored, topic)
+    # A foreign record is one all the same.
+    send(shapes.new_producer(pair.west), topic, [Row(key=b"k1")])
+    assert set(replicate(mirrored.link).failed) == {Partition(topic, 0)}
+    assert mirrored.statuses[Partition(topic, 0)].kind is FailureKind.FOREIGN
+
+
+def test_tombstones_stay_as_long_as_the_sources_brokers_say_not_the_destinations(pair: Pair, tmp_path: Path) -> None:
+    topic = compacted_topic(pair)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    with (
+        broker_setting(pair.west, "log.cleaner.delete.retention.ms", "1"),
+        broker_setting(pair.west, "log.cleaner.backoff.ms", "100"),
+    ):
+        assert ("delete.retention.ms", Deed.SET, "mirror needs 86400000") in sync_settings(mirrored)
+        application = Application(pair, topic)
+        application.write(2, 1)
+        application.delete(b"k3")
+        for _ in range(2):
+            cleaned(pair, mirrored, application)
+        found = [r for r in read_all(pair.west, topic) if r.key == b"k3"]
+        assert [r.value for r in found] == [None], "its value is gone, and it is not"
+    assert_equal(pair, mirrored, topic)
+
+
+def test_records_without_a_key_are_copied_and_the_cleaner_follows_the_source(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    produce(pair.east, topic, 20)
+    mirrored.copy()
+    set_policy(pair.east, topic, "compact")
+    sync_settings(mirrored)
+    assert policy(pair, topic) == "compact,delete"
+    mirrored.copy()
+
+    # Before any sync has seen it, the source takes records without a key again.
+    set_policy(pair.east, topic, "delete")
+    produce(pair.east, topic, 20)
+    mirrored.copy()
+    assert policy(pair, topic) == "delete"
+    assert read_all(pair.west, topic) == read_all(pair.east, topic) != []
+    assert not [row for row in sync_settings(mirrored) if row[0] == "cleanup.policy"]
+
+    # The same while it is compacted: not before the copy has caught up, and never refused for good.
+    set_policy(pair.east, topic, "compact")
+    sync_settings(mirrored)
+    set_policy(pair.east, topic, "delete")
+    produce(pair.east, topic, 20)
+    set_policy(pair.east, topic, "compact")
+    sync_settings(mirrored)
+    assert policy(pair, topic) == "compact,delete"
+    mirrored.copy()
+    assert policy(pair, topic) == "delete"
+    sync_settings(mirrored)
+    assert policy(pair, topic) == "compact,delete"
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
+def test_a_log_that_begins_late_is_seeded_before_it_is_cleaned_and_again_after(pair: Pair, tmp_path: Path) -> None:
+    topic = compacted_topic(pair, cleanup_policy="compact,delete")
+    many = shapes.new_producer(pair.east, linger_ms="1000", batch_num_messages="100000", compression_type="zstd")
+    mirrored = new_mirror(pair, tmp_path, topic)
+    for end in (MARKED_START + 50, 2 * MARKED_START + 200):
+        with as_admin(pair.east) as client:
+            first = list_offsets(client, [Partition(topic, 0)], Point.LOG_END)[Partition(topic, 0)]
+            send(many, topic, (Row(key=b"k", value=b"") for _ in range(first, end)))
+            delete_records(client, {Partition(topic, 0): Offset(end)})
+        produce(pair.east, topic, 5)
+        mirrored.copy()
+        assert policy(pair, topic) == "delete"
+        sync_settings(mirrored)
+        assert policy(pair, topic) == "compact,delete"
+        assert_same_offsets(pair, [topic])
+        assert read_all(pair.west, topic) == read_all(pair.east, topic) != []
