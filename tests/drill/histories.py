@@ -21,13 +21,17 @@ from pathlib import Path
 
 from confluent_kafka import ElectionType, TopicPartition
 
+from mirror_core.engine.sync import sync
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.drift import Part
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.sandbox import Sandbox
 from tests.administering import end_hanging
 from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, read_all, read_all_aiokafka
+from tests.cluster.links import writer_of
 from tests.drill.tasks import Tasks
 from tests.drill.writers import Writers
 from tests.mirroring import Mirrored, new_mirror, replicate
@@ -49,13 +53,15 @@ class History:
         # Many small segments, so that there is something to clean, to roll and to delete.
         small = {"segment_ms": "2000", "retention_ms": "-1"}
         self.kept = new_topic(pair.east, partitions=PARTITIONS, **small)
-        self.compacted = new_topic(
-            pair.east, partitions=PARTITIONS, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01", **small
-        )
+        # Tombstones and markers go as soon as they may: on the mirror topic, too, whose cleaner is as busy.
+        dirty = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "delete_retention_ms": "0"}
+        self.compacted = new_topic(pair.east, PARTITIONS, "t-", **dirty, **small)
         self.topics = (self.kept, self.compacted)
         self.mirrored: Mirrored = new_mirror(pair, folder, *self.topics)
         self.writers = Writers(pair.east, self.topics, PARTITIONS, self.chance)
         replicate(self.mirrored.link)  # creates the mirror topics
+        with writer_of(self.mirrored.link) as writer:
+            sync(self.mirrored.link, writer, only=frozenset({Part.CONFIGS}))
         self.tasks = Tasks(self.mirrored, self.topics, folder, self.chance)
 
     def run(self, seconds: float) -> None:
@@ -166,6 +172,9 @@ class History:
         assert copied == read_all(east, self.kept)
         assert copied == read_all_aiokafka(west, self.kept)
         assert copied == read_all(west, self.kept, committed=False), "records that nobody committed"
+        with ClusterClient(self.mirrored.config.cluster("west")) as here:
+            settings = describe_configs(here, [self.compacted])[self.compacted].overrides
+        assert (settings["cleanup.policy"], settings["delete.retention.ms"]) == ("compact,delete", "0")
         copied_keys = read_all(west, self.compacted)
         assert copied_keys == read_all_aiokafka(west, self.compacted)
         assert copied_keys == read_all(west, self.compacted, committed=False)
