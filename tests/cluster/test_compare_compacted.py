@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.model.names import Partition
+from mirror_core.engine.divergence import Histories
+from mirror_core.kafka.topics import alter_configs
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityResult, Verdict
-from tests.administering import broker_setting
+from tests.administering import as_admin, broker_setting
 from tests.brokers import Pair, new_topic, read_all
 from tests.cluster.test_compare import compare, found
 from tests.mirroring import new_mirror
@@ -78,6 +80,38 @@ def test_what_something_newer_of_its_key_has_replaced_may_be_on_one_side_only(pa
     sides = [without(records, 20), records]
     result = compared(pair, *(sides if kind == "extra" else sides[::-1]))
     assert (result.verdict, result.records, found(result)) == (Verdict.PASSED, 48, [])
+
+
+@pytest.mark.parametrize("kind", ["extra", "missing"])
+def test_a_record_without_a_key_may_be_on_one_side_only_when_both_clean(pair: Pair, kind: str) -> None:
+    records = keyed(50)
+    records[20:22] = [replace(record, key=None) for record in records[20:22]]
+    sides = [without(records, 20), records]
+    topic = twin_topics(pair)
+    for cluster, content in zip((pair.east, pair.west), sides if kind == "extra" else sides[::-1], strict=True):
+        send(cluster, topic, content)
+    for cluster, verdict in ((pair.east, Verdict.FAILED), (pair.west, Verdict.PASSED)):
+        with as_admin(cluster) as client:
+            alter_configs(client, {topic: {"cleanup.policy": "compact"}})
+        result = compare(pair, whole(topic, 50))
+        expected = [(kind, 20), (kind, 21)] if verdict is Verdict.FAILED else []
+        assert (result.verdict, found(result)) == (verdict, expected)
+
+
+@pytest.mark.parametrize("lacks", ["source", "destination"])
+def test_whose_history_was_rewritten_is_told_from_what_a_cleaner_took(pair: Pair, lacks: str) -> None:
+    def first_divergence(records: list[Content]) -> int | None:
+        topic = twin_topics(pair, cleanup_policy="compact")
+        sides = [records, without(records, 20)]
+        for cluster, content in zip((pair.east, pair.west), sides[:: -1 if lacks == "source" else 1], strict=True):
+            send(cluster, topic, content)
+        with as_admin(pair.east) as east, as_admin(pair.west) as west, Histories(east, west) as histories:
+            return histories.first_divergence(Partition(topic, 0), Offset(22), 0)
+
+    records = keyed(30)
+    assert first_divergence(records) == 20, "nothing newer has replaced it"
+    records[24:26] = [replace(new, key=old.key) for new, old in zip(records[24:26], records[20:22], strict=True)]
+    assert first_divergence(records) is None
 
 
 @pytest.mark.parametrize("kind", ["extra", "missing"])
