@@ -18,7 +18,7 @@ from mirror_core.model.copying import Aligned
 from mirror_core.model.errors import MissingPermission, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.batch import CONTROL, SEQUENCE_MASK
+from mirror_core.wire.batch import SEQUENCE_MASK
 
 _SETTLE_TRIES: Final = 50
 _SETTLE_WAIT_S: Final = 0.02
@@ -155,15 +155,15 @@ class Aligner:
 
         A new replica, or one that has crashed, knows of us what its log tells, and of a log that was cleaned the
         markers may be gone. Not the newest ones: the cleaner leaves the last segment alone. So behind data there is
-        none, and no gap is half filled. That it is our data, at its own offset, the source's record there tells.
+        none, and no gap is half filled. That it is our data, at its own offset, the source's record there tells, too.
         """
-        last = tail.last_batch(self.destination, partition, seen.log_end) if seen.log_end > seen.log_start else None
-        if last is None or seen.ours is None or last.producer_id != self.producer_id or last.attributes & CONTROL:
+        if seen.ours is None or seen.log_end > seen.source_end:
+            return seen
+        last = tail.last_behind_a_hole(self.destination, partition, self.producer_id, seen.log_start, seen.log_end)
+        if last is None or self._tail_differs(partition, seen.log_end):
             return seen
         sequence = (last.base_sequence + last.last_offset_delta + 1) & SEQUENCE_MASK
-        if (last.next_offset, sequence) != (seen.log_end, seen.ours.next_sequence):
-            return seen
-        if seen.log_end > seen.source_end or self._tail_differs(partition, seen.log_end):
+        if sequence != seen.ours.next_sequence:
             return seen
         return replace(seen, ours=ours_behind_data(seen.log_end, sequence))
 

@@ -58,12 +58,31 @@ def _last_right(headers: list[BatchHeader], producer_id: int, filled: int) -> in
     return None
 
 
-def last_batch(client: ClusterClient, partition: Partition, log_end: int) -> BatchHeader | None:
-    """Header of the batch that ends the log; None when nothing is there any more."""
+def last_behind_a_hole(
+    client: ClusterClient, partition: Partition, producer_id: int, log_start: int, log_end: int
+) -> BatchHeader | None:
+    """Header of the batch that ends the log, if there is nothing but data of this producer id between it and the next
+    offsets, going back, that are in no batch.
+
+    Only the cleaner leaves such holes, and never in the last segment. So a marker that a leader does not know of can
+    have been there; while a foreign record, or a marker too many, would stand directly before what it has shifted.
+    """
     with _open(client, partition) as connection:
         link = FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
-        headers = _headers(link, partition, log_end - 1, log_end)
-        return headers[-1] if headers else None
+        step = _FIRST_STEP
+        while True:
+            start = max(log_start, log_end - step)
+            headers = _headers(link, partition, start, log_end)
+            after = log_end
+            for header in reversed(headers):
+                if header.next_offset != after:
+                    return headers[-1] if after < log_end else None
+                if header.producer_id != producer_id or header.attributes & CONTROL:
+                    return None
+                after = header.base_offset
+            if start == log_start:
+                return headers[-1] if log_start < after < log_end else None
+            step *= 4
 
 
 def last_record(client: ClusterClient, partition: Partition, offset: int) -> Record | None:
