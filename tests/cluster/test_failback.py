@@ -14,11 +14,14 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
-from mirror_core.model.names import Partition
+from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.run import Mode, RunState
+from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, Record, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import app_topic, begin, denied
 from tests.mirroring import Mirrored, new_mirror
+from tests.same import assert_parity
+from tests.shapes import Row, new_producer, send
 
 pytestmark = pytest.mark.cluster
 
@@ -92,6 +95,33 @@ def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
     assert read_all(pair.east, topic, user="admin")[: len(sent)]
     mirrored.copy()
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
+def test_a_compacted_topic_goes_there_and_back(pair: Pair, tmp_path: Path) -> None:
+    def changelog(cluster: SandboxCluster, version: int) -> None:
+        rows = [Row(key=b"k%d" % (number % 10), value=b"%d" % version) for number in range(50)]
+        send(new_producer(cluster), topic, rows)
+
+    def settings(cluster: str) -> dict[str, str]:
+        with ClusterClient(mirrored.config.cluster(ClusterName(cluster))) as client:
+            return dict(describe_configs(client, [topic])[topic].overrides)
+
+    topic = app_topic(pair, cleanup_policy="compact")
+    changelog(pair.east, 1)
+    mirrored = failed_over(pair, tmp_path, topic)
+    assert settings("west") == {"cleanup.policy": "compact"}
+    changelog(pair.west, 2)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    failback.drive(run.id)
+    assert settings("east")["cleanup.policy"] == "compact,delete", "it was cleaned before it became a mirror topic"
+    go_home(failback, run.id)
+    assert settings("east") == {"cleanup.policy": "compact"}
+    assert settings("west")["cleanup.policy"] in ("delete", "compact,delete"), "a mirror topic again"
+    changelog(pair.east, 3)
+    mirrored.copy()
+    assert_parity(mirrored)
+    assert len(read_all(pair.west, topic)) == 150
 
 
 def test_a_divergent_tail_is_salvaged_and_the_topic_copied_anew(pair: Pair, tmp_path: Path) -> None:
