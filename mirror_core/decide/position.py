@@ -7,6 +7,10 @@ which counts in the number that it carries (`decide.gaps`). So a healthy log end
 
 A log that ends before that has a gap half filled. One that ends behind it holds what somebody else wrote. For logs
 without gaps sequences are offsets, and the broker itself refuses a batch that would not land at its offset.
+
+A broker that forgets producers (producer.id.expiration.ms, counted from the records' own times) forgets both numbers at
+once, also under a copier at work, and then learns again only the one that comes first. What it knows then adds up to
+less than the log, as if somebody else had written: the logs themselves have to be looked at.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ class Resume:
     seed_end: int
     """Offsets [offset, seed_end) are to be seeded first, and deleted. Equal to `offset`: none."""
     check_tail: bool
-    """Nothing vouches for the last record on the destination: compare it with the source's first."""
+    """Nothing vouches for the end of the destination's log: compare it with the source's first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +83,24 @@ class Stop:
     position: int
     """Next offset to copy, behind the gap that may be half filled."""
     reason: str
+    check_tail: bool
+    """Nothing vouches for the end of the destination's log: perhaps it was somebody else who made it longer."""
 
 
 def where_to_resume(seen: Seen) -> Resume | Foreign | Stop:
     """The position is the destination's log end, if that is where our own records and markers end."""
     position = seen.log_end
-    gap_end = position
-    if seen.ours is not None:
-        missing = _missing(seen.ours, position)
-        if missing < 0:
-            return Foreign(max(seen.log_start, position + missing), filled_by(seen.ours.coordinator_epoch))
-        gap_end = position + missing
+    missing = 0 if seen.ours is None else _missing(seen.ours, position)
+    if seen.ours is not None and missing < 0 and not _perhaps_forgotten(seen.ours):
+        return Foreign(max(seen.log_start, position + missing), filled_by(seen.ours.coordinator_epoch))
+    gap_end = position + max(missing, 0)
+    unvouched = seen.ours is None or missing < 0
     if gap_end > seen.source_end:
         return Stop(
             gap_end,
             f"the source's log ends at {seen.source_end}, before the position {gap_end}: it lost records that were "
             "copied (unclean leader election)",
+            unvouched,
         )
     start, seed_end = seen.source_start, position
     if gap_end == position < start:
@@ -107,13 +113,18 @@ def where_to_resume(seen: Seen) -> Resume | Foreign | Stop:
         sequence=position & SEQUENCE_MASK if seen.ours is None else seen.ours.next_sequence,
         gap_end=gap_end,
         seed_end=seed_end,
-        check_tail=seen.ours is None and not nothing_to_check,
+        check_tail=unvouched and not nothing_to_check,
     )
 
 
 def ours_behind_data(log_end: int, next_sequence: int) -> Ours:
     """What a leader remembers of a log that ends with our data, with no marker of it lost."""
     return Ours(next_sequence, marker_number(filled(log_end, next_sequence)))
+
+
+def _perhaps_forgotten(ours: Ours) -> bool:
+    """Whether the leader has seen only data or only markers of ours: all there is, or all since it forgot the rest."""
+    return ours.coordinator_epoch == NO_MARKER or ours.next_sequence == 0
 
 
 def _missing(ours: Ours, log_end: int) -> int:

@@ -21,13 +21,16 @@ class Meaning(Enum):
     FAILED = "failed"
 
 
+_FEW: Final = "fewer replicas are in sync than min.insync.replicas of the mirror topic asks for: bring brokers back"
+_SLOW: Final = "replicas that count as in sync did not take it in time: look at the partition's brokers"
+
 MEANING: Final[Mapping[E, tuple[Meaning, str]]] = MappingProxyType(
     {
         E.none: (Meaning.APPENDED, ""),
         # Appended, but not on all in-sync replicas yet: not acknowledged, so not counted; the log end tells later.
-        E.request_timed_out: (Meaning.LOOK_AGAIN, ""),
-        E.not_enough_replicas_after_append: (Meaning.LOOK_AGAIN, ""),
-        E.not_enough_replicas: (Meaning.LOOK_AGAIN, ""),
+        E.request_timed_out: (Meaning.LOOK_AGAIN, _SLOW),
+        E.not_enough_replicas_after_append: (Meaning.LOOK_AGAIN, _FEW),
+        E.not_enough_replicas: (Meaning.LOOK_AGAIN, _FEW),
         # The sequence is taken: our own earlier request, or a twin copier with other batch boundaries, was first.
         E.out_of_order_sequence_number: (Meaning.LOOK_AGAIN, ""),
         E.duplicate_sequence_number: (Meaning.LOOK_AGAIN, ""),

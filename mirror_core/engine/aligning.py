@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -13,14 +13,15 @@ from mirror_core.engine.lanes import Lane, denied, foreign, overfilled
 from mirror_core.kafka import tail
 from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.epochs import epoch_ends
-from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, list_offsets
+from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, high_watermarks, list_offsets
 from mirror_core.model.copying import Aligned
-from mirror_core.model.errors import MissingPermission, Unreachable
+from mirror_core.model.errors import MissingPermission
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
+from mirror_core.wire.records import Record
 
-_SETTLE_TRIES: Final = 50
+_SETTLE_TRIES: Final = 10
 _SETTLE_WAIT_S: Final = 0.02
 
 
@@ -46,7 +47,7 @@ class Aligner:
         changed = {p: lane.vouched_epoch for p, lane in wanted.items() if lane.vouched_epoch != lane.source_epoch}
         ends = epoch_ends(self.source, {p: epoch for p, epoch in changed.items() if epoch is not None})
         with Histories(self.source, self.destination) as histories:
-            for partition, seen in self._settled(list(wanted)).items():
+            for partition, seen in self._settled(wanted).items():
                 self._decide(wanted[partition], seen, ends.get(partition), histories)
 
     def _route(self, lane: Lane, source: ClusterView, destination: ClusterView) -> bool:
@@ -77,35 +78,53 @@ class Aligner:
         source_leader = source.topics[partition.topic].partitions[partition.index]
         lane.source_broker, lane.source_epoch = source_leader.broker, source_leader.epoch
         lane.destination_broker = destination.topics[partition.topic].partitions[partition.index].broker
-        return lane.source_broker >= 0 and lane.destination_broker >= 0
+        away = [
+            client.name
+            for broker, client in ((lane.source_broker, self.source), (lane.destination_broker, self.destination))
+            if broker < 0
+        ]
+        if away:
+            lane.lose(f"cluster {away[0]}: no leader for {partition}: bring the brokers of its replicas back")
+        return not away
 
-    def _settled(self, partitions: list[Partition]) -> dict[Partition, Seen]:
-        """Both logs at a moment when nobody appends: the log end is the same before and after the producer's state.
+    def _settled(self, lanes: Mapping[Partition, Lane]) -> dict[Partition, Seen]:
+        """Both logs at a moment when nobody appends: the log end is the same before and after the producer's state,
+        and all in-sync replicas have it. What a leader alone holds is not copied yet: it may lose it (KIP-966).
 
         A predecessor's last requests may still be on their way into the log (they cannot do harm, see decide.position).
+        Lanes that come to no rest stay LOST, and hold up no others.
         """
+        partitions = list(lanes)
         found: dict[Partition, tuple[Offset, Ours | None]] = {}
         starts = list_offsets(self.source, partitions, Point.START)
         log_starts = list_offsets(self.destination, partitions, Point.START)
-        waiting = partitions
+        waiting, why = partitions, dict[Partition, str]()
         for _ in range(_SETTLE_TRIES):
             before = list_offsets(self.destination, waiting, Point.LOG_END)
             producers = describe_producers(self.destination, waiting)
+            replicated = high_watermarks(self.destination, waiting)
             after = list_offsets(self.destination, waiting, Point.LOG_END)
             for partition in waiting:
-                if before[partition] == after[partition]:
+                where = f"cluster {self.destination.name}, {partition}"
+                if before[partition] != after[partition]:
+                    why[partition] = f"{where} keeps growing: another copier of this mirror is at work"
+                elif (upto := replicated.get(partition)) is None or upto < after[partition]:
+                    why[partition] = (
+                        f"{where}: the log ends at {after[partition]}, and its replicas have it up to "
+                        f"{'nobody knows where' if upto is None else f'{upto} only'}: they are behind, or fewer than "
+                        "min.insync.replicas are in sync"
+                    )
+                else:
                     ours = [p for p in producers[partition] if p.producer_id == self.producer_id]
                     found[partition] = after[partition], _ours(ours[0]) if ours else None
             waiting = [p for p in waiting if p not in found]
             if not waiting:
                 break
             time.sleep(_SETTLE_WAIT_S)
-        else:
-            raise Unreachable(
-                f"cluster {self.destination.name}: {waiting[0]} keeps growing: another copier of this mirror is at work"
-            )
+        for partition in waiting:
+            lanes[partition].lose(why[partition])
         # The source's end is read last: it only grows, so a position beyond it was never there.
-        ends = list_offsets(self.source, partitions, Point.LOG_END)
+        ends = list_offsets(self.source, found, Point.LOG_END) if found else {}
         return {
             partition: Seen(
                 log_start=log_starts[partition],
@@ -123,8 +142,9 @@ class Aligner:
             seen = self._remembered(lane.partition, seen)
             found = where_to_resume(seen)
         match found:
-            case Stop(position, reason):
-                self._agrees(histories, lane, position, epoch_end, reason)
+            case Stop(position, reason, check_tail):
+                if not (check_tail and self._strangers(lane, seen, None)):
+                    self._agrees(histories, lane, position, epoch_end, reason)
             case Foreign(expected, filled):
                 first = tail.first_foreign(
                     self.destination, lane.partition, self.producer_id, filled, seen.log_start, seen.log_end
@@ -135,9 +155,7 @@ class Aligner:
                 else:
                     lane.fail(foreign(self.destination.name, lane.partition, first), first, FailureKind.FOREIGN)
             case Resume() as resume:
-                problem = self._tail_differs(lane.partition, resume.offset) if resume.check_tail else None
-                if problem:
-                    lane.fail(problem, resume.offset - 1, FailureKind.DIVERGED)
+                if resume.check_tail and not self._tail_agrees(lane, seen):
                     return
                 doubtful = epoch_end is not None and resume.offset > epoch_end
                 if doubtful and not self._agrees(histories, lane, resume.offset, epoch_end):
@@ -160,7 +178,7 @@ class Aligner:
         if seen.ours is None or seen.log_end > seen.source_end:
             return seen
         last = tail.last_behind_a_hole(self.destination, partition, self.producer_id, seen.log_start, seen.log_end)
-        if last is None or self._tail_differs(partition, seen.log_end):
+        if last is None or not self._tail(partition, seen.log_end)[1]:
             return seen
         sequence = (last.base_sequence + last.last_offset_delta + 1) & SEQUENCE_MASK
         if sequence != seen.ours.next_sequence:
@@ -186,16 +204,39 @@ class Aligner:
             )
         return found is None
 
-    def _tail_differs(self, partition: Partition, offset: int) -> str | None:
-        theirs = tail.last_record(self.source, partition, offset)
-        # Equal tails also say that there is no marker too many: behind that record the source has nothing either.
-        if theirs is None or tail.record_at(self.destination, partition, theirs.offset) == theirs:
-            return None
-        return (
-            f"cluster {self.destination.name}, {partition}: offset {theirs.offset} does not hold what cluster "
-            f"{self.source.name} has there; somebody else wrote to the mirror topic, or the clusters diverged: "
-            "compare both (mirrorbook parity)"
+    def _tail_agrees(self, lane: Lane, seen: Seen) -> bool:
+        """Whether the last record that the source has below the position is on the destination, too, and nobody else's
+        behind it, where the source has a gap; fails the lane where not.
+
+        Equal tails also say that there is no marker too many: behind that record the source has nothing either.
+        """
+        partition, end = lane.partition, seen.log_end
+        theirs, here_too = self._tail(partition, end)
+        if theirs is None or here_too:
+            return not self._strangers(lane, seen, None if theirs is None else theirs.offset)
+        if not self._strangers(lane, seen, None):
+            lane.fail(
+                f"cluster {self.destination.name}, {partition}: offset {theirs.offset} does not hold what cluster "
+                f"{self.source.name} has there; somebody else wrote to the mirror topic, or the clusters diverged: "
+                "compare both (mirrorbook parity)",
+                theirs.offset,
+                FailureKind.DIVERGED,
+            )
+        return False
+
+    def _tail(self, partition: Partition, end: int) -> tuple[Record | None, bool]:
+        """The source's last record below `end`, and whether it is on the destination, too; so is none."""
+        theirs = tail.last_record(self.source, partition, end)
+        return theirs, theirs is None or tail.record_at(self.destination, partition, theirs.offset) == theirs
+
+    def _strangers(self, lane: Lane, seen: Seen, since: int | None) -> bool:
+        """Whether somebody else wrote behind what we wrote, from offset `since` on; fails the lane if so."""
+        first = tail.stranger_behind(
+            self.destination, lane.partition, self.producer_id, seen.log_start, seen.log_end, since
         )
+        if first is not None:
+            lane.fail(foreign(self.destination.name, lane.partition, first), first, FailureKind.FOREIGN)
+        return first is not None
 
 
 def _ours(view: ProducerView) -> Ours:

@@ -115,9 +115,11 @@ class Steps:
         with ClusterClient(self.link.source) as source, ClusterClient(self.link.destination) as destination:
             now = list_offsets(source, ends, Point.LOG_END)
             positions = list_offsets(destination, ends, Point.LOG_END)
+            replicated = list_offsets(destination, ends, Point.HIGH_WATERMARK)
         name = self.link.source.name
         problems = [f"{p}: log end on {name} went from {ends[p]} to {now[p]}" for p in ends if now[p] != ends[p]]
         problems += [f"{p}: position {positions[p]}, log end {ends[p]}" for p in ends if positions[p] != ends[p]]
+        problems += [f"{p}: replicated up to {replicated[p]} of {ends[p]}" for p in ends if replicated[p] < ends[p]]
         if problems:
             raise MirrorError(
                 f"mirror {self.link.mirror.name}: not drained: {some(problems)}. "

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from mirror_core.decide.gaps import at_once, filled, marker_epoch
 from mirror_core.decide.produced import Meaning, meaning
-from mirror_core.engine.lanes import Lane, LaneState, denied, may_not_mark
+from mirror_core.engine.lanes import Lane, LaneState, denied, may_not_mark, not_now
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
@@ -112,7 +112,8 @@ class Filler:
             words = denied(self.destination, lane.partition, "DESCRIBE")
             lane.fail(words, lane.acknowledged, FailureKind.DENIED)
         else:  # a leader that has moved, or another copier that was quicker
-            lane.state = LaneState.LOST
+            found = f"the log ends at {offset}" if code is ErrorCode.none else code.name.upper()
+            lane.lose(not_now(self.destination.name, lane.partition, expected, found))
         return False
 
     def _may(self, lane: Lane, asked: float) -> bool:
@@ -176,7 +177,7 @@ class Filler:
     def _take(self, lane: Lane, code: int) -> None:
         kind, remedy, name = meaning(code)
         if kind is Meaning.LOOK_AGAIN:
-            lane.state = LaneState.LOST
+            lane.lose(not_now(self.destination.name, lane.partition, lane.acknowledged, name, remedy))
         elif kind is Meaning.DENIED:
             lane.fail(may_not_mark(self.destination, lane.partition), lane.acknowledged, FailureKind.DENIED)
         elif kind is Meaning.FAILED:

@@ -9,7 +9,7 @@ import xxhash
 from kio.schema.errors import ErrorCode
 
 from mirror_core.decide.passthrough import Way, way_of
-from mirror_core.engine.lanes import Lane, LaneState, Sent, denied
+from mirror_core.engine.lanes import Lane, Sent, denied
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName
@@ -216,6 +216,6 @@ def fetch_refused(lane: Lane, code: int, source: ClusterClient) -> None:
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.unknown_server_error,
     ):
-        lane.state = LaneState.LOST  # aligning finds out what is behind it
+        lane.lose(f"{where}: Fetch answered {error.name.upper()}")  # aligning finds out what is behind it
     else:
         lane.end(f"{where}: Fetch answered {error.name.upper()}", lane.position)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
 
+_LOOK_AGAIN_S: Final = 0.02
+_LOOK_AGAIN_AT_MOST_S: Final = 1.0
 _QUEUE_BYTES: Final = 1 << 20
 """Of a lane's batches that wait for a gap; then no more are fetched."""
 
@@ -89,6 +92,12 @@ class Lane:
 
     assigned: Assigned
     state: LaneState = LaneState.LOST
+    lost_why: str = ""
+    """For people: what made it lose its place, or keeps it from finding it."""
+    losses: int = 0
+    """Since something was acknowledged."""
+    look_at: float = 0.0
+    """Monotonic time before which a lost lane is not looked at again."""
     position: int = 0
     acknowledged: int = 0
     sequence: int = 0
@@ -178,6 +187,12 @@ class Lane:
         """Whether the first gap's end is its true end, further than which nobody can have begun to fill it."""
         return len(self.queue) > 1 or (self.readable_end is not None and self.position >= self.readable_end)
 
+    def lose(self, why: str) -> None:
+        """Its place must be found anew; soon at first, then less often, while nothing comes through."""
+        self.state, self.lost_why = LaneState.LOST, why
+        self.look_at = time.monotonic() + min(_LOOK_AGAIN_S * 2.0**self.losses, _LOOK_AGAIN_AT_MOST_S)
+        self.losses = min(self.losses + 1, 10)
+
     def fail(self, reason: str, offset: int | None, kind: FailureKind = FailureKind.OTHER) -> None:
         """Stop at once."""
         self.state = LaneState.FAILED
@@ -209,6 +224,7 @@ class Lane:
 
     def filled(self, offsets: int) -> None:
         """So many offsets of the first gap are filled."""
+        self.losses = 0
         self.acknowledged += offsets
         self.gaps += offsets
         gap = self.queue[0]
@@ -244,7 +260,7 @@ class Lane:
             self.skip_to(resume.gap_end)
         elif resume.seed_end > offset:
             self.seed_end = self.position = resume.seed_end
-        self.state = LaneState.READY
+        self.state, self.lost_why = LaneState.READY, ""
         self.finish_if_done()
 
     def finish_if_done(self) -> None:
@@ -270,6 +286,11 @@ def may_not_mark(client: ClusterClient, partition: Partition) -> str:
         f"not write the markers that fill them; grant it: kafka-acls --add --allow-principal User:{user} --operation "
         "ClusterAction --cluster"
     )
+
+
+def not_now(cluster: str, partition: Partition, offset: int, error: str, remedy: str = "") -> str:
+    """The words for an error that passes by itself, or once somebody has mended a cluster."""
+    return f"cluster {cluster}, {partition}, offset {offset}: {error}" + (f": {remedy}" if remedy else "")
 
 
 def foreign(cluster: str, partition: Partition, offset: int) -> str:

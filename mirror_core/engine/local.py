@@ -12,9 +12,9 @@ from typing import Final
 from mirror_core.engine import pump
 from mirror_core.engine.cleaning import Easing
 from mirror_core.engine.link import Link
-from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import Principal
-from mirror_core.model.copying import Assigned, Assignment, TaskReport
+from mirror_core.engine.planning import assigned
+from mirror_core.kafka.state_topic import read_state
+from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import PartitionFailed, Unreachable
 from mirror_core.model.names import Offset, Partition
 
@@ -80,29 +80,15 @@ class LocalCopy:
 
     def _assignment(self, ends: dict[Partition, Offset], deadline_s: float) -> Assignment:
         mirror, now_ms = self.link.mirror, int(time.time() * 1000)
-        topics = {partition.topic for partition in ends}
-        with ClusterClient(self.link.source, Principal.DATA) as source:
-            there = source.metadata(topics).topics
-        with ClusterClient(self.link.destination, Principal.DATA) as destination:
-            here = destination.metadata(topics).topics
-        missing = sorted(t for t in topics if t not in there or t not in here)
-        if missing:
-            raise PartitionFailed(f"mirror {mirror.name}: topic {missing[0]} is not on both clusters")
+        # As recorded, not as found: a source that was cut or created anew since must not pass for the one copied.
+        statuses = read_state(self.link.destination).partitions.get(mirror.name, {})
         return Assignment(
             mirror=mirror.name,
             source=mirror.source,
             destination=mirror.destination,
             config_path=str(self.link.config.path),
             producer_id=mirror.producer_id,
-            partitions=tuple(
-                Assigned(
-                    partition=partition,
-                    source_topic_id=there[partition.topic].id,
-                    destination_topic_id=here[partition.topic].id,
-                    until=end,
-                )
-                for partition, end in sorted(ends.items())
-            ),
+            partitions=tuple(assigned(statuses[partition], end) for partition, end in sorted(ends.items())),
             epoch=0,
             task=0,
             start_ms=now_ms,

@@ -70,7 +70,7 @@ class Planner:
         for partition in self._gone(known, topics):
             words = f"cluster {self.source.name}: topic {partition.topic} is deleted, or may not be seen (DESCRIBE)"
             fresh[partition] = _failed(known[partition], words, FailureKind.GONE)
-        work = {p: _assigned(s) for p, s in fresh.items() if s.state in COPIED}
+        work = {p: assigned(s) for p, s in fresh.items() if s.state in COPIED}
         ends = list_offsets(self.source, work, Point.STABLE_END) if work else {}
         positions = list_offsets(self.destination, work, Point.LOG_END) if work else {}
         return Work(
@@ -151,10 +151,12 @@ def fail(status: PartitionStatus, failure: Failure) -> PartitionStatus:
     )
 
 
-def _assigned(status: PartitionStatus) -> Assigned:
+def assigned(status: PartitionStatus, until: Offset | None = None) -> Assigned:
+    """What a task is told of a partition; `until`: the next offset to copy at which it is done."""
     return Assigned(
         partition=status.partition,
         source_topic_id=status.source_topic_id,
         destination_topic_id=status.destination_topic_id,
+        until=until,
         source_epoch=status.source_epoch,
     )

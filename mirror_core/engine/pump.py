@@ -24,7 +24,7 @@ from mirror_core.engine.aligning import Aligner
 from mirror_core.engine.beacon import Beacon
 from mirror_core.engine.filling import Filler
 from mirror_core.engine.intake import PRODUCER_EPOCH, Intake, fetch_refused, look_again
-from mirror_core.engine.lanes import Gap, Lane, LaneState, Sent, by_broker, denied, foreign
+from mirror_core.engine.lanes import Gap, Lane, LaneState, Sent, by_broker, denied, foreign, not_now
 from mirror_core.engine.reporting import report
 from mirror_core.engine.seeding import seeds
 from mirror_core.kafka.client import ClusterClient
@@ -150,7 +150,8 @@ class Pump:
         lost = [lane for lane in self.lanes if lane.state is LaneState.LOST and not lane.in_flight]
         if lost and now >= self.align_due:
             self.align_due = now + _ALIGN_AGAIN_S
-            self.aligner.align(lost)
+            if due := [lane for lane in lost if time.monotonic() >= lane.look_at]:
+                self.aligner.align(due)
         for lane in self.lanes:
             lane.settle_end()
         if not self.pace.wait_s(now):
@@ -309,13 +310,15 @@ class Pump:
             if lane.state in (LaneState.FAILED, LaneState.LOST):
                 continue
             elif kind is Meaning.APPENDED and lane.claim.newest != NO_MARKER and produced.base_offset > sent.base:
-                lane.state = LaneState.LOST  # a foreign record, or a marker too many: the log tells which
+                # A foreign record, or a marker too many: the log tells which.
+                words = f"a batch landed at {produced.base_offset}"
+                lane.lose(not_now(self.destination.name, lane.partition, sent.base, words))
             elif kind is Meaning.APPENDED:
                 # It landed, but elsewhere: the log had grown by somebody else's records, from our expected offset on.
                 words = foreign(self.destination.name, lane.partition, lane.acknowledged)
                 lane.fail(words, lane.acknowledged, FailureKind.FOREIGN)
             elif kind is Meaning.LOOK_AGAIN:
-                lane.state = LaneState.LOST
+                lane.lose(not_now(self.destination.name, lane.partition, sent.base, name, remedy))
             elif kind is Meaning.DENIED:
                 lane.fail(denied(self.destination, lane.partition, "WRITE"), sent.base, FailureKind.DENIED)
             else:
@@ -328,6 +331,7 @@ class Pump:
 
     def _acknowledge(self, sent: Sent) -> None:
         lane = sent.lane
+        lane.losses = 0
         lane.acknowledged = sent.base + sent.records
         lane.acknowledged_sequence = (lane.acknowledged_sequence + sent.records) & SEQUENCE_MASK
         if not sent.payload:
@@ -379,8 +383,8 @@ class Pump:
         for lane in self.lanes:
             lane.in_flight = 0
             lane.suspect = False
-            if lane.state is LaneState.READY:
-                lane.state = LaneState.LOST
+            if lane.state in (LaneState.READY, LaneState.LOST):
+                lane.state, lane.lost_why = LaneState.LOST, self.trouble
 
     def close(self) -> None:
         for connection in self._connections():

@@ -37,5 +37,14 @@ def report(assignment: Assignment, lanes: Sequence[Lane], trouble: str, started:
         failures=tuple(lane.failure for lane in lanes if lane.failure),
         cpu_s=cpu_s,
         aligned=tuple(lane.aligned for lane in lanes if lane.aligned is not None),
-        retry=trouble if any(lane.state is LaneState.LOST for lane in lanes) else "",
+        retry=_why(lanes, trouble),
     )
+
+
+def _why(lanes: Sequence[Lane], trouble: str) -> str:
+    lost = [lane for lane in lanes if lane.state is LaneState.LOST]
+    said = [lane.lost_why for lane in lost if lane.lost_why]
+    if not lost:
+        return ""
+    words = said[0] if said else trouble
+    return f"{words} ({len(lost)} partitions wait)" if words and len(lost) > 1 else words

@@ -73,6 +73,21 @@ def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: 
     return found
 
 
+def high_watermarks(client: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
+    """Those that are known now: a new leader does not know its own while too few replicas are in sync (KIP-207)."""
+    found = dict[Partition, Offset]()
+    for broker, mine in client.leaders(partitions).items():
+        if broker >= 0:
+            answer = client.call(offsets_request(mine, Point.HIGH_WATERMARK), ListOffsetsResponse, broker)
+            found |= {
+                Partition(str(topic.name), int(row.partition_index)): Offset(int(row.offset))
+                for topic in answer.topics
+                for row in topic.partitions
+                if row.error_code is ErrorCode.none
+            }
+    return found
+
+
 def offsets_request(partitions: list[Partition], point: Point) -> ListOffsetsRequest:
     """The request for partitions that all have the same leader."""
     timestamp, replica, isolation = point.value

@@ -18,6 +18,7 @@ from mirror_core.wire.records import Record
 
 _WINDOW: Final = 1 << 20
 _FIRST_STEP: Final = 1_000
+_FAR: Final = 1_000_000
 
 
 def first_foreign(
@@ -82,6 +83,27 @@ def last_behind_a_hole(
                 after = header.base_offset
             if start == log_start:
                 return headers[-1] if log_start < after < log_end else None
+            step *= 4
+
+
+def stranger_behind(
+    client: ClusterClient, partition: Partition, producer_id: int, log_start: int, log_end: int, since: int | None
+) -> int | None:
+    """Offset of the first batch from `since` on that is another producer's and lies behind one of this producer id.
+
+    Before the first of ours others may well have written: a failback mirrors into a log that applications began.
+    Without `since` the newest of ours that a stranger's follows is looked for from the end, not for ever.
+    """
+    with _open(client, partition) as connection:
+        link = FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
+        step = _FIRST_STEP
+        while True:
+            start = max(log_start, log_end - step if since is None else since)
+            headers = _headers(link, partition, start, log_end)
+            mine = next((n for n, header in enumerate(headers) if header.producer_id == producer_id), None)
+            if since is not None or mine is not None or start == log_start or step > _FAR:
+                behind = [] if mine is None else headers[mine:]
+                return next((header.base_offset for header in behind if header.producer_id != producer_id), None)
             step *= 4
 
 

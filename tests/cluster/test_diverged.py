@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from mirror_core.engine.divergence import Histories
+from mirror_core.engine.local import LocalCopy
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.kafka.epochs import epoch_ends
+from mirror_core.model.errors import PartitionFailed
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -48,6 +51,8 @@ def test_what_the_source_lost_fails_its_partition_at_the_first_record_that_diffe
         batch_of_100(pair.east, same, first)
     produce(pair.east, whole, 40)
 
+    with pytest.raises(PartitionFailed, match=f"{grown}-0: {re.escape(LOST)}; from offset 300"):
+        LocalCopy(mirrored.link)({Partition(grown, 0): Offset(3_300)}, TIMEOUT_S)  # as a failover's drain does
     summary = replicate(mirrored.link)
     expected = {
         grown: (300, f"{LOST}; from offset 300 on cluster west holds 2700 offsets that the source does not have"),

@@ -28,6 +28,7 @@ from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Partition
+from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.sandbox import Sandbox
 from tests.administering import end_hanging
 from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, read_all, read_all_aiokafka
@@ -122,9 +123,13 @@ class History:
         """To the preferred replicas, away from whoever took over from a dead broker."""
         cluster = self.chance.choice((self.pair.east, self.pair.west))
         if len(cluster.brokers) > 1 and cluster.name not in self.down:
-            admin = admin_client(cluster)
-            everything = [TopicPartition(topic, number) for topic in self.topics for number in range(PARTITIONS)]
-            admin.elect_leaders(ElectionType.PREFERRED, everything).result(TIMEOUT_S)
+            self.elect(cluster)
+
+    def elect(self, cluster: SandboxCluster) -> None:
+        """Preferred leaders, of all partitions. Named: confluent-kafka's None for all of them is an error."""
+        admin = admin_client(cluster)
+        everything = [TopicPartition(topic, number) for topic in self.topics for number in range(PARTITIONS)]
+        admin.elect_leaders(ElectionType.PREFERRED, everything).result(TIMEOUT_S)
 
     # -- what must hold ------------------------------------------------------------------------------------------
 

@@ -101,10 +101,19 @@ counts = st.integers(0, FILLED_MASK)
 
 
 @given(st.integers(1, 2**40), st.integers(1, 1000))
-def test_a_log_end_beyond_our_records_is_foreign_also_when_sequences_have_wrapped(end: int, extra: int) -> None:
-    ours = Ours(end & SEQUENCE_MASK, NO_MARKER)
-    found = where_to_resume(seen(ours, log_end=end + extra, source_end=end + extra + 5))
-    assert found == Foreign(end, 0)
+def test_a_log_end_beyond_our_records_may_be_foreign_also_when_sequences_have_wrapped(end: int, extra: int) -> None:
+    ours, log_end = Ours(end & SEQUENCE_MASK, NO_MARKER), end + extra
+    # Markers that the broker has forgotten would look the same.
+    found = where_to_resume(seen(ours, log_end=log_end, source_end=log_end + 5))
+    assert found == resumed(log_end, ours.next_sequence, check=True)
+    stop = where_to_resume(seen(ours, log_end=log_end, source_end=log_end - 1))
+    assert isinstance(stop, Stop)
+    assert stop.check_tail
+
+
+def test_a_broker_that_has_forgotten_all_but_the_newest_gap_wants_sequences_from_0() -> None:
+    # 40 records and a gap of 5, of which the markers alone are remembered: 45 offsets that 5 filled ones don't explain
+    assert where_to_resume(seen(Ours(0, marker(5)), log_end=45)) == resumed(45, 0, check=True)
 
 
 @given(st.integers(0, 2**40), counts, st.integers(0, 7), st.integers(0, 10**6), st.integers(0, 10**6))
@@ -116,7 +125,7 @@ def test_a_log_with_gaps_says_whether_its_newest_one_is_full(
     full = records + gaps
     end = max(full - missing, 0)
     assert where_to_resume(seen(ours, log_end=end, source_end=full)) == resumed(end, ours.next_sequence, gap_end=full)
-    if extra:
+    if extra and ours.next_sequence:  # without data, what is known of us may be all since the broker forgot the rest
         found = where_to_resume(seen(ours, log_end=full + extra, source_end=full + extra))
         assert found == Foreign(full, gaps)
 
@@ -138,6 +147,7 @@ def test_a_source_shorter_than_the_position_has_lost_records() -> None:
     assert isinstance(found, Stop)
     assert found.position == 50
     assert "lost records" in found.reason
+    assert not found.check_tail
 
 
 def test_what_the_source_deleted_before_it_was_copied_is_a_gap() -> None:

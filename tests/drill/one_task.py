@@ -1,0 +1,86 @@
+"""One copying task in a thread of the test, without a driver: what it says is all there is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from mirror_core.engine.lanes import LaneState
+from mirror_core.engine.pump import Pump
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Principal
+from mirror_core.model.copying import Assigned, Assignment, TaskReport
+from mirror_core.model.names import Offset, Partition
+from tests.brokers import TIMEOUT_S
+from tests.mirroring import Mirrored
+
+ENOUGH = 5
+
+
+class OneTask:
+    """At work until its report is asked for, or until it has nothing left to do."""
+
+    def __init__(self, mirrored: Mirrored, partitions: Sequence[Partition], until: Mapping[Partition, int]) -> None:
+        self._stop = threading.Event()
+        mirror, statuses, now_ms = mirrored.link.mirror, mirrored.statuses, int(time.time() * 1000)
+        assignment = Assignment(
+            mirror=mirror.name,
+            source=mirror.source,
+            destination=mirror.destination,
+            config_path=str(mirrored.config.path),
+            producer_id=mirror.producer_id,
+            partitions=tuple(
+                Assigned(
+                    partition=partition,
+                    source_topic_id=statuses[partition].source_topic_id,
+                    destination_topic_id=statuses[partition].destination_topic_id,
+                    until=Offset(until[partition]) if partition in until else None,
+                    source_epoch=statuses[partition].source_epoch,
+                )
+                for partition in partitions
+            ),
+            epoch=1,
+            task=0,
+            start_ms=now_ms,
+            stop_ms=now_ms + 600_000,
+        )
+        self._source = ClusterClient(mirrored.link.source, Principal.DATA)
+        self._destination = ClusterClient(mirrored.link.destination, Principal.DATA)
+        self._pump = Pump(assignment, self._source, self._destination, self._stop.is_set)
+        self._pool = ThreadPoolExecutor(1)
+        self._report = self._pool.submit(self._pump.run)
+
+    def waits(self, partition: Partition) -> bool:
+        """Whether it has looked for the partition's place again and again, and cannot go on."""
+        lane = self._pump.lane_of[partition]
+        return lane.state is LaneState.LOST and lane.losses >= ENOUGH
+
+    def ends(self) -> TaskReport:
+        """Of itself: when every partition is FAILED or where it should be."""
+        return self._report.result(TIMEOUT_S)
+
+    def ended(self) -> TaskReport:
+        """At once, as at an epoch's end."""
+        self._stop.set()
+        return self.ends()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._pool.shutdown()
+        self._pump.close()
+        self._source.close()
+        self._destination.close()
+
+
+@contextmanager
+def one_task(
+    mirrored: Mirrored, partitions: Sequence[Partition], until: Mapping[Partition, int] | None = None
+) -> Iterator[OneTask]:
+    task = OneTask(mirrored, partitions, until or {})
+    try:
+        yield task
+    finally:
+        task.close()

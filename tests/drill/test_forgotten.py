@@ -1,0 +1,172 @@
+"""A destination that forgets producers at once: what brokers do to a mirror that copies old records.
+
+Brokers count a producer's age from its newest batch's timestamps. Copied records are old; so without
+producer.id.expiration.ms in server.properties the mirror's sequences are forgotten again and again, while it copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, describe_producers, list_offsets
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import Partition
+from mirror_core.sandbox.jars import ensure_jars
+from tests.administering import as_admin, broker_setting
+from tests.aside import in_place_of
+from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
+from tests.drill.one_task import one_task
+from tests.mirroring import Mirrored, new_mirror, replicate
+from tests.same import assert_same
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+
+OLD_MS = 1_577_836_800_000
+"""2020."""
+
+
+@pytest.fixture(scope="module")
+def forgetful(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    # It looks for old producers every 10 minutes otherwise, counted from when the log was opened.
+    often = {"producer.id.expiration.check.interval.ms": "200"}
+    with in_place_of(pair, "west", tmp_path_factory.mktemp("forgetful"), ensure_jars(), often) as found:
+        yield found
+
+
+class Application:
+    """Writes records of 2020 into partitions of one source topic."""
+
+    def __init__(self, pair: Pair, partitions: int) -> None:
+        self.topic = new_topic(pair.east, partitions, retention_ms="-1")
+        self.partitions = [Partition(self.topic, number) for number in range(partitions)]
+        self._settings = {**pair.east.client_config("admin"), "linger.ms": 1000}
+        self._count = 0
+
+    def plain(self, partitions: Iterable[int], count: int = 20) -> None:
+        self._write(Producer(self._settings), partitions, count)
+
+    def transact(self, partitions: Iterable[int], count: int = 20, *, commit: bool = True) -> None:
+        producer = Producer({**self._settings, "transactional.id": f"t-{self.topic}"})
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        self._write(producer, partitions, count)
+        (producer.commit_transaction if commit else producer.abort_transaction)(TIMEOUT_S)
+
+    def abort(self, partitions: Iterable[int], count: int = 20) -> None:
+        self.transact(partitions, count, commit=False)
+
+    def _write(self, producer: Producer, partitions: Iterable[int], count: int) -> None:
+        for partition in partitions:
+            for _ in range(count):
+                value, when = b"%d" % self._count, OLD_MS + self._count
+                producer.produce(self.topic, key=value, value=value, partition=partition, timestamp=when)
+                self._count += 1
+        assert producer.flush(TIMEOUT_S) == 0
+
+
+def everything_in_each_order(app: Application) -> Iterator[None]:
+    """Two rounds: data, a committed transaction, an aborted one, each behind each of them in some partition."""
+    deeds = (app.plain, app.transact, app.abort)
+    for power in (1, 3):
+        for number, deed in enumerate(deeds):
+            deed([p.index for p in app.partitions if p.index // power % 3 == number])
+        yield
+
+
+def forgotten(mirrored: Mirrored, partitions: Sequence[Partition]) -> None:
+    """Also those who wrote a marker last: markers carry the time of copying."""
+    west = mirrored.pair.west
+    with as_admin(west) as client, broker_setting(west, "producer.id.expiration.ms", "1"):
+        wait_until(
+            lambda: not any(describe_producers(client, partitions).values()),
+            timeout_s=TIMEOUT_S,
+            why="the destination forgets who wrote",
+        )
+
+
+def caught_up(mirrored: Mirrored, partitions: Sequence[Partition]) -> None:
+    with ClusterClient(mirrored.link.source) as source, ClusterClient(mirrored.link.destination) as destination:
+
+        def left() -> list[Partition]:
+            ends = list_offsets(source, partitions, Point.STABLE_END)
+            positions = list_offsets(destination, partitions, Point.LOG_END)
+            return [p for p in partitions if positions[p] < ends[p]]
+
+        wait_until(lambda: not left(), timeout_s=TIMEOUT_S, why=f"all is copied, also {left()}")
+
+
+def test_what_is_forgotten_between_two_copiers_is_copied_on(forgetful: Pair, tmp_path: Path) -> None:
+    app = Application(forgetful, 9)
+    mirrored = new_mirror(forgetful, tmp_path, app.topic)
+    for _ in everything_in_each_order(app):
+        mirrored.copy()
+        forgotten(mirrored, app.partitions)
+    app.plain(range(9))
+    mirrored.copy()
+    assert_same(forgetful, [app.topic])
+
+
+def test_what_is_forgotten_under_a_copier_is_copied_on(forgetful: Pair, tmp_path: Path) -> None:
+    app = Application(forgetful, 9)
+    mirrored = new_mirror(forgetful, tmp_path, app.topic)
+    app.transact(range(9))
+    mirrored.copy()
+    with one_task(mirrored, app.partitions) as task:
+        for number, _ in enumerate(everything_in_each_order(app)):
+            caught_up(mirrored, app.partitions)
+            forgotten(mirrored, app.partitions)
+            if number == 0:  # in order: it writes down what it knows of producers, and reads it back
+                forgetful.west.terminate()
+                forgetful.west.start()
+        app.plain(range(9))
+        caught_up(mirrored, app.partitions)
+        assert task.ended().failures == ()
+    mirrored.copy()
+    assert_same(forgetful, [app.topic])
+
+
+def test_a_strangers_record_is_found_by_whoever_copies_next(forgetful: Pair, tmp_path: Path) -> None:
+    app = Application(forgetful, 5)
+    idle, gap, data, several, known = app.partitions
+    mirrored = new_mirror(forgetful, tmp_path, app.topic)
+    app.plain(range(5), 10)
+    app.transact([several.index], 10)
+    mirrored.copy()
+    forgotten(mirrored, app.partitions)
+    for partition, count in ((idle, 1), (gap, 1), (data, 1), (several, 7)):
+        produce(forgetful.west, app.topic, count, partition=partition.index)
+    app.abort([gap.index])  # where the stranger's record is, the source has none
+    app.plain([data.index, several.index])
+    app.plain([known.index])
+    found = replicate(mirrored.link).failed
+    expected = {idle: 10, gap: 10, data: 10, several: 21}
+    assert set(found) == set(expected)
+    for partition, offset in expected.items():
+        status = mirrored.statuses[partition]
+        assert (status.kind, status.failed_at) == (FailureKind.FOREIGN, offset), status.reason
+        assert f"offset {offset} was not written by this mirror" in found[partition]
+
+
+def test_a_strangers_record_under_a_copier_is_found(forgetful: Pair, tmp_path: Path) -> None:
+    app = Application(forgetful, 2)
+    gap, data = app.partitions
+    mirrored = new_mirror(forgetful, tmp_path, app.topic)
+    app.plain(range(2), 10)
+    mirrored.copy()
+    with one_task(mirrored, app.partitions) as task:
+        app.plain(range(2), 10)
+        caught_up(mirrored, app.partitions)
+        forgotten(mirrored, app.partitions)
+        for partition in app.partitions:
+            produce(forgetful.west, app.topic, 1, partition=partition.index)
+        app.abort([gap.index])
+        app.plain([data.index])
+        report = task.ends()
+    expected = dict.fromkeys(app.partitions, (FailureKind.FOREIGN, 20))
+    assert {failure.partition: (failure.kind, failure.offset) for failure in report.failures} == expected

@@ -1,0 +1,166 @@
+"""Clusters of three nodes: in service while one is dead; and a mirror between them while replicas and leaders come and
+go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.topics import alter_configs
+from mirror_core.model.names import Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sandbox.sandbox import Sandbox
+from tests.administering import as_admin
+from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
+from tests.drill.histories import history
+from tests.drill.one_task import one_task
+from tests.mirroring import new_mirror
+from tests.same import assert_same
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    sandbox = Sandbox(tmp_path_factory.mktemp("three") / "sandbox")
+    try:
+        sandbox.up(nodes=3, extra={"broker.session.timeout.ms": "9000", "log.cleaner.backoff.ms": "1000"})
+        config = sandbox.dir.parent / "mirrorbook.yaml"
+        config.write_text(sandbox.mirrorbook_yaml(), encoding="utf-8")
+        yield Pair(sandbox=sandbox, east=sandbox.cluster("east"), west=sandbox.cluster("west"), config_path=config)
+    finally:
+        sandbox.down(delete=True)
+
+
+def replicas(cluster: SandboxCluster, partition: Partition) -> tuple[int, int]:
+    """The leader's node, and how many replicas are in sync."""
+    admin = admin_client(cluster)
+    seen = admin.list_topics(partition.topic, timeout=TIMEOUT_S).topics[partition.topic].partitions[partition.index]
+    return seen.leader, len(seen.isrs)
+
+
+def log_end(client: ClusterClient, partition: Partition) -> int:
+    """What the leader has, replicated or not."""
+    return list_offsets(client, [partition], Point.LOG_END)[partition]
+
+
+@contextmanager
+def suspended(cluster: SandboxCluster, node: int) -> Iterator[None]:
+    cluster.stop_process(node)
+    try:
+        yield
+    finally:
+        cluster.cont_process(node)
+
+
+@contextmanager
+def dead(cluster: SandboxCluster, *nodes: int) -> Iterator[None]:
+    for node in nodes:
+        cluster.kill(node)
+    try:
+        yield
+    finally:
+        # All before any is waited for: none answers before there is a majority again.
+        cluster.wait_ready({node: cluster.brokers[node - 1].spawn() for node in nodes}, whole_cluster=False)
+
+
+def test_a_cluster_of_three_serves_without_one_and_takes_it_back(three: Pair) -> None:
+    east = three.east
+    topic = new_topic(east, partitions=3)
+    for number in range(3):
+        produce(east, topic, 20, partition=number)
+    east.kill(2)
+    assert east.pid(2) is None
+    for number in range(3):
+        produce(east, topic, 20, partition=number)
+    assert len(read_all(east, topic)) == 120
+
+    east.start(2)
+    admin = admin_client(east)
+
+    def all_in_sync() -> bool:
+        seen = admin.list_topics(topic, timeout=10).topics[topic].partitions
+        return all(sorted(partition.isrs) == [1, 2, 3] for partition in seen.values())
+
+    wait_until(all_in_sync, timeout_s=60, why="node 2 catches up")
+    dumped = east.tool(
+        "org.apache.kafka.tools.DumpLogSegments",
+        "--files",
+        str(east.log_dir(2) / f"{topic}-0" / f"{0:020}.log"),
+    )
+    assert dumped.returncode == 0
+    assert "lastOffset: 39" in dumped.stdout
+
+
+def test_what_too_few_replicas_hold_is_not_called_copied(three: Pair, tmp_path: Path) -> None:
+    topic = new_topic(three.east, 3)
+    first, _, last = partitions = [Partition(topic, number) for number in range(3)]
+    mirrored = new_mirror(three, tmp_path, topic)
+    mirrored.copy()
+    with as_admin(three.west) as client:
+        # With all replicas wanted, one that stops is enough: the clusters' own logs go on meanwhile.
+        alter_configs(client, {topic: {"min.insync.replicas": "3"}})
+        produce(three.east, topic, 1, partition=last.index)
+        with one_task(mirrored, partitions) as task:
+            wait_until(lambda: log_end(client, last) == 1, timeout_s=TIMEOUT_S, why="the copier is at work")
+            follower = min({1, 2, 3} - {replicas(three.west, partition)[0] for partition in (first, last)})
+            with suspended(three.west, follower):
+                produce(three.east, topic, 10, partition=last.index)
+                wait_until(lambda: task.waits(last), timeout_s=TIMEOUT_S, why="it hears that this is not replicated")
+                assert log_end(client, last) == 11, "the leader has appended it all the same"
+                produce(three.east, topic, 10)
+                wait_until(lambda: task.waits(first), timeout_s=TIMEOUT_S, why="the leader refuses to append")
+                report = task.ended()
+                words = f"cluster west, {first}, offset 0: NOT_ENOUGH_REPLICAS: fewer replicas are in sync"
+                assert words in report.retry
+                assert "(2 partitions wait)" in report.retry
+                with one_task(mirrored, [last], {last: 11}) as task:
+                    wait_until(lambda: task.waits(last), timeout_s=TIMEOUT_S, why="what is not replicated is not done")
+                    report = task.ended()
+                assert (
+                    f"cluster west, {last}: the log ends at 11, and its replicas have it up to 1 only" in report.retry
+                )
+                assert not any(receipt.next == 11 for receipt in report.receipts)
+                assert report.failures == ()
+    mirrored.copy()
+    assert_same(three, [topic])
+
+
+def test_a_mirror_comes_through_lost_majorities_and_moved_leaders(three: Pair, tmp_path: Path) -> None:
+    with history(three, tmp_path / "history", 1) as made:
+        watched = Partition(made.kept, 0)
+
+        def work() -> None:
+            made.tasks.start()
+            for _ in range(3):
+                made.writers.transact()
+                made.writers.plain()
+
+        work()
+        leader = replicas(three.west, watched)[0]
+        with dead(three.west, leader, leader % 3 + 1):  # no majority of anything is left
+            work()
+        work()
+        leader = replicas(three.west, watched)[0]
+        with suspended(three.west, leader):
+            work()
+            wait_until(
+                lambda: replicas(three.west, watched)[0] not in (leader, -1),
+                timeout_s=TIMEOUT_S,
+                why="another node takes the stopped one's place",
+            )
+            work()
+        work()
+        with dead(three.east, replicas(three.east, watched)[0]):
+            work()
+        for cluster in (three.east, three.west):
+            made.elect(cluster)
+            work()
+        made.settle()
+        assert made.check() > 0
