@@ -94,6 +94,7 @@ class LocalCopy:
             destination=mirror.destination,
             config_path=str(self.link.config.path),
             producer_id=mirror.producer_id,
+            gaps=mirror.gaps,
             partitions=tuple(
                 Assigned(
                     partition=partition,
