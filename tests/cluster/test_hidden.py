@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AclOperation
 
+from mirror_core.engine import pump
+from mirror_core.engine.lanes import Sent
 from mirror_core.engine.preflight import gaps_on
 from mirror_core.kafka.config import load_config
+from mirror_core.kafka.producing import ProduceLink, Row
+from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import Gaps
-from tests.brokers import Pair, new_topic, produce
-from tests.logs import assert_equal, transaction, transactional, write
+from mirror_core.model.names import Offset, Partition
+from tests.brokers import Pair, new_topic, produce, read_all
+from tests.cluster.test_gaps import assignment
+from tests.copiers import Progress
+from tests.drill.tasks import Tasks
+from tests.logs import assert_equal, bounds, transaction, transactional, write
 from tests.managed import managed
 from tests.mirroring import new_mirror
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -55,3 +67,56 @@ def test_transactions_are_copied_and_taken_up_again_in_the_middle_of_gaps(hosted
         one.abort_transaction(60)
         mirrored.copy()
     assert_equal(hosted, topic, records=2 * (2 * 3 + 2 * 4) + 4 * 2)
+
+
+def test_whatever_is_cut_the_copy_and_its_receipts_are_exact(
+    hosted: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, chance, cuts = new_topic(hosted.east), random.Random(3), 0
+    mirrored = new_mirror(hosted, tmp_path, topic)
+    mirrored.copy()  # creates the mirror topic
+    producer = transactional(hosted.east)
+    for turn in range(25):
+        transaction(producer, topic, 1 + turn % 7, commit=turn % 3 != 0)
+    send = ProduceLink.send
+
+    def send_and_perhaps_cut(link: ProduceLink[Sent], rows: Sequence[Row[Sent]]) -> None:
+        nonlocal cuts
+        send(link, rows)
+        if cuts < 12 and chance.random() < 0.4:
+            cuts += 1
+            link.connection.close()
+            raise Unreachable("cut by the test")
+
+    monkeypatch.setattr(ProduceLink, "send", send_and_perhaps_cut)
+    now_ms = int(time.time() * 1000)
+    made = assignment(mirrored, 1, now_ms, now_ms + 60_000)
+    end = Offset(bounds(hosted.east, topic)[Partition(topic, 0)][1])
+    report = pump.run(replace(made, partitions=tuple(replace(p, until=end) for p in made.partitions)))
+    assert cuts == 12
+    assert report.failures == ()
+    assert_equal(hosted, topic)
+    [receipt] = report.receipts
+    assert receipt.records == len(read_all(hosted.east, topic))
+    assert receipt.gaps == end - receipt.records
+
+
+def test_copiers_that_are_killed_and_two_at_once_leave_an_exact_copy(hosted: Pair, tmp_path: Path) -> None:
+    topic, chance = new_topic(hosted.east, partitions=3), random.Random(5)
+    mirrored = new_mirror(hosted, tmp_path, topic)
+    mirrored.copy()
+    producer = transactional(hosted.east)
+    tasks = Tasks(mirrored, (topic,), tmp_path, chance)
+    here = Progress(mirrored, "west", topic)
+    for _ in range(2):
+        tasks.start()
+        tasks.start()
+        before = here.total()
+        for turn in range(15):
+            transaction(producer, topic, 1 + turn % 5, commit=turn % 3 != 0, partitions=range(turn % 3 + 1))
+        wait_until(lambda before=before: here.total() > before, timeout_s=60, why="one of them copies")  # type: ignore[misc]
+        tasks.kill()
+    tasks.close()
+    assert tasks.failures == []
+    mirrored.copy()
+    assert_equal(hosted, topic)
