@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Offset, Partition
 from tests.brokers import Pair, new_topic, produce, read_all
 from tests.cluster.test_gaps import assignment
-from tests.copiers import Progress
+from tests.copiers import PATIENCE_S, Progress
 from tests.drill.tasks import Tasks
 from tests.logs import assert_equal, bounds, transaction, transactional, write
 from tests.managed import managed
@@ -108,15 +110,19 @@ def test_copiers_that_are_killed_and_two_at_once_leave_an_exact_copy(hosted: Pai
     producer = transactional(hosted.east)
     tasks = Tasks(mirrored, (topic,), tmp_path, chance)
     here = Progress(mirrored, "west", topic)
-    for _ in range(2):
-        tasks.start()
-        tasks.start()
-        before = here.total()
-        for turn in range(15):
-            transaction(producer, topic, 1 + turn % 5, commit=turn % 3 != 0, partitions=range(turn % 3 + 1))
-        wait_until(lambda before=before: here.total() > before, timeout_s=60, why="one of them copies")  # type: ignore[misc]
-        tasks.kill()
-    tasks.close()
+
+    def grows(before: int) -> bool:
+        tasks.start()  # two at most; each ends by its own clock
+        return here.total() > before
+
+    with closing(tasks):
+        for _ in range(2):
+            before = here.total()
+            for turn in range(15):
+                transaction(producer, topic, 1 + turn % 5, commit=turn % 3 != 0, partitions=range(turn % 3 + 1))
+                tasks.start()
+            wait_until(partial(grows, before), timeout_s=PATIENCE_S, why="one of them copies")
+            tasks.kill()
     assert tasks.failures == []
     mirrored.copy()
     assert_equal(hosted, topic)
