@@ -33,6 +33,9 @@ def check(
         raise MissingPermission(f"cluster {name}: rights are missing both for a source and for a destination")
 
 
+WORTH_GRANTING = (Verdict.MISSING, Verdict.SPARED, Verdict.UNKNOWN)
+
+
 def _print(found: ClusterCheck) -> None:
     print_facts(
         {
@@ -50,7 +53,7 @@ def _print(found: ClusterCheck) -> None:
     )
     for line in found.advice:
         typer.echo(f"advice: {line}")
-    commands = list(dict.fromkeys(r.command for r in found.rights if r.verdict in (Verdict.MISSING, Verdict.UNKNOWN)))
+    commands = list(dict.fromkeys(r.command for r in found.rights if r.verdict in WORTH_GRANTING))
     if commands:
         typer.echo("To grant what is missing or could not be tested (narrow `*` to the mirror's topics if you like):")
         for command in commands:

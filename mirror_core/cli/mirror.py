@@ -23,6 +23,7 @@ from mirror_core.cli.common import (
 from mirror_core.cli.recover import done, left, proposed, question
 from mirror_core.decide.recovery import Action
 from mirror_core.engine import mirrors, outlook, recovery
+from mirror_core.engine.describe import GAPS
 from mirror_core.engine.describe import describe as describe_mirror
 from mirror_core.engine.link import link_of, states
 from mirror_core.kafka.state_topic import StateWriter, control_id
@@ -60,6 +61,7 @@ def create(
     checked = mirrors.create(loaded, name, **wanted, dry_run=True)  # type: ignore[arg-type]
     typer.echo(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
     typer.echo(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
+    typer.echo(f"gaps are {GAPS[checked.gaps]}")
     for line in outlook.lines(link_of(loaded, checked)):
         typer.echo(line)
     if dry_run:

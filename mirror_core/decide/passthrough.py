@@ -15,7 +15,7 @@ class Way(Enum):
     ENCODED = "encoded"
     """Its records are encoded anew: some are gone, or were copied before, or only the broker knows their time."""
     NOTHING = "nothing"
-    """No reader sees a record in it: a control batch, aborted data, or what the cleaner left."""
+    """No reader sees a record in it: a control batch, aborted data, hidden records, or what the cleaner left."""
     OLD_FORMAT = "old format"
     """A message of magic 0 or 1, which brokers still give and no longer take: encoded anew."""
     PAST = "past"
@@ -25,13 +25,15 @@ class Way(Enum):
 _CLEARED: Final = TRANSACTIONAL | DELETE_HORIZON
 
 
-def way_of(header: BatchHeader, position: int, *, aborted: bool) -> Way:
-    """The way of a batch when `position` is the next offset to copy. `aborted`: its transaction was."""
+def way_of(header: BatchHeader, position: int, *, aborted: bool, hidden: bool) -> Way:
+    """The way of a batch when `position` is the next offset to copy. `aborted`: its transaction was. `hidden`: a mirror
+    wrote it, of hidden records.
+    """
     if header.last_offset < position:
         return Way.PAST
     if header.magic < 2:
         return Way.OLD_FORMAT
-    if aborted or header.attributes & CONTROL or not header.record_count:
+    if aborted or hidden or header.attributes & CONTROL or not header.record_count:
         return Way.NOTHING
     dense = header.record_count == header.last_offset_delta + 1
     if not dense or header.base_offset < position or header.attributes & LOG_APPEND_TIME:

@@ -34,6 +34,8 @@ class Ours:
     """The sequence that the next batch must begin with; 0 when there were only markers."""
     coordinator_epoch: int
     """Of the newest marker; -1 without one."""
+    newest_ms: int = -1
+    """Time of the newest batch, as its producer gave it; -1 without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,8 @@ class Resume:
     """Offsets [offset, seed_end) are to be seeded first, and deleted. Equal to `offset`: none."""
     check_tail: bool
     """Nothing vouches for the end of the destination's log: compare it with the source's first."""
+    newest_ms: int = -1
+    """Time of the newest batch of ours, as far as it is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ def where_to_resume(seen: Seen) -> Resume | Foreign | Stop:
         gap_end=gap_end,
         seed_end=seed_end,
         check_tail=unvouched and not nothing_to_check,
+        newest_ms=-1 if seen.ours is None else seen.ours.newest_ms,
     )
 
 

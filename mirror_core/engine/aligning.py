@@ -240,4 +240,4 @@ class Aligner:
 
 
 def _ours(view: ProducerView) -> Ours:
-    return Ours((view.last_sequence + 1) & SEQUENCE_MASK, view.coordinator_epoch)
+    return Ours((view.last_sequence + 1) & SEQUENCE_MASK, view.coordinator_epoch, view.newest_ms)

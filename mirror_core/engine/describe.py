@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from mirror_core.engine.lease import is_fresh
 from mirror_core.engine.link import Link
@@ -13,9 +15,15 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.lifecycle.state import State
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.mirror import PartitionState
+from mirror_core.model.mirror import Gaps, PartitionState
 from mirror_core.model.names import Offset, Partition
 
+GAPS: Final[Mapping[Gaps, str]] = MappingProxyType(
+    {
+        Gaps.MARKERS: "filled with transaction markers",
+        Gaps.HIDDEN: "filled with hidden records, since the data principal may not write markers on the destination",
+    }
+)
 _TIMEOUT_S = 3.0
 
 
@@ -84,6 +92,7 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
             "topics": " ".join(mirror.topics),
             "excluded": " ".join(mirror.exclude_topics) or "none",
             "groups": " ".join(mirror.groups),
+            "gaps": GAPS[mirror.gaps],
             "desired": mirror.desired,
             "throttle": "none" if mirror.throttle is None else f"{mirror.throttle} bytes/s",
             "run under way": f"{run.plan.kind} {run.id}" if run else "none",

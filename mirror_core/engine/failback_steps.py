@@ -20,6 +20,7 @@ from mirror_core.engine.lease import is_fresh
 from mirror_core.engine.link import Link, link_of
 from mirror_core.engine.local import LocalRunner
 from mirror_core.engine.mirrors import ensure_state_topic, new_producer_id
+from mirror_core.engine.preflight import gaps_on
 from mirror_core.engine.replicate import Options, Replication, raise_if_failed
 from mirror_core.engine.services import Services
 from mirror_core.engine.sync import sync
@@ -283,6 +284,7 @@ class FailbackSteps:
             source_id=mirror.destination_id,
             destination_id=mirror.source_id,
             producer_id=new_producer_id(),
+            gaps=gaps_on(self.link.source),
             desired=Desired.STARTED,
             created_ms=now_ms(),
         )

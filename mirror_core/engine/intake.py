@@ -25,9 +25,11 @@ from mirror_core.wire.batch import (
     batches,
     clear_bits,
     crc_matches,
+    max_timestamp,
     readdress,
 )
 from mirror_core.wire.fetch import Fetched
+from mirror_core.wire.hidden import is_hidden
 from mirror_core.wire.merge import merge, mergeable
 from mirror_core.wire.records import is_abort_marker
 from mirror_core.wire.reencode import dense_runs
@@ -65,7 +67,7 @@ class Intake:
                 if lane.finished:
                     break
                 aborted = transactions.hold(header, batch)
-                way = way_of(header, lane.position, aborted=aborted)
+                way = way_of(header, lane.position, aborted=aborted, hidden=is_hidden(header, batch))
                 if way is Way.PAST:
                     continue
                 if way is not Way.OLD_FORMAT and not crc_matches(header, batch):
@@ -148,6 +150,7 @@ class Intake:
         readdress(batch, self.producer_id, PRODUCER_EPOCH, lane.sequence)
         sent = Sent(lane, base, records, len(batch), payload)
         lane.forgotten = False
+        lane.newest_ms = max_timestamp(batch)
         lane.sequence = (lane.sequence + records) & SEQUENCE_MASK
         lane.position = base + records
         if lane.queue:

@@ -44,6 +44,15 @@ class Gap(NamedTuple):
     end: int
 
 
+class Hidden(NamedTuple):
+    """Offsets [base, end) that hold no record on the source, in a mirror that uses them up by hidden records."""
+
+    base: int
+    end: int
+    sequence: int
+    time_ms: int
+
+
 class Sent(NamedTuple):
     """What is remembered of a batch in flight."""
 
@@ -52,7 +61,7 @@ class Sent(NamedTuple):
     records: int
     size: int
     payload: bytes
-    """XXH3-128 of the bytes after the header; empty for a filler, which stands for no record."""
+    """XXH3-128 of the bytes after the header; empty where records stand for nothing: hidden ones, and seeds."""
 
 
 @dataclass(slots=True)
@@ -91,6 +100,8 @@ class Lane:
     """A partition being copied. Offsets are next offsets: to fetch (`position`), and after the last acknowledged."""
 
     assigned: Assigned
+    hides: bool = False
+    """Gaps are used up by hidden records, which go the way of data, and not by markers."""
     state: LaneState = LaneState.LOST
     lost_why: str = ""
     """For people: what made it lose its place, or keeps it from finding it."""
@@ -106,9 +117,14 @@ class Lane:
     """After the last acknowledged batch."""
     forgotten: bool = False
     """The leader remembers nothing of us: it takes any sequence from a batch, and after a marker only 0."""
-    queue: deque[Gap | tuple[Sent, memoryview]] = field(default_factory=deque)
+    queue: deque[Gap | Hidden | tuple[Sent, memoryview]] = field(default_factory=deque)
     """What waits for a gap before it to be filled; begins with a gap, and bytes in it are its own."""
     queued_bytes: int = 0
+    hiding: deque[tuple[int, int]] = field(default_factory=deque)
+    """Offsets [base, end) of batches of hidden records in flight."""
+    newest_ms: int = -1
+    """Time of the newest batch in line. Hidden records take it over: so no lookup by time finds another segment than
+    it would without them, and brokers remember the producer as long as for its data (they go by its last batch)."""
     claim: Claim = field(default_factory=Claim)
     known_at: float = -math.inf
     """Monotonic time at which something was asked whose answer told that the log ends at `acknowledged`; of use while
@@ -157,8 +173,8 @@ class Lane:
         until = self.assigned.until
         if self.ending is not None or until is None or self.position < until:
             return self.ending is not None
-        # How far the last gap really goes must be known before it is filled, also where that is further than `until`.
-        return not self.queue or self.claim.owned or self.gap_known
+        # Before markers fill the last gap, its true end must be known, also where that is further than `until`.
+        return self.hides or not self.queue or self.claim.owned or self.gap_known
 
     @property
     def fetchable(self) -> bool:
@@ -214,12 +230,24 @@ class Lane:
 
     def skip_to(self, end: int) -> None:
         """Put [position, end) into line as a gap, one with the gap before it."""
+        if self.hides:
+            self._hide(end)
+            return
         if self.forgotten:
             self.sequence = self.acknowledged_sequence = 0
             self.forgotten = False
         if self.queue and isinstance(self.queue[-1], Gap):
             self.queue.pop()
         self.queue.append(Gap(end))
+        self.position = end
+
+    def _hide(self, end: int) -> None:
+        last = self.queue[-1] if self.queue else None
+        if isinstance(last, Hidden):
+            self.queue[-1] = last._replace(end=end)
+        else:
+            self.queue.append(Hidden(self.position, end, self.sequence, self.newest_ms))
+        self.sequence = (self.sequence + end - self.position) & SEQUENCE_MASK
         self.position = end
 
     def filled(self, offsets: int) -> None:
@@ -245,12 +273,16 @@ class Lane:
             seeding = self.seed_end > self.acknowledged
             if offset > self.acknowledged and (seeding or records <= offset - self.acknowledged):
                 self.gaps += offset - self.acknowledged - (0 if seeding else records)
+            # Hidden records count as records there. Those of ours are known; of a twin's nobody can tell.
+            self.gaps += sum(max(0, min(end, offset) - base) for base, end in self.hiding)
             self.first = min(self.first, offset)
             self.digest = None
         self.position = self.acknowledged = offset
         self.sequence = self.acknowledged_sequence = resume.sequence
         self.queue.clear()
         self.queued_bytes = 0
+        self.hiding.clear()
+        self.newest_ms = resume.newest_ms
         self.suspect, self.empty = False, 0
         self.readable_end = None
         self.known_at = -math.inf

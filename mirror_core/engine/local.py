@@ -88,6 +88,7 @@ class LocalCopy:
             destination=mirror.destination,
             config_path=str(self.link.config.path),
             producer_id=mirror.producer_id,
+            gaps=mirror.gaps,
             partitions=tuple(assigned(statuses[partition], end) for partition, end in sorted(ends.items())),
             epoch=0,
             task=0,

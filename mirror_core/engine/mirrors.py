@@ -12,6 +12,7 @@ from typing import Final
 from mirror_core.decide.filters import group_filter
 from mirror_core.engine.lease import new_owner
 from mirror_core.engine.link import Link, link_of, states
+from mirror_core.engine.preflight import gaps_on
 from mirror_core.engine.topics import create_missing, mirror_topics
 from mirror_core.kafka.acls import AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
@@ -63,6 +64,7 @@ def create(
             exclude_topics=tuple(exclude_topics),
             groups=tuple(groups),
             producer_id=new_producer_id(),
+            gaps=gaps_on(here),
             desired=Desired.STOPPED,
             created_ms=int(time.time() * 1000),
         )

@@ -11,10 +11,11 @@ from mirror_core.decide.rights import NEEDS, Need, Role, allows
 from mirror_core.kafka.acls import Acls, AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.kafka.rights import Probe, broker_setting, features, probe
+from mirror_core.kafka.rights import Probe, broker_setting, features, may_mark, probe
 from mirror_core.kafka.versions import api_versions
 from mirror_core.model.acl import Operation, Resource
 from mirror_core.model.errors import MirrorError, RemoteFault
+from mirror_core.model.mirror import Gaps
 
 NEEDED_APIS: Final = (
     (0, "Produce", 8),
@@ -30,7 +31,6 @@ NEEDED_APIS: Final = (
     (20, "DeleteTopics", 3),
     (21, "DeleteRecords", 1),
     (23, "OffsetForLeaderEpoch", 2),
-    (27, "WriteTxnMarkers", 1),
     (29, "DescribeAcls", 1),
     (30, "CreateAcls", 1),
     (31, "DeleteAcls", 1),
@@ -43,6 +43,7 @@ NEEDED_APIS: Final = (
     (66, "ListTransactions", 0),
 )
 """API key, name, and the version that Mirrorbook speaks."""
+WITHOUT_MARKERS: Final = "mirrors created without it fill gaps with hidden records, which every consumer drops"
 KEEP_PRODUCERS: Final = "producer.id.expiration.ms"
 FOREVER_MS: Final = "2147483647"
 
@@ -52,6 +53,7 @@ class Verdict(StrEnum):
     PARTLY = "partly"
     """On some topics only: enough, when a mirror's topics are among them."""
     MISSING = "missing"
+    SPARED = "missing, and can be done without"
     UNKNOWN = "could not be tested"
 
 
@@ -103,6 +105,7 @@ def check(config: ClusterConfig) -> ClusterCheck:
         problems = _broker_problems(control, tuple(view.brokers))
         acls = _acls(control)
         probes: dict[str, Probe | str] = {"control": _probe(control), "data": _probe(data)}
+        marks = isinstance(probes["data"], Probe) and may_mark(data)
         problems += [answer for answer in probes.values() if isinstance(answer, str)]
         return ClusterCheck(
             cluster=config.name,
@@ -110,18 +113,28 @@ def check(config: ClusterConfig) -> ClusterCheck:
             brokers=tuple(f"{broker} {host}:{port}" for broker, (host, port) in sorted(view.brokers.items())),
             features=features(control),
             authorizer="off" if isinstance(acls, AuthorizerOff) else "on" if isinstance(acls, Acls) else acls,
-            rights=tuple(_right(config, need, probes[need.principal], acls) for need in NEEDS),
+            rights=tuple(_right(config, need, probes[need.principal], acls, marks=marks) for need in NEEDS),
             problems=tuple(problems),
             advice=tuple(_advice(control, sorted(view.brokers))),
         )
 
 
-def _right(config: ClusterConfig, need: Need, probed: Probe | str, acls: Acls | AuthorizerOff | str) -> Right:
+def gaps_on(destination: ClusterConfig) -> Gaps:
+    """How a mirror to this cluster is to fill gaps, by what its data principal may do there."""
+    with ClusterClient(destination, Principal.DATA) as client:
+        return Gaps.MARKERS if may_mark(client) else Gaps.HIDDEN
+
+
+def _right(
+    config: ClusterConfig, need: Need, probed: Probe | str, acls: Acls | AuthorizerOff | str, *, marks: bool
+) -> Right:
     user = principal_name(config, Principal(need.principal))
     if isinstance(acls, AuthorizerOff):
         verdict, detail = Verdict.OK, "no authorizer: everybody may"
     elif isinstance(probed, str):
         verdict, detail = Verdict.UNKNOWN, "this principal got no answer"
+    elif need.operation is Operation.CLUSTER_ACTION:
+        verdict, detail = (Verdict.OK, "") if marks else (Verdict.SPARED, WITHOUT_MARKERS)
     elif need.resource is Resource.TOPIC:
         verdict, detail = _on_topics(need, user, probed, acls)
     elif need.resource is Resource.GROUP:

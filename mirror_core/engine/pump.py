@@ -23,8 +23,9 @@ from mirror_core.decide.produced import Meaning, meaning
 from mirror_core.engine.aligning import Aligner
 from mirror_core.engine.beacon import Beacon
 from mirror_core.engine.filling import Filler
+from mirror_core.engine.hiding import first_hidden
 from mirror_core.engine.intake import PRODUCER_EPOCH, Intake, fetch_refused, look_again
-from mirror_core.engine.lanes import Gap, Lane, LaneState, Sent, by_broker, denied, foreign, not_now
+from mirror_core.engine.lanes import Gap, Hidden, Lane, LaneState, Sent, by_broker, denied, foreign, not_now
 from mirror_core.engine.reporting import report
 from mirror_core.engine.seeding import seeds
 from mirror_core.kafka.client import ClusterClient
@@ -35,7 +36,7 @@ from mirror_core.kafka.producing import ProduceLink, Row
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import MissingPermission, Unreachable
-from mirror_core.model.mirror import FailureKind
+from mirror_core.model.mirror import FailureKind, Gaps
 from mirror_core.model.names import Offset
 from mirror_core.wire import fetch
 from mirror_core.wire.batch import SEQUENCE_MASK
@@ -52,6 +53,8 @@ _CONTROL_TIMEOUT_S: Final = 10.0
 _RETRY_WAIT_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 _MARK: Final = struct.Struct(">qi")
 _ALIGN_AGAIN_S: Final = 0.1
+_IN_A_ROW: Final = 64
+"""Batches of a lane's line before answers are looked at: one that holds a wide gap must not keep the others waiting."""
 _FILL_MARGIN_S: Final = 0.1
 """Markers are not sent in the last moments of an epoch: two tasks' clocks may differ, and only the sequences of data
 don't mind."""
@@ -89,7 +92,8 @@ class Pump:
         self.source = source
         self.destination = destination
         self.cancelled = cancelled
-        self.lanes = [Lane(a) for a in sorted(assignment.partitions, key=lambda a: a.partition)]
+        hides = assignment.gaps is Gaps.HIDDEN
+        self.lanes = [Lane(a, hides=hides) for a in sorted(assignment.partitions, key=lambda a: a.partition)]
         self.lane_of = {lane.partition: lane for lane in self.lanes}
         self.aligner = Aligner(source, destination, assignment.producer_id)
         self.intake = Intake(source.name, assignment.producer_id)
@@ -190,17 +194,26 @@ class Pump:
         """Fill gaps, and send what waited behind them; seed what begins late. True when something came further."""
         waiting = [lane for lane in self.lanes if lane.queue]
         moved = bool(waiting) and self.filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
-        while ready := [lane.queue.popleft() for lane in waiting if lane.sendable]:
-            batches = [item for item in ready if not isinstance(item, Gap)]
-            for sent, _ in batches:
-                sent.lane.queued_bytes -= sent.size
-            self._send(batches)
+        for _ in range(_IN_A_ROW):
+            ready = [self._next(lane) for lane in waiting if lane.sendable]
+            if not ready:
+                break
+            self._send(ready)
             moved = True
         for lane in self.lanes:
             if lane.state is LaneState.READY and lane.acknowledged < lane.seed_end and not lane.in_flight:
                 for item in seeds(lane, self.assignment.producer_id, PRODUCER_EPOCH):
                     self._send([item])
         return moved
+
+    def _next(self, lane: Lane) -> tuple[Sent, memoryview]:
+        """Take the first thing out of a lane's line, which is not a gap for markers."""
+        item = lane.queue.popleft()
+        assert not isinstance(item, Gap)
+        if isinstance(item, Hidden):
+            return first_hidden(lane, item, self.assignment.producer_id, PRODUCER_EPOCH)
+        lane.queued_bytes -= item[0].size
+        return item
 
     def _seeded(self, lane: Lane) -> None:
         """What was seeded stands for nothing: nobody is to read it for longer than it takes to delete it."""
@@ -336,7 +349,9 @@ class Pump:
         lane.acknowledged_sequence = (lane.acknowledged_sequence + sent.records) & SEQUENCE_MASK
         if not sent.payload:
             lane.gaps += sent.records
-            if not lane.in_flight:
+            if lane.acknowledged > lane.seed_end:
+                lane.hiding.popleft()
+            elif not lane.in_flight:
                 self._seeded(lane)
             lane.finish_if_done()
             return

@@ -264,6 +264,7 @@ class Replication:
                 destination=self.link.mirror.destination,
                 config_path=str(self.link.config.path),
                 producer_id=self.link.mirror.producer_id,
+                gaps=self.link.mirror.gaps,
                 partitions=tuple(_until(partitions[p], until) for p in chosen),
                 epoch=self._number,
                 task=number,

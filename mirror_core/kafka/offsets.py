@@ -113,6 +113,8 @@ class ProducerView:
     coordinator_epoch: int
     open_transaction_start: int
     """First offset of its open transaction, or -1."""
+    newest_ms: int
+    """Time of its newest batch, as it gave it, or of a marker."""
 
 
 def describe_producers(
@@ -146,6 +148,7 @@ def describe_producers(
                         int(p.last_sequence),
                         int(p.coordinator_epoch),
                         int(p.current_txn_start_offset),
+                        int(p.last_timestamp),
                     )
                     for p in row.active_producers
                 )

@@ -1,6 +1,7 @@
 """Reading a partition's committed batches as they lie in the log, one response in memory at a time.
 
-Every batch's CRC is verified. Control batches, aborted data and empty batches are not data and are left out.
+Every batch's CRC is verified. Control batches, aborted data, hidden records and empty batches are not data and are left
+out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.wire import fetch, legacy
 from mirror_core.wire.batch import CONTROL, HEADER, TRANSACTIONAL, BatchHeader, MalformedBatch, batches, crc_matches
 from mirror_core.wire.fields import MalformedAnswer
+from mirror_core.wire.hidden import is_hidden
 from mirror_core.wire.records import Record, decode, is_abort_marker
 
 MAX_BYTES: Final = 8 << 20
@@ -109,7 +111,7 @@ class LogReader:
         return list_offsets(self._client, [partition], Point.STABLE_END)[partition]
 
     def _whole(self, partition: Partition, answer: fetch.Fetched, position: int) -> Iterator[Batch]:
-        """Verified batches of one answer from `position` on; aborted data as batches without records."""
+        """Verified batches of one answer from `position` on; aborted data and hidden records as empty batches."""
         where = f"cluster {self.name}, {partition}"
         waiting = sorted(answer.aborted, key=lambda pair: pair[1], reverse=True)
         aborting: set[int] = set()
@@ -127,7 +129,7 @@ class LogReader:
                 if header.attributes & CONTROL:
                     if header.record_count and is_abort_marker(header, batch):
                         aborting.discard(header.producer_id)
-                elif header.attributes & TRANSACTIONAL and header.producer_id in aborting:
+                elif is_hidden(header, batch) or (header.attributes & TRANSACTIONAL and header.producer_id in aborting):
                     header = header._replace(record_count=0)
                 yield header, batch
         except MalformedBatch as error:

@@ -16,20 +16,32 @@ from kio.schema.describe_groups.v4.response import DescribeGroupsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v8.request import MetadataRequest
 from kio.schema.metadata.v8.response import MetadataResponse
-from kio.schema.types import GroupId
-from kio.static.primitive import i8
+from kio.schema.types import GroupId, ProducerId, TopicName
+from kio.schema.write_txn_markers.v1.request import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from kio.schema.write_txn_markers.v1.response import WriteTxnMarkersResponse
+from kio.static.primitive import i8, i16, i32
 
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.kafka.faults import DENIED, fault
 from mirror_core.kafka.groups import find_coordinator
+from mirror_core.kafka.versions import api_versions
 from mirror_core.model.acl import Operation
 from mirror_core.model.errors import MissingPermission
+from mirror_core.wire import markers
 
 _BROKER: Final = i8(4)
 _STATIC: Final = 4
 """Source of a value from server.properties."""
 _PROBE_GROUP: Final = "mirrorbook-check"
 """A group that need not exist: asking about it creates nothing."""
+
+_PROBE_TOPIC: Final = "__mirrorbook_probe"
+"""A topic that does not exist: markers for it are appended nowhere."""
+_PROBE_PRODUCER: Final = 1 << 62
 
 Rights = frozenset[Operation]
 
@@ -61,6 +73,27 @@ def probe(client: ClusterClient) -> Probe:
         if topic.error_code not in DENIED and not topic.is_internal
     }
     return Probe(topics, _rights(answer.cluster_authorized_operations) or None, _group_rights(client))
+
+
+def may_mark(client: ClusterClient) -> bool:
+    """Whether this client's principal may write transaction markers, or the brokers take any at all.
+
+    CLUSTER_ACTION does not imply DESCRIBE, so brokers need not say who has it. Hence the request itself, for a
+    partition that nobody has: rights are looked at first.
+    """
+    if markers.API_KEY not in api_versions(client):
+        return False
+    topic = WritableTxnMarkerTopic(name=TopicName(_PROBE_TOPIC), partition_indexes=(i32(0),))
+    marker = WritableTxnMarker(
+        producer_id=ProducerId(_PROBE_PRODUCER),
+        producer_epoch=i16(0),
+        transaction_result=False,
+        topics=(topic,),
+        coordinator_epoch=i32(0),
+    )
+    answer = client.call(WriteTxnMarkersRequest(markers=(marker,)), WriteTxnMarkersResponse)
+    codes = {row.error_code for m in answer.markers for t in m.topics for row in t.partitions}
+    return ErrorCode.cluster_authorization_failed not in codes
 
 
 def _group_rights(client: ClusterClient) -> Rights:

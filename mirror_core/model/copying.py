@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirror_core.model.mirror import FailureKind
+from mirror_core.model.mirror import FailureKind, Gaps
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 
 
@@ -30,6 +30,7 @@ class Assignment:
     destination: ClusterName
     config_path: str
     producer_id: int
+    gaps: Gaps = Gaps.MARKERS
     partitions: tuple[Assigned, ...]
     epoch: int
     task: int

@@ -52,6 +52,16 @@ class FailureKind(StrEnum):
     """None of these, or recorded by a version that did not tell them apart."""
 
 
+class Gaps(StrEnum):
+    """How a mirror uses up offsets that hold no record on its source."""
+
+    MARKERS = "markers"
+    """By transaction markers: takes CLUSTER_ACTION or ALTER on the destination cluster."""
+    HIDDEN = "hidden"
+    """By hidden records, where the data principal has neither. They have no key, and compacted topics take no record
+    without one: a mirror topic has to be `delete` until promotion, then."""
+
+
 class Desired(StrEnum):
     """What the operator last asked of a mirror."""
 
@@ -83,6 +93,8 @@ class Mirror:
     """Wall clock, milliseconds since the epoch."""
     throttle: int | None = None
     """Bytes per second that may be read from the source, all tasks together; None: no limit. A drain heeds none."""
+    gaps: Gaps = Gaps.MARKERS
+    """Decided once, when the mirror is created. Mirrors that were recorded without it know markers only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ SEQUENCE_MASK: Final = 0x7FFFFFFF
 _ATTRIBUTES: Final = struct.Struct(">h")
 _CRC: Final = struct.Struct(">I")
 _PRODUCER: Final = struct.Struct(">qhi")
+_MAX_TIMESTAMP: Final = struct.Struct(">q")
 _ZERO_OFFSET: Final = bytes(8)
 
 
@@ -124,6 +125,12 @@ def clear_bits(batch: memoryview) -> None:
 def base_sequence(batch: memoryview) -> int:
     """The sequence of a batch's first record."""
     found: int = _PRODUCER.unpack_from(batch, 43)[2]
+    return found
+
+
+def max_timestamp(batch: memoryview) -> int:
+    """The newest time of a batch's records, by its header."""
+    found: int = _MAX_TIMESTAMP.unpack_from(batch, 35)[0]
     return found
 
 

@@ -54,6 +54,7 @@ class CreateMirror(MirrorOperator):
     """Check both clusters and record the mirror as the run's parameters describe it. Doing it twice is harmless."""
 
     def execute(self, context: Context) -> None:
+        from mirror_core.engine.describe import GAPS
         from mirror_core.engine.link import find, link_of
         from mirror_core.engine.mirrors import create
         from mirror_core.engine.outlook import lines
@@ -69,6 +70,7 @@ class CreateMirror(MirrorOperator):
                 found = find(config, self.mirror)[0].mirror
             except BadRequest:
                 made = create(config, self.mirror, **asked)
+                self.log.info("gaps are %s", GAPS[made.gaps])
                 for line in lines(link_of(config, made)):
                     self.log.info(line)
                 return

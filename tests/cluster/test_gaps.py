@@ -208,6 +208,7 @@ def assignment(mirrored: Mirrored, epoch: int, start_ms: int, stop_ms: int) -> A
         destination=mirror.destination,
         config_path=str(mirrored.config.path),
         producer_id=mirror.producer_id,
+        gaps=mirror.gaps,
         partitions=tuple(
             Assigned(
                 partition=status.partition,

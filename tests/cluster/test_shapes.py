@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.engine import mirrors
+from mirror_core.kafka.state_topic import StateWriter, control_id
 from mirror_core.kafka.topics import delete_records, delete_topics
+from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import (
     CODEC_MASK,
@@ -23,6 +26,7 @@ from mirror_core.wire.batch import (
 from tests import shapes
 from tests.administering import as_admin
 from tests.brokers import Pair, new_topic, produce, read_topics
+from tests.managed import managed
 from tests.mirroring import new_mirror
 from tests.same import assert_equal, assert_parity, assert_same
 from tests.shapes import CODECS, Shapes
@@ -96,6 +100,26 @@ def test_every_shape_is_mirrored_exactly(pair: Pair, tmp_path: Path, made: Shape
     for name in ("tiny", "empty"):
         with pytest.raises(AssertionError):
             assert_same(pair, [made.topics[name]])
+    with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer:
+        mirrors.stop(mirrored.link, writer)
+        mirrors.delete(mirrored.link, writer)
+
+
+def test_every_shape_is_mirrored_exactly_where_no_markers_may_be_written(
+    pair: Pair, tmp_path: Path, made: Shapes
+) -> None:
+    topics = made.topics.values()
+    with as_admin(pair.west) as client:
+        delete_topics(client, [t for t in topics if t in client.metadata().topics])
+    with managed(pair, tmp_path) as hosted:
+        mirrored = new_mirror(hosted, tmp_path, f"{made.prefix}.*")
+        assert mirrored.link.mirror.gaps is Gaps.HIDDEN
+        mirrored.copy()
+        assert_same(hosted, topics)
+        made.append()
+        mirrored.copy()
+        assert_same(hosted, topics)
+        assert_parity(mirrored)
 
 
 @pytest.mark.drill

@@ -46,6 +46,7 @@ class Tasks:
             destination=mirror.destination,
             config_path=str(self.mirrored.config.path),
             producer_id=mirror.producer_id,
+            gaps=mirror.gaps,
             partitions=self._partitions,
             epoch=self._number,
             task=0,

@@ -9,6 +9,7 @@ from typing import Final
 
 from mirror_core.wire.batch import HEADER, HEADER_SIZE
 from mirror_core.wire.encode import compress, record, varint
+from mirror_core.wire.hidden import hidden_batch
 from mirror_core.wire.records import Codec
 
 
@@ -62,9 +63,10 @@ SEEDS: Final[Mapping[str, Callable[[], list[bytes]]]] = MappingProxyType(
         "fetch_answer": lambda: [_fetched(one) for one in (*_BATCHES, _sets(0) + _sets(1))],
         "produce_answer": lambda: [_PRODUCED],
         "markers_answer": lambda: [b"\0\2" + struct.pack(">q", 7) + b"\2\2t\2" + struct.pack(">ih", 3, 52) + bytes(4)],
-        "log": lambda: [*_BATCHES, _sets(0) + _batch(0, 1) + _sets(1)],
+        "log": lambda: [*_BATCHES, bytes(hidden_batch(3, 9)), _sets(0) + _batch(0, 1) + _sets(1)],
         "batch": lambda: [
-            b"\x09" + _batch(bits | codec, step, packed=False) for codec in Codec for step in (1, 2) for bits in (0, 8)
+            b"\x09" + bytes(hidden_batch(3, 9)),
+            *(b"\x09" + _batch(b | codec, step, packed=False) for codec in Codec for step in (1, 2) for b in (0, 8)),
         ],
         "compressed": lambda: [bytes([codec]) + compress(codec, b"some bytes " * 9) for codec in Codec],
         "older": lambda: [bytes([kind]) + _sets(kind & 1) for kind in (0, 1, 0x84, 0x85, 0x8C, 0x8D, 0x94, 0x95, 0xC5)],

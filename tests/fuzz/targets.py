@@ -29,6 +29,7 @@ from mirror_core.wire.batch import (
 )
 from mirror_core.wire.encode import compress
 from mirror_core.wire.fields import MalformedAnswer
+from mirror_core.wire.hidden import HIDDEN_DELTA, is_hidden
 from mirror_core.wire.merge import merge, mergeable
 from mirror_core.wire.records import Codec, Record, decode, decompress, is_abort_marker
 from mirror_core.wire.reencode import Run, crosses_whole, dense_runs
@@ -151,6 +152,9 @@ def _batch(header: BatchHeader, view: memoryview, start: int) -> None:
         _older(header, view)
         return
     before = _decoded([(header, view)])
+    if is_hidden(header, view):
+        assert before is not None
+        assert {record.offset for record in before} == {header.base_offset + HIDDEN_DELTA}
     with suppress(MalformedBatch):
         is_abort_marker(header, view)
     try:

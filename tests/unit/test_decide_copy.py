@@ -58,7 +58,9 @@ def header(**changes: int) -> BatchHeader:
     ],
 )
 def test_each_batch_has_its_way(changes: dict[str, int], position: int, aborted: bool, way: Way) -> None:
-    assert way_of(header(**changes), position, aborted=aborted) is way
+    assert way_of(header(**changes), position, aborted=aborted, hidden=False) is way
+    if way is not Way.PAST:
+        assert way_of(header(**changes), position, aborted=aborted, hidden=True) in (Way.NOTHING, Way.OLD_FORMAT)
 
 
 DENSE = Ours(50, NO_MARKER)

@@ -9,7 +9,7 @@ from fastcrc import crc32
 
 from mirror_core.decide.position import Resume
 from mirror_core.engine.intake import MERGED_BYTES, Intake, look_again
-from mirror_core.engine.lanes import Gap, Lane, Sent
+from mirror_core.engine.lanes import Gap, Hidden, Lane, Sent
 from mirror_core.model.copying import Assigned
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.batch import HEADER_SIZE, batches, crc_matches
@@ -59,7 +59,7 @@ def taken(items: list[tuple[Sent, memoryview]]) -> list[tuple[int, int, int]]:
 
 def queued(lane: Lane) -> list[tuple[int, int, int] | int]:
     """The same of the lane's queue; a gap by its end."""
-    return [item.end if isinstance(item, Gap) else taken([item])[0] for item in lane.queue]
+    return [item.end if isinstance(item, (Gap, Hidden)) else taken([item])[0] for item in lane.queue]
 
 
 def test_dense_batches_are_sent_at_once_and_in_place() -> None:
