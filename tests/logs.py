@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.model.names import Partition
@@ -67,3 +67,16 @@ def assert_equal(pair: Pair, topic: str, *, records: int | None = None) -> None:
     assert read_all_aiokafka(pair.west, topic) == read_all_aiokafka(pair.east, topic)
     assert records is None or len(there) == records
     assert read_all(pair.west, topic, committed=False) == there, "a record was invented, or an aborted one copied"
+
+
+def offsets_for(cluster: SandboxCluster, topic: str, times: list[int]) -> dict[int, int | None]:
+    """The answers to lookups by time; None: nothing is so new."""
+    consumer = Consumer({**cluster.client_config("admin"), "group.id": "none"})
+    try:
+        found = {}
+        for time_ms in times:
+            (answer,) = consumer.offsets_for_times([TopicPartition(topic, 0, time_ms)], timeout=TIMEOUT_S)
+            found[time_ms] = None if answer.offset == OFFSET_END else answer.offset
+        return found
+    finally:
+        consumer.close()

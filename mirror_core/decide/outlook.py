@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.position import MARKED_START
+from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Offset, Partition
 
 SEEDS_PER_S: Final = 5_000_000
@@ -18,6 +19,8 @@ MARKERS_WAIT_S: Final = 2
 SEED_BYTES: Final = 0.9
 """Of one offset in a compressed seed: 0.83, rounded up."""
 MARKER_BYTES: Final = 78
+HIDDEN_BYTES: Final = 11
+"""They are sent as seeds are, though not compressed, and need no look at the log between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +31,10 @@ class Outlook:
     seeded_partitions: int
     """Those whose log begins so late that the copy is seeded up to there."""
     seeded_offsets: int
-    marked_partitions: int
-    """Those whose copy is brought to the beginning by markers."""
-    marked_offsets: int
+    filled_partitions: int
+    """Those whose copy is brought to the beginning as any gap is filled."""
+    filled_offsets: int
+    gaps: Gaps
     offsets: int
     """From the beginnings to what is readable now."""
     bytes: int | None
@@ -39,8 +43,10 @@ class Outlook:
     @property
     def seconds(self) -> float:
         """Until the beginnings are reached, if one task and one broker do it all."""
-        waiting = MARKERS_WAIT_S if self.marked_partitions else 0
-        return waiting + self.seeded_offsets / SEEDS_PER_S + self.marked_offsets / MARKERS_PER_S
+        if self.gaps is Gaps.HIDDEN:
+            return (self.seeded_offsets + self.filled_offsets) / SEEDS_PER_S
+        waiting = MARKERS_WAIT_S if self.filled_partitions else 0
+        return waiting + self.seeded_offsets / SEEDS_PER_S + self.filled_offsets / MARKERS_PER_S
 
     @property
     def seed_bytes(self) -> int:
@@ -48,23 +54,27 @@ class Outlook:
         return int(self.seeded_offsets * SEED_BYTES)
 
     @property
-    def marker_bytes(self) -> int:
+    def filler_bytes(self) -> int:
         """On each replica, until the cleaner may have them after promotion, or retention does."""
-        return self.marked_offsets * MARKER_BYTES
+        return self.filled_offsets * (MARKER_BYTES if self.gaps is Gaps.MARKERS else HIDDEN_BYTES)
 
 
 def outlook(
-    starts: Mapping[Partition, Offset], ends: Mapping[Partition, Offset], sizes: Mapping[Partition, int]
+    starts: Mapping[Partition, Offset],
+    ends: Mapping[Partition, Offset],
+    sizes: Mapping[Partition, int],
+    gaps: Gaps = Gaps.MARKERS,
 ) -> Outlook:
     """For a mirror of which nothing is copied: its topics are absent on the destination, or have never been written."""
     seeded = [start for start in starts.values() if start > MARKED_START]
-    marked = [start for start in starts.values() if 0 < start <= MARKED_START]
+    filled = [start for start in starts.values() if 0 < start <= MARKED_START]
     return Outlook(
         partitions=len(starts),
         seeded_partitions=len(seeded),
         seeded_offsets=sum(seeded),
-        marked_partitions=len(marked),
-        marked_offsets=sum(marked),
+        filled_partitions=len(filled),
+        filled_offsets=sum(filled),
+        gaps=gaps,
         offsets=sum(max(0, ends[partition] - start) for partition, start in starts.items()),
         bytes=sum(sizes[partition] for partition in starts) if starts.keys() <= sizes.keys() else None,
     )
@@ -79,10 +89,10 @@ def in_words(seen: Outlook) -> Iterator[str]:
             f"to seed: {seen.seeded_partitions:,} partitions begin late, {seen.seeded_offsets:,} offsets; estimate: "
             f"{_bytes(seen.seed_bytes)} on each replica, for a while"
         )
-    if seen.marked_partitions:
+    if seen.filled_partitions:
         yield (
-            f"to mark: {seen.marked_partitions:,} partitions begin late, {seen.marked_offsets:,} offsets; estimate: "
-            f"{_bytes(seen.marker_bytes)} on each replica, until promotion"
+            f"to fill: {seen.filled_partitions:,} partitions begin late, {seen.filled_offsets:,} offsets; estimate: "
+            f"{_bytes(seen.filler_bytes)} on each replica, until promotion"
         )
     if seen.seconds:
         yield f"before their first records are copied: {_time(seen.seconds)} or less (estimate)"

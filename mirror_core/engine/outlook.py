@@ -24,6 +24,6 @@ def lines(link: Link) -> tuple[str, ...]:
             partitions = [Partition(name, index) for name, view in topics.items() for index in view.partitions]
             starts = list_offsets(source, partitions, Point.START)
             ends = list_offsets(source, partitions, Point.STABLE_END)
-            return tuple(in_words(outlook(starts, ends, log_sizes(source, partitions))))
+            return tuple(in_words(outlook(starts, ends, log_sizes(source, partitions), link.mirror.gaps)))
     except RemoteFault as error:
         return (f"to copy: not known now: {error}",)

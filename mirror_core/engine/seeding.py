@@ -6,7 +6,6 @@ data, so seeding may be interrupted, repeated or done twice, and what is seeded 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
@@ -23,6 +22,9 @@ SEEDS_AHEAD: Final = 4
 
 _NOTHING: Final = b"\x01\x01\0"
 """A null key, a null value, no headers."""
+_NO_TIME: Final = -1
+"""Any other would be the newest of the segment that they begin, and lookups by time would look there for what comes
+behind it. For that a broker that tidies up just then forgets the producer: the log end tells how far seeding is."""
 
 
 def seeds(lane: Lane, producer_id: int, producer_epoch: int) -> Iterator[tuple[Sent, memoryview]]:
@@ -40,10 +42,8 @@ def seeds(lane: Lane, producer_id: int, producer_epoch: int) -> Iterator[tuple[S
 
 @lru_cache(maxsize=2)
 def _batch(records: int) -> bytes:
-    # Their time is now: brokers forget producers whose newest record is old.
-    now_ms = int(time.time() * 1000)
     plain = bytearray()
     for delta in range(records):
         body = b"\0\0" + varint(delta) + _NOTHING
         plain += varint(len(body)) + body
-    return bytes(batch_of(plain, records, Codec.ZSTD, now_ms, now_ms))
+    return bytes(batch_of(plain, records, Codec.ZSTD, _NO_TIME, _NO_TIME))

@@ -34,7 +34,7 @@ from mirror_core.lifecycle.state import TOPIC as STATE_TOPIC
 from mirror_core.lifecycle.state import State
 from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
-from mirror_core.model.mirror import FailureKind, PartitionState
+from mirror_core.model.mirror import FailureKind, Gaps, PartitionState
 from mirror_core.model.names import Partition
 
 _CATCH_UP_S: Final = 2.0
@@ -168,6 +168,8 @@ def sync_configs(
     theirs, ours = describe_configs(source, topics), describe_configs(destination, topics)
     known = known_settings(destination, topics)
     cleaned = {name for name in set(theirs) & set(ours) if cleans(theirs[name].effective)}
+    if link.mirror.gaps is Gaps.HIDDEN:
+        cleaned.clear()
     new = {name: topics[name] for name in cleaned if not cleans(ours[name].effective)}
     cleaned -= behind(source, destination, new, 0.0 if dry_run else _CATCH_UP_S)
     rows, remember = list[DriftRow](), list[TopicSettings]()

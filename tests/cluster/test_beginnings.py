@@ -8,7 +8,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
+from mirror_core.decide import position
 from mirror_core.engine import pump
 from mirror_core.engine.lanes import Lane
 from mirror_core.engine.local import LocalRunner
@@ -26,8 +28,9 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.cluster.desk import Desk
-from tests.logs import assert_equal
+from tests.logs import assert_equal, offsets_for
 from tests.mirroring import new_mirror
+from tests.shapes import HOUR_MS, T2020
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -83,7 +86,7 @@ def test_a_log_that_begins_at_three_million_is_announced_and_seeded_though_it_is
     assert said.code == 0, said.err
     assert "to copy: 2 partitions, 25 offsets, " in said.out
     assert "to seed: 1 partitions begin late, 3,000,000 offsets; estimate: 2.7 MB on each replica" in said.out
-    assert "to mark: 1 partitions begin late, 5 offsets; estimate: 390 B on each replica" in said.out
+    assert "to fill: 1 partitions begin late, 5 offsets; estimate: 390 B on each replica" in said.out
     assert "before their first records are copied: 3 s or less (estimate)" in said.out
 
     mirrored = desk.started(topic)
@@ -116,3 +119,23 @@ def test_a_log_that_begins_at_three_million_is_announced_and_seeded_though_it_is
     assert (row["position"], row["source_start"]) == (1_600_000, FAR)
     assert re.search(rf"{topic}-0\W+1600000\W+3000000\W+1400000\W", described[0])
     assert "source begins" not in desk.run("mirror", "describe", mirrored.name).out
+
+
+def test_lookups_by_time_see_through_what_was_seeded(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of old records in many segments: a time of today in the first one would hide all that come behind it."""
+    monkeypatch.setattr(position, "MARKED_START", 2)
+    topic = new_topic(pair.east, retention_ms="-1", segment_ms=str(HOUR_MS))
+    times = [T2020 + number * HOUR_MS // 2 for number in range(12)]
+    producer = Producer(pair.east.client_config("admin"))
+    for time_ms in times:
+        producer.produce(topic, value=b"old", timestamp=time_ms)
+    assert producer.flush(TIMEOUT_S) == 0
+    cut(pair.east, topic, 5)
+    new_mirror(pair, tmp_path, topic).copy()
+    assert_equal(pair, topic, records=7)
+    asked = [time_ms + step for time_ms in times for step in (-1, 0, 1)]
+    found = offsets_for(pair.west, topic, asked)
+    assert found == offsets_for(pair.east, topic, asked)
+    assert set(found.values()) == {*range(5, 12), None}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from mirror_core.engine.hiding import HIDDEN_AT_ONCE
 from mirror_core.kafka.connection import Connection
@@ -24,7 +24,7 @@ from tests import shapes
 from tests.administering import as_admin, broker_setting, tool_properties
 from tests.brokers import TIMEOUT_S, Pair, Record, new_topic, produce, read_all, read_all_aiokafka
 from tests.cluster.test_gaps import client_connection
-from tests.logs import assert_equal, transaction, transactional
+from tests.logs import assert_equal, offsets_for, transaction, transactional
 from tests.managed import managed
 from tests.mirroring import new_mirror
 from tests.same import assert_parity
@@ -153,19 +153,6 @@ def test_lookups_by_time_find_what_the_source_has(hosted: Pair, tmp_path: Path) 
     asked = sorted({time_ms + step for time_ms in times for step in (-1, 0, 1)})
     first = {time_ms: next((r.offset for r in records if r.timestamp_ms >= time_ms), None) for time_ms in asked}
     assert offsets_for(hosted.west, topic, asked) == first
-
-
-def offsets_for(cluster: SandboxCluster, topic: str, times: list[int]) -> dict[int, int | None]:
-    """The answers to lookups by time; None: nothing is so new."""
-    consumer = Consumer({**cluster.client_config("admin"), "group.id": "none"})
-    try:
-        found = {}
-        for time_ms in times:
-            (answer,) = consumer.offsets_for_times([TopicPartition(topic, 0, time_ms)], timeout=TIMEOUT_S)
-            found[time_ms] = None if answer.offset == OFFSET_END else answer.offset
-        return found
-    finally:
-        consumer.close()
 
 
 def segments(cluster: SandboxCluster, topic: str) -> list[Path]:

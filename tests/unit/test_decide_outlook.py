@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mirror_core.decide.outlook import in_words, outlook
 from mirror_core.decide.position import MARKED_START, Resume, Seen, where_to_resume
+from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Offset, Partition
 
 P = [Partition("orders", index) for index in range(4)]
@@ -28,8 +29,16 @@ def test_late_beginnings_are_said_with_offsets_bytes_and_time() -> None:
     assert seen((0, 10), (3_000_000, 3_000_010), (MARKED_START, MARKED_START), (500_000_000, 500_000_001)) == [
         "to copy: 4 partitions, 21 offsets, 4.0 kB",
         "to seed: 2 partitions begin late, 503,000,000 offsets; estimate: 452.7 MB on each replica, for a while",
-        "to mark: 1 partitions begin late, 100,000 offsets; estimate: 7.8 MB on each replica, until promotion",
+        "to fill: 1 partitions begin late, 100,000 offsets; estimate: 7.8 MB on each replica, until promotion",
         "before their first records are copied: 110 s or less (estimate)",
+    ]
+
+
+def test_hidden_records_take_less_room_and_wait_for_nothing() -> None:
+    told = outlook({P[0]: Offset(1000)}, {P[0]: Offset(1000)}, {}, Gaps.HIDDEN)
+    assert list(in_words(told))[1:] == [
+        "to fill: 1 partitions begin late, 1,000 offsets; estimate: 11.0 kB on each replica, until promotion",
+        "before their first records are copied: 1 s or less (estimate)",
     ]
 
 
@@ -52,4 +61,4 @@ def test_who_seeds_and_who_marks_is_as_the_copying_task_decides(start: int) -> N
     log = Seen(log_start=0, log_end=0, ours=None, source_start=start, source_end=start)
     resume = where_to_resume(log)
     assert isinstance(resume, Resume)
-    assert (told.seeded_offsets, told.marked_offsets) == (resume.seed_end, resume.gap_end)
+    assert (told.seeded_offsets, told.filled_offsets) == (resume.seed_end, resume.gap_end)
