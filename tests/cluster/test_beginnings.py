@@ -126,16 +126,16 @@ def test_lookups_by_time_see_through_what_was_seeded(
 ) -> None:
     """Of old records in many segments: a time of today in the first one would hide all that come behind it."""
     monkeypatch.setattr(position, "MARKED_START", 2)
-    topic = new_topic(pair.east, retention_ms="-1", segment_ms=str(HOUR_MS))
-    times = [T2020 + number * HOUR_MS // 2 for number in range(12)]
+    topic = new_topic(pair.east, retention_ms="-1", segment_bytes=str(1 << 20))
+    times = [T2020 + number * HOUR_MS for number in range(40)]
     producer = Producer(pair.east.client_config("admin"))
     for time_ms in times:
-        producer.produce(topic, value=b"old", timestamp=time_ms)
-    assert producer.flush(TIMEOUT_S) == 0
+        producer.produce(topic, value=bytes(60_000), timestamp=time_ms)
+        producer.flush(TIMEOUT_S)
     cut(pair.east, topic, 5)
     new_mirror(pair, tmp_path, topic).copy()
-    assert_equal(pair, topic, records=7)
+    assert_equal(pair, topic, records=35)
     asked = [time_ms + step for time_ms in times for step in (-1, 0, 1)]
     found = offsets_for(pair.west, topic, asked)
     assert found == offsets_for(pair.east, topic, asked)
-    assert set(found.values()) == {*range(5, 12), None}
+    assert set(found.values()) == {*range(5, 40), None}
