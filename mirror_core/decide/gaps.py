@@ -21,6 +21,9 @@ NO_MARKER: Final = -1
 """Coordinator epoch of a producer that has written no marker."""
 
 _ATTEMPT_BITS: Final = 3
+_TURNS: Final = 4
+_TURN_MS: Final = 200
+_OPEN_MS: Final = 80
 
 
 def filled(end: int, sequence: int) -> int:
@@ -60,3 +63,15 @@ def at_once(missing: int) -> int:
     Whoever comes after a crash then always has room for a marker of a higher attempt, which shuts out the stragglers.
     """
     return max(1, missing - 1)
+
+
+def is_turn(epoch: int, wall_ms: int) -> bool:
+    """Whether the task of this epoch may shut another one out now.
+
+    Two that wait for the same gap would else find it due at the same moment, and both fill it: nothing in the log tells
+    their markers apart. Turns are by the clock, since neither knows of the other; neighbours in epochs, who meet at
+    each change of them, never have the same. What lies between two turns is for clocks that differ and for requests
+    on their way.
+    """
+    turn, into = divmod(wall_ms, _TURN_MS)
+    return turn % _TURNS == epoch % _TURNS and into < _OPEN_MS

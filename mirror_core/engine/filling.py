@@ -8,14 +8,13 @@ higher number, which makes the broker refuse whatever the old owner has still on
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from mirror_core.decide.gaps import at_once, filled, marker_epoch
+from mirror_core.decide.gaps import at_once, filled, is_turn, marker_epoch
 from mirror_core.decide.produced import Meaning, meaning
 from mirror_core.engine.lanes import Lane, LaneState, denied, may_not_mark, not_now
 from mirror_core.kafka.client import ClusterClient
@@ -25,9 +24,8 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.wire.markers import Entry
 
-QUIET_S: Final = (1.0, 1.5)
-"""How long a log end must stand still before somebody else's gap is filled. Drawn from this range, so that two who wait
-for the same thing hardly ever stop waiting in the same millisecond."""
+QUIET_S: Final = 1.0
+"""How long a log end must stand still before somebody else's gap is filled, when it is the waiting one's turn."""
 MARKERS_AT_ONCE: Final = 5_000
 """Of one request, which holds one of the broker's threads until all of them are written."""
 _POLL_S: Final = 0.05
@@ -47,11 +45,18 @@ class Filler:
     """Fills the gaps of one task's lanes, one request at a time per broker."""
 
     def __init__(
-        self, destination: ClusterClient, producer_id: int, producer_epoch: int, connect: Callable[[int], Connection]
+        self,
+        destination: ClusterClient,
+        producer_id: int,
+        producer_epoch: int,
+        epoch: int,
+        connect: Callable[[int], Connection],
     ) -> None:
+        """`epoch`: the task's, of the data plane."""
         self.destination = destination
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
+        self.epoch = epoch
         self._connect = connect
         self._links: dict[int, MarkerLink] = {}
         self._poll_at = 0.0
@@ -78,7 +83,7 @@ class Filler:
         moved = False
         wrote: dict[Lane, _Wrote] = {}
         while lanes:
-            asked = time.monotonic()
+            asked, in_turn = time.monotonic(), self._in_turn()
             unsure = [lane for lane in lanes if lane in wrote or not _sure(link, lane, asked)]
             ends = link.log_ends(lane.partition for lane in unsure) if unsure else {}
             for lane in unsure:
@@ -89,6 +94,8 @@ class Filler:
                         _landed(lane, mine)
                         moved = True
             due = [lane for lane in lanes if lane.gap is not None and self._may(lane, asked)]
+            if not (in_turn and self._in_turn()):  # the look, and what is done about it
+                due = [lane for lane in due if lane.claim.owned]
             now = time.monotonic()
             if time.time() >= until:
                 break
@@ -116,13 +123,16 @@ class Filler:
             lane.lose(not_now(self.destination.name, lane.partition, expected, found))
         return False
 
+    def _in_turn(self) -> bool:
+        return is_turn(self.epoch, int(time.time() * 1000))
+
     def _may(self, lane: Lane, asked: float) -> bool:
         """Whether the lane's gap is ours to fill, by what the log was at `asked` or later."""
         claim = lane.claim
         if claim.owned:
             return True
         if claim.quiet_at != lane.acknowledged:
-            claim.quiet_at, claim.quiet_until = lane.acknowledged, time.monotonic() + random.uniform(*QUIET_S)
+            claim.quiet_at, claim.quiet_until = lane.acknowledged, time.monotonic() + QUIET_S
             return False
         return asked >= claim.quiet_until and lane.gap_known
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 import xxhash
-from kio.schema.errors import ErrorCode
 
 from mirror_core.decide.passthrough import Way, way_of
-from mirror_core.engine.lanes import Lane, Sent, denied
-from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.engine.lanes import Lane, Sent
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName
 from mirror_core.wire import legacy
@@ -202,23 +200,3 @@ def look_again(lane: Lane, fetched: Fetched, source: ClusterName, *, honest: boo
         if lane.empty >= SURE:
             lane.skip_to(fetched.last_stable)
             lane.suspect, lane.empty = False, 0
-
-
-def fetch_refused(lane: Lane, code: int, source: ClusterClient) -> None:
-    """Take in the error of one partition of a Fetch answer."""
-    try:
-        error = ErrorCode(code)
-    except ValueError:
-        error = ErrorCode.unknown_server_error
-    where = f"cluster {source.name}, {lane.partition}, offset {lane.position}"
-    if error is ErrorCode.topic_authorization_failed:
-        lane.end(denied(source, lane.partition, "READ"), lane.position, FailureKind.DENIED)
-    elif error in TRANSIENT or error in (
-        ErrorCode.offset_out_of_range,
-        ErrorCode.offset_not_available,
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.unknown_server_error,
-    ):
-        lane.lose(f"{where}: Fetch answered {error.name.upper()}")  # aligning finds out what is behind it
-    else:
-        lane.end(f"{where}: Fetch answered {error.name.upper()}", lane.position)

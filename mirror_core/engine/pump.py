@@ -17,15 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from mirror_core.decide.gaps import NO_MARKER
 from mirror_core.decide.pace import Pace
-from mirror_core.decide.produced import Meaning, meaning
 from mirror_core.engine.aligning import Aligner
 from mirror_core.engine.beacon import Beacon
 from mirror_core.engine.filling import Filler
 from mirror_core.engine.hiding import first_hidden
-from mirror_core.engine.intake import PRODUCER_EPOCH, Intake, fetch_refused, look_again
-from mirror_core.engine.lanes import Gap, Hidden, Lane, LaneState, Sent, by_broker, denied, foreign, not_now
+from mirror_core.engine.intake import PRODUCER_EPOCH, Intake, look_again
+from mirror_core.engine.lanes import Gap, Hidden, Lane, LaneState, Sent, by_broker, denied
+from mirror_core.engine.refusals import fetch_refused, produce_refused
 from mirror_core.engine.reporting import report
 from mirror_core.engine.seeding import seeds
 from mirror_core.kafka.client import ClusterClient
@@ -98,7 +97,11 @@ class Pump:
         self.aligner = Aligner(source, destination, assignment.producer_id)
         self.intake = Intake(source.name, assignment.producer_id)
         self.filler = Filler(
-            destination, assignment.producer_id, PRODUCER_EPOCH, lambda broker: self._connect(destination, broker)
+            destination,
+            assignment.producer_id,
+            PRODUCER_EPOCH,
+            assignment.epoch,
+            lambda broker: self._connect(destination, broker),
         )
         self.sources: dict[int, FetchLink] = {}
         self.destinations: dict[int, ProduceLink[Sent]] = {}
@@ -319,28 +322,8 @@ class Pump:
             if produced.error == 0 and produced.base_offset == sent.base == lane.acknowledged:
                 self._acknowledge(sent)
                 continue
-            kind, remedy, name = meaning(produced.error)
-            if lane.state in (LaneState.FAILED, LaneState.LOST):
-                continue
-            elif kind is Meaning.APPENDED and lane.claim.newest != NO_MARKER and produced.base_offset > sent.base:
-                # A foreign record, or a marker too many: the log tells which.
-                words = f"a batch landed at {produced.base_offset}"
-                lane.lose(not_now(self.destination.name, lane.partition, sent.base, words))
-            elif kind is Meaning.APPENDED:
-                # It landed, but elsewhere: the log had grown by somebody else's records, from our expected offset on.
-                words = foreign(self.destination.name, lane.partition, lane.acknowledged)
-                lane.fail(words, lane.acknowledged, FailureKind.FOREIGN)
-            elif kind is Meaning.LOOK_AGAIN:
-                lane.lose(not_now(self.destination.name, lane.partition, sent.base, name, remedy))
-            elif kind is Meaning.DENIED:
-                lane.fail(denied(self.destination, lane.partition, "WRITE"), sent.base, FailureKind.DENIED)
-            else:
-                words = f"{name}: {produced.message}" if produced.message else name
-                lane.fail(
-                    f"cluster {self.destination.name}, {lane.partition}, offset {sent.base}: {words}; {remedy}",
-                    sent.base,
-                    FailureKind.UNKEYED if kind is Meaning.UNKEYED else FailureKind.REFUSED,
-                )
+            if lane.state not in (LaneState.FAILED, LaneState.LOST):
+                produce_refused(sent, produced, self.destination)
 
     def _acknowledge(self, sent: Sent) -> None:
         lane = sent.lane

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.decide.assign import assign
-from mirror_core.decide.gaps import FILLED_MASK, NO_MARKER, at_once, filled, filled_by, marker_epoch
+from mirror_core.decide.gaps import FILLED_MASK, NO_MARKER, at_once, filled, filled_by, is_turn, marker_epoch
 from mirror_core.decide.passthrough import Way, way_of
 from mirror_core.decide.position import (
     MARKED_START,
@@ -221,3 +221,12 @@ def test_the_longest_lags_are_spread() -> None:
     lags = {Partition("t", i): lag for i, lag in enumerate([1000, 900, 100, 0])}
     heavy = [max(lags[p] for p in task) for task in assign(lags, 2)]
     assert sorted(heavy) == [900, 1000]
+
+
+def test_turns_of_epochs_that_meet_are_apart_and_everyone_has_one() -> None:
+    cycle = range(1_795_300_000_000, 1_795_300_000_800)
+    turns = [{ms for ms in cycle if is_turn(epoch, ms)} for epoch in range(7, 11)]
+    assert [len(turn) for turn in turns] == [80] * 4
+    for epoch, turn in enumerate(turns):
+        others = set().union(*(other for number, other in enumerate(turns) if number != epoch))
+        assert all((ms + step) not in others for ms in turn for step in range(-120, 121))
