@@ -24,13 +24,13 @@ from confluent_kafka import ElectionType, TopicPartition
 from mirror_core.engine.sync import sync
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.topics import describe_configs
+from mirror_core.kafka.topics import alter_configs, describe_configs
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.sandbox import Sandbox
-from tests.administering import end_hanging
+from tests.administering import as_admin, end_hanging
 from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, read_all, read_all_aiokafka
 from tests.cluster.links import writer_of
 from tests.drill.tasks import Tasks
@@ -54,7 +54,7 @@ class History:
         # Many small segments, so that there is something to clean, to roll and to delete.
         small = {"segment_ms": "2000", "retention_ms": "-1"}
         self.kept = new_topic(pair.east, partitions=PARTITIONS, **small)
-        # Tombstones and markers go as soon as they may: on the mirror topic, too, whose cleaner is as busy.
+        # On the mirror topic tombstones and markers go as soon as they may.
         dirty = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "delete_retention_ms": "0"}
         self.compacted = new_topic(pair.east, PARTITIONS, "t-", **dirty, **small)
         self.topics = (self.kept, self.compacted)
@@ -63,6 +63,9 @@ class History:
         replicate(self.mirrored.link)  # creates the mirror topics
         with writer_of(self.mirrored.link) as writer:
             sync(self.mirrored.link, writer, only=frozenset({Part.CONFIGS}))
+        # Not on the source: like any reader, a copier that is away for longer than tombstones are kept misses some.
+        with as_admin(pair.east) as client:
+            alter_configs(client, {self.compacted: {"delete.retention.ms": "86400000"}})
         self.tasks = Tasks(self.mirrored, self.topics, folder, self.chance)
 
     def run(self, seconds: float) -> None:
