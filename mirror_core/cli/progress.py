@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from mirror_core.engine.progress import Listener, Progress, Totals
+from mirror_core.model.units import in_bytes
 
 _TERMINAL_S: Final = 0.5
 _PLAIN_S: Final = 5.0
@@ -44,8 +45,8 @@ def line(totals: Totals) -> str:
     seeding = f"seeding {totals.seeding:,} partitions, {totals.to_seed:,} offsets left; " if totals.seeding else ""
     return (
         f"{totals.partitions:,} partitions, lag {lag}{behind}; {seeding}"
-        f"{totals.records_per_s:,.0f} records/s, {_bytes(totals.bytes_per_s)}/s; "
-        f"{totals.records:,} records, {_bytes(totals.bytes)} in all"
+        f"{totals.records_per_s:,.0f} records/s, {in_bytes(totals.bytes_per_s)}/s; "
+        f"{totals.records:,} records, {in_bytes(totals.bytes)} in all"
     )
 
 
@@ -71,11 +72,3 @@ def _seconds(value: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {seconds} s" if minutes else f"{value:.0f} s"
-
-
-def _bytes(value: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-        value /= 1000
-    return f"{value:,.1f} TB"

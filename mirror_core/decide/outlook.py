@@ -9,6 +9,7 @@ from typing import Final
 from mirror_core.decide.position import MARKED_START
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.units import in_bytes
 
 SEEDS_PER_S: Final = 5_000_000
 """Offsets a broker takes as seeds; 5 to 12 million were measured on two busy cores."""
@@ -82,29 +83,20 @@ def outlook(
 
 def in_words(seen: Outlook) -> Iterator[str]:
     """For a person who is asked to agree. Of beginnings nothing is said where every log begins at 0."""
-    size = "bytes unknown: DESCRIBE on the source's cluster is missing" if seen.bytes is None else _bytes(seen.bytes)
+    size = "bytes unknown: DESCRIBE on the source's cluster is missing" if seen.bytes is None else in_bytes(seen.bytes)
     yield f"to copy: {seen.partitions:,} partitions, {seen.offsets:,} offsets, {size}"
     if seen.seeded_partitions:
         yield (
             f"to seed: {seen.seeded_partitions:,} partitions begin late, {seen.seeded_offsets:,} offsets; estimate: "
-            f"{_bytes(seen.seed_bytes)} on each replica, for a while"
+            f"{in_bytes(seen.seed_bytes)} on each replica, for a while"
         )
     if seen.filled_partitions:
         yield (
             f"to fill: {seen.filled_partitions:,} partitions begin late, {seen.filled_offsets:,} offsets; estimate: "
-            f"{_bytes(seen.filler_bytes)} on each replica, until promotion"
+            f"{in_bytes(seen.filler_bytes)} on each replica, until promotion"
         )
     if seen.seconds:
         yield f"before their first records are copied: {_time(seen.seconds)} or less (estimate)"
-
-
-def _bytes(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-        value /= 1000
-    return f"{value:,.1f} TB"
 
 
 def _time(seconds: float) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 from mirror_core.engine.lanes import Lane, Sent
 from mirror_core.wire.batch import SEQUENCE_MASK, readdress
-from mirror_core.wire.encode import batch_of, varint
+from mirror_core.wire.encode import NOTHING, batch_of, record
 from mirror_core.wire.records import Codec
 
 SEED_OFFSETS: Final = 200_000
@@ -20,8 +20,6 @@ SEED_OFFSETS: Final = 200_000
 SEEDS_AHEAD: Final = 4
 """Batches of one partition in flight; then they are deleted before the next ones are sent."""
 
-_NOTHING: Final = b"\x01\x01\0"
-"""A null key, a null value, no headers."""
 _NO_TIME: Final = -1
 """Any other would be the newest of the segment that they begin, and lookups by time would look there for what comes
 behind it. For that a broker that tidies up just then forgets the producer: the log end tells how far seeding is."""
@@ -42,8 +40,5 @@ def seeds(lane: Lane, producer_id: int, producer_epoch: int) -> Iterator[tuple[S
 
 @lru_cache(maxsize=2)
 def _batch(records: int) -> bytes:
-    plain = bytearray()
-    for delta in range(records):
-        body = b"\0\0" + varint(delta) + _NOTHING
-        plain += varint(len(body)) + body
+    plain = b"".join(record(0, delta, NOTHING) for delta in range(records))
     return bytes(batch_of(plain, records, Codec.ZSTD, _NO_TIME, _NO_TIME))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from mirror_core.decide.gaps import FILLED_MASK
@@ -32,17 +33,13 @@ def first_foreign(
     which. Only headers are looked at.
     """
     with _open(client, partition) as connection:
-        link = FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
-        step = _FIRST_STEP
-        while True:
-            start = max(log_start, log_end - step)
-            headers = _headers(link, partition, start, log_end)
+        for start, headers in _further_back(connection, partition, log_start, log_end):
             right = _last_right(headers, producer_id, filled)
             if right is not None or start == log_start:
                 behind = headers if right is None else headers[right + 1 :]
                 foreign = next((header for header in behind if header.producer_id != producer_id), None)
                 return max(foreign.base_offset, log_start) if foreign else None
-            step *= 4
+    return None
 
 
 def _last_right(headers: list[BatchHeader], producer_id: int, filled: int) -> int | None:
@@ -69,11 +66,7 @@ def last_behind_a_hole(
     have been there; while a foreign record, or a marker too many, would stand directly before what it has shifted.
     """
     with _open(client, partition) as connection:
-        link = FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
-        step = _FIRST_STEP
-        while True:
-            start = max(log_start, log_end - step)
-            headers = _headers(link, partition, start, log_end)
+        for start, headers in _further_back(connection, partition, log_start, log_end):
             after = log_end
             for header in reversed(headers):
                 if header.next_offset != after:
@@ -83,7 +76,7 @@ def last_behind_a_hole(
                 after = header.base_offset
             if start == log_start:
                 return headers[-1] if log_start < after < log_end else None
-            step *= 4
+    return None
 
 
 def stranger_behind(
@@ -132,6 +125,20 @@ def _open(client: ClusterClient, partition: Partition) -> Connection:
     if leader not in view.brokers:
         raise Unreachable(f"cluster {client.name}: no leader for {partition}")
     return Connection(client.config, client.principal, *view.brokers[leader], timeout_s=client.timeout_s)
+
+
+def _further_back(
+    connection: Connection, partition: Partition, log_start: int, log_end: int
+) -> Iterator[tuple[int, list[BatchHeader]]]:
+    """Headers up to the log's end, from one offset and then from others ever further back; the last is its start."""
+    link = FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
+    step = _FIRST_STEP
+    while True:
+        start = max(log_start, log_end - step)
+        yield start, _headers(link, partition, start, log_end)
+        if start == log_start:
+            return
+        step *= 4
 
 
 def _headers(link: FetchLink, partition: Partition, start: int, end: int) -> list[BatchHeader]:

@@ -24,6 +24,8 @@ _LZ4_DESCRIPTOR: Final = b"\x60\x40"
 """Version 1, independent blocks (brokers refuse linked ones), no checksums; blocks of at most 64 KiB."""
 _UINT32_LE: Final = struct.Struct("<I")
 _INT32: Final = struct.Struct(">i")
+NOTHING: Final = b"\x01\x01\0"
+"""A record's content: a null key, a null value, no headers."""
 
 
 def batch_of(records: Buffer, count: int, codec: int, base_timestamp: int, max_timestamp: int) -> bytearray:

@@ -11,15 +11,13 @@ from __future__ import annotations
 from typing import Final
 
 from mirror_core.wire.batch import CODEC_MASK, CONTROL, HEADER_SIZE, LENGTH_PREFIX, BatchHeader
-from mirror_core.wire.encode import batch_of, record
+from mirror_core.wire.encode import NOTHING, batch_of, record
 from mirror_core.wire.records import Codec
 
 HIDDEN_DELTA: Final = -(1 << 31)
 """The lowest that there is: an offset delta has 32 bits."""
 
-_NOTHING: Final = b"\x01\x01\0"
-"""A null key, a null value, no headers."""
-RECORD: Final = record(0, HIDDEN_DELTA, _NOTHING)
+RECORD: Final = record(0, HIDDEN_DELTA, NOTHING)
 """All of them are these bytes."""
 
 

@@ -18,7 +18,6 @@ from mirror_core.engine.progress import Listener, Progress
 from mirror_core.engine.replicate import Options, Replication
 from mirror_core.engine.seeding import seeds
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.producing import ProduceLink, Row
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.copying import Assigned
@@ -28,6 +27,7 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.cluster.desk import Desk
+from tests.cluster.test_gaps import client_connection
 from tests.logs import assert_equal, offsets_for
 from tests.mirroring import new_mirror
 from tests.shapes import HOUR_MS, T2020
@@ -48,15 +48,13 @@ def far_topic(cluster: SandboxCluster) -> str:
     """A topic that begins at FAR and holds ten records."""
     topic = new_topic(cluster)
     partition = Partition(topic, 0)
-    with as_admin(cluster) as client:
-        (broker,) = client.leaders([partition])
-        with Connection(client.config, client.principal, *client.address(broker)) as connection:
-            link = ProduceLink[str](connection)
-            lane = Lane(Assigned(partition=partition, source_topic_id="", destination_topic_id=""), seed_end=FAR)
-            while lane.seeded < FAR:
-                for _, batch in seeds(lane, NOBODY, 0):
-                    link.send([Row(topic, 0, batch, "seed")])
-                    assert [row.error for _, row in link.answers()] == [0]
+    with as_admin(cluster) as client, client_connection(client, partition) as connection:
+        link = ProduceLink[str](connection)
+        lane = Lane(Assigned(partition=partition, source_topic_id="", destination_topic_id=""), seed_end=FAR)
+        while lane.seeded < FAR:
+            for _, batch in seeds(lane, NOBODY, 0):
+                link.send([Row(topic, 0, batch, "seed")])
+                assert [row.error for _, row in link.answers()] == [0]
     cut(cluster, topic, FAR)
     produce(cluster, topic, 10)
     return topic
