@@ -120,14 +120,16 @@ def measure(data_set: str, records: int, copiers: Sequence[str], runs: int) -> t
         report.say(f"{data_set}: loading {records} records: {SETS[data_set].says}")
         loaded = load(at.source, TOPIC, SETS[data_set], records)
         bench = Bench(at, SETS[data_set], loaded)
-        for number in range(1, runs + 1):
-            for kind in copiers:
-                report.say(f"{data_set}: run {number} of {runs}: {kind}")
-                try:
-                    samples[kind].append(bench.copy(kind))
-                except NotReached as error:
-                    report.say(f"{data_set}: {kind}: {error}")
-                    failures.append({"copier": kind, "run": number, "why": str(error)})
+        for number, kind in report.turns(copiers, runs):
+            report.say(f"{data_set}: run {number} of {runs}: {kind}")
+            try:
+                figures = bench.copy(kind)
+            except NotReached as error:
+                report.say(f"{data_set}: {kind}: {error}")
+                failures.append({"copier": kind, "run": number, "why": str(error)})
+            else:
+                if number:
+                    samples[kind].append(figures)
     shape = {**asdict(loaded), "mean_batch_bytes": round(loaded.log_bytes / max(1, loaded.batches))}
     return {"loaded": shape, **report.measured(samples, failures)}, samples
 
@@ -142,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sets", default="d1", help=f"comma-separated, of {', '.join(SETS)}")
     parser.add_argument("--records", type=int, default=200_000, help="of each data set")
     parser.add_argument("--copiers", default=",".join(every), help="in this order, comma-separated")
-    parser.add_argument("--runs", type=int, default=2, help="rounds; each one lets every copier copy once")
+    parser.add_argument("--runs", type=int, default=2, help="rounds that count; in each one every copier copies once")
     chosen = parser.parse_args(arguments)
     sets, copiers = chosen.sets.split(","), chosen.copiers.split(",")
     for given, known, what in ((sets, SETS, "data sets"), (copiers, every, "copiers")):

@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--epoch", type=float, default=10.0, help="seconds of Mirrorbook's epochs; its default is 30")
     parser.add_argument("--rate", type=int, default=2000, help="records a second")
-    parser.add_argument("--runs", type=int, default=2, help="rounds; each one measures every copier once")
+    parser.add_argument("--runs", type=int, default=2, help="rounds that count, each of every copier")
     chosen = parser.parse_args(arguments)
     copiers = chosen.copiers.split(",")
     if unknown := set(copiers) - set(COPIERS):
@@ -182,15 +182,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     failures: list[dict[str, object]] = []
     with ground() as at:
         bench = Bench(at, rate=chosen.rate, warm_s=chosen.warm, seconds=chosen.seconds, epoch_s=chosen.epoch)
-        for number in range(1, chosen.runs + 1):
-            for kind in copiers:
-                report.say(f"run {number} of {chosen.runs}: {kind}")
-                try:
-                    mine, alone = bench.run(kind)
-                except NotReached as error:
-                    report.say(f"{kind}: {error}")
-                    failures.append({"copier": kind, "run": number, "why": str(error)})
-                else:
+        for number, kind in report.turns(copiers, chosen.runs):
+            report.say(f"run {number} of {chosen.runs}: {kind}")
+            try:
+                mine, alone = bench.run(kind)
+            except NotReached as error:
+                report.say(f"{kind}: {error}")
+                failures.append({"copier": kind, "run": number, "why": str(error)})
+            else:
+                if number:
                     samples[kind].append(mine)
                     samples[f"{kind}, source"].append(alone)
     report.table(f"latency at {chosen.rate} records/s", samples, COLUMNS)

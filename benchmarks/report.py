@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from benchmarks.verdict import Samples, Verdict, summary
@@ -27,6 +27,17 @@ def machine() -> dict[str, object]:
 def say(line: str) -> None:
     """A word to whoever waits."""
     print(line, file=sys.stderr, flush=True)
+
+
+def turns(copiers: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """Who is measured when: round, copier. Round 0 does not count: in it brokers that nobody has used yet warm up.
+
+    Another copier begins each time, so that none has always the same one before it.
+    """
+    for number in range(rounds + 1):
+        first = number % len(copiers)
+        for copier in (*copiers[first:], *copiers[:first]):
+            yield number, copier
 
 
 def measured(samples: Samples, failures: Sequence[Mapping[str, object]]) -> dict[str, object]:

@@ -14,6 +14,7 @@ from benchmarks.copy import Phase
 from benchmarks.datasets import SETS, described, records_of
 from benchmarks.latency import Window, figures, latencies_ms
 from benchmarks.measure import Meter, Reading
+from benchmarks.report import turns
 from benchmarks.traffic import PAIR
 from benchmarks.verdict import Figures, Outcome, of_copies, of_latencies, of_memory, summary
 from mirror_core.wire.batch import HEADER, HEADER_SIZE
@@ -166,3 +167,8 @@ def test_a_copiers_failure_is_told_by_its_own_words(tmp_path: Path) -> None:
     assert copier.last_words() == "FAILED t-0: compacted"
     log.write_text("one\ntwo\n", encoding="utf-8")
     assert copier.last_words() == "two"
+
+
+def test_copiers_take_turns_and_the_first_round_does_not_count() -> None:
+    wanted = [(0, "a"), (0, "b"), (1, "b"), (1, "a"), (2, "a"), (2, "b")]
+    assert list(turns(["a", "b"], 2)) == wanted
