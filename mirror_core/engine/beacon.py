@@ -50,5 +50,8 @@ class Beacon:
                 "rows": rows[start : start + self._ROWS],
             }
             self.sock.sendto(json.dumps(message).encode(), self.target)
-        if last:
+
+    def close(self) -> None:
+        if self.sock is not None:
             self.sock.close()
+            self.sock = None

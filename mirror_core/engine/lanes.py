@@ -73,6 +73,8 @@ class Claim:
     """Highest coordinator epoch known to have been sent to this partition, by anybody."""
     mine: int = NO_MARKER
     """The newest marker of ours that is known to be in the log, with nothing of ours unanswered."""
+    handed: int = NO_MARKER
+    """The same of the task before us, which has ended (`engine.claims`)."""
     quiet_at: int = -1
     """The log end that is watched."""
     quiet_until: float = 0.0
@@ -80,7 +82,7 @@ class Claim:
 
     @property
     def owned(self) -> bool:
-        return self.mine != NO_MARKER and self.mine == self.newest
+        return self.newest != NO_MARKER and self.newest in (self.mine, self.handed)
 
     def seen(self, coordinator_epoch: int) -> None:
         """Take in what the leader remembers."""
@@ -88,11 +90,11 @@ class Claim:
 
     def unanswered(self) -> None:
         """Markers of ours are on their way."""
-        self.mine = NO_MARKER
+        self.mine = self.handed = NO_MARKER
 
     def forget(self) -> None:
         """The leader has forgotten all markers, and would take any."""
-        self.newest = self.mine = NO_MARKER
+        self.newest = self.mine = self.handed = NO_MARKER
 
 
 @dataclass(slots=True, eq=False)

@@ -14,12 +14,14 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.pace import Pace
 from mirror_core.engine.aligning import Aligner
 from mirror_core.engine.beacon import Beacon
+from mirror_core.engine.claims import Heir
 from mirror_core.engine.filling import Filler
 from mirror_core.engine.hiding import first_hidden
 from mirror_core.engine.intake import PRODUCER_EPOCH, Intake, look_again
@@ -73,12 +75,8 @@ def run(assignment: Assignment, cancelled: Callable[[], bool] = never) -> TaskRe
     config = load_config(Path(assignment.config_path))
     source = ClusterClient(config.cluster(assignment.source), Principal.DATA, timeout_s=_CONTROL_TIMEOUT_S)
     destination = ClusterClient(config.cluster(assignment.destination), Principal.DATA, timeout_s=_CONTROL_TIMEOUT_S)
-    with source, destination:
-        pump = Pump(assignment, source, destination, cancelled)
-        try:
-            return pump.run()
-        finally:
-            pump.close()
+    with source, destination, closing(Pump(assignment, source, destination, cancelled)) as pump:
+        return pump.run()
 
 
 class Pump:
@@ -110,6 +108,7 @@ class Pump:
         self.trouble = ""
         self.pace = Pace(assignment.throttle)
         self._beacon = Beacon(assignment)
+        self._heir = Heir(assignment)
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -131,6 +130,7 @@ class Pump:
                 time.sleep(max(0.0, min(wait, self.stop_s - time.time())))
             self._beacon.tell(self.lanes)
         self._drain()
+        self._heir.leave(self.lanes)
         self._beacon.tell(self.lanes, last=True)
         return report(self.assignment, self.lanes, self.trouble, started, time.process_time() - cpu)
 
@@ -196,6 +196,7 @@ class Pump:
     def _advance(self) -> bool:
         """Fill gaps, and send what waited behind them; seed what begins late. True when something came further."""
         waiting = [lane for lane in self.lanes if lane.queue]
+        self._heir.ask(self.lane_of)
         moved = bool(waiting) and self.filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
         for _ in range(_IN_A_ROW):
             ready = [self._next(lane) for lane in waiting if lane.sendable]
@@ -377,19 +378,21 @@ class Pump:
 
     def _forget_links(self) -> None:
         """After a broken connection: the outcome of what was in flight is unknown, so every lane looks again."""
-        self.close()
+        self._hang_up()
         for lane in self.lanes:
             lane.in_flight = 0
             lane.suspect = False
             if lane.state in (LaneState.READY, LaneState.LOST):
                 lane.state, lane.lost_why = LaneState.LOST, self.trouble
 
-    def close(self) -> None:
-        for connection in self._connections():
+    def _hang_up(self) -> None:
+        links = [link.connection for link in self.sources.values()]
+        for connection in links + [link.connection for link in self.destinations.values()]:
             connection.close()
         self.sources, self.destinations = {}, {}
         self.filler.close()
 
-    def _connections(self) -> list[Connection]:
-        links = [link.connection for link in self.sources.values()]
-        return links + [link.connection for link in self.destinations.values()]
+    def close(self) -> None:
+        self._hang_up()
+        self._heir.close()
+        self._beacon.close()

@@ -17,6 +17,7 @@ from typing import Final
 
 from mirror_core.decide.assign import assign
 from mirror_core.decide.pace import shares
+from mirror_core.engine.claims import Board
 from mirror_core.engine.cleaning import Easing
 from mirror_core.engine.lease import HeldLease, acquire, new_owner
 from mirror_core.engine.link import Link
@@ -127,7 +128,7 @@ class Replication:
             planner = Planner(self.link, source, destination)
             planner.check_identity()
             self._check_data_principal()
-            with self._lease() as lease:
+            with self._lease() as lease, Board() as self._claims:
                 # Whatever is wrong with the request is known before Spark has spent its seconds on starting.
                 work = self._plan(planner, lease)
                 with self._runner(lease) as self.runner:
@@ -272,6 +273,7 @@ class Replication:
                 stop_ms=stop_ms,
                 throttle=rate,
                 progress_port=self.options.progress_port,
+                claims=self._claims.at,
             )
             for number, (chosen, rate) in enumerate(zip(groups, rates, strict=True))
         ]

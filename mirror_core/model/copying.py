@@ -22,6 +22,16 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimsAt:
+    """Where tasks hand the right to fill gaps on to their successors, by datagram (UDP)."""
+
+    host: str
+    port: int
+    token: str
+    """Random, for one process's life; protects nothing but these datagrams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """The work of one task for one epoch. Holds no secret: the task opens `config_path` itself."""
 
@@ -44,6 +54,7 @@ class Assignment:
     progress_port: int | None = None
     """UDP port on the driver's host for one progress datagram a second."""
     progress_host: str = "127.0.0.1"
+    claims: ClaimsAt | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

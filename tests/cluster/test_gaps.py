@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from mirror_core.decide.gaps import MAX_ATTEMPT
 from mirror_core.engine import pump
+from mirror_core.engine.claims import Board
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
+from mirror_core.kafka.offsets import describe_producers
 from mirror_core.model.copying import Assigned, Assignment
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunState
@@ -23,6 +28,7 @@ from tests.administering import as_admin
 from tests.brokers import Pair, new_topic, produce
 from tests.logs import assert_equal, bounds, transaction, transactional, write
 from tests.mirroring import Mirrored, new_mirror, replicate
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -197,6 +203,34 @@ def test_two_copiers_at_once_fill_each_gap_once(pair: Pair, tmp_path: Path) -> N
         assert all(receipt.records + receipt.gaps == receipt.next - receipt.first for receipt in report.receipts)
     mirrored.copy()
     assert_equal(pair, topic)
+
+
+@pytest.mark.parametrize(("told", "attempt"), [(True, 0), (False, 1)])
+def test_an_epoch_goes_on_with_the_markers_of_the_one_before(
+    pair: Pair, tmp_path: Path, told: bool, attempt: int
+) -> None:
+    """Told that the owner has ended well, its successor need not shut it out: markers carry no higher attempt."""
+    topic = new_topic(pair.east, partitions=3)
+    producer = transactional(pair.east)
+    transaction(producer, topic, 2, commit=True, partitions=range(3))
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    with Board() as board, ThreadPoolExecutor(1) as pool:
+        for epoch in (1, 2):
+            now = int(time.time() * 1000)
+            work = assignment(mirrored, epoch, now, now + 20_000)
+            ended = threading.Event()
+            task = pool.submit(pump.run, replace(work, claims=board.at if told else None), ended.is_set)
+            transaction(producer, topic, epoch, commit=True, partitions=range(3))
+            wait_until(
+                lambda: bounds(pair.west, topic) == bounds(pair.east, topic), timeout_s=20, why="the gap is filled"
+            )
+            ended.set()
+            assert task.result().failures == ()
+    with as_admin(pair.west) as client:
+        seen = describe_producers(client, [Partition(topic, index) for index in range(3)])
+    assert {view.coordinator_epoch & MAX_ATTEMPT for (view,) in seen.values()} == {attempt}
+    assert_equal(pair, topic, records=3 * (2 + 1 + 2))
 
 
 def assignment(mirrored: Mirrored, epoch: int, start_ms: int, stop_ms: int) -> Assignment:

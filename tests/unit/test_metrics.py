@@ -354,5 +354,6 @@ def test_a_task_that_lost_its_place_does_not_repeat_an_old_end_of_the_source() -
         beacon.tell([lane])
         lane.state = LaneState.LOST
         beacon.tell([lane], last=True)
+        beacon.close()
         told = [json.loads(driver.recv(65_535))["rows"] for _ in range(2)]
     assert told == [[["a", 0, 10, 12, 0, 0, 0]], [["a", 0, 10, None, 0, 0, 0]]]
