@@ -19,8 +19,9 @@ $(STAMP): requirements.lock requirements-setup.txt pyproject.toml
 demo: setup
 	@$(BIN)/python -m demo
 
+# Two processes, each with clusters of its own: tests mostly wait. A file's tests stay together, and files in their order.
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: setup
 	$(BIN)/ruff check .

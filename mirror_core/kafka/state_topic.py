@@ -38,6 +38,7 @@ _DENIED: Final = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
+_ELECTING: Final = frozenset({KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE})
 Client = TypeVar("Client", Consumer, Producer)
 
 _POLL_S: Final = 0.02
@@ -81,7 +82,7 @@ def read_state(cluster: ClusterConfig, *, timeout_s: float = 10.0, whole: bool =
     consumer = _client(Consumer, cluster, properties)
     deadline = time.monotonic() + timeout_s
     try:
-        low, _ = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=timeout_s)
+        low = _beginning(consumer, deadline)
         consumer.assign([TopicPartition(TOPIC, 0, low)])
         settled = time.monotonic() + _MARKER_S
         at_end = False
@@ -118,6 +119,20 @@ def _must_be_absent(cluster: ClusterConfig, timeout_s: float) -> None:
             raise fault(
                 client, f"state topic {TOPIC}", "Metadata (needs DESCRIBE)", ErrorCode.topic_authorization_failed
             )
+
+
+def _beginning(consumer: Consumer, deadline: float) -> int:
+    """Where the state topic's log starts. A leader that has just (re)started says for a moment that it is none."""
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            low, _ = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=max(left, _POLL_S))
+        except KafkaException as error:
+            if error.args[0].code() not in _ELECTING or left <= 0:
+                raise
+        else:
+            return int(low)
+        time.sleep(_POLL_S)
 
 
 def _all_decided(consumer: Consumer, low: int) -> bool:
@@ -219,7 +234,7 @@ def _translate(cluster: ClusterConfig, error: KafkaException, deed: str) -> Exce
             f"{where}: {reason.name()} for {cluster.user() or 'this principal'}; "
             f"`mirrorbook cluster check {cluster.name}` names the rights"
         )
-    if reason.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
+    if reason.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, *_ELECTING):
         return Unreachable(f"{where}: no answer in time ({reason.name()})")
     if reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         return RemoteFault(f"{where}: the topic does not exist; has a mirror been created towards this cluster?")

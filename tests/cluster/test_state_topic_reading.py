@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from mirror_core.kafka import state_topic
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.state_topic import read_state
 from mirror_core.lifecycle.state import encode
+from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName
 from tests.brokers import TIMEOUT_S, Pair, new_topic
@@ -56,3 +59,23 @@ def test_a_reader_does_not_wait_long_for_a_transaction_whose_owner_is_gone(
     # Unreachable after the time limit, if it waited for what nobody ends.
     assert read_state(load_config(pair.config_path).cluster("west"), timeout_s=TIMEOUT_S).leases == {}
     producer.abort_transaction(TIMEOUT_S)
+
+
+def test_a_leader_that_is_being_elected_is_waited_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a moment after its start a broker answers so; when that is cannot be chosen, so the answer is put in here."""
+    topic = new_topic(pair.west)
+    monkeypatch.setattr(state_topic, "TOPIC", topic)
+    answers = iter([KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE])
+
+    class Electing(Consumer):
+        def get_watermark_offsets(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+            if (code := next(answers, None)) is not None:
+                raise KafkaException(KafkaError(code))
+            return super().get_watermark_offsets(*args, **kwargs)
+
+    monkeypatch.setattr(state_topic, "Consumer", Electing)
+    assert read_state(load_config(pair.config_path).cluster("west"), timeout_s=TIMEOUT_S).leases == {}
+    assert next(answers, None) is None
+    answers = itertools.repeat(KafkaError.NOT_LEADER_FOR_PARTITION)
+    with pytest.raises(Unreachable, match=r"cluster west, state topic .*: no answer in time \(NOT_LEADER"):
+        read_state(load_config(pair.config_path).cluster("west"), timeout_s=0.2)
