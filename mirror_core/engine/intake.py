@@ -180,23 +180,24 @@ class Aborted:
         return bool(header.attributes & TRANSACTIONAL)
 
 
-def look_again(lane: Lane, fetched: Fetched, source: ClusterName, *, honest: bool) -> None:
-    """An answer brought the lane nothing. When it is `honest` (for this partition alone, not throttled) a second time,
-    though the last stable offset is further on, then compaction has removed what was there: a gap.
+def look_again(lane: Lane, fetched: Fetched, source: ClusterName, *, honest: bool) -> bool:
+    """An answer brought the lane nothing. True when it is `honest` (for this partition alone, not throttled) a second
+    time, though the last stable offset is further on: then compaction has removed what was there, unless remote storage
+    should have given it.
 
     Other answers prove nothing: the size of an answer may be used up by other partitions.
     """
-    lane.suspect = lane.position < fetched.last_stable
-    if not lane.suspect:
+    lane.suspect = lane.position < fetched.last_stable and lane.empty < SURE
+    if lane.position >= fetched.last_stable:
         lane.empty = 0
-    elif honest and len(fetched.records):
+    elif lane.suspect and honest and len(fetched.records):
         lane.end(
             f"cluster {source}, {lane.partition}, offset {lane.position}: an answer without a whole batch",
             lane.position,
             FailureKind.CORRUPT,
         )
-    elif honest:
+    elif lane.suspect and honest:
         lane.empty += 1
-        if lane.empty >= SURE:
-            lane.skip_to(fetched.last_stable)
-            lane.suspect, lane.empty = False, 0
+        lane.suspect = lane.empty < SURE
+        return not lane.suspect
+    return False

@@ -140,7 +140,10 @@ class Lane:
     suspect: bool = False
     """The source gave nothing though there should be something: it is asked for this partition alone."""
     empty: int = 0
-    """Answers in a row that said so."""
+    """Answers in a row that said so. Those that remote storage should have given prove nothing, and are not counted
+    further."""
+    local_start: int = 0
+    """Before it the source's leader holds nothing itself (`kafka.tiered`), as far as it was asked."""
     in_flight: int = 0
     ending: Failure | None = None
     """Why the lane will fail once what was sent before is acknowledged."""
@@ -204,6 +207,11 @@ class Lane:
     def gap_known(self) -> bool:
         """Whether the first gap's end is its true end, further than which nobody can have begun to fill it."""
         return len(self.queue) > 1 or (self.readable_end is not None and self.position >= self.readable_end)
+
+    @property
+    def awaits_remote(self) -> bool:
+        """Remote storage of the source was to give what comes next, and gave nothing again and again."""
+        return self.state is LaneState.READY and self.empty > 0 and self.position < self.local_start
 
     def lose(self, why: str) -> None:
         """Its place must be found anew; soon at first, then less often, while nothing comes through."""
@@ -286,6 +294,7 @@ class Lane:
         self.hiding.clear()
         self.newest_ms = resume.newest_ms
         self.suspect, self.empty = False, 0
+        self.local_start = 0
         self.readable_end = None
         self.known_at = -math.inf
         self.ending = None

@@ -26,7 +26,7 @@ from mirror_core.engine.filling import Filler
 from mirror_core.engine.hiding import first_hidden
 from mirror_core.engine.intake import PRODUCER_EPOCH, Intake, look_again
 from mirror_core.engine.lanes import Gap, Hidden, Lane, LaneState, Sent, by_broker, denied
-from mirror_core.engine.refusals import fetch_refused, produce_refused
+from mirror_core.engine.refusals import fetch_refused, nothing_up_to, produce_refused
 from mirror_core.engine.reporting import report
 from mirror_core.engine.seeding import seeds
 from mirror_core.kafka.client import ClusterClient
@@ -267,8 +267,9 @@ class Pump:
             elif lane.ending is None:
                 nothing.append((lane, fetched))
         for lane, fetched in nothing:
-            if link.alone or size <= link.room:  # others have left room enough: no wonder, if there was something
-                look_again(lane, fetched, self.source.name, honest=link.alone and not link.throttle_ms)
+            room = link.alone or size <= link.room  # others have left enough: no wonder, if there was something
+            if room and look_again(lane, fetched, self.source.name, honest=link.alone and not link.throttle_ms):
+                nothing_up_to(lane, fetched.last_stable, self.source)
         # The next answer travels while this one is sent: its bytes wait in the socket until the buffer is free again.
         now = time.time()
         self.pace.took(read, now)

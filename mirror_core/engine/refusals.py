@@ -1,4 +1,4 @@
-"""What the error in an answer to a Fetch or a Produce does to the lane that it is about."""
+"""What an answer to a Fetch or a Produce that brings an error, or nothing, does to the lane that it is about."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from mirror_core.decide.gaps import NO_MARKER
 from mirror_core.decide.produced import Meaning, meaning
 from mirror_core.engine.lanes import Lane, Sent, denied, foreign, not_now
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.tiered import local_start
 from mirror_core.model.mirror import FailureKind
 from mirror_core.wire.produce import Produced
 
@@ -30,6 +31,25 @@ def fetch_refused(lane: Lane, code: int, source: ClusterClient) -> None:
         lane.lose(f"{where}: Fetch answered {error.name.upper()}")  # aligning finds out what is behind it
     else:
         lane.end(f"{where}: Fetch answered {error.name.upper()}", lane.position)
+
+
+def nothing_up_to(lane: Lane, end: int, source: ClusterClient) -> None:
+    """Take in that the source gave nothing from the lane's position up to `end`, its last stable offset: a gap, where
+    its leader reads its own log.
+
+    To be called after the answers that said so: a part of the log that is local now was local then.
+    """
+    if lane.position < lane.local_start:
+        return
+    start = local_start(source, lane.partition, lane.source_epoch)
+    if start is None:
+        words = "the leader does not tell which part of the log it holds itself"
+        lane.lose(not_now(source.name, lane.partition, lane.position, words))
+        return
+    lane.local_start = start
+    if lane.position >= start:
+        lane.skip_to(end)
+        lane.empty = 0
 
 
 def produce_refused(sent: Sent, produced: Produced, destination: ClusterClient) -> None:

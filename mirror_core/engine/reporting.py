@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from mirror_core.engine.lanes import Lane, LaneState
+from mirror_core.engine.lanes import Lane, LaneState, not_now
+from mirror_core.kafka.tiered import SILENT
 from mirror_core.model.copying import Assignment, Receipt, TaskReport
 from mirror_core.model.names import Offset
 
@@ -37,14 +38,16 @@ def report(assignment: Assignment, lanes: Sequence[Lane], trouble: str, started:
         failures=tuple(lane.failure for lane in lanes if lane.failure),
         cpu_s=cpu_s,
         aligned=tuple(lane.aligned for lane in lanes if lane.aligned is not None),
-        retry=_why(lanes, trouble),
+        retry=_why(assignment.source, lanes, trouble),
     )
 
 
-def _why(lanes: Sequence[Lane], trouble: str) -> str:
+def _why(source: str, lanes: Sequence[Lane], trouble: str) -> str:
     lost = [lane for lane in lanes if lane.state is LaneState.LOST]
     said = [lane.lost_why for lane in lost if lane.lost_why]
-    if not lost:
+    silent = [lane for lane in lanes if lane.awaits_remote]
+    said += [not_now(source, lane.partition, lane.position, SILENT) for lane in silent]
+    if not lost and not silent:
         return ""
-    words = said[0] if said else trouble
-    return f"{words} ({len(lost)} partitions wait)" if words and len(lost) > 1 else words
+    words, waiting = said[0] if said else trouble, len(lost) + len(silent)
+    return f"{words} ({waiting} partitions wait)" if words and waiting > 1 else words

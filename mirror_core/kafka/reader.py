@@ -18,6 +18,7 @@ from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import CLIENT_ID, Connection
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.tiered import SILENT, local_start
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire import fetch, legacy
@@ -65,7 +66,8 @@ class LogReader:
         self._max_bytes = max_bytes
         self._client = ClusterClient(cluster, principal, timeout_s=timeout_s)
         self._connections: dict[tuple[str, int], Connection] = {}
-        self._leaders: dict[Partition, tuple[str, int]] = {}
+        self._leaders: dict[Partition, tuple[tuple[str, int], int]] = {}
+        """Address, and leader epoch."""
         self._silent = 0
 
     def batches(self, partition: Partition, start: Offset, end: Offset) -> Iterator[Batch]:
@@ -75,7 +77,6 @@ class LogReader:
         the log starts behind `start`, Unreadable for damaged bytes.
         """
         position = int(start)
-        empty = 0
         while position < end:
             answer = self._fetch(partition, position, end)
             before = position
@@ -87,9 +88,7 @@ class LogReader:
                     yield header, batch
             if position == before and len(answer.records):
                 raise Unreadable(f"cluster {self.name}, {partition}, offset {before}: an answer without a whole batch")
-            empty = empty + 1 if position == before else 0
-            if empty > 1:
-                # Compaction can remove the last batches before the end; two unthrottled answers say that it did.
+            if not len(answer.records):
                 position = answer.last_stable
 
     def records(self, partition: Partition, start: Offset, end: Offset) -> Iterator[tuple[BatchHeader, Record]]:
@@ -136,22 +135,30 @@ class LogReader:
             raise Unreadable(f"{where}: {error}") from None
 
     def _fetch(self, partition: Partition, position: int, end: int) -> fetch.Fetched:
-        """An answer with data, or one that says that there is none though `position` is readable."""
+        """An answer with data, or one that says that there is none up to the last stable offset.
+
+        Compaction can remove the last batches before it: two unthrottled answers say that it did, where the leader
+        holds that part of the log itself.
+        """
         where = f"cluster {self.name}, {partition}, offset {position}"
         if self._silent >= PATIENCE:
             raise Unreachable(f"{where}: not tried: the cluster has not answered for {PATIENCE} partitions before")
         deadline = time.monotonic() + self._client.timeout_s
+        empty = 0
         while True:
             try:
                 throttle_ms, answer = self._ask(partition, position)
                 unheard = 0
                 code = ErrorCode(answer.error)
                 self._silent = 0
-                if code is ErrorCode.none and (
-                    len(answer.records) or (position < answer.last_stable and not throttle_ms)
-                ):
-                    return answer
                 problem = f"readable up to {answer.last_stable} only, and {end} was asked for"
+                if code is ErrorCode.none and len(answer.records):
+                    return answer
+                if code is ErrorCode.none and position < answer.last_stable and not throttle_ms:
+                    empty += 1
+                    if empty > 1 and self._is_local(partition, position):
+                        return answer
+                    problem = SILENT
                 if code is ErrorCode.offset_out_of_range and position < (first := self.log_start(partition)):
                     raise Trimmed(where, first)
                 if code is ErrorCode.topic_authorization_failed:
@@ -172,10 +179,16 @@ class LogReader:
                 raise Unreachable(f"{where}: not read within {self._client.timeout_s:g} s: {problem}")
             time.sleep(pause)
 
+    def _is_local(self, partition: Partition, position: int) -> bool:
+        """Whether the leader that was asked last did not need remote storage for an answer."""
+        _, epoch = self._leaders[partition]
+        start = local_start(self._client, partition, epoch)
+        return start is not None and start <= position
+
     def _ask(self, partition: Partition, position: int) -> tuple[int, fetch.Fetched]:
-        connection = self._connection(partition)
+        connection, epoch = self._connection(partition)
         correlation = connection.next_id()
-        wanted = fetch.Wanted(partition, position)
+        wanted = fetch.Wanted(partition, position, epoch)
         request = fetch.encode(
             [wanted],
             correlation,
@@ -196,7 +209,8 @@ class LogReader:
             raise RemoteFault(f"{connection.where}: a Fetch answer to something else than what was asked")
         return throttle_ms, rows[0]
 
-    def _connection(self, partition: Partition) -> Connection:
+    def _connection(self, partition: Partition) -> tuple[Connection, int]:
+        """To the partition's leader, and its epoch."""
         if partition not in self._leaders:
             view = self._client.metadata([partition.topic])
             topic = view.topics.get(partition.topic)
@@ -204,17 +218,17 @@ class LogReader:
             if leader is None or leader.broker not in view.brokers:
                 why = "no leader" if leader else "no such partition"
                 raise Unreachable(f"cluster {self.name}, {partition}: {why}")
-            self._leaders[partition] = view.brokers[leader.broker]
-        address = self._leaders[partition]
+            self._leaders[partition] = view.brokers[leader.broker], leader.epoch
+        address, epoch = self._leaders[partition]
         if address not in self._connections:
             self._connections[address] = Connection(
                 self._cluster, self._client.principal, *address, timeout_s=self._client.timeout_s
             )
-        return self._connections[address]
+        return self._connections[address], epoch
 
     def _drop(self, partition: Partition) -> None:
-        address = self._leaders.pop(partition, None)
-        connection = self._connections.pop(address, None) if address else None
+        leader = self._leaders.pop(partition, None)
+        connection = self._connections.pop(leader[0], None) if leader else None
         if connection:
             connection.close()
 

@@ -37,10 +37,11 @@ class Jar:
     org: str
     name: str
     revision: str
+    classifier: str = ""
 
     @property
     def file_name(self) -> str:
-        return f"{self.name}-{self.revision}.jar"
+        return "-".join(filter(None, (self.name, self.revision, self.classifier))) + ".jar"
 
 
 def locked(lock: Path = LOCK) -> tuple[Jar, ...]:
@@ -84,7 +85,7 @@ def _fetch(jars: Sequence[Jar], folder: Path) -> None:
         (scratch / "ivy.xml").write_text(_ivy_module(jars), encoding="utf-8")
         command += ["-jar", str(_ivy_jar()), "-settings", str(scratch / "settings.xml"), "-confs", "default"]
         command += ["-cache", str(scratch / "cache"), "-ivy", str(scratch / "ivy.xml")]
-        command += ["-retrieve", f"{scratch}/out/[artifact]-[revision].[ext]"]
+        command += ["-retrieve", f"{scratch}/out/[artifact]-[revision](-[classifier]).[ext]"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired:
@@ -114,13 +115,21 @@ def _complaint(wrong: Sequence[Jar], out: Path, ivy_output: str) -> str:
 def _ivy_module(jars: Sequence[Jar]) -> str:
     rows = "".join(
         f'<dependency org="{jar.org}" name="{jar.name}" rev="{jar.revision}" transitive="false" '
-        'conf="default->default"/>'
+        f'conf="default->default">{_artifact(jar)}</dependency>'
         for jar in jars
     )
     return (
-        '<ivy-module version="2.0"><info organisation="local" module="sandbox"/>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="local" module="sandbox"/>'
         f'<configurations><conf name="default"/></configurations><dependencies>{rows}</dependencies></ivy-module>'
     )
+
+
+def _artifact(jar: Jar) -> str:
+    """What to take of a module, if it is not its main jar."""
+    if not jar.classifier:
+        return ""
+    return f'<artifact name="{jar.name}" type="jar" ext="jar" m:classifier="{jar.classifier}"/>'
 
 
 def _ivy_jar() -> Path:

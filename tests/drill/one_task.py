@@ -58,6 +58,11 @@ class OneTask:
         lane = self._pump.lane_of[partition]
         return lane.state is LaneState.LOST and lane.losses >= ENOUGH
 
+    @property
+    def asked(self) -> int:
+        """Fetch requests so far, while its connections last."""
+        return sum(link.asked for link in list(self._pump.sources.values()))
+
     def ends(self) -> TaskReport:
         """Of itself: when every partition is FAILED or where it should be."""
         return self._report.result(TIMEOUT_S)

@@ -1,0 +1,51 @@
+"""Logs whose older part is in remote storage (KIP-405), and which part the leader itself holds.
+
+Consumers read both alike, but for this: where remote storage does not answer within `remote.fetch.max.wait.ms`, or a
+broker has used up `remote.log.manager.fetch.max.bytes.per.second`, the Fetch is answered with no records, no error and
+no throttle time. So there, no number of empty answers says that an offset holds nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v8.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v8.response import ListOffsetsResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i64
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.versions import api_versions
+from mirror_core.model.names import Offset, Partition
+
+SILENT: Final = (
+    "remote storage gives nothing there: it is slow (more than the brokers' remote.fetch.max.wait.ms), or the brokers "
+    "limit reading from it (remote.log.manager.fetch.max.bytes.per.second)"
+)
+_EARLIEST_LOCAL: Final = -4
+_NEEDED: Final = 8
+"""The version of ListOffsets that knows of local logs. Brokers without it have no remote storage."""
+
+
+def local_start(client: ClusterClient, partition: Partition, leader_epoch: int) -> Offset | None:
+    """First offset that the partition's leader of this epoch holds itself; it only grows while that broker leads.
+
+    None when another one leads by now, or nobody can tell.
+    """
+    [broker] = client.leaders([partition])
+    if broker < 0:
+        return None
+    if api_versions(client, broker)[int(ListOffsetsRequest.__api_key__)][1] < _NEEDED:
+        return Offset(0)
+    wanted = ListOffsetsPartition(
+        partition_index=i32(partition.index), current_leader_epoch=i32(leader_epoch), timestamp=i64(_EARLIEST_LOCAL)
+    )
+    request = ListOffsetsRequest(
+        replica_id=BrokerId(-1),
+        isolation_level=i8(0),
+        topics=(ListOffsetsTopic(name=TopicName(partition.topic), partitions=(wanted,)),),
+    )
+    [topic] = client.call(request, ListOffsetsResponse, broker).topics
+    [row] = topic.partitions
+    return Offset(int(row.offset)) if row.error_code is ErrorCode.none else None

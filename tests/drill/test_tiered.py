@@ -1,0 +1,117 @@
+"""A source whose older segments are in remote storage, and not with the broker any more (KIP-405)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.tiered import SILENT
+from mirror_core.kafka.topics import delete_records
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.names import Offset, Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests import shapes
+from tests.administering import as_admin
+from tests.brokers import TIMEOUT_S, Pair, produce, read_all
+from tests.drill.one_task import one_task
+from tests.mirroring import Mirrored, new_mirror
+from tests.same import assert_parity, assert_same
+from tests.shapes import CODECS, FOREVER, new_producer
+from tests.tiered import Answer, await_tiered, limited, tiered_source, tiered_topic, unanswering
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+
+ASKED = 12
+"""Times that a task has asked; two empty answers are enough to believe that a local log has a gap."""
+
+
+@pytest.fixture(scope="module")
+def tiered(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with tiered_source(pair, tmp_path_factory.mktemp("tiered")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def made(tiered: Pair) -> dict[Partition, Offset]:
+    """Partitions of every shape that a tiered topic can have, and where their local logs begin."""
+    batching = {codec: new_producer(tiered.east, compression_type=codec, linger_ms="1000") for codec in CODECS}
+    plain, transactions = tiered_topic(tiered.east), tiered_topic(tiered.east, 2)
+    aiokafka, timed = tiered_topic(tiered.east), tiered_topic(tiered.east, message_timestamp_after_max_ms=FOREVER)
+    produce(tiered.east, plain, 300, linger_ms="0", batch_num_messages="5")
+    shapes.oddities(plain, batching)
+    shapes.transactions(tiered.east, transactions)
+    shapes.transactions_of_aiokafka(tiered.east, aiokafka)
+    shapes.timestamps(timed, batching)
+    return await_tiered(
+        tiered.east, [Partition(t, 0) for t in (plain, transactions, aiokafka, timed)] + [Partition(transactions, 1)]
+    )
+
+
+def test_what_only_remote_storage_holds_is_mirrored_exactly(
+    tiered: Pair, tmp_path: Path, made: dict[Partition, Offset]
+) -> None:
+    topics = {partition.topic for partition in made}
+    mirrored = new_mirror(tiered, tmp_path, *topics)
+    mirrored.copy()
+    assert_same(tiered, topics)
+    for topic in topics:
+        produce(tiered.east, topic, 20)
+    mirrored.copy()
+    assert_same(tiered, topics)
+    assert_parity(mirrored)
+
+
+@pytest.mark.parametrize("storage", [unanswering, limited])
+def test_where_remote_storage_gives_nothing_there_is_no_gap(
+    tiered: Pair, tmp_path: Path, storage: Callable[[SandboxCluster, Partition], AbstractContextManager[Answer]]
+) -> None:
+    mirrored, partition = late_mirror(tiered, tmp_path)
+    records = read_all(tiered.east, partition.topic)
+    with storage(tiered.east, partition) as answer:
+        with one_task(mirrored, [partition]) as task:
+            wait_until(lambda: task.asked > ASKED, timeout_s=TIMEOUT_S, why="it asks again and again")
+            assert SILENT in task.ended().retry
+        copied = log_end(tiered, partition)
+        assert copied < len(records), "the rest is not to be had now"
+        assert read_all(tiered.west, partition.topic, committed=False) == records[:copied]
+        with LogReader(mirrored.link.source, timeout_s=2) as reader, pytest.raises(Unreachable, match=SILENT[:40]):
+            deque(reader.records(partition, Offset(0), Offset(len(records))), maxlen=0)
+        with one_task(mirrored, [partition], until={partition: len(records)}) as task:
+            wait_until(lambda: task.asked > ASKED, timeout_s=TIMEOUT_S, why="the next one waits as well")
+            answer()
+            assert task.ends().failures == ()
+    assert_same(tiered, [partition.topic])
+
+
+def test_a_log_start_that_moves_within_remote_storage_is_followed(tiered: Pair, tmp_path: Path) -> None:
+    mirrored, partition = late_mirror(tiered, tmp_path)
+    with one_task(mirrored, [partition], until={partition: 100}) as task:
+        assert task.ends().failures == ()
+    assert log_end(tiered, partition) < 200
+    for start in (202, 303):  # behind what is copied, and before its end; both in the middle of a batch
+        with as_admin(tiered.east) as client:
+            delete_records(client, {partition: Offset(start)})
+        mirrored.copy()
+        assert_same(tiered, [partition.topic])
+
+
+def late_mirror(tiered: Pair, folder: Path) -> tuple[Mirrored, Partition]:
+    """A mirror whose topic is still empty on the destination, while most of the source's is in remote storage."""
+    topic = tiered_topic(tiered.east)
+    mirrored = new_mirror(tiered, folder, topic)
+    mirrored.copy()
+    produce(tiered.east, topic, 400, linger_ms="0", batch_num_messages="5")
+    await_tiered(tiered.east, [Partition(topic, 0)])
+    return mirrored, Partition(topic, 0)
+
+
+def log_end(tiered: Pair, partition: Partition) -> int:
+    with as_admin(tiered.west) as client:
+        return list_offsets(client, [partition], Point.LOG_END)[partition]
