@@ -12,6 +12,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fetching import FetchLink, fetch_once
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.tiered import SILENT, local_start
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import CONTROL, BatchHeader, batches
@@ -33,7 +34,7 @@ def first_foreign(
     which. Only headers are looked at.
     """
     with _open(client, partition) as connection:
-        for start, headers in _further_back(connection, partition, log_start, log_end):
+        for start, headers in _further_back(client, connection, partition, log_start, log_end):
             right = _last_right(headers, producer_id, filled)
             if right is not None or start == log_start:
                 behind = headers if right is None else headers[right + 1 :]
@@ -66,7 +67,7 @@ def last_behind_a_hole(
     have been there; while a foreign record, or a marker too many, would stand directly before what it has shifted.
     """
     with _open(client, partition) as connection:
-        for start, headers in _further_back(connection, partition, log_start, log_end):
+        for start, headers in _further_back(client, connection, partition, log_start, log_end):
             after = log_end
             for header in reversed(headers):
                 if header.next_offset != after:
@@ -92,7 +93,7 @@ def stranger_behind(
         step = _FIRST_STEP
         while True:
             start = max(log_start, log_end - step if since is None else since)
-            headers = _headers(link, partition, start, log_end)
+            headers = _headers(client, link, partition, start, log_end)
             mine = next((n for n, header in enumerate(headers) if header.producer_id == producer_id), None)
             if since is not None or mine is not None or start == log_start or step > _FAR:
                 behind = [] if mine is None else headers[mine:]
@@ -128,20 +129,20 @@ def _open(client: ClusterClient, partition: Partition) -> Connection:
 
 
 def _further_back(
-    connection: Connection, partition: Partition, log_start: int, log_end: int
+    client: ClusterClient, connection: Connection, partition: Partition, log_start: int, log_end: int
 ) -> Iterator[tuple[int, list[BatchHeader]]]:
     """Headers up to the log's end, from one offset and then from others ever further back; the last is its start."""
     link = FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
     step = _FIRST_STEP
     while True:
         start = max(log_start, log_end - step)
-        yield start, _headers(link, partition, start, log_end)
+        yield start, _headers(client, link, partition, start, log_end)
         if start == log_start:
             return
         step *= 4
 
 
-def _headers(link: FetchLink, partition: Partition, start: int, end: int) -> list[BatchHeader]:
+def _headers(client: ClusterClient, link: FetchLink, partition: Partition, start: int, end: int) -> list[BatchHeader]:
     found: list[BatchHeader] = []
     position = start
     while position < end:
@@ -150,7 +151,10 @@ def _headers(link: FetchLink, partition: Partition, start: int, end: int) -> lis
             raise Unreachable(f"{link.connection.where}: {partition} cannot be read at offset {position}")
         headers = [header for header, _ in batches(fetched.records)]
         if not headers:
-            break
+            local = local_start(client, partition, -1)
+            if local is None or position < local:
+                raise Unreachable(f"{link.connection.where}: {partition}, offset {position}: {SILENT}")
+            break  # the cleaner took what was there
         found += headers
         position = headers[-1].next_offset
     return found

@@ -58,6 +58,10 @@ class OneTask:
         lane = self._pump.lane_of[partition]
         return lane.state is LaneState.LOST and lane.losses >= ENOUGH
 
+    def awaits_remote(self, partition: Partition) -> bool:
+        """Whether remote storage of the source has given it nothing again and again."""
+        return self._pump.lane_of[partition].awaits_remote
+
     @property
     def asked(self) -> int:
         """Fetch requests so far, while its connections last."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.engine.intake import SURE
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.tiered import SILENT
@@ -27,9 +28,6 @@ from tests.tiered import Answer, await_tiered, limited, tiered_source, tiered_to
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
-
-ASKED = 12
-"""Times that a task has asked; two empty answers are enough to believe that a local log has a gap."""
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +74,9 @@ def test_where_remote_storage_gives_nothing_there_is_no_gap(
     records = read_all(tiered.east, partition.topic)
     with storage(tiered.east, partition) as answer:
         with one_task(mirrored, [partition]) as task:
-            wait_until(lambda: task.asked > ASKED, timeout_s=TIMEOUT_S, why="it asks again and again")
+            wait_until(lambda: task.awaits_remote(partition), timeout_s=TIMEOUT_S, why="it gets nothing")
+            before = task.asked
+            wait_until(lambda: task.asked > before + SURE, timeout_s=TIMEOUT_S, why="it asks again and again")
             assert SILENT in task.ended().retry
         copied = log_end(tiered, partition)
         assert copied < len(records), "the rest is not to be had now"
@@ -84,7 +84,7 @@ def test_where_remote_storage_gives_nothing_there_is_no_gap(
         with LogReader(mirrored.link.source, timeout_s=2) as reader, pytest.raises(Unreachable, match=SILENT[:40]):
             deque(reader.records(partition, Offset(0), Offset(len(records))), maxlen=0)
         with one_task(mirrored, [partition], until={partition: len(records)}) as task:
-            wait_until(lambda: task.asked > ASKED, timeout_s=TIMEOUT_S, why="the next one waits as well")
+            wait_until(lambda: task.awaits_remote(partition), timeout_s=TIMEOUT_S, why="the next one waits as well")
             answer()
             assert task.ends().failures == ()
     assert_same(tiered, [partition.topic])

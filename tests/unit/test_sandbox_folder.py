@@ -124,6 +124,12 @@ def test_a_jar_that_was_changed_is_fetched_again(tmp_path: Path, monkeypatch: py
     assert asked == ["two"]
 
 
+def test_a_lock_may_name_another_jar_of_a_module_than_the_main_one(tmp_path: Path) -> None:
+    lock = tmp_path / "jars.lock"
+    lock.write_text("# sha256 org name revision classifier\naa org one 1.0\nbb org one 1.0 test\n")
+    assert [jar.file_name for jar in jars.locked(lock)] == ["one-1.0.jar", "one-1.0-test.jar"]
+
+
 def test_a_java_of_the_wrong_version_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
