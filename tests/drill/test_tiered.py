@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.decide.topics import NEVER
 from mirror_core.engine.intake import SURE
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.tiered import SILENT
-from mirror_core.kafka.topics import delete_records
+from mirror_core.kafka.topics import delete_records, describe_configs
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests import shapes
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, produce, read_all
+from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.drill.one_task import one_task
 from tests.mirroring import Mirrored, new_mirror
 from tests.same import assert_parity, assert_same
@@ -64,6 +66,32 @@ def test_what_only_remote_storage_holds_is_mirrored_exactly(
     mirrored.copy()
     assert_same(tiered, topics)
     assert_parity(mirrored)
+    with as_admin(tiered.west) as client:
+        copied = {key for configs in describe_configs(client, topics).values() for key in configs.overrides}
+    assert not copied & NEVER, "how much is kept where is each cluster's own"
+
+
+def test_a_topic_in_remote_storage_is_failed_over_and_back(tiered: Pair, tmp_path: Path) -> None:
+    topic = tiered_topic(tiered.east)
+    produce(tiered.east, topic, 300, linger_ms="0", batch_num_messages="5")
+    partition = Partition(topic, 0)
+    await_tiered(tiered.east, [partition])
+    mirrored = failed_over(tiered, tmp_path, topic)
+    shapes.transactions_of_aiokafka(tiered.west, topic)
+    produce(tiered.west, topic, 200, linger_ms="0", batch_num_messages="5")
+    failback = failback_of(mirrored)
+    plan = failback.plan()
+    assert plan.strategies == {topic: "none"}
+    run = failback.begin(plan.hash)
+    failback.drive(run.id)
+    await_tiered(tiered.east, [partition])
+    go_home(failback, run.id)
+    expected = read_all(tiered.west, topic)
+    mirrored.copy()
+    assert read_all(tiered.west, topic)[: len(expected)] == expected
+    assert read_all(tiered.east, topic) == read_all(tiered.west, topic)
+    with as_admin(tiered.east) as client:
+        assert describe_configs(client, [topic])[topic].overrides["remote.storage.enable"] == "true"
 
 
 @pytest.mark.parametrize("storage", [unanswering, limited])
