@@ -19,7 +19,7 @@ from mirror_core.kafka.tiered import local_start
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import ADMIN, load_passwords
-from mirror_core.sandbox.jars import ensure_jars
+from mirror_core.sandbox.jars import ensure_jars, locked
 from mirror_core.sandbox.properties import SCRAM_LOGIN
 from tests.administering import as_admin, broker_setting
 from tests.aside import in_place_of
@@ -38,6 +38,8 @@ _CLIENT: Final = "rlmm.config.remote.log.metadata.common.client."
 @contextmanager
 def tiered_source(pair: Pair, folder: Path) -> Iterator[Pair]:
     """`pair` with a broker of its own in place of the source, which has remote storage."""
+    revisions = {jar.revision for jar in locked() if jar.name == "kafka-storage"}
+    assert {jar.revision for jar in locked(LOCK)} == revisions, f"{LOCK.name} is of another Kafka than the sandbox"
     jars = folder / "jars"
     jars.mkdir()
     for place in (ensure_jars(), ensure_jars(LOCK)):
