@@ -99,20 +99,23 @@ def test_where_remote_storage_gives_nothing_there_is_no_gap(
     tiered: Pair, tmp_path: Path, storage: Callable[[SandboxCluster, Partition], AbstractContextManager[Answer]]
 ) -> None:
     mirrored, partition = late_mirror(tiered, tmp_path)
-    records = read_all(tiered.east, partition.topic)
+    other = Partition(partition.topic, 1)
+    records = [record for record in read_all(tiered.east, partition.topic) if record.partition == 0]
 
     def filled() -> bool:
         return log_end(tiered, partition) == len(records)
 
     with storage(tiered.east, partition) as answer:
-        with one_task(mirrored, [partition]) as task:
+        with one_task(mirrored, [partition, other]) as task:
             wait_until(lambda: task.awaits_remote(partition) or filled(), timeout_s=TIMEOUT_S, why="it gets nothing")
-            before = task.asked
+            before, sent = task.asked, len(produce(tiered.east, other.topic, 20, partition=1))
+            wait_until(lambda: log_end(tiered, other) == sent, timeout_s=TIMEOUT_S, why="others go on")
             wait_until(lambda: task.asked > before + SURE or filled(), timeout_s=TIMEOUT_S, why="it asks again")
             assert not filled(), "made a gap of what was not to be had"
             assert SILENT in task.ended().retry
         copied = log_end(tiered, partition)
-        assert read_all(tiered.west, partition.topic, committed=False) == records[:copied]
+        here = read_all(tiered.west, partition.topic, committed=False)
+        assert [record for record in here if record.partition == 0] == records[:copied]
         with LogReader(mirrored.link.source, timeout_s=2) as reader, pytest.raises(Unreachable, match=SILENT[:40]):
             deque(reader.records(partition, Offset(0), Offset(len(records))), maxlen=0)
         with one_task(mirrored, [partition], until={partition: len(records)}) as task:
@@ -135,8 +138,9 @@ def test_a_log_start_that_moves_within_remote_storage_is_followed(tiered: Pair, 
 
 
 def late_mirror(tiered: Pair, folder: Path) -> tuple[Mirrored, Partition]:
-    """A mirror whose topic is still empty on the destination, while most of the source's is in remote storage."""
-    topic = tiered_topic(tiered.east)
+    """A mirror whose topic is still empty on the destination, while most of the source's is in remote storage; and the
+    one of its two partitions that this is true of."""
+    topic = tiered_topic(tiered.east, 2)
     mirrored = new_mirror(tiered, folder, topic)
     mirrored.copy()
     produce(tiered.east, topic, 400, linger_ms="0", batch_num_messages="5")
