@@ -71,4 +71,3 @@ def test_transactions_go_there_and_back(desk: Desk, tmp_path: Path, home: Gaps) 
         applications(pair.east, *topics)
         mirrored.copy()
         equal()
-        assert desk.run("failover", "run", mirrored.name, "--runner", "local", "--yes").code == 0
