@@ -1,4 +1,4 @@
-"""Hidden records on Spark: copied, compared, saved and failed over as records that are not there."""
+"""Hidden records on Spark: copied, compared and saved as records that are not there."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mirror_core.engine.failover import Failover
 from mirror_core.engine.parity_scope import scope
 from mirror_core.engine.replicate import Options, Replication, raise_if_failed
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.parity import Verdict
-from mirror_core.model.run import Mode, RunState
 from mirror_core.spark.runner import SparkRunner
 from mirror_core.spark.services import spark_services
-from tests.brokers import Pair, new_topic, produce, read_all
+from tests.brokers import Pair, new_topic, produce
 from tests.logs import assert_equal, transaction, transactional
 from tests.managed import managed
 from tests.mirroring import Mirrored, new_mirror
@@ -65,8 +63,3 @@ def test_spark_neither_counts_nor_compares_nor_saves_them(spark: SparkSession, h
     assert (result.verdict, result.records, result.findings) == (Verdict.PASSED, copied, ())
     saved = services.salvage(mirror.destination, compared.ranges, tmp_path / "salvage")
     assert sum(saved.values()) == copied
-
-    failover = Failover(mirrored.link, services, started_by="test")
-    run = failover.begin(failover.plan(Mode.PLANNED).hash)
-    assert failover.drive(run.id).state is RunState.DONE
-    assert len(read_all(hosted.west, topic)) == copied
