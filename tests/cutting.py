@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,15 +10,30 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import batches
 
 
-def lose_tails(cluster: SandboxCluster, ends: Mapping[str, int]) -> None:
+def lose_tails(cluster: SandboxCluster, ends: Mapping[str, int], kept: Path | None = None) -> None:
     """Restart the cluster's only broker, partition 0 of these topics ending there (next offset, where a batch begins).
 
     Only for logs of one segment. Indexes of the last segment must go: a stale one gives a wrong log end, silently.
+    `kept`: a folder that gets the logs as they were.
     """
     cluster.terminate()
     try:
         for topic, end in ends.items():
-            _cut(cluster.log_dir() / f"{topic}-0", end)
+            folder = cluster.log_dir() / f"{topic}-0"
+            if kept is not None:
+                shutil.copytree(folder, kept / folder.name)
+            _cut(folder, end)
+    finally:
+        cluster.start()
+
+
+def give_back(cluster: SandboxCluster, topic: str, kept: Path) -> None:
+    """Restart the cluster's only broker with the log that `lose_tails` kept: the old leader has returned."""
+    folder = cluster.log_dir() / f"{topic}-0"
+    cluster.terminate()
+    try:
+        shutil.rmtree(folder)
+        shutil.copytree(kept / folder.name, folder)
     finally:
         cluster.start()
 

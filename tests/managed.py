@@ -14,17 +14,18 @@ from tests.brokers import Pair, forget_user, grant, new_user
 
 
 @contextmanager
-def managed(pair: Pair, folder: Path, *cluster_rights: AclOperation) -> Iterator[Pair]:
-    """The same two clusters, and a mirrorbook.yaml whose data principal on west has these rights on the cluster."""
-    user, password = new_user(pair.west)
+def managed(pair: Pair, folder: Path, *cluster_rights: AclOperation, side: str = "west") -> Iterator[Pair]:
+    """The same two clusters, and a mirrorbook.yaml whose data principal on one has these rights on the cluster."""
+    cluster = pair.sandbox.cluster(side)
+    user, password = new_user(cluster)
     try:
-        grant(pair.west, user, ResourceType.TOPIC, "*", [AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE])
+        grant(cluster, user, ResourceType.TOPIC, "*", [AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE])
         if cluster_rights:
-            grant(pair.west, user, ResourceType.BROKER, "kafka-cluster", cluster_rights)
+            grant(cluster, user, ResourceType.BROKER, "kafka-cluster", cluster_rights)
         document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
-        document["clusters"]["west"].setdefault("data", {}).update({"sasl.username": user, "sasl.password": password})
+        document["clusters"][side].setdefault("data", {}).update({"sasl.username": user, "sasl.password": password})
         path = folder / f"{user}.yaml"
         path.write_text(yaml.safe_dump(document), encoding="utf-8")
         yield replace(pair, config_path=path)
     finally:
-        forget_user(pair.west, user)
+        forget_user(cluster, user)

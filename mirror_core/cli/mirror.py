@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -131,22 +132,29 @@ def recover(
     config: ConfigOption = None,
     topics: TopicsOption = None,
     action: Annotated[Action | None, typer.Option(help="What to do; without it only retries are done.")] = None,
+    salvage: Annotated[
+        Path | None, typer.Option(help="Before a recopy: save there what only the destination has, as Parquet.")
+    ] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
     """Say what can be done about FAILED partitions and what it costs; do it after a question."""
+    if salvage is not None and action is not Action.RECOPY:
+        raise BadRequest("--salvage saves what a recopy would delete: add --action recopy")
     link, state = mirror(config, name)
     seen = recovery.survey(link, state, topics, action)
     if not seen.proposals:
         typer.echo("no partition is FAILED")
         return
-    for line in proposed(link.mirror, seen):
+    for line in proposed(link.mirror, seen, salvage):
         typer.echo(line)
     if dry_run:
         return
     if not seen.agreed:
         raise Refused(f"mirror {name}: recover", left(seen))
     agree(f"{question(seen)}?", yes)
+    if salvage is not None:
+        recovery.salvage(link, seen, salvage, typer.echo)
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
         recovery.carry_out(link, writer, seen, typer.echo)
     for line in done(seen):

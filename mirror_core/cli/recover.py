@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from mirror_core.decide.recovery import DOES, REMEDIES, Action
 from mirror_core.engine.recovery import Price, Proposal, Survey
@@ -12,12 +13,15 @@ _OWN_RECORDS = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})
 """Kinds where the destination holds records from the offset on that the source does not have."""
 
 
-def proposed(mirror: Mirror, seen: Survey) -> Iterator[str]:
-    """All that a person should know before agreeing."""
+def proposed(mirror: Mirror, seen: Survey, salvage: Path | None) -> Iterator[str]:
+    """All that a person should know before agreeing. `salvage`: the folder for what would be lost."""
     for proposal in seen.proposals:
         yield from _partition(mirror, proposal)
     for price in seen.prices:
         yield from _price(mirror, price)
+    if salvage is not None:
+        saved = ", ".join(f"{r.partition} [{r.start}, {r.end})" for r in seen.lost) or "nothing"
+        yield f"saved to {salvage} before anything is deleted: {saved}"
 
 
 def left(seen: Survey) -> list[str]:

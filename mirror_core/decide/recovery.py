@@ -55,7 +55,8 @@ REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
         ),
         FailureKind.RECREATED: Remedy(
             "the source has another topic of the same name",
-            "be sure that the new topic is meant to be: the copy is all that is left of the old one",
+            "be sure that the new topic is meant to be: the copy is all that is left of the old one; recopy with "
+            "`--salvage FOLDER` saves it first",
             (Action.RECOPY,),
         ),
         FailureKind.REPLACED: Remedy(
@@ -70,13 +71,13 @@ REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
         ),
         FailureKind.FOREIGN: Remedy(
             "somebody else wrote into the mirror topic",
-            "take their right away, and ask whether they need those records",
+            "take their right away, and ask whether they need those records: recopy with `--salvage FOLDER` saves them",
             (Action.RECOPY,),
         ),
         FailureKind.DIVERGED: Remedy(
             "the source lost records that had been copied, by an unclean leader election or a restored backup",
-            "decide which side is right: from the offset on only the destination holds the lost records; save them. "
-            "The old leader is back with its records: retry",
+            "decide which side is right: from the offset on only the destination holds the lost records; recopy with "
+            "`--salvage FOLDER` saves them first. The old leader is back with its records: retry",
             (Action.RECOPY, Action.RETRY),
         ),
         FailureKind.CORRUPT: Remedy(

@@ -143,15 +143,15 @@ class Aligner:
             found = where_to_resume(seen)
         match found:
             case Stop(position, reason, check_tail):
-                if not (check_tail and self._strangers(lane, seen, None)):
-                    self._agrees(histories, lane, position, epoch_end, reason)
+                if check_tail and (self._strangers(lane, seen, None) or self._markers_too_many(lane, seen, None)):
+                    return
+                self._agrees(histories, lane, position, epoch_end, reason)
             case Foreign(expected, filled):
                 first = tail.first_foreign(
                     self.destination, lane.partition, self.producer_id, filled, seen.log_start, seen.log_end
                 )
                 if first is None:
-                    words = overfilled(self.destination.name, lane.partition, expected, seen.log_end)
-                    lane.fail(words, expected, FailureKind.WORN_OUT)
+                    self._overfilled(lane, expected, seen.log_end)
                 else:
                     lane.fail(foreign(self.destination.name, lane.partition, first), first, FailureKind.FOREIGN)
             case Resume() as resume:
@@ -214,7 +214,7 @@ class Aligner:
         theirs, here_too = self._tail(partition, end)
         if theirs is None or here_too:
             return not self._strangers(lane, seen, None if theirs is None else theirs.offset)
-        if not self._strangers(lane, seen, None):
+        if not (self._strangers(lane, seen, None) or self._markers_too_many(lane, seen, theirs.offset)):
             lane.fail(
                 f"cluster {self.destination.name}, {partition}: offset {theirs.offset} does not hold what cluster "
                 f"{self.source.name} has there; somebody else wrote to the mirror topic, or the clusters diverged: "
@@ -237,6 +237,22 @@ class Aligner:
         if first is not None:
             lane.fail(foreign(self.destination.name, lane.partition, first), first, FailureKind.FOREIGN)
         return first is not None
+
+    def _markers_too_many(self, lane: Lane, seen: Seen, missing: int | None) -> bool:
+        """Whether our own markers have made the log too long, where the count cannot tell; fails the lane if so.
+
+        A leader that knows only markers of ours may have forgotten the data before them. But a source that has not
+        changed its leader since both sides agreed has lost nothing (KIP-101), and nobody else has written here.
+        `missing`: an offset whose record the source has and the destination does not; None: it ends before.
+        """
+        if seen.ours is None or seen.ours.next_sequence or lane.vouched_epoch != lane.source_epoch:
+            return False
+        self._overfilled(lane, seen.source_end if missing is None else missing, seen.log_end)
+        return True
+
+    def _overfilled(self, lane: Lane, expected: int, log_end: int) -> None:
+        words = overfilled(self.destination.name, lane.partition, expected, log_end)
+        lane.fail(words, expected, FailureKind.WORN_OUT)
 
 
 def _ours(view: ProducerView) -> Ours:

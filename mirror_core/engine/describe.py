@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.decide.topics import cleans
+from mirror_core.decide.view import some
 from mirror_core.engine.lease import is_fresh
 from mirror_core.engine.link import Link
 from mirror_core.engine.planning import COPIED
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.topics import describe_configs
 from mirror_core.lifecycle.state import State
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.mirror import Gaps, PartitionState
+from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 
 GAPS: Final[Mapping[Gaps, str]] = MappingProxyType(
@@ -83,6 +86,7 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
                 reason=status.reason,
             )
         )
+    trouble = "; ".join(t for t in (source_trouble, destination_trouble) if t)
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
     return Description(
         facts={
@@ -93,6 +97,7 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
             "excluded": " ".join(mirror.exclude_topics) or "none",
             "groups": " ".join(mirror.groups),
             "gaps": GAPS[mirror.gaps],
+            "compacted topics": "unknown" if trouble else _compacted(link, statuses.values()),
             "desired": mirror.desired,
             "throttle": "none" if mirror.throttle is None else f"{mirror.throttle} bytes/s",
             "run under way": f"{run.plan.kind} {run.id}" if run else "none",
@@ -100,10 +105,33 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
             "lag": None if any(lag is None for lag in lags) else sum(lag or 0 for lag in lags),
             "security of the source": link.source.control.get("security.protocol", "PLAINTEXT"),
             "security of the destination": link.destination.control.get("security.protocol", "PLAINTEXT"),
-            "trouble": "; ".join(t for t in (source_trouble, destination_trouble) if t) or "none",
+            "trouble": trouble or "none",
         },
         rows=tuple(rows),
     )
+
+
+def _compacted(link: Link, statuses: Iterable[PartitionStatus]) -> str:
+    """How many of the source's topics are cleaned by key, and which of them are not on the destination (ADR 0009)."""
+    names = sorted({s.partition.topic for s in statuses if s.state is not PartitionState.STOPPED})
+    if not names:
+        return "none"
+    try:
+        with (
+            ClusterClient(link.source, timeout_s=_TIMEOUT_S) as source,
+            ClusterClient(link.destination, timeout_s=_TIMEOUT_S) as destination,
+        ):
+            there = [name for name, found in describe_configs(source, names).items() if cleans(found.effective)]
+            here = describe_configs(destination, there)
+    except RemoteFault as error:
+        return f"unknown: {error}"
+    grow = [name for name in there if name in here and not cleans(here[name].effective)]
+    words = f"{len(there)}, of which {len(grow)} not cleaned on {link.mirror.destination}, and growing by all that is "
+    if not grow:
+        return str(len(there)) if there else "none"
+    if link.mirror.gaps is Gaps.HIDDEN:
+        return f"{words}written, until promotion: hidden records have no key"
+    return f"{words}written, until a `mirrorbook sync {link.mirror.name}` finds the copy caught up: {some(grow)}"
 
 
 def _offsets(

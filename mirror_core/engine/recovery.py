@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.filters import topics_named
@@ -18,6 +19,7 @@ from mirror_core.decide.recovery import REMEDIES, Action, TopicNow, hindrances, 
 from mirror_core.engine.lease import HeldLease, acquire, died_here, is_fresh, new_owner
 from mirror_core.engine.link import Link
 from mirror_core.engine.mirrors import refuse_during_run
+from mirror_core.engine.salvage import LocalSalvage
 from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.groups import OFFSET_KINDS, fetch_offsets, list_groups
 from mirror_core.kafka.offsets import Point, list_offsets
@@ -29,9 +31,12 @@ from mirror_core.lifecycle.table import Event, after
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.parity import ParityRange
 
 _TIMEOUT_S: Final = 5.0
 _TICK_S: Final = 0.2
+_DIFFER: Final = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})
+"""Kinds where the destination holds other records than the source from the offset on, and the same before."""
 Say = Callable[[str], None]
 
 
@@ -52,6 +57,14 @@ class Proposal:
     @property
     def partition(self) -> Partition:
         return self.status.partition
+
+    @property
+    def lost(self) -> ParityRange | None:
+        """Offsets that a recopy deletes and the source may not have: from where both sides differ, or all of them."""
+        start = self.status.failed_at if self.kind in _DIFFER else Offset(0)
+        if self.action is not Action.RECOPY or self.kind is FailureKind.WORN_OUT or self.position is None:
+            return None
+        return ParityRange(partition=self.partition, start=min(start or Offset(0), self.position), end=self.position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +92,11 @@ class Survey:
     proposals: tuple[Proposal, ...]
     prices: tuple[Price, ...]
     """Of each topic that would be copied anew."""
+
+    @property
+    def lost(self) -> tuple[ParityRange, ...]:
+        """What the recopies that are done delete, and the source may not have."""
+        return tuple(p.lost for p in self.agreed if p.lost is not None)
 
     @property
     def agreed(self) -> tuple[Proposal, ...]:
@@ -124,6 +142,12 @@ def survey(link: Link, state: State, expressions: Iterable[str] | None, action: 
     return Survey(proposals, prices)
 
 
+def salvage(link: Link, agreed: Survey, folder: Path, say: Say) -> None:
+    """Save what recopies will delete and the source may not have; raises unless every record of it is there."""
+    saved = LocalSalvage(link.config.path)(link.destination.name, agreed.lost, folder)
+    say(f"{sum(saved.values())} record(s) of cluster {link.destination.name} saved to {folder}")
+
+
 def carry_out(link: Link, writer: StateWriter, agreed: Survey, say: Say) -> None:
     """Do what was shown. Refused when what it speaks of has changed since; LostOwnership when a copier runs."""
     refuse_during_run(link, writer.state, "recover")
@@ -142,7 +166,7 @@ def carry_out(link: Link, writer: StateWriter, agreed: Survey, say: Say) -> None
         writer.put(*records)
     doomed = {p.partition.topic for p in agreed.agreed if p.action is Action.RECOPY}
     if doomed:
-        _recopy(link, writer, [price for price in agreed.prices if price.topic in doomed], say)
+        _recopy(link, writer, [price for price in agreed.prices if price.topic in doomed], agreed.lost, say)
 
 
 # -- looking -------------------------------------------------------------------------------------------------------
@@ -260,7 +284,7 @@ def _retried(mirror: MirrorName, status: PartitionStatus) -> Record | Forget:
     return PartitionRecord(mirror, replace(status, state=state, reason=None, failed_at=None, kind=None))
 
 
-def _recopy(link: Link, writer: StateWriter, prices: list[Price], say: Say) -> None:
+def _recopy(link: Link, writer: StateWriter, prices: list[Price], lost: tuple[ParityRange, ...], say: Say) -> None:
     """Delete and forget topics, one after the other, holding the lease so that nobody copies meanwhile."""
     lease = acquire(link.destination, link.mirror.name, new_owner())
     try:
@@ -268,6 +292,7 @@ def _recopy(link: Link, writer: StateWriter, prices: list[Price], say: Say) -> N
         with ClusterClient(link.destination) as destination:
             for price in prices:
                 lease.beat()
+                _refuse_if_grown(destination, price, lost)
                 begin_recopy(link, writer, price)
                 _delete(destination, price)
                 writer.put(
@@ -312,6 +337,18 @@ def _delete(destination: ClusterClient, price: Price) -> None:
         reason = f"it is another topic now (id {present.id}) than when you were asked: look again"
         raise Refused(f"topic {price.topic} on cluster {destination.name} was not deleted", [reason])
     delete_topics(destination, [price.topic])
+
+
+def _refuse_if_grown(destination: ClusterClient, price: Price, lost: tuple[ParityRange, ...]) -> None:
+    """Nothing goes that was not there when it was shown, and saved if somebody asked for that."""
+    shown = {r.partition: r.end for r in lost if r.partition.topic == price.topic}
+    present = destination.metadata([price.topic]).topics.get(price.topic)
+    if not shown or present is None or present.id != price.destination_id:
+        return  # gone, or refused by name when it is to be deleted
+    now = list_offsets(destination, shown, Point.LOG_END)
+    grown = [f"{p} has grown from {end} to {now[p]} since you were asked" for p, end in shown.items() if now[p] != end]
+    if grown:
+        raise Refused(f"topic {price.topic} on cluster {destination.name} was not deleted", grown)
 
 
 def _outwait_writers(lease: HeldLease, say: Say) -> None:

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from mirror_core.decide.position import MARKED_START
+from mirror_core.engine.describe import describe
 from mirror_core.engine.replicate import raise_if_failed
 from mirror_core.engine.sync import sync
 from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, list_offsets
@@ -65,6 +66,11 @@ def sync_settings(mirrored: Mirrored) -> set[tuple[str, Deed, str]]:
 def policy(pair: Pair, topic: str) -> str:
     with as_admin(pair.west) as client:
         return describe_configs(client, [topic])[topic].effective["cleanup.policy"]
+
+
+def described(mirrored: Mirrored) -> object:
+    """What `mirror describe` says of topics that the source cleans by key."""
+    return describe(mirrored.link, mirrored.state, int(time.time() * 1000)).facts["compacted topics"]
 
 
 def stored(cluster: SandboxCluster, topic: str) -> list[BatchHeader]:
@@ -150,10 +156,13 @@ def test_a_mirror_topic_is_cleaned_of_records_and_markers_while_it_is_mirrored(p
     application.write(9, 1)
     mirrored.copy()
     assert policy(pair, topic) == "delete", "not before all is copied that may have no key"
+    growing = "1, of which 1 not cleaned on west, and growing by all that is written, until a `mirrorbook sync "
+    assert described(mirrored) == f"{growing}{mirrored.name}` finds the copy caught up: {topic}"
     assert markers(pair.west, topic, 1 << 40) == 6 + 3 * 11, "for each commit, and for all that was aborted"
     written = sum(header.length for header in stored(pair.west, topic))
     assert ("cleanup.policy", Deed.SET, "mirror needs compact,delete") in sync_settings(mirrored)
     assert policy(pair, topic) == "compact,delete"
+    assert described(mirrored) == "1"
     waiting = {("cleanup.policy", Deed.STAGE, "set to compact at promotion")}
     assert {row for row in sync_settings(mirrored) if row[0] in ("cleanup.policy", "delete.retention.ms")} == waiting
 

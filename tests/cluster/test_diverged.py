@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
@@ -18,7 +19,8 @@ from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
-from tests.cutting import lose_tails
+from tests.cluster.desk import Desk
+from tests.cutting import give_back, lose_tails
 from tests.mirroring import new_mirror, replicate
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
@@ -92,3 +94,62 @@ def test_what_the_source_lost_fails_its_partition_at_the_first_record_that_diffe
         # Also without knowing the epoch the place is found; and what is below it agrees.
         assert histories.first_divergence(partition, Offset(3_000)) == 300
         assert histories.first_divergence(partition, Offset(300)) is None
+
+
+def test_each_way_out_of_it_does_what_it_says(desk: Desk, tmp_path: Path) -> None:
+    pair = desk.pair
+    returned, lost = topics = [new_topic(pair.east, retention_ms="-1") for _ in range(2)]
+    for topic in topics:
+        for first in range(0, 500, 100):
+            batch_of_100(pair.east, topic, first)
+    mirrored = desk.started(*topics)
+    mirrored.copy()
+    whole = {topic: read_all(pair.west, topic) for topic in topics}
+    lose_tails(pair.east, dict.fromkeys(topics, 300), tmp_path / "kept")
+    for topic in topics:
+        produce(pair.east, topic, 20)
+
+    def recover(topic: str, *options: str) -> str:
+        said = desk.run("mirror", "recover", mirrored.name, "--topics", topic, *options)
+        assert said.code == 0, said.err
+        return said.out
+
+    def diverged(*expected: str) -> None:
+        assert set(replicate(mirrored.link).failed) == {Partition(topic, 0) for topic in expected}
+        for topic in expected:
+            status = mirrored.statuses[Partition(topic, 0)]
+            assert (status.kind, status.failed_at) == (FailureKind.DIVERGED, 300)
+            assert read_all(pair.west, topic) == whole[topic], "nothing of it was given up, and nothing added"
+
+    diverged(returned, lost)
+    recover(returned, "--action", "retry", "--yes")
+    diverged(returned, lost)  # too early: it is found again
+
+    give_back(pair.east, returned, tmp_path / "kept")
+    again = "  retry: looks at both logs again and copies on from the position; nothing is lost\n  position: 500\n"
+    assert again in recover(returned, "--action", "retry", "--dry-run")
+    assert again in recover(returned, "--action", "retry", "--yes")
+    batch_of_100(pair.east, returned, 500)
+    diverged(lost)
+    assert mirrored.statuses[Partition(returned, 0)].state is PartitionState.MIRRORING
+    assert read_all(pair.west, returned) == read_all(pair.east, returned)
+    assert len(read_all(pair.west, returned)) == 600
+
+    folder = tmp_path / "salvage"
+    price = (
+        "  lost by it: 200 offsets from offset 300 on, which only cluster west has\n",
+        f"saved to {folder} before anything is deleted: {lost}-0 [300, 500)\n",
+    )
+    anew = "--action", "recopy", "--salvage", str(folder)
+    shown = recover(lost, *anew, "--dry-run")
+    assert all(line in shown for line in price)
+    assert not folder.exists()
+    done = recover(lost, *anew, "--yes")
+    assert all(line in done for line in price)
+    assert f"200 record(s) of cluster west saved to {folder}\n{lost}: deleted on cluster west" in done
+    rows = [row for path in folder.rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    saved = [(r["partition"], r["offset"], r["timestamp_ms"], r["key"], r["value"]) for r in rows]
+    assert saved == [(r.partition, r.offset, r.timestamp_ms, r.key, r.value) for r in whole[lost][300:]]
+    mirrored.copy()
+    assert read_all(pair.west, lost) == read_all(pair.east, lost)
+    assert len(read_all(pair.west, lost)) == 320

@@ -21,6 +21,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
 from mirror_core.kafka.offsets import describe_producers
 from mirror_core.model.copying import Assigned, Assignment
+from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunState
 from mirror_core.wire.markers import Entry
@@ -101,6 +102,26 @@ def test_a_marker_too_many_fails_the_partition_at_its_offset(pair: Pair, tmp_pat
         assert set(MarkerLink(connection).write([extra]).values()) == {0}
     produce(pair.east, topic, 5)
     assert "the log ends at 5, and should end at 4: a gap was filled by more markers" in failed(mirrored, topic)
+
+
+@pytest.mark.parametrize("more", [0, 5])
+def test_a_marker_too_many_among_nothing_but_markers_is_not_put_down_to_the_source(
+    pair: Pair, tmp_path: Path, more: int
+) -> None:
+    """Their count alone does not tell: data before them may have been forgotten."""
+    topic = new_topic(pair.east)
+    partition = Partition(topic, 0)
+    transaction(transactional(pair.east), topic, 3, commit=False)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    with as_admin(pair.west) as client, client_connection(client, partition) as connection:
+        extra = Entry(mirrored.link.mirror.producer_id, 0, 4 << 3 | 2, (partition,))
+        assert set(MarkerLink(connection).write([extra]).values()) == {0}
+    if more:
+        produce(pair.east, topic, more)
+    assert "the log ends at 5, and should end at 4: a gap was filled by more markers" in failed(mirrored, topic)
+    status = mirrored.statuses[partition]
+    assert (status.kind, status.failed_at) == (FailureKind.WORN_OUT, 4)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,16 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Collection
+from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from mirror_core.decide.recovery import Action
-from mirror_core.engine import recovery
+from mirror_core.engine import recovery, salvage
 from mirror_core.engine.lease import acquire
 from mirror_core.engine.planning import Planner
 from mirror_core.kafka.client import ClusterClient
@@ -98,7 +101,8 @@ def test_a_foreign_record_is_recopied_after_its_price_was_shown_and_only_when_as
     shown = (
         f"{topic}-0: foreign at offset 100: cluster west, {topic}-0: offset 100 was not written by this mirror; from "
         "there on offsets would be shifted. Find who may WRITE to the topic (mirrorbook cluster check)\n"
-        "  first: take their right away, and ask whether they need those records\n"
+        "  first: take their right away, and ask whether they need those records: recopy with `--salvage FOLDER` saves "
+        "them\n"
         "  recopy: deletes the mirror topic on the destination, and the next epoch copies all its partitions anew\n"
         "  lost by it: 3 offsets from offset 100 on, which only cluster west has\n"
     )
@@ -162,6 +166,42 @@ def test_nothing_is_recopied_while_somebody_copies(desk: Desk) -> None:
 
 
 @pytest.mark.drill
+def test_what_was_not_saved_is_not_deleted(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirrored, topic = copied(desk)
+    produce(desk.pair.west, topic, 3)
+    failed(mirrored, topic, FailureKind.FOREIGN)
+    folder = tmp_path / "salvage"
+    said = recover(desk, mirrored, "--salvage", str(folder), "--yes")
+    assert said == Said(2, "", "error: --salvage saves what a recopy would delete: add --action recopy\n")
+    anew = "--action", "recopy", "--salvage", str(folder), "--yes"
+    with monkeypatch.context() as patched:
+        patched.setattr(salvage, "record_batches", lambda task: iter(()))
+        said = recover(desk, mirrored, *anew)
+        assert said.code == 1
+        assert f"{topic}-0: 0 saved, 3 in the log" in said.err
+    real = recovery.salvage
+
+    def save_and_grow(*arguments: Any) -> None:
+        real(*arguments)
+        produce(desk.pair.west, topic, 1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recovery, "salvage", save_and_grow)
+        said = recover(desk, mirrored, *anew)
+        assert said.code == 3
+        assert f"{topic}-0 has grown from 103 to 104 since you were asked" in said.err
+    assert mirrored.statuses[Partition(topic, 0)].kind is FailureKind.FOREIGN
+    assert len(read_all(desk.pair.west, topic)) == 104
+    said = recover(desk, mirrored, *anew)
+    assert said.code == 3, "another range than the one in the folder"
+    assert f"{folder} holds a salvage of other ranges" in said.err
+    assert recover(desk, mirrored, "--action", "recopy", "--salvage", str(tmp_path / "more"), "--yes").code == 0
+    assert [row["offset"] for p in (tmp_path / "more").glob("*.parquet") for row in pq.read_table(p).to_pylist()] == [
+        *range(100, 104)
+    ]
+    equal_again(desk, mirrored, topic)
+
+
 # -- a recopy that is interrupted ----------------------------------------------------------------------------------
 
 

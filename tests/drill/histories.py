@@ -3,7 +3,7 @@
 A history is a list of deeds drawn from a seed. Its copiers are the function that executors run, in processes without a
 lease, so that they can be killed and doubled at any moment: what keeps the copy right must be in the log.
 
-    python -m tests.drill.histories --minutes 30 --nodes 3 [--seed N]
+    python -m tests.drill.histories --minutes 30 --nodes 3 [--seed N] [--hidden]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from confluent_kafka import ElectionType, TopicPartition
@@ -26,7 +26,8 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import alter_configs, describe_configs
 from mirror_core.model.drift import Part
-from mirror_core.model.errors import MirrorError
+from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.sandbox import Sandbox
@@ -35,6 +36,7 @@ from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, read
 from tests.cluster.links import writer_of
 from tests.drill.tasks import Tasks
 from tests.drill.writers import Writers
+from tests.managed import managed
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.waiting import wait_until
 
@@ -58,7 +60,9 @@ class History:
         dirty = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "delete_retention_ms": "0"}
         self.compacted = new_topic(pair.east, PARTITIONS, "t-", **dirty, **small)
         self.topics = (self.kept, self.compacted)
-        self.mirrored: Mirrored = new_mirror(pair, folder, *self.topics)
+        mirrored = wait_until(self._mirror, timeout_s=TIMEOUT_S, why="all brokers know the topics")
+        assert mirrored is not None
+        self.mirrored = mirrored
         self.writers = Writers(pair.east, self.topics, PARTITIONS, self.chance)
         replicate(self.mirrored.link)  # creates the mirror topics
         with writer_of(self.mirrored.link) as writer:
@@ -67,6 +71,13 @@ class History:
         with as_admin(pair.east) as client:
             alter_configs(client, {self.compacted: {"delete.retention.ms": "86400000"}})
         self.tasks = Tasks(self.mirrored, self.topics, folder, self.chance)
+
+    def _mirror(self) -> Mirrored | None:
+        """None while a broker of several has not heard of the topics."""
+        try:
+            return new_mirror(self.pair, self.folder, *self.topics)
+        except BadRequest:
+            return None
 
     def run(self, seconds: float) -> None:
         """Deeds until the time is over."""
@@ -182,7 +193,10 @@ class History:
         assert copied == read_all(west, self.kept, committed=False), "records that nobody committed"
         with ClusterClient(self.mirrored.config.cluster("west")) as here:
             settings = describe_configs(here, [self.compacted])[self.compacted].overrides
-        assert (settings["cleanup.policy"], settings["delete.retention.ms"]) == ("compact,delete", "0")
+        if self.mirrored.link.mirror.gaps is Gaps.MARKERS:
+            assert (settings["cleanup.policy"], settings["delete.retention.ms"]) == ("compact,delete", "0")
+        else:
+            assert settings["cleanup.policy"] == "delete", "hidden records have no key"
         copied_keys = read_all(west, self.compacted)
         # The cleaner may be at work still, between one reading and the next.
         assert_compacted(copied_keys, read_all_aiokafka(west, self.compacted))
@@ -213,15 +227,17 @@ def assert_compacted(source: list[Record], copy: list[Record]) -> None:
 
 
 @contextmanager
-def history(pair: Pair, folder: Path, seed: int) -> Iterator[History]:
-    """Leaves both clusters as they were: all brokers up, no process of ours."""
+def history(pair: Pair, folder: Path, seed: int, *, hidden: bool = False) -> Iterator[History]:
+    """Leaves both clusters as they were: all brokers up, no process of ours. `hidden`: no copier may write markers."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = History(pair, folder, seed)
-    try:
-        yield made
-    finally:
-        made.bring_back(True)
-        made.tasks.close()
+    with managed(pair, folder) if hidden else nullcontext(pair) as given:
+        made = History(given, folder, seed)
+        assert made.mirrored.link.mirror.gaps is (Gaps.HIDDEN if hidden else Gaps.MARKERS)
+        try:
+            yield made
+        finally:
+            made.bring_back(True)
+            made.tasks.close()
 
 
 def main() -> int:
@@ -230,6 +246,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=3)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
     parser.add_argument("--seconds", type=float, default=45.0, help="length of one history")
+    parser.add_argument("--hidden", action="store_true", help="gaps are filled by hidden records, not by markers")
     asked = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mirrorbook-histories-")))
@@ -243,7 +260,7 @@ def main() -> int:
         seed = asked.seed
         while time.monotonic() < end:
             print(f"seed {seed} ...", flush=True)
-            with history(pair, folder / str(seed), seed) as made:
+            with history(pair, folder / str(seed), seed, hidden=asked.hidden) as made:
                 made.run(asked.seconds)
                 made.settle()
                 records = made.check()

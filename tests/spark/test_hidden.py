@@ -1,0 +1,65 @@
+"""Hidden records on Spark: copied, compared and saved as records that are not there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mirror_core.engine.parity_scope import scope
+from mirror_core.engine.replicate import Options, Replication, raise_if_failed
+from mirror_core.model.mirror import Gaps
+from mirror_core.model.parity import Verdict
+from mirror_core.spark.runner import SparkRunner
+from mirror_core.spark.services import spark_services
+from tests.brokers import Pair, new_topic, produce
+from tests.logs import assert_equal, transaction, transactional
+from tests.managed import managed
+from tests.mirroring import Mirrored, new_mirror
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.spark,
+    # py4j drops connections of threads that have ended without closing their sockets.
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def hosted(pair: Pair, tmp_path: Path) -> Iterator[Pair]:
+    with managed(pair, tmp_path) as made:
+        yield made
+
+
+def copy(mirrored: Mirrored) -> int:
+    """By epochs on Spark, until caught up; how many records that were."""
+    options = Options(until_caught_up=True)
+    stop = threading.Event()
+    summary = Replication(mirrored.link, partial(SparkRunner, slots=2), options, stop=stop, say=lambda line: None).run()
+    raise_if_failed(summary)
+    return summary.records
+
+
+def test_spark_neither_counts_nor_compares_nor_saves_them(spark: SparkSession, hosted: Pair, tmp_path: Path) -> None:
+    topic = new_topic(hosted.east, 2)
+    producer = transactional(hosted.east)
+    mirrored = new_mirror(hosted, tmp_path, topic)
+    assert mirrored.link.mirror.gaps is Gaps.HIDDEN
+    copied = 0
+    for turn in range(2):
+        for commit in (True, False, True):
+            transaction(producer, topic, 5 + turn, commit=commit, partitions=(0, 1))
+        produce(hosted.east, topic, 3, partition=turn)
+        copied += copy(mirrored)
+    assert_equal(hosted, topic, records=copied)
+
+    services = spark_services(mirrored.config.path, evidence_dir=tmp_path / "evidence", master="local[4]")
+    mirror, compared = mirrored.link.mirror, scope(mirrored.link, mirrored.state)
+    result = services.parity(mirror.source, mirror.destination, compared.ranges, None)
+    assert (result.verdict, result.records, result.findings) == (Verdict.PASSED, copied, ())
+    saved = services.salvage(mirror.destination, compared.ranges, tmp_path / "salvage")
+    assert sum(saved.values()) == copied
