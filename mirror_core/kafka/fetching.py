@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterable, Iterator
+from typing import Final
 
+from mirror_core.decide.pace import Portions
 from mirror_core.kafka.connection import CLIENT_ID, Connection, frame_size
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch
 from mirror_core.wire.fields import MalformedAnswer
 
-_BEGINNING = struct.Struct(">ii")
+_BEGINNING: Final = struct.Struct(">ii")
 """Correlation id and throttle time of an answer."""
+_LEAST_SHARE: Final = 128 << 10
+"""Bytes of a partition; a thousand partitions take turns."""
 
 
 class FetchLink:
     """Ask, then take the answer before asking again. Views of an answer are good until the next one is taken."""
 
     def __init__(self, connection: Connection, *, max_bytes: int, partition_max_bytes: int) -> None:
+        """The most bytes to ask for, of all partitions and of each; mostly it will be less (`Portions`)."""
         self.connection = connection
         self.pending = False
         self.asked = 0
         """Requests so far."""
         self.throttle_ms = 0
         """Of the newest answer: a throttled broker answers with nothing."""
-        self.room = max_bytes - partition_max_bytes
-        """An answer of at most so many bytes had room for more of every partition."""
-        self._max_bytes = max_bytes
+        self.room = 0
+        """The newest answer, if of at most so many bytes, had room for more of every partition."""
+        self._portions = Portions(max_bytes)
         self._partition_max_bytes = partition_max_bytes
+        self._asked_at = 0.0
         self._buffer = bytearray(0)
         self._correlation = 0
         self._asked: dict[tuple[str, int], Partition] = {}
@@ -39,16 +46,21 @@ class FetchLink:
         self._correlation = self.connection.next_id()
         self.asked += 1
         self._asked = {(i.partition.topic, i.partition.index): i.partition for i in items}
+        size = self._portions.size
+        # All partitions in each answer: a Produce takes one batch of each, so the more there are the fewer it takes.
+        share = min(self._partition_max_bytes, max(_LEAST_SHARE, size // max(1, len(items))))
+        self.room = size - share
         request = fetch.encode(
             items,
             self._correlation,
             CLIENT_ID,
             isolation=isolation,
             max_wait_ms=max_wait_ms,
-            max_bytes=self._max_bytes,
-            partition_max_bytes=self._partition_max_bytes,
+            max_bytes=size,
+            partition_max_bytes=share,
         )
         self.connection.send([request])
+        self._asked_at = time.monotonic()
         self.pending = True
 
     @property
@@ -67,6 +79,7 @@ class FetchLink:
         frame = memoryview(self._buffer)[:size]
         self.connection.receive_into(frame)
         self.pending = False
+        self._portions.took(size, time.monotonic() - self._asked_at)
         if size < _BEGINNING.size:
             raise RemoteFault(f"{self.connection.where}: Fetch answer of {size} bytes")
         correlation, self.throttle_ms = _BEGINNING.unpack_from(frame)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.pace import LEAST_ANSWER, Pace, shares
+from mirror_core.decide.pace import LEAST_ANSWER, NEAR_BYTES, Pace, Portions, shares
 from mirror_core.model.names import Partition
 
 MB = 1 << 20
@@ -49,3 +49,24 @@ def test_tasks_share_the_rate_by_what_they_have_to_catch_up() -> None:
     assert shares(None, [(a,), (b,)], lags) == [None, None]
     given_ = shares(100, [(a,), (b,), (c,)], lags)
     assert all(rate is not None and rate >= 1 for rate in given_)
+
+
+def test_a_near_broker_is_asked_for_little_and_a_far_one_for_more_up_to_the_most() -> None:
+    near, far = Portions(8 << 20), Portions(8 << 20)
+    sizes = []
+    for _ in range(20):
+        near.took(near.size, 0.005)
+        far.took(far.size, 0.08)
+        sizes.append(far.size)
+    assert near.size == NEAR_BYTES
+    assert sorted(set(sizes)) == [NEAR_BYTES, 2 * NEAR_BYTES, 8 << 20]
+    assert sizes == sorted(sizes)
+    assert Portions(1000).size == 1000
+
+
+def test_a_busy_moment_or_an_empty_source_is_not_taken_for_distance() -> None:
+    portions = Portions(8 << 20)
+    for seconds in (0.5, 0.005, 0.5, 0.5):
+        portions.took(portions.size, seconds)
+        portions.took(100, 0.5)  # the broker waited for more to come
+    assert portions.size == NEAR_BYTES
