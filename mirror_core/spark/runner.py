@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import MirrorError
 from mirror_core.spark import task
-from mirror_core.spark.session import first_line, local_master, session
+from mirror_core.spark.session import existing, first_line, local_master, session
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
@@ -63,7 +62,7 @@ class SparkRunner:
 
     def __init__(self, master: str = "local[*]", slots: int = 2) -> None:
         self.slots = slots
-        self._ours = SparkSession.getActiveSession() is None
+        self._ours = existing() is None
         self._spark = session(APP, master, _cores(master, slots))
         self._context = self._spark.sparkContext
         self._threads = ThreadPoolExecutor(_MAX_JOBS, thread_name_prefix="spark-job")

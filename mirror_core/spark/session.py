@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import mirror_core
@@ -33,9 +33,9 @@ def session(app: str, master: str = "local[*]", cores: int | None = None) -> Spa
     Other masters than local ones need this package, in the same Python version, installed on their executors.
     BadRequest when there is no Java or the master is no master; RemoteFault when Spark does not start.
     """
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
+    there = existing()
+    if there is not None:
+        return there
     settings = _settings(master, cores)
     builder = SparkSession.builder.appName(app)
     for key, value in settings.items():
@@ -47,6 +47,14 @@ def session(app: str, master: str = "local[*]", cores: int | None = None) -> Spa
         raise RemoteFault(f"Spark, master {master}: does not start: {first_line(error)}") from None
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def existing() -> SparkSession | None:
+    """The session that this process has, whichever thread started it: an "active" one is only that thread's."""
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
 
 
 def first_line(error: BaseException) -> str:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -249,7 +250,8 @@ def test_a_worker_that_always_dies_fails_the_epoch_with_a_reason_in_one_line(run
 
 
 def test_close_ends_running_tasks_and_their_futures(spark: SparkSession, tmp_path: Path) -> None:
-    runner = SparkRunner(slots=2)
+    with ThreadPoolExecutor(1) as another:  # as a data plane does, which keeps its lease meanwhile
+        runner = another.submit(SparkRunner, slots=2).result()
     here = tmp_path / "here"
     endless = runner._start(work.wait_for_file, [str(here).encode()], bytes)
     wait_until(here.exists, timeout_s=TIMEOUT_S, why="the task runs")
