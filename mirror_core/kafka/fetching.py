@@ -18,6 +18,8 @@ _BEGINNING: Final = struct.Struct(">ii")
 """Correlation id and throttle time of an answer."""
 _LEAST_SHARE: Final = 128 << 10
 """Bytes of a partition; a thousand partitions take turns."""
+_PER_PARTITION: Final = 16 << 10
+"""Bytes of the whole answer for each partition asked for: a question about a thousand costs the broker more."""
 
 
 class FetchLink:
@@ -46,7 +48,7 @@ class FetchLink:
         self._correlation = self.connection.next_id()
         self.asked += 1
         self._asked = {(i.partition.topic, i.partition.index): i.partition for i in items}
-        size = self._portions.size
+        size = min(self._portions.most, max(self._portions.size, _PER_PARTITION * len(items)))
         # All partitions in each answer: a Produce takes one batch of each, so the more there are the fewer it takes.
         share = min(self._partition_max_bytes, max(_LEAST_SHARE, size // max(1, len(items))))
         self.room = size - share
