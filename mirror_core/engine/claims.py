@@ -11,17 +11,15 @@ from __future__ import annotations
 import json
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
+from mirror_core.engine.datagrams import LARGEST, Address, Datagrams
 from mirror_core.engine.lanes import Lane, LaneState
 from mirror_core.model.copying import Assignment, ClaimsAt
 from mirror_core.model.names import Partition
 
-_DATAGRAM: Final = 65_535
 _ROWS: Final = 200
 """Of one datagram; a topic name has up to 249 characters."""
 _ASK_S: Final = 0.05
@@ -29,32 +27,14 @@ Left = tuple[Partition, int]
 """A partition, and the coordinator epoch of the newest marker in it: its owner's."""
 
 
-class Board:
+class Board(Datagrams):
     """The driver's side: keeps what was left until it is asked for, while entered."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self) -> None:
+        super().__init__("claims")
+        self.at = ClaimsAt(host=self.host, port=self.port, token=secrets.token_hex(16))
         self._left: dict[Partition, tuple[int, int]] = {}
         """Epoch that left it, and its number."""
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        self._socket.bind((host, 0))
-        where: tuple[str, int] = self._socket.getsockname()
-        self.at = ClaimsAt(host=where[0], port=where[1], token=secrets.token_hex(16))
-        self._ended = False
-        self._thread = threading.Thread(target=self._listen, name="claims", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended = True
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
-            waker.sendto(b"", (self.at.host, self.at.port))
-        self._thread.join()
-        self._socket.close()
 
     def take(self, datagram: bytes) -> list[Left]:
         """Take in one datagram; what its sender is given for it. One without our token is nobody's we know."""
@@ -72,11 +52,9 @@ class Board:
         given = [partition for partition in wanted if self._left.get(partition, (epoch, 0))[0] < epoch]
         return [(partition, self._left.pop(partition)[1]) for partition in given]
 
-    def _listen(self) -> None:
-        while not self._ended:
-            datagram, sender = self._socket.recvfrom(_DATAGRAM)
-            if given := self.take(datagram):
-                self._socket.sendto(_written(self.at.token, given=[_row(left) for left in given]), sender)
+    def received(self, datagram: bytes, sender: Address) -> None:
+        if given := self.take(datagram):
+            self.socket.sendto(_written(self.at.token, given=[_row(left) for left in given]), sender)
 
 
 class Heir:
@@ -129,7 +107,7 @@ class Heir:
         assert self._socket is not None
         while True:
             try:
-                datagram = self._socket.recv(_DATAGRAM)
+                datagram = self._socket.recv(LARGEST)
             except OSError:  # nothing there (yet); or nobody listens any more
                 return
             message = _read(datagram, self._at.token)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from mirror_core.engine.datagrams import Address, Datagrams
 from mirror_core.model.names import Offset, Partition
 
 FRESH_S: Final = 10.0
 """A source end that was seen longer ago is not known *now*. Tasks report every second, also while they are idle."""
 RATE_WINDOW_S: Final = 5.0
 _MAX_SAMPLES: Final = 600
-_DATAGRAM: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,36 +188,15 @@ class Progress:
             self._history.popleft()
 
 
-class Listener:
-    """Receives the datagrams of tasks on a port of its own, while entered."""
+class Listener(Datagrams):
+    """Takes in the datagrams of tasks while entered."""
 
-    def __init__(self, progress: Progress, host: str = "127.0.0.1") -> None:
+    def __init__(self, progress: Progress) -> None:
+        super().__init__("progress")
         self.progress = progress
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        self._socket.bind((host, 0))
-        self.host: str
-        self.port: int
-        self.host, self.port = self._socket.getsockname()
-        self._ended = False
-        self._thread = threading.Thread(target=self._listen, name="progress", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended = True
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waker:
-            waker.sendto(b"", (self.host, self.port))
-        self._thread.join()
-        self._socket.close()
-
-    def _listen(self) -> None:
-        while not self._ended:
-            self.progress.take(self._socket.recv(_DATAGRAM))
+    def received(self, datagram: bytes, sender: Address) -> None:
+        self.progress.take(datagram)
 
 
 def _sample(seen: _Seen, end: int, at: float) -> None:
