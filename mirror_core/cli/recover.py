@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from mirror_core.decide.recovery import DOES, REMEDIES, Action
+from mirror_core.decide.recovery import DOES, OWN_RECORDS, REMEDIES, Action
 from mirror_core.engine.recovery import Price, Proposal, Survey
-from mirror_core.model.mirror import FailureKind, Mirror
-
-_OWN_RECORDS = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})
-"""Kinds where the destination holds records from the offset on that the source does not have."""
+from mirror_core.model.mirror import Mirror
 
 
 def proposed(mirror: Mirror, seen: Survey, salvage: Path | None) -> Iterator[str]:
@@ -64,7 +61,7 @@ def _partition(mirror: Mirror, proposal: Proposal) -> Iterator[str]:
     yield f"  {proposal.action}: {DOES[proposal.action]}"
     if proposal.action is Action.RETRY and proposal.position is not None:
         yield f"  position: {proposal.position}"
-    if proposal.action is Action.RECOPY and proposal.kind in _OWN_RECORDS and status.failed_at is not None:
+    if proposal.action is Action.RECOPY and proposal.kind in OWN_RECORDS and status.failed_at is not None:
         own = max(0, (proposal.position or 0) - status.failed_at)
         where = f"from offset {status.failed_at} on, which only cluster {mirror.destination} has"
         yield f"  lost by it: {own} offsets {where}"

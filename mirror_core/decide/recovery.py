@@ -43,6 +43,8 @@ class Remedy:
     """Those that can work, the usual one first."""
 
 
+OWN_RECORDS: Final = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})
+"""Kinds where the destination holds records from the offset on that the source does not have, and the same before."""
 REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
     {
         FailureKind.DENIED: Remedy(

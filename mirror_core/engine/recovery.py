@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.filters import topics_named
-from mirror_core.decide.recovery import REMEDIES, Action, TopicNow, hindrances, kind_now
+from mirror_core.decide.recovery import OWN_RECORDS, REMEDIES, Action, TopicNow, hindrances, kind_now
 from mirror_core.engine.lease import HeldLease, acquire, died_here, is_fresh, new_owner
 from mirror_core.engine.link import Link
 from mirror_core.engine.mirrors import refuse_during_run
@@ -35,8 +35,6 @@ from mirror_core.model.parity import ParityRange
 
 _TIMEOUT_S: Final = 5.0
 _TICK_S: Final = 0.2
-_DIFFER: Final = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})
-"""Kinds where the destination holds other records than the source from the offset on, and the same before."""
 Say = Callable[[str], None]
 
 
@@ -61,7 +59,7 @@ class Proposal:
     @property
     def lost(self) -> ParityRange | None:
         """Offsets that a recopy deletes and the source may not have: from where both sides differ, or all of them."""
-        start = self.status.failed_at if self.kind in _DIFFER else Offset(0)
+        start = self.status.failed_at if self.kind in OWN_RECORDS else Offset(0)
         if self.action is not Action.RECOPY or self.kind is FailureKind.WORN_OUT or self.position is None:
             return None
         return ParityRange(partition=self.partition, start=min(start or Offset(0), self.position), end=self.position)
