@@ -79,13 +79,8 @@ class Heir:
         for partition, number in self._given():
             if partition in lanes:
                 lanes[partition].claim.handed = number
-        self._send(
-            wants=[
-                [partition.topic, partition.index]
-                for partition, lane in lanes.items()
-                if lane.gap is not None and not lane.claim.owned
-            ]
-        )
+        waiting = [p for p, lane in lanes.items() if lane.gap is not None and not lane.claim.owned]
+        self._send("wants", [[partition.topic, partition.index] for partition in waiting])
 
     def leave(self, lanes: Iterable[Lane]) -> None:
         """The last word: what is ours, with nothing on its way, may be the next one's."""
@@ -94,7 +89,7 @@ class Heir:
             for lane in lanes
             if lane.claim.owned and not lane.in_flight and lane.state in (LaneState.READY, LaneState.DONE)
         ]
-        self._send(left=[_row(left) for left in mine])
+        self._send("left", [_row(left) for left in mine])
         self.close()
 
     def close(self) -> None:
@@ -114,16 +109,15 @@ class Heir:
             if message is not None:
                 yield from _rows(message.get("given", []))
 
-    def _send(self, **lists: list[Any]) -> None:
+    def _send(self, what: str, rows: list[list[Any]]) -> None:
         if self._at is None or self._socket is None:
             return
-        for name, rows in lists.items():
-            for start in range(0, len(rows), _ROWS):
-                part = {"epoch": self._epoch, "left": [], "wants": [], name: rows[start : start + _ROWS]}
-                try:
-                    self._socket.send(_written(self._at.token, **part))
-                except OSError:
-                    return  # then the next one waits until the log end has stood still
+        for start in range(0, len(rows), _ROWS):
+            part = {"epoch": self._epoch, "left": [], "wants": [], what: rows[start : start + _ROWS]}
+            try:
+                self._socket.send(_written(self._at.token, **part))
+            except OSError:
+                return  # then the next one waits until the log end has stood still
 
 
 def _row(left: Left) -> list[Any]:
