@@ -7,11 +7,11 @@ import signal
 import threading
 from pathlib import Path
 
-from mirror_core.engine.link import find
-from mirror_core.engine.local import LocalRunner
-from mirror_core.engine.replicate import Options, Replication
+from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.local import LocalRunner
 from mirror_core.kafka.config import load_config
 from mirror_core.ports import Runner
+from mirror_core.state.link import find
 
 TASKS = 2
 """As `mirrorbook replicate` has them."""

@@ -20,11 +20,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from demo.airflow import REPOSITORY, Airflow, end, session_of
 from demo.discovery import Discovery
 from demo.logs import PARTITIONS, QUIET, TOPIC
-from mirror_core.engine import supervise
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import MirrorName
 from mirror_core.sandbox.credentials import ADMIN, CONTROL, DATA
 from mirror_core.sandbox.sandbox import Sandbox
+from mirror_core.supervisor import supervise
 
 CLUSTERS: Final = ("east", "west")
 MARKER: Final = "mirrorbook-demo.json"

@@ -13,7 +13,7 @@ from mirror_core.model.parity import ParityRange, ParityResult
 
 
 class Runner(Protocol):
-    """Where copying tasks run: Spark executors, or threads of this process. Both run `engine.pump.run`."""
+    """Where copying tasks run: Spark executors, or threads of this process. Both run `copy.task.run`."""
 
     slots: int
     """Tasks of one epoch; twice as many can be alive while two epochs overlap."""

@@ -7,17 +7,17 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_core.engine import mirrors
-from mirror_core.engine.failover import Failover
-from mirror_core.engine.link import Link, find
-from mirror_core.engine.local import LocalRunner
-from mirror_core.engine.replicate import Options, Replication, Summary, raise_if_failed
-from mirror_core.engine.services import Services, local_services
+from mirror_core.dataplane.driver import Options, Replication, Summary, raise_if_failed
+from mirror_core.dataplane.local import LocalRunner
 from mirror_core.kafka.config import Config, load_config
-from mirror_core.kafka.state_topic import StateWriter, control_id, read_state
-from mirror_core.lifecycle.state import State
+from mirror_core.mirrors import verbs
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
+from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.services import Services, local_services
+from mirror_core.state.link import Link, find
+from mirror_core.state.records import State
+from mirror_core.state.topic import StateWriter, control_id, read_state
 from tests.brokers import Pair
 
 
@@ -64,8 +64,8 @@ def new_mirror(pair: Pair, evidence: Path, *topics: str, groups: tuple[str, ...]
     """Create and start a mirror of these topics."""
     config = load_config(pair.config_path)
     name = MirrorName("m-" + secrets.token_hex(4))
-    mirrors.create(config, name, source="east", destination="west", topics=topics, groups=groups)
+    verbs.create(config, name, source="east", destination="west", topics=topics, groups=groups)
     made = Mirrored(pair, config, name, evidence)
     with StateWriter(config.cluster("west"), control_id(name)) as writer:
-        mirrors.start(made.link, writer)
+        verbs.start(made.link, writer)
     return made

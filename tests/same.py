@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mirror_core.engine.parity import LocalParity
-from mirror_core.engine.parity_scope import scope
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import Verdict
+from mirror_core.parity.check import LocalParity
+from mirror_core.parity.scope import scope
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import Pair, Record, read_topics, read_topics_aiokafka

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from mirror_core.cli.common import ConfigOption, JsonOption, configuration, print_facts, print_json, print_table
-from mirror_core.engine.preflight import ClusterCheck, Right, Verdict
-from mirror_core.engine.preflight import check as check_cluster
+from mirror_core.mirrors.preflight import ClusterCheck, Right, Verdict
+from mirror_core.mirrors.preflight import check as check_cluster
 from mirror_core.model.errors import MissingPermission, RemoteFault
 
 cluster_app = typer.Typer(help="The clusters of mirrorbook.yaml.", no_args_is_help=True)

@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from mirror_core.engine.link import Link, find
 from mirror_core.kafka.config import Config, find_config, load_config
-from mirror_core.lifecycle.state import State
 from mirror_core.model.errors import Refused
+from mirror_core.state.link import Link, find
+from mirror_core.state.records import State
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Path of mirrorbook.yaml.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]

@@ -23,10 +23,10 @@ from mirror_core.cli.runs import (
     show_run,
 )
 from mirror_core.decide.failback import Strategy
-from mirror_core.engine.failback import Failback
-from mirror_core.engine.link import Link
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.runbook.failback import Failback
+from mirror_core.state.link import Link
 
 failback_app = typer.Typer(help="Bring applications home after a failover.", no_args_is_help=True)
 

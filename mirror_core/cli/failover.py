@@ -22,10 +22,10 @@ from mirror_core.cli.runs import (
     show_plan,
     show_run,
 )
-from mirror_core.engine.failover import Failover
-from mirror_core.engine.link import Link
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import Mode, RunKind
+from mirror_core.runbook.failover import Failover
+from mirror_core.state.link import Link
 
 failover_app = typer.Typer(help="Move applications to a mirror's destination.", no_args_is_help=True)
 

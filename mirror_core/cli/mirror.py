@@ -23,13 +23,13 @@ from mirror_core.cli.common import (
 )
 from mirror_core.cli.recover import done, left, proposed, question
 from mirror_core.decide.recovery import Action
-from mirror_core.engine import mirrors, outlook, recovery
-from mirror_core.engine.describe import GAPS
-from mirror_core.engine.describe import describe as describe_mirror
-from mirror_core.engine.link import link_of, states
-from mirror_core.kafka.state_topic import StateWriter, control_id
+from mirror_core.mirrors import estimate, recovery, verbs
+from mirror_core.mirrors.describe import GAPS
+from mirror_core.mirrors.describe import describe as describe_mirror
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import PartitionState
+from mirror_core.state.link import link_of, states
+from mirror_core.state.topic import StateWriter, control_id
 
 mirror_app = typer.Typer(help="One-way links between two clusters.", no_args_is_help=True)
 
@@ -59,16 +59,16 @@ def create(
         "exclude_topics": exclude_topics or [],
         "groups": groups or [".*"],
     }
-    checked = mirrors.create(loaded, name, **wanted, dry_run=True)  # type: ignore[arg-type]
+    checked = verbs.create(loaded, name, **wanted, dry_run=True)  # type: ignore[arg-type]
     typer.echo(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
     typer.echo(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
     typer.echo(f"gaps are {GAPS[checked.gaps]}")
-    for line in outlook.lines(link_of(loaded, checked)):
+    for line in estimate.lines(link_of(loaded, checked)):
         typer.echo(line)
     if dry_run:
         return
     agree("Create it?", yes)
-    mirrors.create(loaded, name, **wanted)  # type: ignore[arg-type]
+    verbs.create(loaded, name, **wanted)  # type: ignore[arg-type]
     typer.echo(f"created; `mirrorbook mirror start {name}` lets it run")
 
 
@@ -77,7 +77,7 @@ def start(name: NameArgument, config: ConfigOption = None) -> None:
     """Let a mirror run; `replicate` copies."""
     link, _ = mirror(config, name)
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        mirrors.start(link, writer)
+        verbs.start(link, writer)
     typer.echo(f"mirror {name}: STARTED")
 
 
@@ -86,7 +86,7 @@ def pause(name: NameArgument, config: ConfigOption = None) -> None:
     """Stop copying for now; the topics stay the mirror's."""
     link, _ = mirror(config, name)
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        mirrors.pause(link, writer)
+        verbs.pause(link, writer)
     typer.echo(f"mirror {name}: PAUSED; the running data plane notices at its next epoch")
 
 
@@ -95,7 +95,7 @@ def resume(name: NameArgument, config: ConfigOption = None) -> None:
     """Go on after a pause."""
     link, _ = mirror(config, name)
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        mirrors.resume(link, writer)
+        verbs.resume(link, writer)
     typer.echo(f"mirror {name}: STARTED")
 
 
@@ -110,7 +110,7 @@ def throttle(
         raise BadRequest(f"throttle {rate!r}: give whole bytes per second, such as 50000000, or off")
     link, _ = mirror(config, name)
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        mirrors.throttle(link, writer, None if rate == "off" else int(rate))
+        verbs.throttle(link, writer, None if rate == "off" else int(rate))
     limit = "no limit" if rate == "off" else f"{rate} bytes/s"
     typer.echo(f"mirror {name}: {limit}; the running data plane notices at its next epoch")
 
@@ -121,7 +121,7 @@ def stop(name: NameArgument, config: ConfigOption = None, yes: YesOption = False
     link, _ = mirror(config, name)
     agree(f"Stop mirror {name}? Only a failback starts it again.", yes)
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        ends = mirrors.stop(link, writer)
+        ends = verbs.stop(link, writer)
     for partition, end in sorted(ends.items()):
         typer.echo(f"{partition}: STOPPED, LMO {end}")
 
@@ -167,7 +167,7 @@ def delete(name: NameArgument, config: ConfigOption = None, yes: YesOption = Fal
     link, _ = mirror(config, name)
     agree(f"Delete mirror {name}?", yes)
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        mirrors.delete(link, writer)
+        verbs.delete(link, writer)
     typer.echo(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")
 
 

@@ -9,11 +9,11 @@ from typing import Annotated, Final
 import typer
 
 from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirror, print_facts, print_json, print_table
-from mirror_core.engine.parity import LocalParity
-from mirror_core.engine.parity_scope import Scope, scope
 from mirror_core.evidence.parity_report import result_document
 from mirror_core.model.errors import Indeterminate, MirrorError
 from mirror_core.model.parity import ParityResult, Verdict
+from mirror_core.parity.check import LocalParity
+from mirror_core.parity.scope import Scope, scope
 from mirror_core.ports import ParityCheck
 
 EXIT: Final = {

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mirror_core.engine.progress import Listener, Progress, Totals
+from mirror_core.dataplane.progress import Listener, Progress, Totals
 from mirror_core.model.units import in_bytes
 
 _TERMINAL_S: Final = 0.5

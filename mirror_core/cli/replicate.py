@@ -12,10 +12,10 @@ import typer
 from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirror, print_facts, print_json
 from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.progress import shown
-from mirror_core.engine.local import LocalRunner
-from mirror_core.engine.meters import Meters
-from mirror_core.engine.metrics import Exposition
-from mirror_core.engine.replicate import Options, Replication, Summary, raise_if_failed, refuse_to_run
+from mirror_core.dataplane.counters import Meters
+from mirror_core.dataplane.driver import Options, Replication, Summary, raise_if_failed, refuse_to_run
+from mirror_core.dataplane.local import LocalRunner
+from mirror_core.dataplane.metrics import Exposition
 from mirror_core.ports import Runner
 
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from mirror_core.cli.common import ConfigOption, JsonOption, configuration, print_facts, print_json, print_table
-from mirror_core.engine.link import Link, states
-from mirror_core.engine.services import Services, local_services
-from mirror_core.lifecycle.state import State
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.run import Plan, Run, RunKind, StepRecord
+from mirror_core.runbook.services import Services, local_services
+from mirror_core.state.link import Link, states
+from mirror_core.state.records import State
 
 runs_app = typer.Typer(help="Runs of failover and failback: journal and evidence.", no_args_is_help=True)
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.engine.supervise import replicate_command
-from mirror_core.engine.supervisor import Supervisor
 from mirror_core.kafka.config import find_config
 from mirror_core.model.names import MirrorName
+from mirror_core.supervisor.supervise import replicate_command
+from mirror_core.supervisor.supervisor import Supervisor
 
 
 def default_home() -> Path:

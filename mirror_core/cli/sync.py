@@ -19,10 +19,10 @@ from mirror_core.cli.common import (
     print_json,
     print_table,
 )
-from mirror_core.engine.sync import SyncReport, refuse_beside_run, survey, sync
-from mirror_core.kafka.state_topic import StateWriter, control_id
 from mirror_core.model.drift import Deed, Part
 from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.state.topic import StateWriter, control_id
+from mirror_core.sync.cycle import SyncReport, refuse_beside_run, survey, sync
 
 
 def sync_command(

@@ -16,7 +16,7 @@ SEEDS_PER_S: Final = 5_000_000
 MARKERS_PER_S: Final = 15_000
 """Offsets a broker takes as markers: of one partition 16,000 beside other work, of many up to 126,000."""
 MARKERS_WAIT_S: Final = 2
-"""The first markers wait until the log end has stood still (`engine.filling`)."""
+"""The first markers wait until the log end has stood still (`copy.gap_markers`)."""
 SEED_BYTES: Final = 0.9
 """Of one offset in a compressed seed: 0.83, rounded up."""
 MARKER_BYTES: Final = 78

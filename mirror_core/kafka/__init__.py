@@ -1,1 +1,1 @@
-"""Adapters: configuration of clusters, connections, admin requests, the state topic."""
+"""Adapters: configuration of clusters, connections, admin requests, reading logs."""

@@ -12,10 +12,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from mirror_core.decide.parity import CHUNK_OFFSETS, RECORDS, Row
-from mirror_core.engine.parity import check
-from mirror_core.kafka.compare import CompareTask, unread
 from mirror_core.model.names import ClusterName
 from mirror_core.model.parity import ParityRange, ParityResult
+from mirror_core.parity.check import check
+from mirror_core.parity.compare import CompareTask, unread
 from mirror_core.spark import task as executor
 from mirror_core.spark.parity_task import compare_json, rows_of
 from mirror_core.spark.session import first_line, session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from mirror_core.decide.parity import Row
-from mirror_core.kafka.compare import CompareTask, compare
+from mirror_core.parity.compare import CompareTask, compare
 
 
 def compare_json(payload: bytes) -> bytes:

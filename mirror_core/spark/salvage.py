@@ -11,10 +11,10 @@ import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from mirror_core.engine.salvage import DDL, SalvageTask, salvage
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.parity import ParityRange
+from mirror_core.parity.salvage import DDL, SalvageTask, salvage
 from mirror_core.spark.salvage_task import records_of
 from mirror_core.spark.session import first_line, session
 

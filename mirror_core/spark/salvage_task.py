@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pyarrow as pa
 
-from mirror_core.engine.salvage import SalvageTask, record_batches
+from mirror_core.parity.salvage import SalvageTask, record_batches
 
 
 def records_of(payloads: Sequence[bytes], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mirror_core.engine.services import Services, local_services
+from mirror_core.runbook.services import Services, local_services
 from mirror_core.spark.parity import SparkParity
 from mirror_core.spark.salvage import SparkSalvage
 

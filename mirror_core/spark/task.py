@@ -62,11 +62,11 @@ def each(work: Work, payloads: Sequence[bytes], batches: Iterator[pa.RecordBatch
 
 def copy(stop_file: str, payload: bytes) -> bytes:
     """Run the pump for one `Assignment`, or until `stop_file` (a path; empty: none) is there. Answers an `Outcome`."""
-    from mirror_core.engine import pump  # late: reading a result on the driver needs none of it
+    from mirror_core.copy import task as copy_task  # late: reading a result on the driver needs none of it
 
     assignment = msgspec.json.decode(payload, type=Assignment)
     try:
-        outcome = Outcome(report=pump.run(assignment, lambda: bool(stop_file) and os.path.exists(stop_file)))
+        outcome = Outcome(report=copy_task.run(assignment, lambda: bool(stop_file) and os.path.exists(stop_file)))
     except MirrorError as error:
         outcome = Outcome(error_class=type(error).__name__, error=f"task {assignment.task}: {error}")
     except Exception as error:  # noqa: BLE001 - told to the driver, without a text that nobody checked for secrets
@@ -76,9 +76,9 @@ def copy(stop_file: str, payload: bytes) -> bytes:
 
 def warm(payload: bytes) -> bytes:
     """Import what `copy` will need, so that no epoch waits for it. Answers with the interpreter's version."""
-    from mirror_core.engine import pump
+    from mirror_core.copy import task as copy_task
 
-    return f"{sys.version_info.major}.{sys.version_info.minor} {pump.__name__}".encode()
+    return f"{sys.version_info.major}.{sys.version_info.minor} {copy_task.__name__}".encode()
 
 
 def report_of(result: bytes) -> TaskReport:

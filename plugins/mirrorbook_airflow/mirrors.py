@@ -14,8 +14,8 @@ from mirror_core.model.mirror import Desired
 from mirrorbook_airflow.hooks import write_config
 
 if TYPE_CHECKING:
-    from mirror_core.engine.link import Link
-    from mirror_core.lifecycle.state import State
+    from mirror_core.state.link import Link
+    from mirror_core.state.records import State
 
 _log = logging.getLogger(__name__)
 
@@ -54,8 +54,8 @@ def config_path(mirror: str) -> Path:
 
 def started_mirrors() -> list[str]:
     """Names of the mirrors that are meant to run, from every known cluster that answers."""
-    from mirror_core.engine.link import states
     from mirror_core.kafka.config import load_config
+    from mirror_core.state.link import states
 
     clusters = listed_clusters()
     if not clusters:
@@ -71,7 +71,7 @@ def started_mirrors() -> list[str]:
 
 def find_mirror(mirror: str) -> tuple[Link, State]:
     """The mirror and the state of its destination."""
-    from mirror_core.engine.link import find
     from mirror_core.kafka.config import load_config
+    from mirror_core.state.link import find
 
     return find(load_config(config_path(mirror)), mirror)

@@ -54,11 +54,11 @@ class CreateMirror(MirrorOperator):
     """Check both clusters and record the mirror as the run's parameters describe it. Doing it twice is harmless."""
 
     def execute(self, context: Context) -> None:
-        from mirror_core.engine.describe import GAPS
-        from mirror_core.engine.link import find, link_of
-        from mirror_core.engine.mirrors import create
-        from mirror_core.engine.outlook import lines
         from mirror_core.kafka.config import load_config
+        from mirror_core.mirrors.describe import GAPS
+        from mirror_core.mirrors.estimate import lines
+        from mirror_core.mirrors.verbs import create
+        from mirror_core.state.link import find, link_of
 
         params = context["params"]
         asked: dict[str, Any] = {name: params[name] for name in ("source", "destination")}
@@ -83,8 +83,8 @@ class StartMirror(MirrorOperator):
     """Let the mirror run. Its data plane is another DAG's business."""
 
     def execute(self, context: Context) -> None:
-        from mirror_core.engine.mirrors import start
-        from mirror_core.kafka.state_topic import StateWriter, control_id
+        from mirror_core.mirrors.verbs import start
+        from mirror_core.state.topic import StateWriter, control_id
 
         with airflow_errors():
             link, _ = find_mirror(self.mirror)
@@ -96,8 +96,8 @@ class SyncMirror(MirrorOperator):
     """Bring topics, configurations, access rights and group offsets over. Skipped while a run holds the mirror."""
 
     def execute(self, context: Context) -> dict[str, int]:
-        from mirror_core.engine.sync import sync
-        from mirror_core.kafka.state_topic import StateWriter, control_id
+        from mirror_core.state.topic import StateWriter, control_id
+        from mirror_core.sync.cycle import sync
 
         with airflow_errors():
             link, state = find_mirror(self.mirror)
@@ -132,7 +132,7 @@ class CheckParity(MirrorOperator):
     """Compare both sides as a Spark job; red unless everything in scope was equal. The report's path is its result."""
 
     def execute(self, context: Context) -> str:
-        from mirror_core.engine.parity_scope import scope
+        from mirror_core.parity.scope import scope
         from mirror_core.spark.parity import SparkParity
 
         with airflow_errors():
@@ -165,7 +165,7 @@ class WatchDataPlane(MirrorOperator):
     """Make sure that the mirror has a supervisor here, and wait, without a worker, until it is stopped or ill."""
 
     def execute(self, context: Context) -> None:
-        from mirror_core.engine.supervise import ensure
+        from mirror_core.supervisor.supervise import ensure
 
         params = context["params"]
         options = replicate_options(params)
@@ -185,7 +185,7 @@ class WatchDataPlane(MirrorOperator):
         self.defer(trigger=trigger, method_name="finish")
 
     def finish(self, context: Context, event: dict[str, str]) -> str:
-        from mirror_core.engine.supervise import status, stop
+        from mirror_core.supervisor.supervise import status, stop
 
         with airflow_errors():
             if event["status"] == "ended":

@@ -28,8 +28,8 @@ from mirrorbook_airflow.services import services
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from mirror_core.engine.failback import Failback
-    from mirror_core.engine.failover import Failover
+    from mirror_core.runbook.failback import Failback
+    from mirror_core.runbook.failover import Failover
 
 APPROVAL_TIMEOUT: Final = timedelta(hours=1)
 """A plan that nobody has approved for so long is stale; it counts as rejected."""
@@ -50,8 +50,8 @@ class RunOperator(MirrorOperator):
 
     def engine(self, context: Context, step: str | None = None) -> Failover | Failback:
         """The core's conductor, equipped for `step`; every task of this DAG run conducts in the same name."""
-        from mirror_core.engine.failback import Failback
-        from mirror_core.engine.failover import Failover
+        from mirror_core.runbook.failback import Failback
+        from mirror_core.runbook.failover import Failover
 
         link, _ = find_mirror(self.mirror)
         make = Failover if self.kind is RunKind.FAILOVER else Failback
@@ -70,7 +70,7 @@ class PlanRun(RunOperator):
     """Make the plan. Red, with every reason, when it may not be run now."""
 
     def execute(self, context: Context) -> dict[str, str]:
-        from mirror_core.engine.failover import Failover
+        from mirror_core.runbook.failover import Failover
 
         with airflow_errors():
             engine = self.engine(context)
@@ -152,7 +152,7 @@ class AbortRun(RunOperator):
         self.begin_task = begin.task_id
 
     def execute(self, context: Context) -> str:
-        from mirror_core.engine.failover import Failover
+        from mirror_core.runbook.failover import Failover
 
         run_id = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from mirrorbook_airflow.hooks import home
 
 if TYPE_CHECKING:
-    from mirror_core.engine.link import Link
-    from mirror_core.engine.services import Services
+    from mirror_core.runbook.services import Services
+    from mirror_core.state.link import Link
 
 
 ON_SPARK: Final = frozenset({"prove", "salvage"})
@@ -22,6 +22,6 @@ def services(link: Link, step: str | None, master: str) -> Services:
         from mirror_core.spark.services import spark_services
 
         return spark_services(link.config.path, evidence_dir=evidence, master=master)
-    from mirror_core.engine.services import local_services
+    from mirror_core.runbook.services import local_services
 
     return local_services(link.config.path, evidence_dir=evidence)

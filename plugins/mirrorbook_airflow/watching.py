@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from mirror_core.lifecycle.state import State
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
+from mirror_core.state.records import State
 
 POLL_S: Final = 2.0
 UNHEALTHY_S: Final = 10.0
@@ -77,9 +77,9 @@ class DataPlaneTrigger(BaseTrigger):
 
     def _look(self) -> State:
         """The mirror's state now; a supervisor that has died is started again first."""
-        from mirror_core.engine.supervise import ensure
         from mirror_core.kafka.config import load_config
-        from mirror_core.kafka.state_topic import read_state
+        from mirror_core.state.topic import read_state
+        from mirror_core.supervisor.supervise import ensure
 
         path = Path(self.config_path)
         ensure(path, self.mirror, Path(self.home), self.args)

@@ -14,9 +14,9 @@ import yaml
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.lifecycle.state import TOPIC
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.records import TOPIC
 from tests.brokers import TIMEOUT_S, Pair, admin_client
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until

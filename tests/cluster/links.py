@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection
 
-from mirror_core.engine.link import Link, link_of
-from mirror_core.engine.mirrors import create
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.state_topic import StateWriter, control_id
-from mirror_core.lifecycle.state import PartitionRecord
+from mirror_core.mirrors.verbs import create
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
+from mirror_core.state.link import Link, link_of
+from mirror_core.state.records import PartitionRecord
+from mirror_core.state.topic import StateWriter, control_id
 from tests.brokers import Pair
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from mirror_core.copy import task as copy_task
+from mirror_core.copy.partition import Lane
+from mirror_core.copy.seed import seeds
+from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.local import LocalRunner
+from mirror_core.dataplane.progress import Listener, Progress
 from mirror_core.decide import position
-from mirror_core.engine import pump
-from mirror_core.engine.lanes import Lane
-from mirror_core.engine.local import LocalRunner
-from mirror_core.engine.progress import Listener, Progress
-from mirror_core.engine.replicate import Options, Replication
-from mirror_core.engine.seeding import seeds
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.producing import ProduceLink, Row
 from mirror_core.kafka.topics import delete_records
@@ -102,7 +102,7 @@ def test_a_log_that_begins_at_three_million_is_announced_and_seeded_though_it_is
             assert told.to_seed == FAR - told.position > 0
         return delete_records(client, until)
 
-    monkeypatch.setattr(pump, "delete_records", delete_or_break)
+    monkeypatch.setattr(copy_task, "delete_records", delete_or_break)
     with Listener(progress) as listener:
         options = Options(until_caught_up=True, progress_port=listener.port)
         stop = threading.Event()

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from mirror_core.dataplane.driver import raise_if_failed
 from mirror_core.decide.position import MARKED_START
-from mirror_core.engine.describe import describe
-from mirror_core.engine.replicate import raise_if_failed
-from mirror_core.engine.sync import sync
 from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, list_offsets
 from mirror_core.kafka.topics import alter_configs, delete_records, describe_configs
+from mirror_core.mirrors.describe import describe
 from mirror_core.model.drift import CHANGES, Deed, Part
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sync.cycle import sync
 from mirror_core.wire.batch import CONTROL, BatchHeader, batches
 from tests import shapes
 from tests.administering import as_admin, broker_setting

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from mirror_core.engine.parity import LocalParity
-from mirror_core.kafka.compare import CompareTask
-from mirror_core.kafka.compare import compare as compare_task
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
+from mirror_core.parity.check import LocalParity
+from mirror_core.parity.compare import CompareTask
+from mirror_core.parity.compare import compare as compare_task
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, read_all
 from tests.parity_topics import Content, content, copy_bytes, send, twin_topics, whole
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.engine.divergence import Histories
+from mirror_core.copy.divergence import Histories
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityResult, Verdict

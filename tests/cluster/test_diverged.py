@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.engine.divergence import Histories
-from mirror_core.engine.local import LocalCopy
+from mirror_core.copy.divergence import Histories
+from mirror_core.dataplane.local import LocalCopy
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.kafka.epochs import epoch_ends

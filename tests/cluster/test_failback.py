@@ -8,14 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirror_core.decide.failback import Strategy
-from mirror_core.engine.failback import STEPS, Failback
-from mirror_core.engine.salvage import MANIFEST
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.run import Mode, RunState
+from mirror_core.parity.salvage import MANIFEST
+from mirror_core.runbook.failback import STEPS, Failback
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, Record, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import app_topic, begin, denied

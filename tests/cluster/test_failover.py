@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.engine.failover import STEPS, Failover
 from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
@@ -22,6 +21,7 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunState, StepState
+from mirror_core.runbook.failover import STEPS, Failover
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, grant, new_topic, produce, read_all, read_all_aiokafka
 from tests.mirroring import Mirrored, new_mirror

@@ -11,15 +11,15 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.engine.fence import NotFenced, from_evidence, lift_fence, raise_fence
 from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.kafka.transactions import open_transactions
-from mirror_core.lifecycle.state import Forget, Record, State, encode
 from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.state.records import Forget, Record, State, encode
+from mirror_core.sync.fence import NotFenced, from_evidence, lift_fence, raise_fence
 from tests.brokers import Pair, grant, new_topic, produce
 from tests.waiting import wait_until
 

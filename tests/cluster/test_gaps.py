@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
+from mirror_core.copy import task as copy_task
+from mirror_core.copy.handover import Board
 from mirror_core.decide.gaps import MAX_ATTEMPT
-from mirror_core.engine import pump
-from mirror_core.engine.claims import Board
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
@@ -211,8 +211,8 @@ def test_two_copiers_at_once_fill_each_gap_once(pair: Pair, tmp_path: Path) -> N
     mirrored.copy()
     now = int(time.time() * 1000)
     with ThreadPoolExecutor(2) as pool:
-        older = pool.submit(pump.run, assignment(mirrored, 1, now, now + 5_000))
-        younger = pool.submit(pump.run, assignment(mirrored, 2, now + 1_000, now + 9_000))
+        older = pool.submit(copy_task.run, assignment(mirrored, 1, now, now + 5_000))
+        younger = pool.submit(copy_task.run, assignment(mirrored, 2, now + 1_000, now + 9_000))
         turn = 0
         while not younger.done():
             turn += 1
@@ -241,7 +241,7 @@ def test_an_epoch_goes_on_with_the_markers_of_the_one_before(
             now = int(time.time() * 1000)
             work = assignment(mirrored, epoch, now, now + 20_000)
             ended = threading.Event()
-            task = pool.submit(pump.run, replace(work, claims=board.at if told else None), ended.is_set)
+            task = pool.submit(copy_task.run, replace(work, claims=board.at if told else None), ended.is_set)
             transaction(producer, topic, epoch, commit=True, partitions=range(3))
             wait_until(
                 lambda: bounds(pair.west, topic) == bounds(pair.east, topic), timeout_s=20, why="the gap is filled"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation
 
-from mirror_core.engine import pump
-from mirror_core.engine.lanes import Sent
-from mirror_core.engine.preflight import gaps_on
+from mirror_core.copy import task as copy_task
+from mirror_core.copy.partition import Sent
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.producing import ProduceLink, Row
+from mirror_core.mirrors.preflight import gaps_on
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Offset, Partition
@@ -94,7 +94,7 @@ def test_whatever_is_cut_the_copy_and_its_receipts_are_exact(
     now_ms = int(time.time() * 1000)
     made = assignment(mirrored, 1, now_ms, now_ms + 60_000)
     end = Offset(bounds(hosted.east, topic)[Partition(topic, 0)][1])
-    report = pump.run(replace(made, partitions=tuple(replace(p, until=end) for p in made.partitions)))
+    report = copy_task.run(replace(made, partitions=tuple(replace(p, until=end) for p in made.partitions)))
     assert cuts == 6
     assert report.failures == ()
     assert_equal(hosted, topic)

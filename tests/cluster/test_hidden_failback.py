@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.state_topic import read_state
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import MirrorName
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.topic import read_state
 from tests.brokers import forget_acls, new_topic, produce, read_all, read_all_aiokafka
 from tests.cluster.desk import Desk
 from tests.logs import bounds, transaction, transactional

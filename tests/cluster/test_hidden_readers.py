@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from mirror_core.engine.hiding import HIDDEN_AT_ONCE
+from mirror_core.copy.gap_hidden import HIDDEN_AT_ONCE
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.producing import ProduceLink, Row

@@ -14,11 +14,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mirror_core.cli.metrics import served
-from mirror_core.engine.local import LocalRunner
-from mirror_core.engine.meters import Meters
-from mirror_core.engine.metrics import Exposition
-from mirror_core.engine.progress import Listener, Progress
-from mirror_core.engine.replicate import Options, Replication
+from mirror_core.dataplane.counters import Meters
+from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.local import LocalRunner
+from mirror_core.dataplane.metrics import Exposition
+from mirror_core.dataplane.progress import Listener, Progress
 from mirror_core.evidence import receipts
 from mirror_core.model.names import Partition
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.engine import mirrors
-from mirror_core.engine.access import demote
-from mirror_core.kafka.state_topic import StateWriter, control_id
+from mirror_core.mirrors import verbs
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
+from mirror_core.state.topic import StateWriter, control_id
+from mirror_core.sync.access import demote
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.mirroring import Mirrored, new_mirror, replicate
 
@@ -35,12 +35,12 @@ def mirrored(pair: Pair, tmp_path: Path) -> Mirrored:
 def test_a_paused_mirror_is_not_copied_and_goes_on_when_resumed(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
     with writer(mirrored) as state:
-        mirrors.pause(mirrored.link, state)
+        verbs.pause(mirrored.link, state)
     produce(mirrored.pair.east, topic, 10)
     with pytest.raises(Refused, match="it is PAUSED"):
         replicate(mirrored.link)
     with writer(mirrored) as state:
-        mirrors.resume(mirrored.link, state)
+        verbs.resume(mirrored.link, state)
     mirrored.copy()
     assert read_all(mirrored.pair.east, topic) == read_all(mirrored.pair.west, topic)
 
@@ -48,20 +48,20 @@ def test_a_paused_mirror_is_not_copied_and_goes_on_when_resumed(mirrored: Mirror
 def test_stop_records_where_mirroring_ended_and_start_does_not_undo_it(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
     with writer(mirrored) as state:
-        assert mirrors.stop(mirrored.link, state) == {Partition(topic, 0): 100}
+        assert verbs.stop(mirrored.link, state) == {Partition(topic, 0): 100}
     status = mirrored.statuses[Partition(topic, 0)]
     assert (status.state, status.lmo) == (PartitionState.STOPPED, 100)
     assert mirrored.link.mirror.desired is Desired.STOPPED
     with writer(mirrored) as state, pytest.raises(Refused, match="use `mirrorbook failback`"):
-        mirrors.start(mirrored.link, state)
+        verbs.start(mirrored.link, state)
 
 
 def test_only_a_stopped_mirror_can_be_deleted_and_then_nothing_of_it_is_left(mirrored: Mirrored) -> None:
     with writer(mirrored) as state, pytest.raises(Refused, match="stop it first"):
-        mirrors.delete(mirrored.link, state)
+        verbs.delete(mirrored.link, state)
     with writer(mirrored) as state:
-        mirrors.stop(mirrored.link, state)
-        mirrors.delete(mirrored.link, state)
+        verbs.stop(mirrored.link, state)
+        verbs.delete(mirrored.link, state)
     after = mirrored.state
     assert mirrored.name not in after.mirrors
     assert not after.partitions.get(mirrored.name)
@@ -73,8 +73,8 @@ def test_a_mirror_whose_denials_stand_is_not_forgotten(mirrored: Mirrored) -> No
     link = mirrored.link
     grant(mirrored.pair.east, "app", ResourceType.TOPIC, topic, [AclOperation.WRITE])
     with writer(mirrored) as state:
-        mirrors.stop(link, state)
+        verbs.stop(link, state)
         demote(link, state, [topic], link.source.name)
         with pytest.raises(Refused, match=f"--remove --deny-principal 'User:app' --operation Write --topic '{topic}'"):
-            mirrors.delete(link, state)
+            verbs.delete(link, state)
     assert mirrored.name in mirrored.state.mirrors

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.engine import pump
+from mirror_core.copy import task as copy_task
 from tests.brokers import Pair, new_topic
 from tests.cluster.test_gaps import assignment
 from tests.logs import assert_equal, transaction, transactional
@@ -28,6 +28,6 @@ def test_newcomers_take_turns(pair: Pair, tmp_path: Path) -> None:
     transaction(producer, topic, 1, commit=True, partitions=range(PARTITIONS))
     now = int(time.time() * 1000)
     with ThreadPoolExecutor(2) as pool:
-        newcomers = [pool.submit(pump.run, assignment(mirrored, epoch, now, now + 6_000)) for epoch in (7, 8)]
+        newcomers = [pool.submit(copy_task.run, assignment(mirrored, epoch, now, now + 6_000)) for epoch in (7, 8)]
     assert [newcomer.result().failures for newcomer in newcomers] == [(), ()]
     assert_equal(pair, topic)

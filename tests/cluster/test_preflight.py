@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.decide.rights import Role
-from mirror_core.engine.preflight import ClusterCheck, Verdict, check
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.rights import broker_setting
 from mirror_core.kafka.topics import describe_configs
+from mirror_core.mirrors.preflight import ClusterCheck, Verdict, check
 from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.names import ClusterName
 from mirror_core.sandbox.cluster import SandboxCluster

@@ -16,18 +16,19 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
+from mirror_core.dataplane.planning import Planner
 from mirror_core.decide.recovery import Action
-from mirror_core.engine import recovery, salvage
-from mirror_core.engine.lease import acquire
-from mirror_core.engine.planning import Planner
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.state_topic import StateWriter, control_id, data_id
 from mirror_core.kafka.topics import alter_configs, delete_topics
+from mirror_core.mirrors import recovery
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Partition
+from mirror_core.parity import salvage
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.lease import acquire
+from mirror_core.state.topic import StateWriter, control_id, data_id
 from mirror_core.wire.batch import HEADER_SIZE, batches
 from tests.brokers import TIMEOUT_S, admin_client, new_topic, produce, read_all
 from tests.cluster.desk import Desk, Said

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.engine import mirrors
-from mirror_core.kafka.state_topic import StateWriter, control_id
 from mirror_core.kafka.topics import delete_records, delete_topics
+from mirror_core.mirrors import verbs
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Offset, Partition
+from mirror_core.state.topic import StateWriter, control_id
 from mirror_core.wire.batch import (
     CODEC_MASK,
     CONTROL,
@@ -101,8 +101,8 @@ def test_every_shape_is_mirrored_exactly(pair: Pair, tmp_path: Path, made: Shape
         with pytest.raises(AssertionError):
             assert_same(pair, [made.topics[name]])
     with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer:
-        mirrors.stop(mirrored.link, writer)
-        mirrors.delete(mirrored.link, writer)
+        verbs.stop(mirrored.link, writer)
+        verbs.delete(mirrored.link, writer)
 
 
 def test_every_shape_is_mirrored_exactly_where_no_markers_may_be_written(

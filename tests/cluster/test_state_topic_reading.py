@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from mirror_core.kafka import state_topic
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.state_topic import read_state
-from mirror_core.lifecycle.state import encode
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName
+from mirror_core.state import topic as state_topic
+from mirror_core.state.records import encode
+from mirror_core.state.topic import read_state
 from tests.brokers import TIMEOUT_S, Pair, new_topic
 
 pytestmark = pytest.mark.cluster

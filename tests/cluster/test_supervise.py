@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mirror_core.engine import supervise
-from mirror_core.engine.supervisor_home import Status
+from mirror_core.supervisor import supervise
+from mirror_core.supervisor.home import Status
 from tests.brokers import Pair, new_topic, produce, read_all
 from tests.commands import mirrorbook
 from tests.mirroring import Mirrored, new_mirror

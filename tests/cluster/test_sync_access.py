@@ -8,9 +8,6 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from mirror_core.engine.access import apply_promotion, demote, staged_grants
-from mirror_core.engine.link import Link
-from mirror_core.engine.sync import sync
 from mirror_core.kafka.acls import Acls, create_acls, delete_acls, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
@@ -19,6 +16,9 @@ from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.link import Link
+from mirror_core.sync.access import apply_promotion, demote, staged_grants
+from mirror_core.sync.cycle import sync
 from tests.brokers import Pair, new_topic
 from tests.cluster.links import new_link, record, writer_of
 

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from mirror_core.engine.link import Link
-from mirror_core.engine.sync import SyncReport, sync
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.groups import Committed, commit_offsets, fetch_offsets, list_groups
 from mirror_core.kafka.topics import delete_records
@@ -19,6 +17,8 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.link import Link
+from mirror_core.sync.cycle import SyncReport, sync
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
 from tests.waiting import wait_until

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.engine.access import apply_promotion, demote
-from mirror_core.engine.preflight import Verdict, check
-from mirror_core.engine.sync import sync
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
+from mirror_core.mirrors.preflight import Verdict, check
 from mirror_core.model.drift import Deed, Part
 from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.sandbox.state import load_state, save_state
+from mirror_core.sync.access import apply_promotion, demote
+from mirror_core.sync.cycle import sync
 from tests.brokers import Pair, new_topic
 from tests.cluster.links import new_link, record, writer_of
 

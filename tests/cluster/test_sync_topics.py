@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mirror_core.engine.sync import survey, sync
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.state_topic import read_state
 from mirror_core.kafka.topics import (
     NewTopic,
     alter_configs,
@@ -20,6 +18,8 @@ from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import ClusterName
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.topic import read_state
+from mirror_core.sync.cycle import survey, sync
 from tests.brokers import Pair, admin_client, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.local import LocalRunner
 from mirror_core.decide.pace import Pace
-from mirror_core.engine import mirrors
-from mirror_core.engine.local import LocalRunner
-from mirror_core.engine.replicate import Options, Replication
-from mirror_core.kafka.state_topic import StateWriter, control_id
+from mirror_core.mirrors import verbs
+from mirror_core.state.topic import StateWriter, control_id
 from tests.brokers import TIMEOUT_S, Pair, new_topic, read_all
 from tests.cluster.desk import Desk, Said
 from tests.copiers import Progress
@@ -28,7 +28,7 @@ RECORDS, SIZE = 3_000, 1_000
 
 def set_throttle(mirrored: Mirrored, rate: int | None) -> None:
     with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer:
-        mirrors.throttle(mirrored.link, writer, rate)
+        verbs.throttle(mirrored.link, writer, rate)
 
 
 def test_a_throttle_holds_back_until_it_is_lifted(pair: Pair, tmp_path: Path) -> None:

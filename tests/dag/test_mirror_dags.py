@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.state_topic import read_state
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
+from mirror_core.state.topic import read_state
 from tests.brokers import Pair, admin_client, new_topic
 from tests.dag.airflow_home import add_connection, connection_of, run_dag
 

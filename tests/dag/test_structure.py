@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mirror_core.engine.failback import STEPS as FAILBACK_STEPS
-from mirror_core.engine.failover import STEPS
+from mirror_core.runbook.failback import STEPS as FAILBACK_STEPS
+from mirror_core.runbook.failover import STEPS
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mirror_core.lifecycle.state import State
 from mirror_core.model.mirror import Desired, Lease, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
+from mirror_core.state.records import State
 
 if TYPE_CHECKING:
     from mirrorbook_airflow.watching import DataPlaneTrigger

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from confluent_kafka import ElectionType, TopicPartition
 
-from mirror_core.engine.sync import sync
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import alter_configs, describe_configs
@@ -31,6 +30,7 @@ from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.sandbox import Sandbox
+from mirror_core.sync.cycle import sync
 from tests.administering import as_admin, end_hanging
 from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, read_all, read_all_aiokafka
 from tests.cluster.links import writer_of

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from mirror_core.engine.lanes import LaneState
-from mirror_core.engine.pump import Pump
+from mirror_core.copy.partition import LaneState
+from mirror_core.copy.task import Pump
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.model.copying import Assigned, Assignment, TaskReport

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from mirror_core.engine import pump
+from mirror_core.copy import task as copy_task
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.copying import Assigned, Assignment, Failure, TaskReport
 from mirror_core.model.names import Partition
@@ -106,5 +106,5 @@ class Tasks:
 
 
 if __name__ == "__main__":
-    report = pump.run(msgspec.json.decode(sys.stdin.buffer.read(), type=Assignment))
+    report = copy_task.run(msgspec.json.decode(sys.stdin.buffer.read(), type=Assignment))
     Path(sys.argv[1]).write_bytes(msgspec.json.encode(report))

@@ -11,10 +11,10 @@ import pytest
 from mirror_core.decide import failback as failback_decision
 from mirror_core.decide import failover as failover_decision
 from mirror_core.kafka.config import Config
-from mirror_core.kafka.state_topic import read_state
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunState, StepState
+from mirror_core.state.topic import read_state
 from tests.brokers import Pair, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import acls, app_topic, committed, denied
 from tests.cluster.test_failover import commit as commit_offset

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mirror_core.engine.parity_scope import scope
-from mirror_core.engine.replicate import Options, Replication, raise_if_failed
+from mirror_core.dataplane.driver import Options, Replication, raise_if_failed
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.parity import Verdict
+from mirror_core.parity.scope import scope
 from mirror_core.spark.runner import SparkRunner
 from mirror_core.spark.services import spark_services
 from tests.brokers import Pair, new_topic, produce

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
-from mirror_core.engine.progress import Listener, Progress
+from mirror_core.dataplane.progress import Listener, Progress
 from mirror_core.evidence import receipts
 from mirror_core.evidence.receipts import Hole
 from mirror_core.kafka.client import ClusterClient

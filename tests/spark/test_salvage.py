@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mirror_core.engine.salvage import LocalSalvage, SalvageIncomplete, salvage
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import ClusterName, Partition
+from mirror_core.parity.salvage import LocalSalvage, SalvageIncomplete, salvage
 from mirror_core.ports import Salvage
 from mirror_core.spark.salvage import SparkSalvage
 from tests.brokers import Pair, new_topic

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from mirror_core.copy.handover import Board, Heir
+from mirror_core.copy.partition import Lane, LaneState
 from mirror_core.decide.gaps import NO_MARKER
 from mirror_core.decide.position import Resume
-from mirror_core.engine.claims import Board, Heir
-from mirror_core.engine.lanes import Lane, LaneState
 from mirror_core.model.copying import Assigned, Assignment
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from tests.waiting import wait_until

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.decide.recovery import DOES, REMEDIES, Action, TopicNow, hindrances, kind_now
-from mirror_core.lifecycle.state import PartitionRecord, decode, encode
 from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.state.records import PartitionRecord, decode, encode
 
 STATUS = PartitionStatus(
     partition=Partition("t", 0),

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.kafka.differences import KEPT_PER_CHUNK, canonical, compare_records
 from mirror_core.model.names import Partition
+from mirror_core.parity.differences import KEPT_PER_CHUNK, canonical, compare_records
 from mirror_core.wire.records import Record
 
 P = Partition("orders", 0)

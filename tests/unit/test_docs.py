@@ -14,12 +14,12 @@ from mirror_core.cli.main import app
 from mirror_core.decide.recovery import as_markdown as recovery_table
 from mirror_core.decide.rights import NEEDS, Role
 from mirror_core.kafka.acls import command_line
-from mirror_core.lifecycle.table import as_markdown
+from mirror_core.state.table import as_markdown
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
-TABLE = "mirror_core/lifecycle/table.py"
+TABLE = "mirror_core/state/table.py"
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

@@ -7,9 +7,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from fastcrc import crc32
 
+from mirror_core.copy.partition import Gap, Hidden, Lane, Sent
+from mirror_core.copy.rewrite import MERGED_BYTES, Intake, look_again
 from mirror_core.decide.position import Resume
-from mirror_core.engine.intake import MERGED_BYTES, Intake, look_again
-from mirror_core.engine.lanes import Gap, Hidden, Lane, Sent
 from mirror_core.model.copying import Assigned
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.batch import HEADER_SIZE, batches, crc_matches

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mirror_core.lifecycle.journal import Journal
-from mirror_core.lifecycle.state import Forget, Record, State, encode
 from mirror_core.model.errors import BadRequest, LostOwnership, Refused, RemoteFault
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Evidence, Mode, Plan, Run, RunKind, RunState, StepState
+from mirror_core.state.journal import Journal
+from mirror_core.state.records import Forget, Record, State, encode
 
 
 class MemoryLog:

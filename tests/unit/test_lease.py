@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from mirror_core.engine.lease import FRESH_S, died_here, is_fresh, new_owner, refuse_if_held
-from mirror_core.lifecycle.state import State
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName
+from mirror_core.state.lease import FRESH_S, died_here, is_fresh, new_owner, refuse_if_held
+from mirror_core.state.records import State
 
 MIRROR = MirrorName("m")
 
@@ -30,7 +30,7 @@ def lease(owner: str, *, age_s: float = 1.0, released: bool = False) -> Lease:
 
 
 def of_a_dead_process() -> str:
-    made = "from mirror_core.engine.lease import new_owner; print(new_owner())"
+    made = "from mirror_core.state.lease import new_owner; print(new_owner())"
     return subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.lifecycle.table import TABLE, Event, IllegalTransition, after, as_markdown
 from mirror_core.model.mirror import PartitionState as S
+from mirror_core.state.table import TABLE, Event, IllegalTransition, after, as_markdown
 
 
 def test_every_state_is_reachable_from_unknown() -> None:

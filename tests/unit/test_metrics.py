@@ -14,12 +14,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from mirror_core.cli.metrics import address, served
+from mirror_core.copy.beacon import Beacon
+from mirror_core.copy.partition import Lane, LaneState
+from mirror_core.dataplane.counters import Copied, Meters, Retry
+from mirror_core.dataplane.metrics import METRICS, Exposition, families
+from mirror_core.dataplane.progress import Figures, Progress
 from mirror_core.decide.position import Resume
-from mirror_core.engine.beacon import Beacon
-from mirror_core.engine.lanes import Lane, LaneState
-from mirror_core.engine.meters import Copied, Meters, Retry
-from mirror_core.engine.metrics import METRICS, Exposition, families
-from mirror_core.engine.progress import Figures, Progress
 from mirror_core.model.copying import Assigned, Assignment, Receipt, TaskReport
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus

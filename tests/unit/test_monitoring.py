@@ -19,8 +19,8 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
-from mirror_core.engine.metrics import METRICS, Exposition, as_markdown
-from mirror_core.engine.progress import Progress
+from mirror_core.dataplane.metrics import METRICS, Exposition, as_markdown
+from mirror_core.dataplane.progress import Progress
 from mirror_core.model.names import Partition
 from tests.unit.test_docs import DOCS, ROOT, anchors, printed
 from tests.unit.test_metrics import MIRROR, meters, report, status
@@ -154,7 +154,7 @@ def test_every_metric_is_shown_on_the_dashboard() -> None:
 
 
 def test_the_page_of_metrics_shows_the_table_of_the_code() -> None:
-    assert printed(PAGE, "mirror_core/engine/metrics.py") == list(as_markdown())
+    assert printed(PAGE, "mirror_core/dataplane/metrics.py") == list(as_markdown())
 
 
 def test_promtool_has_nothing_to_say_about_names_and_types() -> None:

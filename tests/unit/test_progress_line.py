@@ -10,7 +10,7 @@ import pytest
 
 from mirror_core.cli import progress as shown_progress
 from mirror_core.cli.progress import line, shown
-from mirror_core.engine.progress import Totals
+from mirror_core.dataplane.progress import Totals
 from tests.waiting import wait_until
 
 

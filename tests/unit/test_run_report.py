@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.engine.observe import TIMED
 from mirror_core.evidence.run_report import clocks, write_run_report
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.runbook.observe import TIMED
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 
 FIRST_READ_BY_MANY = """
 import sys, threading
-from mirror_core.lifecycle.state import _TYPES, decode
+from mirror_core.state.records import _TYPES, decode
 from mirror_core.model.errors import Indeterminate
 
 sys.setswitchinterval(1e-6)

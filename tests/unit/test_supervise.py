@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.engine import supervise
-from mirror_core.engine.supervisor import CALM_S, FIRST_DELAY_S, HEALTHY_S, MAX_DELAY_S, next_delay_s
-from mirror_core.engine.supervisor_home import Home, Status
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import MirrorName
+from mirror_core.supervisor import supervise
+from mirror_core.supervisor.home import Home, Status
+from mirror_core.supervisor.supervisor import CALM_S, FIRST_DELAY_S, HEALTHY_S, MAX_DELAY_S, next_delay_s
 from tests.waiting import wait_until
 
 MIRROR = MirrorName("east/west")
@@ -27,7 +27,7 @@ TIMEOUT_S = 30.0
 SUPERVISOR = """
 import sys
 from pathlib import Path
-from mirror_core.engine.supervisor import Supervisor
+from mirror_core.supervisor.supervisor import Supervisor
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import MirrorName
 home, mirror, script = sys.argv[1:]
@@ -197,7 +197,7 @@ def test_a_child_that_will_not_stop_is_killed_with_all_it_started(
         "print('here I am', p.pid, flush=True); signal.pause()"
     )
     impatient = SUPERVISOR.replace(
-        "home, mirror", "import mirror_core.engine.supervisor as s; s.STOP_S = 1\nhome, mirror"
+        "home, mirror", "import mirror_core.supervisor.supervisor as s; s.STOP_S = 1\nhome, mirror"
     )
     monkeypatch.setitem(globals(), "SUPERVISOR", impatient)
     with supervisor(tmp_path, stubborn) as process:
@@ -215,7 +215,7 @@ def test_a_child_that_will_not_stop_is_killed_with_all_it_started(
 
 def test_the_log_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = SUPERVISOR.replace(
-        "home, mirror", "import mirror_core.engine.supervisor_home as s; s.MAX_LOG_BYTES = 100\nhome, mirror"
+        "home, mirror", "import mirror_core.supervisor.home as s; s.MAX_LOG_BYTES = 100\nhome, mirror"
     )
     monkeypatch.setitem(globals(), "SUPERVISOR", small)
     talker = "print('x' * 300, flush=True); import os; os.kill(os.getpid(), 9)"

@@ -1,0 +1,57 @@
+"""Progress of a running task, told to the driver by datagrams."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from mirror_core.copy.partition import Lane, LaneState
+from mirror_core.model.copying import Assignment
+
+
+class Beacon:
+    """A datagram a second to whoever watches; losing one does no harm."""
+
+    _ROWS: Final = 180  # a datagram holds 65,507 bytes, a topic name up to 249
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+        self.target = (assignment.progress_host, assignment.progress_port or 0)
+        self.due = 0.0
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM) if assignment.progress_port else None
+
+    def tell(self, lanes: Iterable[Lane], last: bool = False) -> None:
+        now = time.time()
+        if self.sock is None or (now < self.due and not last):
+            return
+        self.due = now + 1.0
+        rows = [
+            [
+                lane.partition.topic,
+                lane.partition.index,
+                lane.acknowledged,
+                # A lane that lost its place may have lost its source, too: what that said before is not true now.
+                None if lane.state is LaneState.LOST else lane.source_end,
+                lane.records,
+                lane.sent_bytes,
+                max(0, lane.seed_end - lane.acknowledged),
+            ]
+            for lane in lanes
+            if lane.first is not None
+        ]
+        for start in range(0, len(rows), self._ROWS):
+            message = {
+                "task": self.assignment.task,
+                "epoch": self.assignment.epoch,
+                "t": now,
+                "rows": rows[start : start + self._ROWS],
+            }
+            self.sock.sendto(json.dumps(message).encode(), self.target)
+
+    def close(self) -> None:
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None

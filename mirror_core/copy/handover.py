@@ -1,0 +1,143 @@
+"""The right to fill gaps, handed from one epoch's task to the next one's.
+
+Without it a new task has to wait until a log end has stood still, though the old one ended well (`copy.gap_markers`).
+The old task leaves what it owns with the driver, after everything it sent was answered; the new one asks for what it
+waits for. A claim is given once: of two that ask (the first attempt of a task that Spark has given up, and the second),
+one gets it. Datagrams that are lost, or a driver out of reach, cost the wait, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from mirror_core.copy.datagrams import LARGEST, Address, Datagrams
+from mirror_core.copy.partition import Lane, LaneState
+from mirror_core.model.copying import Assignment, ClaimsAt
+from mirror_core.model.names import Partition
+
+_ROWS: Final = 200
+"""Of one datagram; a topic name has up to 249 characters."""
+_ASK_S: Final = 0.05
+Left = tuple[Partition, int]
+"""A partition, and the coordinator epoch of the newest marker in it: its owner's."""
+
+
+class Board(Datagrams):
+    """The driver's side: keeps what was left until it is asked for, while entered."""
+
+    def __init__(self) -> None:
+        super().__init__("claims")
+        self.at = ClaimsAt(host=self.host, port=self.port, token=secrets.token_hex(16))
+        self._left: dict[Partition, tuple[int, int]] = {}
+        """Epoch that left it, and its number."""
+
+    def take(self, datagram: bytes) -> list[Left]:
+        """Take in one datagram; what its sender is given for it. One without our token is nobody's we know."""
+        message = _read(datagram, self.at.token)
+        if message is None:
+            return []
+        try:
+            epoch, left = int(message["epoch"]), [*_rows(message["left"])]
+            wanted = [Partition(str(topic), int(index)) for topic, index in message["wants"]]
+        except (ValueError, KeyError, TypeError):
+            return []
+        for partition, number in left:
+            self._left[partition] = epoch, number
+        # Who left something cannot take it again: since then it may have gone from hand to hand.
+        given = [partition for partition in wanted if self._left.get(partition, (epoch, 0))[0] < epoch]
+        return [(partition, self._left.pop(partition)[1]) for partition in given]
+
+    def received(self, datagram: bytes, sender: Address) -> None:
+        if given := self.take(datagram):
+            self.socket.sendto(_written(self.at.token, given=[_row(left) for left in given]), sender)
+
+
+class Heir:
+    """One task's side. Does nothing where the assignment names no driver."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._epoch = assignment.epoch
+        self._at = assignment.claims
+        self._socket: socket.socket | None = None
+        self._due = 0.0
+        if self._at is not None:
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self._socket.setblocking(False)
+            self._socket.connect((self._at.host, self._at.port))
+
+    def ask(self, lanes: Mapping[Partition, Lane]) -> None:
+        """Ask for the claims of lanes whose gap is due and not theirs to fill; take in what has come for any."""
+        now = time.monotonic()
+        if self._socket is None or now < self._due:
+            return
+        self._due = now + _ASK_S
+        for partition, number in self._given():
+            if partition in lanes:
+                lanes[partition].claim.handed = number
+        waiting = [p for p, lane in lanes.items() if lane.gap is not None and not lane.claim.owned]
+        self._send("wants", [[partition.topic, partition.index] for partition in waiting])
+
+    def leave(self, lanes: Iterable[Lane]) -> None:
+        """The last word: what is ours, with nothing on its way, may be the next one's."""
+        mine = [
+            (lane.partition, lane.claim.newest)
+            for lane in lanes
+            if lane.claim.owned and not lane.in_flight and lane.state in (LaneState.READY, LaneState.DONE)
+        ]
+        self._send("left", [_row(left) for left in mine])
+        self.close()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _given(self) -> Iterator[Left]:
+        assert self._at is not None
+        assert self._socket is not None
+        while True:
+            try:
+                datagram = self._socket.recv(LARGEST)
+            except OSError:  # nothing there (yet); or nobody listens any more
+                return
+            message = _read(datagram, self._at.token)
+            if message is not None:
+                yield from _rows(message.get("given", []))
+
+    def _send(self, what: str, rows: list[list[Any]]) -> None:
+        if self._at is None or self._socket is None:
+            return
+        for start in range(0, len(rows), _ROWS):
+            part = {"epoch": self._epoch, "left": [], "wants": [], what: rows[start : start + _ROWS]}
+            try:
+                self._socket.send(_written(self._at.token, **part))
+            except OSError:
+                return  # then the next one waits until the log end has stood still
+
+
+def _row(left: Left) -> list[Any]:
+    return [left[0].topic, left[0].index, left[1]]
+
+
+def _rows(rows: Iterable[Any]) -> Iterator[Left]:
+    for topic, index, number in rows:
+        yield Partition(str(topic), int(index)), int(number)
+
+
+def _written(token: str, **message: Any) -> bytes:
+    return json.dumps({"token": token, **message}).encode()
+
+
+def _read(datagram: bytes, token: str) -> dict[str, Any] | None:
+    """The message, if whoever wrote it knows the token."""
+    try:
+        message = json.loads(datagram)
+    except ValueError:
+        return None
+    known = isinstance(message, dict) and secrets.compare_digest(str(message.get("token")), token)
+    return message if known else None

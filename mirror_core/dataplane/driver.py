@@ -1,0 +1,397 @@
+"""The driver of the data plane: holds the lease, plans epochs, hands them to a runner, keeps what they report.
+
+Epochs overlap: the next one's tasks are submitted a little before the boundary, connect and wait, and begin when the
+old ones stop by their own clock. What the clocks get wrong the sequences of the destination's log refuse.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from mirror_core.copy.handover import Board
+from mirror_core.dataplane.counters import Meters, Retry
+from mirror_core.dataplane.planning import COPIED, Planner, Work, aligned, fail
+from mirror_core.decide.assign import assign
+from mirror_core.decide.pace import shares
+from mirror_core.evidence import receipts
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Principal
+from mirror_core.model.copying import Assigned, Assignment, TaskReport
+from mirror_core.model.errors import (
+    BadRequest,
+    Indeterminate,
+    LostOwnership,
+    MirrorError,
+    PartitionFailed,
+    Refused,
+    Unreachable,
+)
+from mirror_core.model.mirror import Desired
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import RunKind
+from mirror_core.ports import Runner
+from mirror_core.state.lease import HeldLease, acquire, new_owner
+from mirror_core.state.link import Link
+from mirror_core.state.records import PartitionRecord, State
+from mirror_core.sync.compaction import Easing
+
+EPOCH_S: Final = 30.0
+LEAD_S: Final = 2.0
+_TICK_S: Final = 0.1
+_LAST_WORDS_S: Final = 10.0
+_AFTER_FAILURE_S: Final = 1.0
+_MARGIN_MS: Final = 1_000
+"""Added to a task's stop time before we promise that it sends nothing more."""
+_PATIENCE: Final = 5
+"""Epochs in a row that may fail as a whole before the driver gives up and lets its supervisor start a new one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to run the data plane."""
+
+    until_caught_up: bool = False
+    """End when every partition has reached where the source ended at the start."""
+    receipts: Path | None = None
+    epoch_s: float = EPOCH_S
+    progress_port: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """What one process copied."""
+
+    seconds: float = 0.0
+    copy_seconds: float = 0.0
+    """Without the time until the first task began."""
+    epochs: int = 0
+    records: int = 0
+    bytes: int = 0
+    cpu_s: float = 0.0
+    """CPU seconds of the copying tasks."""
+    positions: dict[Partition, Offset] = field(default_factory=dict)
+    """Next offset to copy, as far as receipts tell."""
+    failed: dict[Partition, str] = field(default_factory=dict)
+    caught_up: bool = False
+
+
+@dataclass(slots=True)
+class _Epoch:
+    number: int
+    start_ms: int
+    stop_ms: int
+    tasks: Future[tuple[TaskReport, ...]]
+
+
+class Replication:
+    """One process's care for one mirror's data plane."""
+
+    def __init__(
+        self,
+        link: Link,
+        start_runner: Callable[[], Runner],
+        options: Options,
+        *,
+        stop: threading.Event,
+        say: Callable[[str], None],
+        meters: Meters | None = None,
+    ) -> None:
+        self.link = link
+        self.start_runner = start_runner
+        self.options = options
+        self.stop = stop
+        self.say = say
+        self.meters = meters or Meters()
+        self.summary = Summary()
+        self._running: list[_Epoch] = []
+        self._aligned: dict[Partition, int] = {}
+        """Leader epochs of the source under which tasks found partitions to agree; not in the state topic yet."""
+        self._easing = Easing(link.destination, say)
+        self._number = 0
+        self._failures_in_row = 0
+
+    def run(self) -> Summary:
+        """Copy until told to stop, or until caught up. Raises LostOwnership when another process takes the mirror."""
+        started = time.monotonic()
+        timeout = 10.0
+        with (
+            ClusterClient(self.link.source, timeout_s=timeout) as source,
+            ClusterClient(self.link.destination, timeout_s=timeout) as destination,
+        ):
+            planner = Planner(self.link, source, destination)
+            planner.check_identity()
+            self._check_data_principal()
+            with self._lease() as lease, Board() as self._claims:
+                # Whatever is wrong with the request is known before Spark has spent its seconds on starting.
+                work = self._plan(planner, lease)
+                with self._runner(lease) as self.runner:
+                    first = time.monotonic()
+                    if self.options.until_caught_up:
+                        self._catch_up(planner, lease, work)
+                    else:
+                        self._go_on(planner, lease, work)
+            now = time.monotonic()
+            self.summary.seconds, self.summary.copy_seconds = now - started, now - first
+        return self.summary
+
+    # -- before anything is copied -------------------------------------------------------------------------------
+
+    def _check_data_principal(self) -> None:
+        for cluster in (self.link.source, self.link.destination):
+            with ClusterClient(cluster, Principal.DATA, timeout_s=10.0) as client:
+                client.metadata(())
+
+    @contextmanager
+    def _lease(self) -> Iterator[HeldLease]:
+        lease = acquire(self.link.destination, self.link.mirror.name, new_owner())
+        lost = False
+        try:
+            refuse_to_run(lease.writer.state, self.link)
+            self.meters.holds(lease)
+            yield lease
+        except LostOwnership:
+            lost = True
+            raise
+        finally:
+            if not lost:
+                lease.release()
+
+    @contextmanager
+    def _runner(self, lease: HeldLease) -> Iterator[Runner]:
+        """Starting Spark may take longer than a lease stays fresh."""
+        with ThreadPoolExecutor(1, thread_name_prefix="runner") as pool:
+            starting = pool.submit(self.start_runner)
+            while not starting.done():
+                lease.beat()
+                wait((starting,), timeout=_TICK_S)
+        runner = starting.result()
+        lost = False
+        try:
+            yield runner
+        except LostOwnership:
+            lost = True
+            raise
+        finally:
+            runner.close()
+            if not lost:
+                self._reap(lease, final=True)
+
+    # -- epochs --------------------------------------------------------------------------------------------------
+
+    def _catch_up(self, planner: Planner, lease: HeldLease, work: Work) -> None:
+        ends = dict(work.ends)
+        if not ends and not work.failed:
+            raise Indeterminate(
+                f"mirror {self.link.mirror.name}: no topic on cluster {self.link.source.name} matches its filters now; "
+                "nothing was copied"
+            )
+        while not self.stop.is_set():
+            left = {
+                p: ends[p]
+                for p in work.partitions
+                # Also what has nothing to copy is looked at once: somebody else may have written there.
+                if p in ends and p not in self.summary.failed and self.summary.positions.get(p, -1) < ends[p]
+            }
+            if not left:
+                self.summary.caught_up = True
+                break
+            now = _now_ms()
+            self._submit(lease, work, left, now, now + int(self.options.epoch_s * 1000))
+            while self._running and not self.stop.is_set():
+                lease.beat()
+                self._reap(lease)
+                time.sleep(_TICK_S / 5)
+        lease.writer.refresh()
+        self._remember(lease)
+        planner.follow_log_start(work.partitions)
+
+    def _go_on(self, planner: Planner, lease: HeldLease, work: Work) -> None:
+        start_ms = _now_ms()
+        while True:
+            stop_ms = start_ms + int(self.options.epoch_s * 1000)
+            if work.partitions:
+                self._submit(lease, work, None, start_ms, stop_ms)
+            failures = self._failures_in_row
+            while not self.stop.is_set() and _now_ms() < stop_ms - LEAD_S * 1000:
+                lease.beat()
+                self._reap(lease)
+                self.stop.wait(_TICK_S)
+                if self._failures_in_row > failures:  # nobody copies now: don't wait for the boundary
+                    self.stop.wait(_AFTER_FAILURE_S * self._failures_in_row)
+                    stop_ms = _now_ms()
+            if self.stop.is_set():
+                return
+            start_ms = max(stop_ms, _now_ms())
+            try:
+                refuse_to_run(lease.writer.refresh(), self.link)
+                work = self._plan(planner, lease)
+                planner.follow_log_start(work.partitions)
+            except Unreachable as error:
+                self.meters.retried(Retry.PLAN)
+                self.say(f"cannot plan anew, going on with the last plan: {error}")
+
+    def _plan(self, planner: Planner, lease: HeldLease) -> Work:
+        self._remember(lease)
+        work = planner.plan(lease.writer.state)
+        if work.changes:
+            lease.writer.put(*work.changes)
+        self._meter_states(lease)
+        for partition, reason in work.failed.items():
+            self._failed(partition, reason)
+        return work
+
+    def _submit(
+        self, lease: HeldLease, work: Work, until: dict[Partition, Offset] | None, start_ms: int, stop_ms: int
+    ) -> None:
+        partitions = work.partitions if until is None else {p: work.partitions[p] for p in until}
+        lags = {p: work.lags.get(p, 0) for p in partitions if p not in self.summary.failed}
+        if not lags:
+            return
+        lease.beat(writers_until_ms=stop_ms + _MARGIN_MS)
+        self._number += 1
+        groups = assign(lags, self.runner.slots)
+        rates = shares(lease.writer.state.mirrors[self.link.mirror.name].throttle, groups, lags)
+        assignments = [
+            Assignment(
+                mirror=self.link.mirror.name,
+                source=self.link.mirror.source,
+                destination=self.link.mirror.destination,
+                config_path=str(self.link.config.path),
+                producer_id=self.link.mirror.producer_id,
+                gaps=self.link.mirror.gaps,
+                partitions=tuple(_until(partitions[p], until) for p in chosen),
+                epoch=self._number,
+                task=number,
+                start_ms=start_ms,
+                stop_ms=stop_ms,
+                throttle=rate,
+                progress_port=self.options.progress_port,
+                claims=self._claims.at,
+            )
+            for number, (chosen, rate) in enumerate(zip(groups, rates, strict=True))
+        ]
+        self._running.append(_Epoch(self._number, start_ms, stop_ms, self.runner.submit(assignments)))
+
+    # -- reports -------------------------------------------------------------------------------------------------
+
+    def _remember(self, lease: HeldLease) -> None:
+        """Record which partitions agree with the source, and under which of its leaders, before anything else is."""
+        known = lease.writer.state.partitions.get(self.link.mirror.name, {})
+        seen = {p: aligned(known[p], e) for p, e in self._aligned.items() if p in known and known[p].state in COPIED}
+        news = [PartitionRecord(self.link.mirror.name, s) for p, s in seen.items() if s != known[p]]
+        self._aligned.clear()
+        if news:
+            lease.writer.put(*news)
+
+    def _reap(self, lease: HeldLease, *, final: bool = False) -> None:
+        """Take in what has ended. On the way out nothing is raised: the reason to leave is already on its way."""
+        if final:
+            wait((epoch.tasks for epoch in self._running), timeout=_LAST_WORDS_S)
+        for epoch in [e for e in self._running if e.tasks.done()]:
+            self._running.remove(epoch)
+            try:
+                reports = epoch.tasks.result()
+            except (BadRequest, LostOwnership):
+                if not final:
+                    raise
+            except MirrorError as error:
+                self._epoch_failed(epoch, error, final=final)
+            else:
+                self._failures_in_row = 0
+                self._take(lease, epoch, reports, final=final)
+
+    def _epoch_failed(self, epoch: _Epoch, error: MirrorError, *, final: bool) -> None:
+        if final:
+            return  # cancelled on purpose; the destination's log tells what it had done
+        self._failures_in_row += 1
+        self.meters.retried(Retry.EPOCH)
+        self.say(f"epoch {epoch.number} failed, the next one looks at the destination: {error}")
+        if self._failures_in_row >= _PATIENCE or not error.retryable:
+            raise error  # such as Spark's own process gone: another epoch of this process would fail like this one
+
+    def _take(self, lease: HeldLease, epoch: _Epoch, reports: tuple[TaskReport, ...], *, final: bool) -> None:
+        self.summary.epochs += 1
+        done = [receipt for report in reports for receipt in report.receipts]
+        for receipt in done:
+            self.summary.records += receipt.records
+            self.summary.bytes += receipt.bytes
+            self.summary.positions[receipt.partition] = receipt.next
+        self.summary.cpu_s += sum(report.cpu_s for report in reports)
+        self.meters.reported(reports, max(0, _now_ms() - epoch.start_ms) / 1000)
+        self._aligned.update((found.partition, found.source_epoch) for report in reports for found in report.aligned)
+        if self.options.receipts is not None:
+            receipts.write(self.options.receipts, self.link.mirror.name, lease.generation, epoch.number, done)
+        for report in reports:
+            if report.retry and not final:
+                self.say(f"epoch {epoch.number}: {report.retry}")
+        found = () if final else [failure for report in reports for failure in report.failures]
+        failures = [f for f in found if not self._easing.eased(f, epoch.number, self._number)]
+        if failures:
+            known = lease.writer.state.partitions.get(self.link.mirror.name, {})
+            lease.writer.put(
+                *(
+                    PartitionRecord(self.link.mirror.name, fail(known[f.partition], f))
+                    for f in failures
+                    if f.partition in known and known[f.partition].state in COPIED
+                )
+            )
+            self._meter_states(lease)
+            for failure in failures:
+                self._failed(failure.partition, failure.reason)
+
+    def _meter_states(self, lease: HeldLease) -> None:
+        state, name = lease.writer.state, self.link.mirror.name
+        self.meters.recorded(state.partitions.get(name, {}).values(), state.mirrors[name].throttle)
+
+    def _failed(self, partition: Partition, reason: str) -> None:
+        if partition not in self.summary.failed:
+            self.say(f"FAILED {partition}: {reason}")
+        self.summary.failed[partition] = reason
+
+
+def refuse_to_run(state: State, link: Link) -> None:
+    """Refused when the mirror is not meant to be copied now."""
+    name = link.mirror.name
+    mirror = state.mirrors.get(name)
+    run = state.active_run(name)
+    if mirror is None:
+        raise Refused(f"mirror {name}", ["it has been deleted"])
+    # Until a failover drains, the data plane keeps the lag small: applications still write while parity is proven.
+    if run is not None and (run.plan.kind is not RunKind.FAILOVER or (run.id, "drain") in state.steps):
+        raise Refused(f"mirror {name}", [f"{run.plan.kind} {run.id} is under way and copies the rest itself"])
+    if mirror.desired is not Desired.STARTED:
+        how = {Desired.PAUSED: "resume", Desired.STOPPED: "start"}[mirror.desired]
+        raise Refused(f"mirror {name}", [f"it is {mirror.desired}: `mirrorbook mirror {how} {name}` lets it run"])
+
+
+def raise_if_failed(summary: Summary) -> None:
+    """PartitionFailed when partitions were left behind."""
+    if summary.failed:
+        listed = "".join(f"\n  - {partition}: {reason}" for partition, reason in sorted(summary.failed.items()))
+        raise PartitionFailed(
+            f"{len(summary.failed)} partitions FAILED; `mirrorbook mirror recover` shows what can be done about each:"
+            f"{listed}"
+        )
+
+
+def _until(assigned: Assigned, until: dict[Partition, Offset] | None) -> Assigned:
+    if until is None:
+        return assigned
+    return Assigned(
+        partition=assigned.partition,
+        source_topic_id=assigned.source_topic_id,
+        destination_topic_id=assigned.destination_topic_id,
+        until=until[assigned.partition],
+        source_epoch=assigned.source_epoch,
+    )
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

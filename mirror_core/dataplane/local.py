@@ -1,0 +1,97 @@
+"""Copying tasks in threads of this process: for the smallest deployment, and for the night when Spark is down too."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from mirror_core.copy import task as copy_task
+from mirror_core.dataplane.planning import assigned
+from mirror_core.model.copying import Assignment, TaskReport
+from mirror_core.model.errors import PartitionFailed, Unreachable
+from mirror_core.model.names import Offset, Partition
+from mirror_core.state.link import Link
+from mirror_core.state.topic import read_state
+from mirror_core.sync.compaction import Easing
+
+_ROUND_MS: Final = 10_000
+
+
+class LocalRunner:
+    """Implements ports.Runner. One task fills a core: threads share the interpreter, so more would not copy faster."""
+
+    def __init__(self, slots: int = 1) -> None:
+        self.slots = slots
+        self._pool = ThreadPoolExecutor(2 * slots + 1, thread_name_prefix="copy")
+        self._cancelled = threading.Event()
+
+    def submit(self, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
+        tasks = [self._pool.submit(copy_task.run, a, self._cancelled.is_set) for a in assignments]
+        done: Future[tuple[TaskReport, ...]] = Future()
+
+        def gather() -> None:
+            try:
+                done.set_result(tuple(task.result() for task in tasks))
+            except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits, not swallowed
+                done.set_exception(error)
+
+        threading.Thread(target=gather, name="copy-reports", daemon=True).start()
+        return done
+
+    def close(self) -> None:
+        self._cancelled.set()
+        self._pool.shutdown(wait=True)
+
+
+class LocalCopy:
+    """Implements ports.Copy: what is left of a mirror, copied by the caller itself."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    def __call__(self, ends: dict[Partition, Offset], timeout_s: float) -> None:
+        """Copy up to these ends (next offsets), which must not move any more; raises when it cannot."""
+        deadline = time.time() + timeout_s
+        left = dict(ends)
+        easing = Easing(self.link.destination, say=lambda line: None)
+        for number in itertools.count():
+            if not left:
+                return
+            report = copy_task.run(self._assignment(left, deadline))
+            failures = [failure for failure in report.failures if not easing.eased(failure, number, number)]
+            if failures:
+                raise PartitionFailed("; ".join(failure.reason for failure in failures))
+            left = {
+                p: end
+                for p, end in left.items()
+                if not any(r.partition == p and r.next >= end for r in report.receipts)
+            }
+            if left and time.time() >= deadline:
+                partition, end = min(left.items())
+                why = report.retry or "there was not enough time"
+                raise Unreachable(
+                    f"mirror {self.link.mirror.name}: {len(left)} partitions not copied to their end within "
+                    f"{timeout_s:.0f} s ({partition} up to {end}): {why}"
+                )
+
+    def _assignment(self, ends: dict[Partition, Offset], deadline_s: float) -> Assignment:
+        mirror, now_ms = self.link.mirror, int(time.time() * 1000)
+        # As recorded, not as found: a source that was cut or created anew since must not pass for the one copied.
+        statuses = read_state(self.link.destination).partitions.get(mirror.name, {})
+        return Assignment(
+            mirror=mirror.name,
+            source=mirror.source,
+            destination=mirror.destination,
+            config_path=str(self.link.config.path),
+            producer_id=mirror.producer_id,
+            gaps=mirror.gaps,
+            partitions=tuple(assigned(statuses[partition], end) for partition, end in sorted(ends.items())),
+            epoch=0,
+            task=0,
+            start_ms=now_ms,
+            stop_ms=min(now_ms + _ROUND_MS, int(deadline_s * 1000) + 1),
+        )

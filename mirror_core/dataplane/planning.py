@@ -1,0 +1,162 @@
+"""What the data plane is to do next: which partitions, how far behind, what is new and what has gone wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from mirror_core.kafka.client import ClusterClient, TopicView
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.topics import delete_records
+from mirror_core.model.copying import Assigned, Failure
+from mirror_core.model.errors import Refused
+from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.state.link import Link
+from mirror_core.state.records import PartitionRecord, State
+from mirror_core.state.table import Event, after
+from mirror_core.sync.topics import Placement, create_missing, mirror_topics
+
+COPIED = frozenset({PartitionState.LOG_ALIGNMENT, PartitionState.MIRRORING})
+"""States in which tasks copy a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One look at both clusters."""
+
+    partitions: Mapping[Partition, Assigned]
+    lags: Mapping[Partition, int]
+    """Source's last stable offset minus position, in offsets."""
+    ends: Mapping[Partition, Offset]
+    """Source's last stable offset."""
+    changes: tuple[PartitionRecord, ...]
+    """Statuses that are new or different; to be recorded before anything is copied."""
+    failed: Mapping[Partition, str]
+    """Partitions that are left out, with the reason."""
+
+
+@dataclass(slots=True)
+class Planner:
+    """Looks at both clusters with the control principal. Remembers what it missed once: metadata may lag behind."""
+
+    link: Link
+    source: ClusterClient
+    destination: ClusterClient
+    absent: set[str] = field(default_factory=set)
+
+    def check_identity(self) -> None:
+        """Refused when a name points to another cluster than the one the mirror was created for."""
+        mirror = self.link.mirror
+        pairs = ((self.source, mirror.source_id), (self.destination, mirror.destination_id))
+        wrong = [
+            f"cluster {client.name} is {seen} now, and was {expected} when the mirror was created"
+            for client, expected in pairs
+            if (seen := client.metadata(()).cluster_id) != expected
+        ]
+        if wrong:
+            raise Refused(f"mirror {mirror.name}: not the clusters it was created for", wrong)
+
+    def plan(self, state: State) -> Work:
+        """Create what is missing, and say what to copy."""
+        known = state.partitions.get(self.link.mirror.name, {})
+        topics = mirror_topics(self.link, self.source)
+        placement = create_missing(self.link, state, self.source, self.destination, topics)
+        fresh: dict[Partition, PartitionStatus] = {}
+        for name, view in topics.items():
+            for index in view.partitions:
+                partition = Partition(name, index)
+                fresh[partition] = _status(partition, known.get(partition), view, placement)
+        for partition in self._gone(known, topics):
+            words = f"cluster {self.source.name}: topic {partition.topic} is deleted, or may not be seen (DESCRIBE)"
+            fresh[partition] = _failed(known[partition], words, FailureKind.GONE)
+        work = {p: assigned(s) for p, s in fresh.items() if s.state in COPIED}
+        ends = list_offsets(self.source, work, Point.STABLE_END) if work else {}
+        positions = list_offsets(self.destination, work, Point.LOG_END) if work else {}
+        return Work(
+            partitions=work,
+            lags={p: ends[p] - positions[p] for p in work},
+            ends=ends,
+            changes=tuple(PartitionRecord(self.link.mirror.name, s) for p, s in fresh.items() if s != known.get(p)),
+            failed={p: s.reason or "" for p, s in fresh.items() if s.state is PartitionState.FAILED},
+        )
+
+    def follow_log_start(self, partitions: Iterable[Partition]) -> None:
+        """Move the destination's log start up to the source's: it must not delete by its own clock while mirroring."""
+        wanted = list(partitions)
+        if not wanted:
+            return
+        there = list_offsets(self.source, wanted, Point.START)
+        here = list_offsets(self.destination, wanted, Point.START)
+        positions = list_offsets(self.destination, wanted, Point.HIGH_WATERMARK)
+        behind = {p: there[p] for p in wanted if here[p] < there[p] <= positions[p]}
+        if behind:
+            delete_records(self.destination, behind)
+
+    def _gone(self, known: Mapping[Partition, PartitionStatus], topics: Mapping[str, TopicView]) -> list[Partition]:
+        missing = {p.topic for p, s in known.items() if s.state in COPIED and p.topic not in topics}
+        sure = missing & self.absent
+        self.absent = missing
+        return [p for p, s in known.items() if p.topic in sure and s.state in COPIED]
+
+
+def _status(
+    partition: Partition, old: PartitionStatus | None, source: TopicView, placement: Placement
+) -> PartitionStatus:
+    here, refusal = placement.ready.get(partition.topic), placement.refused.get(partition.topic)
+    if old is not None and old.state not in COPIED:
+        return old
+    if old is not None and old.source_topic_id != source.id:
+        return _failed(
+            old,
+            f"the source topic {partition.topic} was deleted and created anew under the same name (topic id "
+            f"{source.id}, was {old.source_topic_id})",
+            FailureKind.RECREATED,
+        )
+    if old is not None and here is not None and old.destination_topic_id != here.id:
+        return _failed(
+            old,
+            f"the mirror topic {partition.topic} was deleted or replaced on the destination (topic id {here.id}, was "
+            f"{old.destination_topic_id})",
+            FailureKind.REPLACED,
+        )
+    new = old or PartitionStatus(
+        partition=partition,
+        state=after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED),
+        source_topic_id=source.id,
+        destination_topic_id=here.id if here else "",
+        source_epoch=source.partitions[partition.index].epoch,  # nothing is copied yet that could differ
+    )
+    return _failed(new, refusal, placement.kinds.get(partition.topic, FailureKind.REFUSED)) if refusal else new
+
+
+def _failed(status: PartitionStatus, reason: str, kind: FailureKind) -> PartitionStatus:
+    return fail(status, Failure(partition=status.partition, reason=reason, offset=None, kind=kind))
+
+
+def aligned(status: PartitionStatus, source_epoch: int) -> PartitionStatus:
+    """The status of a copied partition after a task has found it to agree with the source under this epoch's leader."""
+    state = after(status.state, Event.ALIGNED) if status.state is PartitionState.LOG_ALIGNMENT else status.state
+    return replace(status, state=state, source_epoch=source_epoch)
+
+
+def fail(status: PartitionStatus, failure: Failure) -> PartitionStatus:
+    """The status with what a task or the planner found."""
+    return replace(
+        status,
+        state=after(status.state, Event.FAIL),
+        reason=failure.reason,
+        failed_at=failure.offset,
+        kind=failure.kind,
+    )
+
+
+def assigned(status: PartitionStatus, until: Offset | None = None) -> Assigned:
+    """What a task is told of a partition; `until`: the next offset to copy at which it is done."""
+    return Assigned(
+        partition=status.partition,
+        source_topic_id=status.source_topic_id,
+        destination_topic_id=status.destination_topic_id,
+        until=until,
+        source_epoch=status.source_epoch,
+    )

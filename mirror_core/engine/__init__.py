@@ -1,1 +1,0 @@
-"""Observe, decide, act, record."""

@@ -1,0 +1,1 @@
+"""What an operator does to a mirror, and sees of it: the verbs, recovery, describe, checks beforehand."""

@@ -1,0 +1,151 @@
+"""One mirror as it stands: what is recorded, and what both clusters say now. What is not known now is None."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from mirror_core.dataplane.planning import COPIED
+from mirror_core.decide.topics import cleans
+from mirror_core.decide.view import some
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.errors import RemoteFault
+from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.state.lease import is_fresh
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+
+GAPS: Final[Mapping[Gaps, str]] = MappingProxyType(
+    {
+        Gaps.MARKERS: "filled with transaction markers",
+        Gaps.HIDDEN: "filled with hidden records, since the data principal may not write markers on the destination",
+    }
+)
+_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRow:
+    """Offsets are next offsets. `lag` is source end minus position, None when the source end is not known now."""
+
+    partition: str
+    state: PartitionState
+    position: int | None
+    source_start: int | None
+    """First offset that the source still has."""
+    source_end: int | None
+    lag: int | None
+    lmo: int | None
+    kind: str | None
+    """What sort of failure; None when it is not FAILED."""
+    reason: str | None
+
+    @property
+    def missing(self) -> int:
+        """Offsets to be seeded or filled before anything is copied: the source's log begins behind the position."""
+        known = self.position is not None and self.source_start is not None and self.state in COPIED
+        return max(0, (self.source_start or 0) - (self.position or 0)) if known else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What `mirrorbook mirror describe` shows."""
+
+    facts: Mapping[str, str | int | None]
+    rows: tuple[PartitionRow, ...]
+
+
+def describe(link: Link, state: State, now_ms: int) -> Description:
+    """Look at both clusters, for at most a few seconds each."""
+    mirror = link.mirror
+    statuses = state.partitions.get(mirror.name, {})
+    (starts, ends), source_trouble = _offsets(link.source, statuses, Point.START, Point.STABLE_END)
+    (positions,), destination_trouble = _offsets(link.destination, statuses, Point.LOG_END)
+    lease = state.leases.get(mirror.name)
+    run = state.active_run(mirror.name)
+    held = is_fresh(lease, now_ms)
+    rows = []
+    for partition, status in sorted(statuses.items()):
+        end, position = ends.get(partition), positions.get(partition)
+        rows.append(
+            PartitionRow(
+                partition=str(partition),
+                state=status.state,
+                position=position,
+                source_start=starts.get(partition),
+                source_end=end,
+                lag=None if end is None or position is None else end - position,
+                lmo=status.lmo,
+                kind=status.kind,
+                reason=status.reason,
+            )
+        )
+    trouble = "; ".join(t for t in (source_trouble, destination_trouble) if t)
+    lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
+    return Description(
+        facts={
+            "mirror": mirror.name,
+            "source": f"{mirror.source} ({mirror.source_id})",
+            "destination": f"{mirror.destination} ({mirror.destination_id})",
+            "topics": " ".join(mirror.topics),
+            "excluded": " ".join(mirror.exclude_topics) or "none",
+            "groups": " ".join(mirror.groups),
+            "gaps": GAPS[mirror.gaps],
+            "compacted topics": "unknown" if trouble else _compacted(link, statuses.values()),
+            "desired": mirror.desired,
+            "throttle": "none" if mirror.throttle is None else f"{mirror.throttle} bytes/s",
+            "run under way": f"{run.plan.kind} {run.id}" if run else "none",
+            "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
+            "lag": None if any(lag is None for lag in lags) else sum(lag or 0 for lag in lags),
+            "security of the source": link.source.control.get("security.protocol", "PLAINTEXT"),
+            "security of the destination": link.destination.control.get("security.protocol", "PLAINTEXT"),
+            "trouble": trouble or "none",
+        },
+        rows=tuple(rows),
+    )
+
+
+def _compacted(link: Link, statuses: Iterable[PartitionStatus]) -> str:
+    """How many of the source's topics are cleaned by key, and which of them are not on the destination (ADR 0009)."""
+    names = sorted({s.partition.topic for s in statuses if s.state is not PartitionState.STOPPED})
+    if not names:
+        return "none"
+    try:
+        with (
+            ClusterClient(link.source, timeout_s=_TIMEOUT_S) as source,
+            ClusterClient(link.destination, timeout_s=_TIMEOUT_S) as destination,
+        ):
+            there = [name for name, found in describe_configs(source, names).items() if cleans(found.effective)]
+            here = describe_configs(destination, there)
+    except RemoteFault as error:
+        return f"unknown: {error}"
+    grow = [name for name in there if name in here and not cleans(here[name].effective)]
+    words = f"{len(there)}, of which {len(grow)} not cleaned on {link.mirror.destination}, and growing by all that is "
+    if not grow:
+        return str(len(there)) if there else "none"
+    if link.mirror.gaps is Gaps.HIDDEN:
+        return f"{words}written, until promotion: hidden records have no key"
+    return f"{words}written, until a `mirrorbook sync {link.mirror.name}` finds the copy caught up: {some(grow)}"
+
+
+def _offsets(
+    cluster: ClusterConfig, partitions: Iterable[Partition], *points: Point
+) -> tuple[list[dict[Partition, Offset]], str]:
+    """The offsets at each point, and why they are not known."""
+    wanted = list(partitions)
+    nothing: list[dict[Partition, Offset]] = [{} for _ in points]
+    if not wanted:
+        return nothing, ""
+    try:
+        with ClusterClient(cluster, timeout_s=_TIMEOUT_S) as client:
+            existing = client.metadata({p.topic for p in wanted}).topics
+            present = [p for p in wanted if p.topic in existing and p.index in existing[p.topic].partitions]
+            return [list_offsets(client, present, point) if present else {} for point in points], ""
+    except RemoteFault as error:
+        return nothing, str(error)

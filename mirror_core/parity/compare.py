@@ -1,0 +1,306 @@
+"""Comparing the same offsets of two clusters, chunk by chunk: digests of raw batches, and records where those differ.
+
+One plain function, `compare`, does the work of one task. Spark executors run it, and so does a thread of a process
+without Spark. It opens the configuration itself, so that no secret travels with the task.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from mirror_core.decide.parity import DIGEST, RECORDS, Ends, Row, chunks, trimmed
+from mirror_core.decide.topics import cleans
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Config, Principal, load_config
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.reader import LogReader, Trimmed
+from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.errors import MirrorError, MissingPermission
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity import ParityRange
+from mirror_core.parity.differences import KEPT_PER_CHUNK, Alone, Lone, compare_records, key_digest
+from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader
+from mirror_core.wire.records import Record
+
+_DIGESTED: Final = struct.Struct(">qiqqBB")
+"""Base offset, count, base and maximum timestamp, timestamp type, codec: all of a header that records depend on.
+
+Left out are the leader epoch, the producer's fields and the transactional bit, which the destination sets itself.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareTask:
+    """The work of one task. Holds no secret: the task opens `config_path` itself."""
+
+    config_path: str
+    source: ClusterName
+    destination: ClusterName
+    level: int
+    chunk: int
+    """Offsets of a chunk."""
+    pieces: tuple[ParityRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """Topics that are cleaned by key."""
+
+    somewhere: frozenset[str]
+    on_both: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Side:
+    """What one side's batches of one chunk add up to."""
+
+    digest: xxhash.xxh3_128
+    count: int = 0
+    exact: bool = True
+    """False: the count includes records outside the chunk, of a batch with holes across its boundary."""
+
+
+def compare(task: CompareTask) -> tuple[Row, ...]:
+    """Compare all pieces of a task. What cannot be read becomes rows with an error, and the rest goes on."""
+    rows: list[Row] = []
+    try:
+        config = load_config(Path(task.config_path))
+        sides = config.cluster(task.source), config.cluster(task.destination)
+    except MirrorError as error:
+        return unread(task, str(error))
+    with LogReader(sides[0]) as source, LogReader(sides[1]) as destination:
+        for piece in task.pieces:
+            try:
+                rows += _compare_piece(source, destination, piece, task)
+            except MirrorError as error:
+                rows += _unread(piece, task.chunk, str(error))
+    return tuple(rows)
+
+
+def unread(task: CompareTask, error: str) -> tuple[Row, ...]:
+    """Rows for a task that could not be done at all, for this reason."""
+    return tuple(row for piece in task.pieces for row in _unread(piece, task.chunk, error))
+
+
+def read_ends(
+    config: Config, source: ClusterName, destination: ClusterName, partitions: Sequence[Partition]
+) -> tuple[dict[Partition, tuple[Ends, Ends]], Cleaned]:
+    """Where the logs of source and destination begin and end, and the topics that are cleaned by key. Partitions that
+    the source lacks are left out; those that only the destination lacks are empty logs.
+
+    The destination is read first: see `decide.parity.compare_ends`.
+    """
+    with ClusterClient(config.cluster(destination), Principal.CONTROL) as client:
+        copied, here = _ends(client, partitions), _compacted(client, partitions)
+    with ClusterClient(config.cluster(source), Principal.CONTROL) as client:
+        original, there = _ends(client, partitions), _compacted(client, partitions)
+    nothing = Ends(start=Offset(0), end=Offset(0))
+    ends = {partition: (ends, copied.get(partition, nothing)) for partition, ends in original.items()}
+    return ends, Cleaned(here | there, here & there)
+
+
+def _compacted(client: ClusterClient, partitions: Sequence[Partition]) -> frozenset[str]:
+    described = describe_configs(client, {partition.topic for partition in partitions})
+    return frozenset(topic for topic, configs in described.items() if cleans(configs.effective))
+
+
+def _ends(client: ClusterClient, partitions: Sequence[Partition]) -> dict[Partition, Ends]:
+    view = client.metadata({partition.topic for partition in partitions})
+    if view.denied:
+        user = client.config.user(client.principal) or "this principal"
+        raise MissingPermission(f"cluster {client.name}: {user} may not DESCRIBE {', '.join(sorted(view.denied))}")
+    there = [p for p in partitions if p.topic in view.topics and p.index in view.topics[p.topic].partitions]
+    if not there:
+        return {}
+    starts = list_offsets(client, there, Point.START)
+    ends = list_offsets(client, there, Point.LOG_END)
+    return {p: Ends(start=starts[p], end=ends[p]) for p in there}
+
+
+def _compare_piece(source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask) -> list[Row]:
+    """The piece's rows. When retention on the source overtakes the reading, begin again behind what it removed."""
+    gone: list[Row] = []
+    while True:
+        try:
+            return gone + _compare_chunks(source, destination, piece, task)
+        except Trimmed as error:
+            start = source.log_start(piece.partition)
+            if not piece.start < start or error.log_start > start:
+                # Not the source's doing: the destination has lost what the source still has.
+                return [*gone, *_unread(piece, task.chunk, str(error))]
+            gone.append(trimmed(piece, min(start, piece.end)))
+            piece = replace(piece, start=min(start, piece.end))
+
+
+def _compare_chunks(source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask) -> list[Row]:
+    src, src_end, src_error = _digest(source, piece, task.chunk)
+    dst, dst_end, dst_error = _digest(destination, piece, task.chunk)
+    rows = []
+    lone: dict[int, Lone] = {}
+    for chunk in chunks(piece, task.chunk):
+        number = chunk.start // task.chunk
+        if chunk.end > min(src_end, dst_end):
+            errors = [error for end, error in ((src_end, src_error), (dst_end, dst_error)) if chunk.end > end]
+            rows += _unread(chunk, task.chunk, "; ".join(errors))
+            continue
+        one, two = src[number], dst[number]
+        row = Row(
+            partition=chunk.partition,
+            chunk=number,
+            start=chunk.start,
+            end=chunk.end,
+            level=DIGEST,
+            src_count=one.count,
+            dst_count=two.count,
+            src_digest=one.digest.hexdigest(),
+            dst_digest=two.digest.hexdigest(),
+        )
+        doubtful = not row.equal or not one.exact or not two.exact
+        if doubtful and task.level >= RECORDS:
+            row, lone[len(rows)] = _by_record(source, destination, row, piece)
+        rows.append(row)
+    return _explained(source, destination, rows, lone) if any(lone.values()) else rows
+
+
+def _by_record(source: LogReader, destination: LogReader, row: Row, piece: ParityRange) -> tuple[Row, Lone]:
+    span = row.partition, row.start, row.end
+    streams = _records(source, *span), _records(destination, *span)
+    try:
+        found = compare_records(row.partition, *streams, compacted=piece.compacted, unkeyed_go=piece.unkeyed_go)
+    except Trimmed:
+        raise
+    except MirrorError as error:
+        return _failed(row, error), {}
+    compared = replace(
+        row,
+        level=RECORDS,
+        src_count=found.src_count,
+        dst_count=found.dst_count,
+        src_digest=found.src_digest,
+        dst_digest=found.dst_digest,
+        findings=found.findings,
+        differing=found.differing,
+    )
+    return compared, found.lone
+
+
+def _failed(row: Row, error: MirrorError) -> Row:
+    return replace(row, error=str(error), src_count=None, dst_count=None, src_digest="", dst_digest="")
+
+
+def _explained(source: LogReader, destination: LogReader, rows: list[Row], lone: dict[int, Lone]) -> list[Row]:
+    """The rows, with a finding for each record of a compacted topic that is on one side only, and should not be.
+
+    The cleaner takes a record when there is a newer one of its key, and a tombstone when there is nothing older of its
+    key left (after delete.retention.ms). So the logs are read on to their ends, and for tombstones from the beginning.
+    """
+    newest: dict[bytes, Alone] = {}
+    for found in lone.values():
+        for digest, alone in found.items():
+            if digest not in newest or newest[digest].offset < alone.offset:
+                newest[digest] = alone
+    partition = rows[0].partition
+    try:
+        for reader in (source, destination):
+            _strike_replaced(reader, partition, newest)
+        for reader, kind in ((source, "extra"), (destination, "missing")):
+            _strike_retired(reader, partition, newest, kind)
+    except Trimmed:
+        raise
+    except MirrorError as error:
+        return [_failed(row, error) if lone.get(number) else row for number, row in enumerate(rows)]
+    for number, found in lone.items():
+        # An older record of a key that stays in doubt is explained by the newer one that is in doubt itself.
+        left = [alone.finding for digest, alone in found.items() if newest.get(digest) == alone]
+        kept = sorted([*rows[number].findings, *left], key=lambda f: f.offset or 0)[:KEPT_PER_CHUNK]
+        rows[number] = replace(rows[number], findings=tuple(kept), differing=rows[number].differing + len(left))
+    return rows
+
+
+def _strike_replaced(reader: LogReader, partition: Partition, newest: Lone) -> None:
+    """Forget keys of which this log holds something newer."""
+    if not newest:
+        return
+    first = Offset(min(alone.offset for alone in newest.values()))
+    start = max(first, reader.log_start(partition))
+    for record in _records(reader, partition, start, reader.stable_end(partition)):
+        digest = b"" if record.key is None else key_digest(record.key)
+        if digest in newest and record.offset > newest[digest].offset:
+            del newest[digest]
+            if not newest:
+                return
+
+
+def _strike_retired(reader: LogReader, partition: Partition, newest: Lone, kind: str) -> None:
+    """Forget tombstones that this log lacks together with all that they deleted."""
+    retired = {digest: a for digest, a in newest.items() if a.tombstone and a.finding.kind == kind}
+    if not retired:
+        return
+    end = Offset(max(alone.offset for alone in retired.values()))
+    for record in _records(reader, partition, reader.log_start(partition), end):
+        digest = b"" if record.key is None else key_digest(record.key)
+        if digest in retired and record.offset < retired[digest].offset:
+            del retired[digest]  # it still shows what was deleted
+            if not retired:
+                return
+    for digest in retired:
+        del newest[digest]
+
+
+def _records(reader: LogReader, partition: Partition, start: Offset, end: Offset) -> Iterator[Record]:
+    return (record for _, record in reader.records(partition, start, end))
+
+
+def _digest(reader: LogReader, piece: ParityRange, size: int) -> tuple[dict[int, _Side], int, str]:
+    """Digests by chunk number; up to which offset the side was read; and why not to the end, if so."""
+    sides = {chunk.start // size: _Side(xxhash.xxh3_128()) for chunk in chunks(piece, size)}
+    read: int = piece.start
+    try:
+        for header, batch in reader.batches(piece.partition, piece.start, piece.end):
+            read = min(header.next_offset, piece.end)
+            low, high = max(header.base_offset, piece.start), min(header.next_offset, piece.end)
+            facts = _facts(header)
+            for number in range(low // size, (high - 1) // size + 1):
+                side = sides[number]
+                side.digest.update(facts)
+                side.digest.update(batch[HEADER_SIZE:])
+                _count(side, header, max(low, number * size), min(high, (number + 1) * size))
+    except Trimmed:
+        raise
+    except MirrorError as error:
+        return sides, read, str(error)
+    return sides, piece.end, ""
+
+
+def _count(side: _Side, header: BatchHeader, low: int, high: int) -> None:
+    """Add the batch's records in [low, high)."""
+    dense = header.record_count == header.last_offset_delta + 1
+    if dense:
+        side.count += high - low
+    else:
+        side.count += header.record_count
+        side.exact &= low == header.base_offset and high == header.next_offset
+
+
+def _facts(header: BatchHeader) -> bytes:
+    return _DIGESTED.pack(
+        header.base_offset,
+        header.record_count,
+        header.base_timestamp,
+        header.max_timestamp,
+        bool(header.attributes & LOG_APPEND_TIME),
+        header.attributes & CODEC_MASK,
+    )
+
+
+def _unread(piece: ParityRange, size: int, error: str) -> list[Row]:
+    return [
+        Row(partition=c.partition, chunk=c.start // size, start=c.start, end=c.end, level=DIGEST, error=error)
+        for c in chunks(piece, size)
+    ]

@@ -1,0 +1,61 @@
+"""What of a mirror can be compared now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.model.errors import Indeterminate, RemoteFault
+from mirror_core.model.mirror import PartitionState
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import ParityRange
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+
+COMPARABLE: Final = frozenset(
+    {
+        PartitionState.MIRRORING,
+        PartitionState.PAUSING,
+        PartitionState.PAUSED,
+        PartitionState.STOPPING,
+        PartitionState.STOPPED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a parity check compares, and what it does not."""
+
+    ranges: tuple[ParityRange, ...]
+    left_out: Mapping[Partition, PartitionState]
+    """Partitions in a state in which nobody says that both sides are equal."""
+
+
+def scope(link: Link, state: State) -> Scope:
+    """From the source's log start up to the smaller of its last stable offset and the position; up to the LMO where
+    mirroring has stopped. Indeterminate when one side doesn't answer: without its offsets there is no scope.
+    """
+    statuses = state.partitions.get(link.mirror.name, {})
+    chosen = sorted(p for p, status in statuses.items() if status.state in COMPARABLE)
+    left_out = {p: status.state for p, status in sorted(statuses.items()) if status.state not in COMPARABLE}
+    if not chosen:
+        return Scope((), left_out)
+    try:
+        with ClusterClient(link.destination) as client:
+            positions = list_offsets(client, chosen, Point.LOG_END)
+        with ClusterClient(link.source) as client:
+            starts = list_offsets(client, chosen, Point.START)
+            stable = list_offsets(client, chosen, Point.STABLE_END)
+    except RemoteFault as error:
+        raise Indeterminate(f"mirror {link.mirror.name}: what to compare is not known: {error}") from None
+    ranges = []
+    for partition in chosen:
+        lmo = statuses[partition].lmo
+        end = min(stable[partition], positions[partition]) if lmo is None else lmo
+        start = Offset(min(starts[partition], end))
+        ranges.append(ParityRange(partition=partition, start=start, end=end, stopped=lmo is not None))
+    return Scope(tuple(ranges), left_out)

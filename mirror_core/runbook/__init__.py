@@ -1,0 +1,1 @@
+"""Failover and failback: what runs do, step by step, and who conducts them."""

@@ -1,0 +1,344 @@
+"""What each step of a failback does. Each may be repeated after a crash at any point of it.
+
+M is the mirror that was failed over, from the old source to the new primary; its state lives on the new primary. Its
+reverse, M-back, brings the records home; its state lives on the old source.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirror_core.dataplane.driver import Options, Replication, raise_if_failed
+from mirror_core.dataplane.local import LocalRunner
+from mirror_core.decide.failback import Strategy, reverse_name, tails
+from mirror_core.decide.view import Topic, some
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics, describe_configs
+from mirror_core.mirrors.preflight import gaps_on
+from mirror_core.mirrors.verbs import ensure_state_topic, new_producer_id
+from mirror_core.model.drift import Part
+from mirror_core.model.errors import MirrorError, Refused, Unreachable
+from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import ParityRange
+from mirror_core.model.run import Evidence, RunKind, RunState
+from mirror_core.runbook.services import Services
+from mirror_core.state.journal import Journal, now_ms
+from mirror_core.state.lease import is_fresh
+from mirror_core.state.link import Link, link_of
+from mirror_core.state.records import PartitionRecord
+from mirror_core.state.table import Event, after
+from mirror_core.state.topic import StateWriter, control_id, read_state
+from mirror_core.sync.access import demote
+from mirror_core.sync.cycle import sync
+from mirror_core.sync.fence import as_evidence, from_evidence, lift_denials
+
+CLOSE_OFFSETS: Final = 1_000
+"""Catching up is over when no more than this is left in all: the reverse failover's drain takes the rest."""
+CLOSE_S: Final = 5.0
+"""The same in time: what applications write meanwhile on a busy cluster."""
+STALL_S: Final = 120.0
+"""A data plane that copies nothing for this long is not waited for."""
+ZOMBIE_MS: Final = 2_000
+"""Added to the time until which tasks of a data plane of the past may write."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailbackSteps:
+    """The acts of one run, in the hands of the process that holds M's control id."""
+
+    link: Link
+    services: Services
+    writer: StateWriter
+    journal: Journal
+
+    def act(self, name: str) -> Callable[[], Evidence]:
+        """The act of a step of this name."""
+        acts: Mapping[str, Callable[[], Evidence]] = {
+            "salvage": self.salvage,
+            "align": self.align,
+            "demote": self.demote,
+            "create_reverse": self.create_reverse,
+            "catch_up": self.catch_up,
+            "reprotect": self.reprotect,
+        }
+        return acts[name]
+
+    def salvage(self) -> Evidence:
+        """Save the divergent tails; what is saved here is all that may be discarded later."""
+        with ClusterClient(self.link.source) as old:
+            topics, ends = self._old_source(old)
+        found = tails(self._statuses(), topics, ends)
+        ranges = [ParityRange(partition=p, start=start, end=end) for p, (start, end) in found.items()]
+        folder = self.services.run_dir(self.journal.run_id) / "salvage"
+        saved = self.services.salvage(self.link.source.name, ranges, folder) if ranges else {}
+        return {
+            "records": sum(saved.values()),
+            "salvaged": tuple(f"{p} [{start}, {end}): {saved[p]} record(s)" for p, (start, end) in found.items()),
+            "log_ends": as_evidence(ends),
+            "folder": str(folder) if ranges else "",
+        }
+
+    def align(self) -> Evidence:
+        """Take the old source's logs back to what the new primary has: recreate the topics that have a tail."""
+        doomed = [t for t, s in self.journal.run.plan.strategies.items() if s == Strategy.RECREATE]
+        with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
+            self._note_settings(old, doomed)
+            noted = self.journal.evidence("align")
+            widths = {name: len(view.partitions) for name, view in new.metadata(doomed).topics.items()}
+            for topic in doomed:
+                if f"old id of {topic}" not in noted or topic not in widths:
+                    continue  # deleted by hand since the plan was made: the reverse mirror creates it, or finds it gone
+                view = old.metadata([topic]).topics.get(topic)
+                if view is not None and view.id == noted[f"old id of {topic}"]:
+                    self._refuse_if_grown(old, topic)
+                    delete_topics(old, [topic])
+                configs = dict(str(row).split("=", 1) for row in _rows(noted[f"settings of {topic}"]))
+                factor = int(str(noted[f"replication factor of {topic}"]))
+                anew = NewTopic(name=topic, partitions=widths[topic], replication_factor=factor, configs=configs)
+                create_topics(old, [anew])
+        return {"recreated": tuple(doomed)}
+
+    def demote(self) -> Evidence:
+        """On the old source applications may not change the topics, the mirror may: denials first, then no fence."""
+        self._await_zombies()
+        topics = self._present_topics(self.link.source)
+        rows = demote(self.link, self.writer, topics, self.link.source.name)
+        return {"access": tuple(f"{r.deed} {r.subject}" for r in rows)[:200]}
+
+    def create_reverse(self) -> Evidence:
+        """Record M-back with all partitions that are there already: their logs are aligned, so copying may begin."""
+        with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
+            ensure_state_topic(old)
+            there, here = new.metadata(self._topics()).topics, old.metadata(self._topics()).topics
+        back = self._reverse_mirror()
+        link = link_of(self.link.config, back)
+        with StateWriter(self.link.source, control_id(back.name)) as writer:
+            known = writer.state.mirrors.get(back.name)
+            if known is None or known.created_ms < self.journal.run.started_ms:
+                state = after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED)
+                writer.put(
+                    back,
+                    *(
+                        PartitionRecord(
+                            back.name,
+                            PartitionStatus(
+                                partition=p,
+                                state=state,
+                                source_topic_id=there[p.topic].id,
+                                destination_topic_id=here[p.topic].id,
+                            ),
+                        )
+                        for p in self._statuses()
+                        if p.topic in here and p.index in here[p.topic].partitions
+                    ),
+                )
+            else:
+                link = link_of(self.link.config, known)
+            with ClusterClient(self.link.source) as old:
+                lift_denials(back, writer, old)  # of an earlier homecoming, against its tasks: they are over
+            report = sync(link, writer, only=frozenset({Part.CONFIGS}))
+        return {"mirror": back.name, "settings_changed": sum(r.done for r in report.rows)}
+
+    def catch_up(self) -> Evidence:
+        """Copy until the old source is close behind: by the data plane that runs, or by this process if none does."""
+        link = self._reverse_link()
+        started = time.monotonic()
+        best, moved = None, started
+        first_end = None
+        while True:
+            lag, end = self._lag(link)
+            now = time.monotonic()
+            first_end = end if first_end is None else first_end
+            busy = (end - first_end) / max(1.0, now - started) * CLOSE_S
+            if lag is not None and lag <= max(CLOSE_OFFSETS, busy):
+                return {"lag": lag, "seconds": round(now - started, 1)}
+            if not is_fresh(read_state(self.link.source).leases.get(link.mirror.name), now_ms()):
+                options = Options(until_caught_up=True)
+                copied = Replication(link, LocalRunner, options, stop=threading.Event(), say=lambda line: None).run()
+                raise_if_failed(copied)
+                continue
+            if lag is not None and (best is None or lag < best):
+                best, moved = lag, now
+            if now - moved > STALL_S:
+                raise MirrorError(
+                    f"mirror {link.mirror.name}: its data plane has not come closer for {STALL_S:.0f} s, "
+                    f"{'an unknown number of' if lag is None else lag} offset(s) left; see `mirrorbook mirror describe "
+                    f"{link.mirror.name}`, then resume the failback"
+                )
+            time.sleep(0.5)
+
+    def reprotect(self) -> Evidence:
+        """Applications are home: the new primary becomes the mirror's destination again."""
+        link = self._reverse_link()
+        with StateWriter(self.link.source, control_id(link.mirror.name)) as back:
+            self._refuse_unless_home(link, back)
+            statuses = dict(sorted(back.state.partitions.get(link.mirror.name, {}).items()))
+            with ClusterClient(self.link.destination) as client:
+                self._refuse_if_written(client, statuses)
+                self._await_zombies()
+                rows = demote(link, back, self._present_topics(self.link.destination), self.link.destination.name)
+                lift_denials(self.link.mirror, self.writer, client)
+            mirror = self.writer.state.mirrors[self.link.mirror.name]
+            self.writer.put(
+                # A new producer id: under the old one the logs say that others have written since, which is a fault
+                # everywhere but here, where the applications did, and their records are on both sides.
+                replace(mirror, desired=Desired.STARTED, producer_id=new_producer_id()),
+                *(PartitionRecord(mirror.name, self._protected(s)) for s in statuses.values()),
+            )
+        report = sync(self.link, self.writer, only=frozenset({Part.CONFIGS}), run_id=self.journal.run_id)
+        return {
+            "access": tuple(f"{r.deed} {r.subject}" for r in rows)[:200],
+            "settings_changed": sum(r.done for r in report.rows),
+            "partitions": len(statuses),
+        }
+
+    def _protected(self, came_home: PartitionStatus) -> PartitionStatus:
+        """M's status of a partition, from what M-back left of it."""
+        reason = None
+        if came_home.reason:
+            reason = (
+                f"it was FAILED when applications came home, so {self.link.destination.name} holds records that "
+                f"{self.link.source.name} never got ({came_home.reason}): save them first"
+            )
+        last = Event.FAIL if reason else Event.ALIGNED
+        return PartitionStatus(
+            partition=came_home.partition,
+            state=after(PartitionState.STOPPED, Event.START, last),
+            source_topic_id=came_home.destination_topic_id,
+            destination_topic_id=came_home.source_topic_id,
+            reason=reason,
+            kind=FailureKind.DIVERGED if reason else None,
+        )
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _statuses(self) -> dict[Partition, PartitionStatus]:
+        return dict(sorted(self.writer.state.partitions.get(self.link.mirror.name, {}).items()))
+
+    def _topics(self) -> list[str]:
+        return sorted({p.topic for p in self._statuses()})
+
+    def _present_topics(self, cluster: ClusterConfig) -> list[str]:
+        with ClusterClient(cluster) as client:
+            return sorted(client.metadata(self._topics()).topics)
+
+    def _old_source(self, client: ClusterClient) -> tuple[dict[str, Topic], dict[Partition, Offset]]:
+        views = client.metadata(self._topics()).topics
+        there = [p for p in self._statuses() if p.topic in views and p.index in views[p.topic].partitions]
+        topics = {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}
+        return topics, list_offsets(client, there, Point.LOG_END)
+
+    def _note_settings(self, old: ClusterClient, doomed: list[str]) -> None:
+        """Into the journal, before anything is deleted: a crash in between must not cost a topic its settings."""
+        noted = self.journal.evidence("align")
+        unknown = [t for t in doomed if f"old id of {t}" not in noted]
+        settings, views = describe_configs(old, unknown), old.metadata(unknown).topics
+        for topic in sorted(settings.keys() & views.keys()):
+            self.journal.note(
+                "align",
+                {
+                    f"old id of {topic}": views[topic].id,
+                    f"replication factor of {topic}": views[topic].replication_factor,
+                    f"settings of {topic}": tuple(f"{k}={v}" for k, v in sorted(settings[topic].overrides.items())),
+                },
+            )
+
+    def _refuse_if_grown(self, old: ClusterClient, topic: str) -> None:
+        """Only what was salvaged may be deleted."""
+        salvaged = from_evidence(self.journal.evidence("salvage").get("log_ends"))
+        mine = {p: end for p, end in salvaged.items() if p.topic == topic}
+        now = list_offsets(old, mine, Point.LOG_END)
+        grown = [f"{p} from {end} to {now[p]}" for p, end in mine.items() if now[p] != end]
+        if grown:
+            raise Refused(
+                f"failback {self.journal.run_id}: topic {topic} on {old.name} is not deleted",
+                [f"it has grown since its tail was salvaged: {some(grown)}: somebody writes in spite of the fence"],
+            )
+
+    def _await_zombies(self) -> None:
+        """Until no task of an earlier data plane, in either direction, can be alive to write."""
+        until = 0
+        for cluster, name in (
+            (self.link.destination, self.link.mirror.name),
+            (self.link.source, reverse_name(self.link.mirror)),
+        ):
+            lease = read_state(cluster).leases.get(name)
+            until = max(until, lease.writers_until_ms + ZOMBIE_MS if lease else 0)
+        # A wait for a moment, not for a condition: nobody can ask a task that has lost its driver.
+        time.sleep(max(0, until - now_ms()) / 1000)
+
+    def _reverse_mirror(self) -> Mirror:
+        mirror = self.link.mirror
+        return replace(
+            mirror,
+            name=reverse_name(mirror),
+            source=mirror.destination,
+            destination=mirror.source,
+            source_id=mirror.destination_id,
+            destination_id=mirror.source_id,
+            producer_id=new_producer_id(),
+            gaps=gaps_on(self.link.source),
+            desired=Desired.STARTED,
+            created_ms=now_ms(),
+        )
+
+    def _reverse_link(self) -> Link:
+        return reverse_link(self.link)
+
+    def _lag(self, link: Link) -> tuple[int | None, int]:
+        """Offsets from the old source's log ends to the new primary's readable ends, and the sum of those ends.
+
+        The lag is None while topics are missing on the old source.
+        """
+        with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+            there, here = source.metadata(self._topics()).topics, destination.metadata(self._topics()).topics
+            partitions = [Partition(t, i) for t, view in there.items() for i in view.partitions]
+            missing = any(p.topic not in here or p.index not in here[p.topic].partitions for p in partitions)
+            positions = {} if missing else list_offsets(destination, partitions, Point.LOG_END)
+            ends = list_offsets(source, partitions, Point.STABLE_END)
+        lag = None if missing else sum(max(0, ends[p] - positions[p]) for p in partitions)
+        return lag, sum(ends.values())
+
+    def _refuse_unless_home(self, link: Link, back: StateWriter) -> None:
+        runs = [
+            r
+            for r in back.state.runs.values()
+            if r.plan.mirror == link.mirror.name
+            and r.plan.kind is RunKind.FAILOVER
+            and r.state is RunState.DONE
+            and r.started_ms >= self.journal.run.started_ms
+        ]
+        if not runs:
+            raise Refused(
+                f"failback {self.journal.run_id}: step reprotect",
+                [f"mirror {link.mirror.name} is not failed over yet: applications are still on {link.source.name}"],
+            )
+
+    def _refuse_if_written(self, client: ClusterClient, statuses: Mapping[Partition, PartitionStatus]) -> None:
+        ends = list_offsets(client, statuses, Point.LOG_END)
+        written = [f"{p} from {s.lmo} to {ends[p]}" for p, s in statuses.items() if ends[p] != s.lmo]
+        if written:
+            raise Refused(
+                f"failback {self.journal.run_id}: step reprotect",
+                [f"somebody wrote to {client.name} after applications had left it: {some(written)}"],
+            )
+
+
+def reverse_link(link: Link) -> Link:
+    """M-back as its own state topic, on the old source, knows it."""
+    state = read_state(link.source)
+    mirror = state.mirrors.get(reverse_name(link.mirror))
+    if mirror is None:
+        raise Unreachable(f"mirror {reverse_name(link.mirror)} is not recorded on cluster {link.source.name}")
+    return link_of(link.config, mirror)
+
+
+def _rows(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else ()

@@ -1,0 +1,240 @@
+"""What each step of a failover does. Each may be repeated after a crash at any point of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirror_core.decide.failover import changed_since, decide
+from mirror_core.decide.parity import NOTHING_COMPARED
+from mirror_core.decide.view import healthy, some
+from mirror_core.evidence.run_report import write_run_report
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.errors import Indeterminate, MirrorError, Refused
+from mirror_core.model.mirror import Desired, Lease, PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import ParityRange, ParityResult, Verdict
+from mirror_core.model.run import Evidence
+from mirror_core.runbook.canary import sing
+from mirror_core.runbook.observe import TIMED, observe
+from mirror_core.runbook.services import Services
+from mirror_core.state.journal import Journal, now_ms
+from mirror_core.state.link import Link
+from mirror_core.state.records import PartitionRecord, Record
+from mirror_core.state.table import Event, after
+from mirror_core.state.topic import StateWriter, data_id
+from mirror_core.sync.access import apply_promotion
+from mirror_core.sync.cycle import sync
+from mirror_core.sync.fence import as_evidence, from_evidence, raise_fence
+
+DRAIN_S: Final = 3600.0
+"""The drain copies this long at most before the step fails; a resumed run goes on where it was."""
+
+
+class GateClosed(MirrorError):
+    """The two sides differ: nothing is promoted. The findings are in the message and in the parity report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The acts of one run, in the hands of the process that holds the mirror's control id."""
+
+    link: Link
+    services: Services
+    writer: StateWriter
+    journal: Journal
+
+    def act(self, name: str) -> Callable[[], Evidence]:
+        """The act of a step of this name."""
+        acts: Mapping[str, Callable[[], Evidence]] = {
+            "prove": self.prove,
+            "fence": self.fence,
+            "drain": self.drain,
+            "final_sync": self.final_sync,
+            "parity": self.parity,
+            "record_lmo": self.record_lmo,
+            "promote": self.promote,
+            "canary": self.canary,
+            "report": self.report,
+        }
+        return acts[name]
+
+    def prove(self) -> Evidence:
+        """Parity of all that is mirrored so far, while applications still write: keeps the standstill short."""
+        with ClusterClient(self.link.destination) as destination:
+            positions = list_offsets(destination, self._drained_partitions(), Point.LOG_END)
+        ranges = [ParityRange(partition=p, start=Offset(0), end=end) for p, end in sorted(positions.items()) if end]
+        if not ranges:
+            return {"verdict": "nothing mirrored yet", "records": 0, "proven": ()}
+        result = self.services.parity(
+            self.link.source.name,
+            self.link.destination.name,
+            ranges,
+            self.services.run_dir(self.journal.run_id) / "prove",
+        )
+        _open_gate(result, "the proof of what is mirrored so far", earlier_records=0)
+        return {
+            "verdict": result.verdict,
+            "records": result.records,
+            "chunks": result.chunks,
+            "proven": as_evidence(dict(result.proven)),
+            "report": result.report,
+        }
+
+    def fence(self) -> Evidence:
+        with ClusterClient(self.link.source) as source:
+            return raise_fence(self.link.mirror, self.writer, source, self._drained_partitions())
+
+    def drain(self) -> Evidence:
+        """Fence the data plane's driver out of the state topic, then copy up to the source's log ends."""
+        with StateWriter(self.link.destination, data_id(self.link.mirror.name)) as data:
+            before = data.state.leases.get(self.link.mirror.name)
+            data.put(
+                Lease(
+                    mirror=self.link.mirror.name,
+                    owner=owner(self.journal.run_id),
+                    generation=before.generation + 1 if before else 1,
+                    beat_ms=now_ms(),
+                    # Tasks of the driver that was here may outlive it until then; ours end with this process.
+                    writers_until_ms=before.writers_until_ms if before else 0,
+                )
+            )
+            partitions = self._drained_partitions()
+            with ClusterClient(self.link.source) as source:
+                ends = list_offsets(source, partitions, Point.LOG_END)
+            started = now_ms()
+            self.services.copy(self.link)(ends, DRAIN_S)
+        positions = self._verify_drained(ends)
+        return {"positions": as_evidence(positions), "copied_ms": now_ms() - started}
+
+    def _verify_drained(self, ends: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
+        """The source has not moved and every position is its log end, as the brokers say, not the copier."""
+        with ClusterClient(self.link.source) as source, ClusterClient(self.link.destination) as destination:
+            now = list_offsets(source, ends, Point.LOG_END)
+            positions = list_offsets(destination, ends, Point.LOG_END)
+            replicated = list_offsets(destination, ends, Point.HIGH_WATERMARK)
+        name = self.link.source.name
+        problems = [f"{p}: log end on {name} went from {ends[p]} to {now[p]}" for p in ends if now[p] != ends[p]]
+        problems += [f"{p}: position {positions[p]}, log end {ends[p]}" for p in ends if positions[p] != ends[p]]
+        problems += [f"{p}: replicated up to {replicated[p]} of {ends[p]}" for p in ends if replicated[p] < ends[p]]
+        if problems:
+            raise MirrorError(
+                f"mirror {self.link.mirror.name}: not drained: {some(problems)}. "
+                "Resume the run to go on copying, or abort it"
+            )
+        return positions
+
+    def final_sync(self) -> Evidence:
+        """Configurations, rights and group offsets. No new topics: what is behind the fence is what was approved."""
+        report = sync(
+            self.link,
+            self.writer,
+            only=frozenset({Part.CONFIGS, Part.ACLS, Part.GROUPS}),
+            dry_run=False,
+            run_id=self.journal.run_id,
+        )
+        return _counted(report.rows)
+
+    def parity(self) -> Evidence:
+        """The gate: what was copied since the proof is equal, and so are the logs' ends."""
+        proof = self.journal.evidence("prove")
+        proven = from_evidence(proof.get("proven"))
+        with ClusterClient(self.link.destination) as destination:
+            ends = list_offsets(destination, self._drained_partitions(), Point.LOG_END)
+        ranges = [
+            ParityRange(partition=p, start=min(proven.get(p, Offset(0)), end), end=end)
+            for p, end in sorted(ends.items())
+        ]
+        result = self.services.quick_parity(
+            self.link.source.name,
+            self.link.destination.name,
+            ranges,
+            self.services.run_dir(self.journal.run_id) / "parity",
+        )
+        earlier = proof.get("records")
+        _open_gate(result, "the parity gate", earlier_records=earlier if isinstance(earlier, int) else 0)
+        return {
+            "verdict": Verdict.PASSED,
+            "records_since_proof": result.records,
+            "records_in_all": result.records + (earlier if isinstance(earlier, int) else 0),
+            "equal_up_to": as_evidence(ends),
+            "report": result.report,
+        }
+
+    def record_lmo(self) -> Evidence:
+        """All partitions STOPPED at once, with the destination's log end as last mirrored offset."""
+        statuses = self._statuses()
+        with ClusterClient(self.link.destination) as destination:
+            ends = list_offsets(destination, statuses, Point.LOG_END)
+        records: list[Record] = [replace(self.writer.state.mirrors[self.link.mirror.name], desired=Desired.STOPPED)]
+        for partition, status in statuses.items():
+            if status.state is PartitionState.STOPPED:
+                continue
+            events = () if status.state is PartitionState.STOPPING else (Event.STOP,)
+            state = after(status.state, *events, Event.LMO_RECORDED)
+            records.append(PartitionRecord(self.link.mirror.name, replace(status, state=state, lmo=ends[partition])))
+        self.writer.put(*records)
+        return {"lmo": as_evidence({p: s.lmo for p, s in self._statuses().items() if s.lmo is not None})}
+
+    def check_approval(self) -> None:
+        """Refused when what was approved holds no more; asked before promotion begins, while an abort is possible."""
+        approved = self.journal.run.plan
+        now = decide(observe(self.link, self.writer.state, approved.mode)).plan
+        changed = changed_since(approved.bound, now.bound)
+        if changed:
+            raise Refused(
+                f"run {self.journal.run_id}: promotion, since what was approved (hash {approved.hash}) holds no more; "
+                "abort this run and plan again",
+                changed,
+            )
+
+    def promote(self) -> Evidence:
+        """The point of no return: applications may write."""
+        return _counted(apply_promotion(self.link, self.writer, {p.topic for p in self._statuses()}))
+
+    def canary(self) -> Evidence:
+        return sing(self.link.destination, f"run {self.journal.run_id}")
+
+    def report(self) -> Evidence:
+        steps = [r for r in (self.journal.record(name) for name in self.journal.steps) if r and r.step != "report"]
+        folder = self.services.run_dir(self.journal.run_id)
+        return {"report": str(write_run_report(folder, self.journal.run, steps, self._statuses(), TIMED))}
+
+    def _statuses(self) -> dict[Partition, PartitionStatus]:
+        return dict(sorted(self.writer.state.partitions.get(self.link.mirror.name, {}).items()))
+
+    def _drained_partitions(self) -> tuple[Partition, ...]:
+        """Healthy partitions whose topic the source still has."""
+        partitions = healthy(self._statuses())
+        with ClusterClient(self.link.source) as source:
+            present = source.metadata({p.topic for p in partitions}).topics
+        return tuple(p for p in partitions if p.topic in present)
+
+
+def owner(run_id: str) -> str:
+    """The lease's owner while a run keeps the data plane to itself."""
+    return f"run:{run_id}"
+
+
+def _open_gate(result: ParityResult, what: str, *, earlier_records: int) -> None:
+    """Return only if equal. An empty rest is fine after a proof that had something to compare."""
+    if result.verdict is Verdict.PASSED:
+        return
+    if result.findings or result.verdict is Verdict.FAILED:
+        shown = "; ".join(f"{f.partition} offset {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:10])
+        raise GateClosed(
+            f"{what} failed, {len(result.findings)} difference(s): {shown}. Report: {result.report or 'none'}"
+        )
+    if earlier_records and set(result.reasons) <= {NOTHING_COMPARED}:
+        return
+    raise Indeterminate(f"{what} is indeterminate, so it stays closed: {'; '.join(result.reasons[:10])}")
+
+
+def _counted(rows: tuple[DriftRow, ...] | list[DriftRow]) -> Evidence:
+    """How many rows of each deed, and every row that could not be done, in words."""
+    counts = {f"{deed}": sum(r.deed is deed for r in rows) for deed in Deed}
+    skipped = tuple(f"{r.part} {r.subject}: {r.reason}" for r in rows if r.deed in (Deed.SKIP, Deed.REFUSE))
+    return {**{k: v for k, v in counts.items() if v}, "not_done": skipped[:100]}

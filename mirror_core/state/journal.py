@@ -1,0 +1,131 @@
+"""The journal of a run: a step is written down before it acts and after it has acted, and done steps stay done.
+
+Who writes holds the mirror's transactional id (KIP-98 fences the one before), so what is read here is what is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
+from mirror_core.model.run import Evidence, Run, RunState, StepRecord, StepState
+from mirror_core.state.records import Forget, Record, State
+
+
+class Log(Protocol):
+    """Where records go: the state topic, written by its one owner."""
+
+    state: State
+
+    def put(self, *records: Record | Forget) -> None: ...
+
+
+def now_ms() -> int:
+    """Wall clock, milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The steps of one run, in order."""
+
+    log: Log
+    run_id: str
+    steps: tuple[str, ...]
+
+    @property
+    def run(self) -> Run:
+        return find_run(self.log.state, self.run_id)
+
+    def record(self, step: str) -> StepRecord | None:
+        return self.log.state.steps.get((self.run_id, step))
+
+    def done(self, step: str) -> bool:
+        found = self.record(step)
+        return found is not None and found.state is StepState.DONE
+
+    def begun(self, step: str) -> bool:
+        """Whether it may have acted: its intent was written at least once."""
+        return self.record(step) is not None
+
+    def next(self) -> str | None:
+        """The first step that is not done; None when all are."""
+        return next((step for step in self.steps if not self.done(step)), None)
+
+    def evidence(self, step: str) -> Evidence:
+        """What a step saw; empty when it has not run."""
+        found = self.record(step)
+        return found.evidence if found else {}
+
+    def perform(self, step: str, act: Callable[[], Evidence]) -> StepRecord:
+        """Do a step that has not been done: intent first, then `act`, then its evidence.
+
+        A step that was interrupted runs again from its beginning, with what it noted down before: `act` must take that.
+        Its failure is written down and raised; after LostOwnership nothing is: the journal is another's now.
+        """
+        self.check_turn(step)
+        before = self.record(step)
+        if before is not None and before.state is StepState.DONE:
+            return before
+        started = StepRecord(
+            run=self.run_id,
+            step=step,
+            state=StepState.STARTED,
+            attempt=before.attempt + 1 if before else 1,
+            started_ms=now_ms(),
+            evidence=before.evidence if before else {},
+        )
+        self.log.put(started)
+        try:
+            evidence = act()
+        except LostOwnership:
+            raise
+        except MirrorError as error:
+            noted = self.record(step) or started
+            self.log.put(replace(noted, state=StepState.FAILED, ended_ms=now_ms(), error=str(error)))
+            raise
+        noted = self.record(step) or started
+        finished = replace(
+            noted, state=StepState.DONE, ended_ms=now_ms(), evidence={**noted.evidence, **evidence}, error=""
+        )
+        self.log.put(finished)
+        return finished
+
+    def note(self, step: str, evidence: Evidence) -> None:
+        """Add to a running step's evidence what must survive a crash in its middle."""
+        record = self.record(step)
+        if record is None:
+            raise MirrorError(f"run {self.run_id}: step {step} has not begun, so nothing can be noted for it")
+        self.log.put(replace(record, evidence={**record.evidence, **evidence}))
+
+    def end(self, state: RunState, note: str = "") -> Run:
+        """Close the run. Closing it twice changes nothing."""
+        run = self.run
+        if run.ended_ms is None:
+            run = replace(run, state=state, ended_ms=now_ms(), note=note or run.note)
+            self.log.put(run)
+        return run
+
+    def check_turn(self, step: str) -> None:
+        """Refused unless the run is under way and all earlier steps are done."""
+        if step not in self.steps:
+            raise BadRequest(f"run {self.run_id} has no step {step!r}; its steps are {', '.join(self.steps)}")
+        run = self.run
+        reasons = []
+        if not self.done(step) and run.state is not RunState.RUNNING:
+            reasons.append(f"the run is {run.state}")
+        reasons += [f"step {e} is not done" for e in self.steps[: self.steps.index(step)] if not self.done(e)]
+        if reasons:
+            raise Refused(f"run {run.id}: step {step} cannot be taken now", reasons)
+
+
+def find_run(state: State, run_id: str) -> Run:
+    """The run of this id, or BadRequest."""
+    try:
+        return state.runs[run_id]
+    except KeyError:
+        known = ", ".join(sorted(state.runs)) or "none"
+        raise BadRequest(f"unknown run {run_id!r}; this mirror's cluster knows: {known}") from None

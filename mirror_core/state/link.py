@@ -1,0 +1,92 @@
+"""A mirror with both its clusters, found by name."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Config
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.state.records import State
+from mirror_core.state.topic import read_state
+
+_LOOK_S: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A mirror, and how to reach both ends of it."""
+
+    config: Config
+    mirror: Mirror
+    source: ClusterConfig
+    destination: ClusterConfig
+
+
+def link_of(config: Config, mirror: Mirror) -> Link:
+    """The link of a mirror, from its names."""
+    return Link(config, mirror, config.cluster(mirror.source), config.cluster(mirror.destination))
+
+
+def find(config: Config, name: str) -> tuple[Link, State]:
+    """The mirror of this name, and the state of its destination. Ends as soon as one cluster knows it.
+
+    BadRequest when no cluster knows it, or one that might know it turns our credentials down; Indeterminate when one
+    that might know it did not answer.
+    """
+    silent: list[MirrorError] = []
+    mirrors: set[str] = set()
+    for _, answer in states(config):
+        if isinstance(answer, MirrorError):
+            silent.append(answer)
+            continue
+        mirror = answer.mirrors.get(MirrorName(name))
+        if mirror is not None:
+            return link_of(config, mirror), answer
+        mirrors |= set(answer.mirrors)
+    if silent:
+        reasons = "".join(f"\n  - {reason}" for reason in sorted(map(str, silent)))
+        # A wrong password is for a person to mend; a cluster that is down may come back.
+        kind = BadRequest if any(isinstance(e, BadRequest | MissingPermission) for e in silent) else Indeterminate
+        raise kind(f"mirror {name!r} is not known to the clusters whose state could be read; these are left:{reasons}")
+    raise BadRequest(f"unknown mirror {name!r}: there {_are(mirrors)}; see `mirrorbook mirror list`")
+
+
+def _are(mirrors: set[str]) -> str:
+    return f"are {', '.join(sorted(mirrors))}" if mirrors else "are none"
+
+
+def states(config: Config, timeout_s: float = _LOOK_S) -> Iterator[tuple[ClusterName, State | MirrorError]]:
+    """The state topic of each configured cluster, in the order of their answers; an error for those that do not."""
+    answers: queue.SimpleQueue[tuple[ClusterName, State | MirrorError]] = queue.SimpleQueue()
+
+    def look(name: ClusterName, cluster: ClusterConfig) -> None:
+        try:
+            # Asked first, since librdkafka only says that all brokers are down, whatever the reason.
+            with ClusterClient(cluster, timeout_s=timeout_s - 1) as client:
+                client.metadata(())
+            answers.put((name, read_state(cluster, timeout_s=timeout_s - 1)))
+        except MirrorError as error:
+            answers.put((name, error))
+
+    for name, cluster in config.clusters.items():
+        # Not a pool: a thread that hangs on a dead cluster must not keep the process from ending.
+        threading.Thread(target=look, args=(name, cluster), daemon=True).start()
+    waiting = set(config.clusters)
+    deadline = time.monotonic() + timeout_s
+    while waiting:
+        try:
+            name, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            break
+        waiting.discard(name)
+        yield name, answer
+    for name in sorted(waiting):
+        yield name, Indeterminate(f"cluster {name}: no answer within {timeout_s} s")

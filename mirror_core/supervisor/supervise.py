@@ -1,0 +1,95 @@
+"""Start, ask and stop the supervisor of a mirror on this host. Airflow and the CLI call this."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from mirror_core.model.errors import BadRequest, Indeterminate
+from mirror_core.model.names import MirrorName
+from mirror_core.supervisor.home import Home, Status
+from mirror_core.supervisor.supervisor import STOP_S
+
+PROGRAM: Final = (sys.executable, "-m", "mirror_core")
+
+
+def replicate_command(config_path: Path, mirror: MirrorName, args: Sequence[str]) -> tuple[str, ...]:
+    """The child that a supervisor of this mirror keeps alive. BadRequest for options that make it end by itself."""
+    if "--until-caught-up" in args:
+        raise BadRequest(
+            f"mirror {mirror}: supervise keeps replicate running, --until-caught-up makes it end: "
+            f"run `mirrorbook replicate {mirror} --until-caught-up` itself"
+        )
+    return (*PROGRAM, "replicate", mirror, "--config", str(config_path), *args)
+
+
+def ensure(
+    config_path: Path, mirror: MirrorName, home: Path, args: Sequence[str] = (), *, timeout_s: float = 30.0
+) -> None:
+    """Start a supervisor that outlives this process and its session, unless the mirror has one on this host.
+
+    `args` are options for `mirrorbook replicate`. Indeterminate when the new supervisor doesn't show up in time.
+    """
+    replicate_command(config_path, mirror, args)  # refuse here what would only be refused in a log file
+    if not config_path.is_file():
+        raise BadRequest(f"mirror {mirror}: no configuration at {config_path}")
+    if _alive(home, mirror):
+        return
+    place = Home(home, mirror)
+    place.make()
+    options = ("--config", str(config_path), "--home", str(home))
+    with place.own_log.open("ab") as out:
+        # The shell ends at once and leaves the supervisor to init: it is nobody's child, so nobody's zombie either.
+        subprocess.run(
+            ["/bin/sh", "-c", '"$@" &', "sh", *PROGRAM, "supervise", mirror, *options, "--", *args],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            check=True,
+        )
+    _await(
+        lambda: _alive(home, mirror),
+        timeout_s,
+        f"mirror {mirror}: the supervisor that was started does not run: see {place.own_log}",
+    )
+
+
+def status(home: Path, mirror: MirrorName) -> Status | None:
+    """What this host's supervisor of the mirror says; None when there is none and the last one stopped cleanly."""
+    return Home(home, mirror).read()
+
+
+def stop(home: Path, mirror: MirrorName, *, timeout_s: float = STOP_S + 30.0) -> None:
+    """Stop this host's supervisor of the mirror, with its child, and wait for it. Without one, nothing is done.
+
+    This stops a process, not the mirror: `mirrorbook mirror stop` does that. Indeterminate when it is still there.
+    """
+    found = status(home, mirror)
+    if found is None or not found.alive:
+        return
+    os.kill(found.pid, signal.SIGTERM)
+    _await(
+        lambda: not Home(home, mirror).held(),
+        timeout_s,
+        f"mirror {mirror}: supervisor {found.pid} was told to stop and still runs: see {found.log}",
+    )
+
+
+def _alive(home: Path, mirror: MirrorName) -> bool:
+    found = status(home, mirror)
+    return found is not None and found.alive
+
+
+def _await(cond: Callable[[], bool], timeout_s: float, otherwise: str) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not cond():
+        if time.monotonic() > deadline:
+            raise Indeterminate(otherwise)
+        time.sleep(0.05)

@@ -1,0 +1,1 @@
+"""Everything but records: topics and their settings, access, groups' offsets, fences."""

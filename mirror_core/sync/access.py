@@ -1,0 +1,319 @@
+"""Who may change mirror topics: nobody while they are mirrored, the applications after promotion, nobody again later.
+
+The ledger is written before each deed, and forgotten after it, so a crash anywhere leaves entries that a second call
+finds, and never one of ours that nobody remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from mirror_core.decide.acls import AclPlan, Scope, covers, demotions, deny_write, plan_acls
+from mirror_core.decide.filters import group_filter
+from mirror_core.decide.topics import config_changes, promotion_configs
+from mirror_core.kafka.acls import (
+    Acls,
+    AuthorizerOff,
+    absent_on_every_broker,
+    command_line,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    present_on_every_broker,
+)
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
+from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.names import ClusterName
+from mirror_core.state.journal import Log
+from mirror_core.state.link import Link
+from mirror_core.state.records import Forget, State
+from mirror_core.state.topic import read_state
+from mirror_core.sync.topics import apply_changes, change_rows, known_settings
+
+BARRIER_S: Final = 15.0
+"""How long every broker has to show a change of ACLs."""
+_OURS: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
+
+
+def own_principals(link: Link) -> frozenset[str]:
+    """The mirror's users on both clusters, as Kafka names them."""
+    users = {cluster.user(principal) for cluster in (link.source, link.destination) for principal in Principal}
+    return frozenset(f"User:{user}" for user in users if user)
+
+
+def sync_acls(
+    link: Link,
+    state: State,
+    log: Log | None,
+    source: ClusterClient,
+    destination: ClusterClient,
+    topics: Collection[str],
+    groups: Collection[str],
+) -> list[DriftRow]:
+    """Copy, stage and take away access rights. Without a log nothing is done, only said."""
+    theirs, ours = describe_acls(source), describe_acls(destination)
+    if isinstance(theirs, AuthorizerOff) or isinstance(ours, AuthorizerOff):
+        return [_off(side.cluster) for side in (theirs, ours) if isinstance(side, AuthorizerOff)]
+    plan = plan_acls(
+        theirs.entries,
+        ours.entries,
+        Scope(
+            topics=topics,
+            groups=groups,
+            group_filter=group_filter(link.mirror),
+            own_principals=own_principals(link),
+            own_acls=_own_entries(link, state),
+        ),
+        [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.destination.name],
+        [e for e in state.ledger.values() if e.mirror != link.mirror.name and e.cluster == link.destination.name],
+    )
+    if log is not None:
+        _carry_out(link, log, destination, plan)
+    return _rows(plan, done=log is not None) + _unknown(source.name, theirs) + _unknown(destination.name, ours)
+
+
+def apply_promotion(link: Link, log: Log, topics: Collection[str]) -> tuple[DriftRow, ...]:
+    """Give these mirror topics to the applications; may be repeated, and does only what is missing.
+
+    In this order: their final settings (the source's, as last synced); the staged grants (PROMOTED from now on) and a
+    denial of WRITE for the data principal, which stops a copying task that has outlived its driver (FENCE, on the
+    destination); then the denials that demoted the applications earlier go away. Returns when every broker shows it.
+    The topics' partitions must have stopped.
+    """
+    with ClusterClient(link.destination) as client:
+        return (*_final_settings(link, log.state, client, topics), *_promote_access(link, log, client, topics))
+
+
+def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) -> tuple[DriftRow, ...]:
+    """Keep applications from changing these topics on a cluster that is about to be a mirror's destination (again).
+
+    A denial for each principal that holds a right to change them, entered in `link.mirror`'s ledger (DEMOTED), seen on
+    every broker; only then this mirror's FENCE entries on that cluster go, since they would stop the mirror itself.
+    Refused by name for grants to everybody. May be repeated. Promotion towards this cluster takes the denials away.
+    """
+    config = link.source if cluster == link.source.name else link.destination
+    with ClusterClient(config) as client:
+        held = describe_acls(client)
+        if isinstance(held, AuthorizerOff):
+            return (_off(client.name),)
+        deny, impossible = demotions(held.entries, topics, own_principals(link))
+        if impossible:
+            raise Refused(
+                f"cluster {client.name}: applications cannot be kept from writing mirror topics",
+                (
+                    f"{acl}: a denial for everybody would stop the mirror too; replace it by grants to named "
+                    f"principals: {command_line(acl, bootstrap=_bootstrap(config), remove=True)}"
+                    for acl in sorted(impossible)
+                ),
+            )
+        known = {e.acl for e in _ledger(link, log, client, AclPurpose.DEMOTED)}
+        foreign = (deny & held.entries) - known
+        _remember(link, log, client, deny - foreign - known, AclPurpose.DEMOTED)
+        create_acls(client, deny - foreign)
+        present_on_every_broker(client, deny, BARRIER_S)
+        fence = _ledger(link, log, client, AclPurpose.FENCE)
+        _take_away(log, client, fence)
+        rows = [_row(acl, Deed.CREATE, "keeps it a mirror topic") for acl in deny - held.entries]
+        rows += [_row(acl, Deed.KEEP, "denied already, by somebody else's hand", done=False) for acl in foreign]
+        rows += [_row(e.acl, Deed.REMOVE, "the fence is not needed any more") for e in fence]
+        return tuple(sorted(rows, key=lambda row: row.subject))
+
+
+def staged_grants(link: Link, state: State) -> tuple[Acl, ...]:
+    """Rights that promotion would create on the destination."""
+    return tuple(
+        sorted(
+            e.acl
+            for e in state.ledger_of(link.mirror.name)
+            if e.purpose is AclPurpose.STAGED and e.cluster == link.destination.name
+        )
+    )
+
+
+def _final_settings(link: Link, state: State, client: ClusterClient, topics: Collection[str]) -> Iterable[DriftRow]:
+    views, current = client.metadata(topics).topics, describe_configs(client, topics)
+    known = known_settings(client, topics)
+    for name in sorted(set(views) & set(current)):
+        settings = state.settings.get((link.mirror.name, name))
+        if settings is None:
+            yield DriftRow(
+                part=Part.CONFIGS,
+                subject=name,
+                source="unknown",
+                destination="",
+                deed=Deed.SKIP,
+                reason="its settings were never synced, so it keeps those of a mirror topic: set them by hand",
+            )
+            continue
+        wanted = promotion_configs(settings.overrides, views[name].replication_factor)
+        wanted = {key: value for key, value in wanted.items() if not known or key in known}
+        changes = config_changes(wanted, current[name].overrides)
+        refused = apply_changes(client, name, changes)
+        yield from change_rows(name, changes, settings.overrides, current[name].overrides, refused, dry_run=False)
+
+
+def _promote_access(link: Link, log: Log, client: ClusterClient, topics: Collection[str]) -> Iterable[DriftRow]:
+    held = describe_acls(client)
+    if isinstance(held, AuthorizerOff):
+        return (_off(client.name),)
+    grants = {
+        e.acl
+        for purpose in (AclPurpose.STAGED, AclPurpose.PROMOTED)
+        for e in _ledger(link, log, client, purpose)
+        if e.acl.resource is not Resource.TOPIC or any(covers(e.acl, topic) for topic in topics)
+    }
+    zombie = set[Acl]()
+    data = link.destination.user(Principal.DATA)
+    if data is not None and f"User:{data}" not in {acl.principal for acl in grants}:
+        zombie = deny_write(topics, f"User:{data}")
+    # An equal entry of somebody else's stays theirs, and stays when ours are taken away.
+    zombie -= held.entries - {e.acl for e in _ledger(link, log, client, AclPurpose.FENCE)}
+    _remember(link, log, client, grants, AclPurpose.PROMOTED)
+    _remember(link, log, client, zombie, AclPurpose.FENCE)
+    create_acls(client, grants | zombie)
+    present_on_every_broker(client, grants | zombie, BARRIER_S)
+    demoted = [e for e in log.state.ledger.values() if e.purpose is AclPurpose.DEMOTED and e.cluster == client.name]
+    _take_away(log, client, demoted)
+    elsewhere, rows = _demotions_of_the_source(link)
+    delete_acls(client, elsewhere)
+    absent_on_every_broker(client, elsewhere, BARRIER_S)
+    lifted = ({e.acl for e in demoted} | elsewhere) & held.entries
+    rows += [_row(acl, Deed.CREATE, "staged until promotion") for acl in sorted(grants - held.entries)]
+    rows += [_row(acl, Deed.CREATE, "stops copying tasks of the past") for acl in sorted(zombie - held.entries)]
+    return rows + [_row(acl, Deed.REMOVE, "kept it a mirror topic") for acl in sorted(lifted)]
+
+
+_OTHER_SIDE_S: Final = 3.0
+"""Applications stand still while this is asked of a source that may be dead."""
+
+
+def _demotions_of_the_source(link: Link) -> tuple[set[Acl], list[DriftRow]]:
+    """Denials on our destination that a mirror of the other direction entered in its own ledger, on our source."""
+    try:
+        entries = read_state(link.source, timeout_s=_OTHER_SIDE_S).ledger.values()
+    except MirrorError as error:
+        # Promotion must not need a living source. What is in our own ledger has been lifted already.
+        reason = f"denials remembered on cluster {link.source.name} could not be looked up: {error}"
+        return set(), [_silent(link.source.name, reason)]
+    here = {e.acl for e in entries if e.purpose is AclPurpose.DEMOTED and e.cluster == link.destination.name}
+    return here, []
+
+
+def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> None:
+    _remember(link, log, client, {*plan.create, *plan.share}, AclPurpose.COPIED)
+    _remember(link, log, client, plan.stage, AclPurpose.STAGED)
+    create_acls(client, plan.create)
+    present_on_every_broker(client, plan.create, BARRIER_S)
+    _take_away(log, client, plan.remove)
+    if plan.forget:
+        log.put(*(Forget(entry) for entry in plan.forget))
+
+
+def _remember(link: Link, log: Log, client: ClusterClient, acls: Iterable[Acl], purpose: AclPurpose) -> None:
+    known = {e.acl for e in _ledger(link, log, client, purpose)}
+    entries = [
+        LedgerEntry(mirror=link.mirror.name, cluster=client.name, acl=acl, purpose=purpose)
+        for acl in sorted(set(acls) - known)
+    ]
+    if entries:
+        log.put(*entries)
+
+
+def _take_away(log: Log, client: ClusterClient, entries: Collection[LedgerEntry]) -> None:
+    if entries:
+        acls = [entry.acl for entry in entries]
+        delete_acls(client, acls)
+        absent_on_every_broker(client, acls, BARRIER_S)
+        log.put(*(Forget(entry) for entry in entries))
+
+
+def _ledger(link: Link, log: Log, client: ClusterClient, purpose: AclPurpose) -> tuple[LedgerEntry, ...]:
+    mine = log.state.ledger_of(link.mirror.name)
+    return tuple(e for e in mine if e.purpose is purpose and e.cluster == client.name)
+
+
+def _own_entries(link: Link, state: State) -> frozenset[Acl]:
+    """Fences and demotions on the source, by whichever mirror of ours: those must not be taken for its own rules."""
+    entries = [*state.ledger.values(), *read_state(link.source).ledger.values()]
+    return frozenset(e.acl for e in entries if e.purpose in _OURS and e.cluster == link.source.name)
+
+
+_Group = tuple[Callable[[AclPlan], Iterable[Acl]], Deed, str]
+_TABLE: Final[tuple[_Group, ...]] = (
+    (lambda plan: plan.create, Deed.CREATE, ""),
+    (lambda plan: plan.stage, Deed.STAGE, "created at promotion"),
+    (lambda plan: plan.waiting, Deed.STAGE, "created at promotion"),
+    (lambda plan: plan.share, Deed.EQUAL, "copied by another mirror, too"),
+    (lambda plan: plan.equal, Deed.EQUAL, ""),
+    (lambda plan: plan.foreign, Deed.KEEP, "was there before the mirror: kept, and never deleted by it"),
+    (lambda plan: [e.acl for e in plan.remove], Deed.REMOVE, "gone from the source"),
+    (lambda plan: [e.acl for e in plan.forget], Deed.REMOVE, "gone from the source; only forgotten here"),
+    (lambda plan: [e.acl for e in plan.out_of_scope], Deed.KEEP, "no longer matched by a filter: kept"),
+    (
+        lambda plan: plan.open_doors,
+        Deed.REFUSE,
+        "lets an application change a mirror topic, and is not ours to remove: remove it, or its writes make "
+        "partitions FAILED",
+    ),
+)
+
+
+def _rows(plan: AclPlan, *, done: bool) -> list[DriftRow]:
+    rows = [
+        _row(acl, deed, reason, done=done and deed in (Deed.CREATE, Deed.STAGE, Deed.REMOVE))
+        for acls_of, deed, reason in _TABLE
+        for acl in acls_of(plan)
+    ]
+    return rows + [_row(acl, Deed.SKIP, reason) for acl, reason in plan.left_out]
+
+
+_THERE: Final = frozenset({Deed.KEEP, Deed.EQUAL, Deed.REMOVE, Deed.REFUSE})
+_NOT_ON_SOURCE: Final = frozenset({Deed.REMOVE, Deed.REFUSE})
+
+
+def _row(acl: Acl, deed: Deed, reason: str = "", *, done: bool = True) -> DriftRow:
+    return DriftRow(
+        part=Part.ACLS,
+        subject=str(acl),
+        source="" if deed in _NOT_ON_SOURCE else "present",
+        destination="present" if deed in _THERE else "",
+        deed=deed,
+        reason=reason,
+        done=done,
+    )
+
+
+def _unknown(cluster: str, acls: Acls) -> list[DriftRow]:
+    return [
+        DriftRow(
+            part=Part.ACLS,
+            subject=words,
+            source="",
+            destination="",
+            deed=Deed.SKIP,
+            reason=f"cluster {cluster}: an entry of a kind that this Mirrorbook does not know: left alone",
+        )
+        for words in acls.unknown
+    ]
+
+
+def _off(cluster: str) -> DriftRow:
+    return _silent(
+        cluster,
+        "has no authorizer: everybody may do everything there, so nothing is copied, staged or fenced",
+    )
+
+
+def _silent(cluster: str, reason: str) -> DriftRow:
+    return DriftRow(
+        part=Part.ACLS, subject=f"cluster {cluster}", source="", destination="", deed=Deed.SKIP, reason=reason
+    )
+
+
+def _bootstrap(config: ClusterConfig) -> str:
+    return config.control["bootstrap.servers"]

@@ -1,0 +1,158 @@
+"""The fence: nobody writes the mirror's topics on a cluster any more, and the proof that it is so.
+
+CreateAcls returning is no fence (brokers act on it up to some hundred milliseconds later), and refusing writes does not
+end transactions that have joined a partition already. So: deny, see the denial on every broker, wait until transactions
+are over, see that the logs stand still.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Final
+
+from mirror_core.kafka.acls import (
+    AuthorizerOff,
+    absent_on_every_broker,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    present_on_every_broker,
+)
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.transactions import open_transactions
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Evidence
+from mirror_core.state.journal import Log
+from mirror_core.state.records import Forget
+
+BARRIER_S: Final = 15.0
+STILL_S: Final = 0.1
+"""Between two looks at the log ends behind a fence that every broker shows."""
+STILL_UNFENCED_S: Final = 2.0
+"""The same where no authorizer exists and stillness is all there is."""
+RESOLVE_S: Final = 120.0
+"""Open transactions get this long to end: twice the default transaction timeout."""
+
+
+class NotFenced(MirrorError):
+    """Somebody still writes, or may still write. The denials stay until the run is resumed or aborted."""
+
+
+def raise_fence(
+    mirror: Mirror, log: Log, client: ClusterClient, partitions: Collection[Partition], *, resolve_s: float = RESOLVE_S
+) -> Evidence:
+    """Fence these partitions of the cluster behind `client`, and prove it. Safe to repeat, from the start or half-way.
+
+    Returns the evidence: denials, brokers that showed them, and per partition the log end at which it stands still.
+    """
+    topics = {p.topic for p in partitions}
+    transactions = open_transactions(client, topics)
+    seen = describe_acls(client)
+    if isinstance(seen, AuthorizerOff):
+        ends = await_stillness(client, partitions, pause_s=STILL_UNFENCED_S, resolve_s=resolve_s)
+        return {"authorizer": False, "still_s": STILL_UNFENCED_S, "log_ends": as_evidence(ends)}
+    wanted = {deny_write(Resource.TOPIC, t) for t in topics}
+    wanted |= {deny_write(Resource.TRANSACTIONAL_ID, t.id) for t in transactions}
+    # An equal entry that somebody else made is as good, and must stay when our fence is lifted.
+    foreign = (wanted & seen.entries) - {e.acl for e in standing(mirror, log, client)}
+    ours = sorted(wanted - foreign)
+    log.put(*(LedgerEntry(mirror=mirror.name, cluster=client.name, acl=acl, purpose=AclPurpose.FENCE) for acl in ours))
+    create_acls(client, ours)
+    present_on_every_broker(client, wanted, BARRIER_S)
+    ends = await_stillness(client, partitions, pause_s=STILL_S, resolve_s=resolve_s)
+    return {
+        "authorizer": True,
+        "denials": tuple(f"{acl.resource} {acl.name}" for acl in sorted(wanted)),
+        "shown_by_brokers": client.brokers(),
+        "transactions_waited_for": tuple(t.id for t in transactions),
+        "still_s": STILL_S,
+        "log_ends": as_evidence(ends),
+    }
+
+
+def standing(mirror: Mirror, log: Log, client: ClusterClient) -> tuple[LedgerEntry, ...]:
+    """Denials in the ledger that this mirror's fence has put on the cluster behind `client`."""
+    return tuple(
+        e
+        for e in log.state.ledger_of(mirror.name)
+        if e.cluster == client.name and e.purpose is AclPurpose.FENCE and e.acl.principal == "User:*"
+    )
+
+
+def lift_fence(mirror: Mirror, log: Log, client: ClusterClient) -> Evidence:
+    """Delete exactly the denials of this mirror's fence; return when no broker shows one. Safe to repeat."""
+    return _lift(standing(mirror, log, client), log, client)
+
+
+def lift_denials(mirror: Mirror, log: Log, client: ClusterClient) -> Evidence:
+    """The same for all denials in the ledger of this mirror, also those against copying tasks of the past."""
+    ledger = log.state.ledger_of(mirror.name)
+    return _lift([e for e in ledger if e.cluster == client.name and e.purpose is AclPurpose.FENCE], log, client)
+
+
+def _lift(entries: Collection[LedgerEntry], log: Log, client: ClusterClient) -> Evidence:
+    if entries:
+        acls = [e.acl for e in entries]
+        delete_acls(client, acls)
+        absent_on_every_broker(client, acls, BARRIER_S)
+        log.put(*(Forget(e) for e in entries))
+    return {"lifted": tuple(f"{e.acl.resource} {e.acl.name}" for e in entries)}
+
+
+def await_stillness(
+    client: ClusterClient, partitions: Collection[Partition], *, pause_s: float, resolve_s: float
+) -> dict[Partition, Offset]:
+    """Log ends that did not move within `pause_s`, with no open transaction, and on all in-sync replicas.
+
+    NotFenced after `resolve_s`, naming what still moves or which transactions are open.
+    """
+    topics = {p.topic for p in partitions}
+    deadline = time.monotonic() + resolve_s
+    while True:
+        problems = [
+            f"transaction {t.id!r} is {t.state} (its coordinator aborts it after {t.timeout_s:.0f} s)"
+            for t in open_transactions(client, topics)
+        ]
+        before = list_offsets(client, partitions, Point.LOG_END)
+        time.sleep(pause_s)
+        ends = list_offsets(client, partitions, Point.LOG_END)
+        stable = list_offsets(client, partitions, Point.STABLE_END)
+        high = list_offsets(client, partitions, Point.HIGH_WATERMARK)
+        for p in sorted(partitions):
+            if before[p] != ends[p]:
+                problems.append(f"{p} grew from {before[p]} to {ends[p]} within {pause_s} s")
+            elif not stable[p] == high[p] == ends[p]:
+                problems.append(f"{p}: log end {ends[p]}, high watermark {high[p]}, last stable offset {stable[p]}")
+        if not problems:
+            return ends
+        if time.monotonic() > deadline:
+            more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
+            raise NotFenced(
+                f"cluster {client.name} does not stand still after {resolve_s:.0f} s: {'; '.join(problems[:5])}{more}. "
+                "End these writers or transactions and resume the run, or abort it"
+            )
+
+
+def deny_write(resource: Resource, name: str, principal: str = "User:*") -> Acl:
+    """The denial of WRITE, which wins over every grant, for all but super users."""
+    return Acl(resource=resource, name=name, principal=principal, operation=Operation.WRITE, permission=Permission.DENY)
+
+
+def as_evidence(offsets: dict[Partition, Offset]) -> tuple[str, ...]:
+    """Offsets as a step's evidence keeps them: `topic-0=17`."""
+    return tuple(f"{p}={o}" for p, o in sorted(offsets.items()))
+
+
+def from_evidence(rows: object) -> dict[Partition, Offset]:
+    """What `as_evidence` wrote; empty when nothing was."""
+    offsets = {}
+    for row in rows if isinstance(rows, tuple | list) else ():
+        name, _, offset = str(row).rpartition("=")
+        topic, _, index = name.rpartition("-")
+        offsets[Partition(topic, int(index))] = Offset(int(offset))
+    return offsets

@@ -1,0 +1,187 @@
+"""Consumer groups' offsets, from the source to the destination: every group in scope is accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirror_core.decide.filters import group_filter
+from mirror_core.decide.offsets import Commit, decide
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.groups import (
+    OFFSET_KINDS,
+    Committed,
+    Group,
+    Offsets,
+    commit_offsets,
+    fetch_offsets,
+    find_coordinator,
+    list_groups,
+)
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.names import Offset, Partition
+from mirror_core.state.link import Link
+
+_JOINED: Final = frozenset({"unknown_member_id", "illegal_generation", "rebalance_in_progress", "stale_member_epoch"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """A destination partition's readable range: [start, end)."""
+
+    start: Offset
+    end: Offset
+
+
+def groups_in_scope(link: Link, source: ClusterClient) -> dict[str, Group]:
+    """The source's groups that match the mirror's filter now, of all kinds."""
+    chosen = group_filter(link.mirror)
+    return {name: group for name, group in list_groups(source).items() if name in chosen}
+
+
+def sync_groups(
+    link: Link,
+    source: ClusterClient,
+    destination: ClusterClient,
+    topics: Collection[str],
+    *,
+    dry_run: bool,
+) -> list[DriftRow]:
+    """Commit the source's offsets on these mirror topics at the destination, moved into its logs.
+
+    Each group in scope has at least one row: what was committed, that it is equal, or why it is left. A fault of one
+    group is its row's reason; a silent cluster is raised.
+    """
+    rows, there = list[DriftRow](), list_groups(destination)
+    progress: dict[str, dict[Partition, Committed]] = {}
+    for name, group in sorted(groups_in_scope(link, source).items()):
+        if group.kind not in OFFSET_KINDS:
+            rows.append(
+                _skip(name, f"{group.kind} groups are not synced yet: set their start on the destination by hand")
+            )
+            continue
+        try:
+            offsets = fetch_offsets(source, name, group.coordinator)
+        except Unreachable:
+            raise
+        except RemoteFault as error:
+            rows.append(_skip(name, str(error)))
+            continue
+        mine, left = _on_topics(name, offsets, topics)
+        rows += left
+        if mine:
+            progress[name] = mine
+    logs = _logs(destination, {partition for mine in progress.values() for partition in mine})
+    for name, mine in progress.items():
+        try:
+            rows += _sync_group(destination, name, there.get(name), mine, logs, dry_run=dry_run)
+        except MissingPermission as error:
+            rows.append(_skip(name, str(error)))
+    return sorted(rows, key=lambda row: row.subject)
+
+
+def _on_topics(
+    group: str, offsets: Offsets, topics: Collection[str]
+) -> tuple[dict[Partition, Committed], list[DriftRow]]:
+    mine = {p: row for p, row in offsets.committed.items() if p.topic in topics}
+    rows = [
+        _skip(f"{group} {partition}", "the offset belongs to a transaction that is still open on the source")
+        for partition in sorted(offsets.unsettled)
+        if partition.topic in topics
+    ]
+    if not mine and not rows:
+        rows.append(_skip(group, "has committed nothing on mirror topics"))
+    return mine, rows
+
+
+def _logs(destination: ClusterClient, partitions: Collection[Partition]) -> dict[Partition, _Log]:
+    """Log ranges of those partitions that the destination has."""
+    view = destination.metadata({partition.topic for partition in partitions}).topics
+    present = [p for p in partitions if p.topic in view and p.index in view[p.topic].partitions]
+    starts = list_offsets(destination, present, Point.START)
+    ends = list_offsets(destination, present, Point.LOG_END)
+    return {p: _Log(starts[p], ends[p]) for p in present}
+
+
+def _sync_group(
+    destination: ClusterClient,
+    name: str,
+    there: Group | None,
+    mine: Mapping[Partition, Committed],
+    logs: Mapping[Partition, _Log],
+    *,
+    dry_run: bool,
+) -> list[DriftRow]:
+    if there is not None and there.kind not in OFFSET_KINDS:
+        return [_skip(name, f"is a {there.kind} group on the destination")]
+    if there is not None and not there.idle:
+        return [_skip(name, f"has members on the destination (it is {there.state} there): their progress is theirs")]
+    coordinator = there.coordinator if there else None if dry_run else find_coordinator(destination, name)
+    before = fetch_offsets(destination, name, coordinator).committed if there else {}
+    rows, todo = list[DriftRow](), dict[Partition, tuple[Offset, str]]()
+    for partition, committed in sorted(mine.items(), key=lambda item: item[0]):
+        row, offset = _judge(f"{name} {partition}", committed, before.get(partition), logs.get(partition))
+        rows.append(row)
+        if offset is not None:
+            todo[partition] = (offset, committed.metadata)
+    if dry_run or not todo:
+        return rows
+    refused = {f"{name} {p}": words for p, words in commit_offsets(destination, name, todo, coordinator).items()}
+    return [_outcome(row, refused) for row in rows]
+
+
+def _judge(
+    subject: str, committed: Committed, before: Committed | None, log: _Log | None
+) -> tuple[DriftRow, Offset | None]:
+    """The row of one partition, and the offset (next to be read) to commit, if any."""
+    if log is None:
+        return _skip(subject, "the destination does not have this partition yet", committed.offset), None
+    decision = decide(
+        source=committed.offset,
+        start=log.start,
+        end=log.end,
+        destination=before.offset if before else None,
+        destination_epoch=before.leader_epoch if before else -1,
+    )
+    if isinstance(decision, Commit):
+        reason = f"{decision.offset}: " if decision.clamped else ""
+        if decision.offset < committed.offset:
+            reason += (
+                f"the destination ends at {log.end}; {committed.offset - decision.offset} offsets would be read again"
+            )
+        elif decision.clamped:
+            reason += f"the destination begins at {log.start}"
+        deed, offset = Deed.COMMIT, decision.offset
+    else:
+        deed, reason, offset = Deed.EQUAL if decision.equal else Deed.SKIP, decision.reason, None
+    return _row(subject, deed, committed.offset, before.offset if before else None, reason), offset
+
+
+def _row(
+    subject: str, deed: Deed, source: Offset | None = None, destination: Offset | None = None, reason: str = ""
+) -> DriftRow:
+    return DriftRow(
+        part=Part.GROUPS,
+        subject=subject,
+        source="" if source is None else str(source),
+        destination="" if destination is None else str(destination),
+        deed=deed,
+        reason=reason,
+    )
+
+
+def _skip(subject: str, reason: str, source: Offset | None = None) -> DriftRow:
+    return _row(subject, Deed.SKIP, source, reason=reason)
+
+
+def _outcome(row: DriftRow, refused: Mapping[str, str]) -> DriftRow:
+    if row.deed is not Deed.COMMIT:
+        return row
+    if row.subject not in refused:
+        return replace(row, done=True)
+    words = refused[row.subject]
+    why = "a member joined on the destination in this moment" if words in _JOINED else "refused by the destination"
+    return replace(row, deed=Deed.SKIP, reason=f"{why} ({words})")

@@ -1,0 +1,324 @@
+"""Mirror topics: found by the filters, created or adopted, widened, and kept in the settings that copying needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from mirror_core.decide.filters import topic_filter
+from mirror_core.decide.topics import (
+    HELD,
+    NEVER,
+    PROMISES,
+    cleans,
+    config_changes,
+    mirror_replication_factor,
+    promotion_configs,
+    wanted_configs,
+)
+from mirror_core.kafka.client import ClusterClient, TopicView
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.topics import (
+    NewTopic,
+    TopicConfigs,
+    alter_configs,
+    create_partitions,
+    create_topics,
+    describe_configs,
+)
+from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
+from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.mirror import FailureKind, Gaps, PartitionState
+from mirror_core.model.names import Partition
+from mirror_core.state.link import Link
+from mirror_core.state.records import TOPIC as STATE_TOPIC
+from mirror_core.state.records import State
+from mirror_core.sync.compaction import behind
+
+_CATCH_UP_S: Final = 2.0
+"""How long a sync waits for a topic to reach where the source's log just ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a mirror's topics stand on the destination after `create_missing`."""
+
+    ready: Mapping[str, TopicView]
+    """Topics that may be copied into, as the destination describes them; empty in a dry run for those to be created."""
+    rows: tuple[DriftRow, ...]
+    refused: Mapping[str, str]
+    """Topics that must not be copied into, with the reason and the remedy."""
+    kinds: Mapping[str, FailureKind] = field(default_factory=dict)
+    """What sort of refusal it is, where it is not the broker's."""
+
+
+def mirror_topics(link: Link, source: ClusterClient) -> dict[str, TopicView]:
+    """The source's topics that match the mirror's filters now."""
+    chosen = topic_filter(link.mirror)
+    return {name: view for name, view in source.metadata().topics.items() if name in chosen and not view.internal}
+
+
+def stopped_topics(link: Link, state: State) -> frozenset[str]:
+    """Topics that this mirror has given up to the applications: nothing of theirs is synced any more."""
+    statuses = state.partitions.get(link.mirror.name, {}).values()
+    return frozenset(s.partition.topic for s in statuses if s.state is PartitionState.STOPPED)
+
+
+def create_missing(
+    link: Link,
+    state: State,
+    source: ClusterClient,
+    destination: ClusterClient,
+    topics: Mapping[str, TopicView],
+    *,
+    dry_run: bool = False,
+) -> Placement:
+    """Make these source topics exist on the destination, as wide as the source's, ready to be copied into.
+
+    A topic that is there already and not recorded as this mirror's is adopted when it is empty; with data, or wider
+    than the source's, it is refused by name, and the others go on. May be repeated after a crash anywhere.
+    """
+    topics = {name: view for name, view in topics.items() if name not in stopped_topics(link, state)}
+    present = destination.metadata(topics).topics
+    unknown = [name for name in topics if name not in present or not _recorded(state, link, present[name])]
+    settings = _settings(source, unknown)  # not of all: the data plane asks at each of its plans
+    known = known_settings(destination, unknown) if unknown else frozenset()
+    brokers = len(destination.brokers())
+    rows, refused, kinds = list[DriftRow](), dict[str, str](), dict[str, FailureKind]()
+    new, adopted, wider = list[NewTopic](), dict[str, dict[str, str | None]](), dict[str, int]()
+    for name, view in sorted(topics.items()):
+        there = present.get(name)
+        width = len(view.partitions)
+        if name in unknown and name not in settings:
+            refused[name] = f"topic {name} was deleted on cluster {source.name} in this moment"
+            kinds[name] = FailureKind.GONE
+            rows.append(
+                _row(name, "", f"{len(there.partitions)} partitions" if there else "", Deed.SKIP, refused[name])
+            )
+            continue
+        if there is None:
+            factor = mirror_replication_factor(view.replication_factor, brokers)
+            configs = _only(known, wanted_configs(settings[name].overrides, settings[name].effective, factor))
+            new.append(NewTopic(name=name, partitions=width, replication_factor=factor, configs=configs))
+            rows.append(_row(name, f"{width} partitions", "", Deed.CREATE))
+            continue
+        problem = _problem(link, state, destination, there, width)
+        if problem:
+            refused[name], kinds[name] = problem
+            words = refused[name]
+            rows.append(_row(name, f"{width} partitions", f"{len(there.partitions)} partitions", Deed.REFUSE, words))
+            continue
+        if not _recorded(state, link, there):
+            wanted = wanted_configs(settings[name].overrides, settings[name].effective, there.replication_factor)
+            adopted[name] = config_changes(_only(known, wanted), {})
+            rows.append(_row(name, f"{width} partitions", "empty topic, not ours", Deed.ADOPT))
+        if len(there.partitions) < width:
+            wider[name] = width
+            rows.append(_row(name, f"{width} partitions", f"{len(there.partitions)} partitions", Deed.WIDEN))
+    if not dry_run:
+        existed = set[str]()
+        by_name = {topic.name: topic for topic in new}
+        refused |= each(lambda names: existed.update(create_topics(destination, [by_name[n] for n in names])), by_name)
+        refused |= each(lambda names: alter_configs(destination, {n: adopted[n] for n in names}), adopted)
+        refused |= each(lambda names: create_partitions(destination, {n: wider[n] for n in names}), wider)
+        rows = [_outcome(row, refused) for row in rows if row.subject not in existed]
+        if existed:
+            # Created in this very moment: by the data plane, by us (the first answer was lost), or by a stranger.
+            again = create_missing(link, state, source, destination, {name: topics[name] for name in existed})
+            rows, refused, kinds = [*rows, *again.rows], {**refused, **again.refused}, {**kinds, **again.kinds}
+        present = destination.metadata(topics).topics
+    ready = {name: view for name, view in present.items() if name not in refused}
+    return Placement(ready, tuple(rows), refused, kinds)
+
+
+def each(deed: Callable[[list[str]], object], names: Iterable[str]) -> dict[str, str]:
+    """Do it for all at once; if the broker refuses, for one after the other. Returns the refused, with the reason.
+
+    One topic that breaks a policy of the cluster must not hold up the others; a missing right or a silent cluster
+    concerns all of them and is raised.
+    """
+    todo = list(names)
+    try:
+        if todo:
+            deed(todo)
+        return {}
+    except (MissingPermission, Unreachable):
+        raise
+    except RemoteFault as error:
+        if len(todo) == 1:
+            return {todo[0]: str(error)}
+    refused: dict[str, str] = {}
+    for name in todo:
+        refused |= each(deed, [name])
+    return refused
+
+
+def sync_configs(
+    link: Link,
+    state: State,
+    source: ClusterClient,
+    destination: ClusterClient,
+    topics: Mapping[str, TopicView],
+    *,
+    dry_run: bool,
+) -> tuple[list[DriftRow], list[TopicSettings]]:
+    """Bring the overrides of these destination topics in line. Returns what to remember for promotion, too."""
+    theirs, ours = describe_configs(source, topics), describe_configs(destination, topics)
+    known = known_settings(destination, topics)
+    cleaned = {name for name in set(theirs) & set(ours) if cleans(theirs[name].effective)}
+    if link.mirror.gaps is Gaps.HIDDEN:
+        cleaned.clear()
+    new = {name: topics[name] for name in cleaned if not cleans(ours[name].effective)}
+    cleaned -= behind(source, destination, new, 0.0 if dry_run else _CATCH_UP_S)
+    rows, remember = list[DriftRow](), list[TopicSettings]()
+    for name in sorted(set(theirs) & set(ours)):
+        overrides, factor = theirs[name].overrides, topics[name].replication_factor
+        wanted = wanted_configs(overrides, theirs[name].effective, factor, cleaned=name in cleaned)
+        changes = config_changes(_only(known, wanted), ours[name].overrides)
+        outcome = {} if dry_run else apply_changes(destination, name, changes)
+        rows += change_rows(name, changes, overrides, ours[name].overrides, outcome, dry_run=dry_run)
+        rows += _waiting_rows(name, theirs[name], ours[name], topics[name].replication_factor, known)
+        seen = state.settings.get((link.mirror.name, name))
+        if seen is None or dict(seen.overrides) != dict(overrides):
+            remember.append(TopicSettings(mirror=link.mirror.name, topic=name, overrides=dict(overrides)))
+    return rows, remember
+
+
+def apply_changes(destination: ClusterClient, topic: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Make these changes; returns what the broker refused, with its reason. One bad setting doesn't hold up others."""
+    return each(lambda keys: alter_configs(destination, {topic: {key: changes[key] for key in keys}}), changes)
+
+
+def change_rows(
+    topic: str,
+    changes: Mapping[str, str | None],
+    source: Mapping[str, str],
+    before: Mapping[str, str],
+    refused: Mapping[str, str],
+    *,
+    dry_run: bool,
+) -> list[DriftRow]:
+    """The table's lines for changes of one topic's settings."""
+    return [
+        DriftRow(
+            part=Part.CONFIGS,
+            subject=f"{topic}: {key}",
+            source=source.get(key, ""),
+            destination=before.get(key, ""),
+            deed=Deed.SKIP if key in refused else Deed.REMOVE if value is None else Deed.SET,
+            reason=refused.get(key, _needed(key, value) if value != source.get(key) else ""),
+            done=not dry_run and key not in refused,
+        )
+        for key, value in sorted(changes.items())
+    ]
+
+
+def _needed(key: str, value: str | None) -> str:
+    return f"mirror needs {value}" if key in HELD or (key in PROMISES and value is not None) else ""
+
+
+def known_settings(client: ClusterClient, topics: Iterable[str]) -> frozenset[str]:
+    """Names of the topic settings that this cluster's brokers know; empty (take all) when no topic can tell."""
+    described = describe_configs(client, [STATE_TOPIC]) or describe_configs(client, topics)
+    return frozenset(key for configs in described.values() for key in configs.effective)
+
+
+def _waiting_rows(
+    topic: str, source: TopicConfigs, destination: TopicConfigs, factor: int, known: frozenset[str]
+) -> list[DriftRow]:
+    """Settings that wait for promotion, and those that never cross."""
+    final = promotion_configs(source.overrides, factor)
+    rows = []
+    for key, value in sorted(source.overrides.items()):
+        here = destination.overrides.get(key, "")
+        if key in NEVER:
+            deed, reason = Deed.KEEP, "belongs to the cluster: never copied"
+        elif known and key not in known:
+            deed, reason = Deed.SKIP, "the destination's brokers do not know this setting"
+        elif key in HELD and here != value:
+            deed, reason = Deed.STAGE, f"set to {final[key]} at promotion"
+        else:
+            continue
+        rows.append(
+            DriftRow(
+                part=Part.CONFIGS,
+                subject=f"{topic}: {key}",
+                source=value,
+                destination=here,
+                deed=deed,
+                reason=reason,
+                done=deed is Deed.STAGE,
+            )
+        )
+    return rows
+
+
+def _settings(source: ClusterClient, topics: Collection[str]) -> dict[str, TopicConfigs]:
+    """Configuration of topics that have just been listed: a broker that has not heard of one yet is asked again."""
+    deadline = time.monotonic() + source.timeout_s
+    while True:
+        found = describe_configs(source, topics)
+        missing = [name for name in topics if name not in found]
+        if not missing or not source.metadata(missing).topics or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def _recorded(state: State, link: Link, there: TopicView) -> bool:
+    statuses = state.partitions.get(link.mirror.name, {}).values()
+    return any(s.partition.topic == there.name and s.destination_topic_id == there.id for s in statuses)
+
+
+def _problem(
+    link: Link, state: State, destination: ClusterClient, there: TopicView, width: int
+) -> tuple[str, FailureKind] | None:
+    """Why this existing topic must not be copied into; None when it may."""
+    where = f"destination topic {there.name} on cluster {destination.name}"
+    if len(there.partitions) > width:
+        return (
+            f"{where} has {len(there.partitions)} partitions, the source's has {width}: keys would go elsewhere; "
+            "delete the destination's topic, or exclude it"
+        ), FailureKind.OCCUPIED
+    if _recorded(state, link, there):
+        return None
+    for mirror, statuses in state.partitions.items():
+        mine = [s for s in statuses.values() if s.partition.topic == there.name]
+        if mirror == link.mirror.name and mine:
+            return (
+                f"{where} was deleted and created anew (id {there.id}, recorded {mine[0].destination_topic_id}): "
+                f"`mirrorbook mirror recover {mirror} --topics {there.name}` shows what can be done"
+            ), FailureKind.REPLACED
+        if any(s.destination_topic_id == there.id for s in mine):
+            return f"{where} belongs to mirror {mirror}: exclude it from one of the two", FailureKind.OCCUPIED
+    try:
+        partitions = [Partition(there.name, index) for index in there.partitions]
+        ends = list_offsets(destination, partitions, Point.LOG_END)
+        starts = list_offsets(destination, partitions, Point.START)
+    except MirrorError as error:
+        words = f"{where} is not this mirror's, and whether it is empty could not be seen: {error}"
+        return words, FailureKind.OCCUPIED
+    if any(ends.values()):
+        held = sum(ends[p] - starts[p] for p in partitions)
+        return (
+            f"{where} already holds {held} records that this mirror did not write "
+            f"(log ends add up to {sum(ends.values())}): delete or rename it, or exclude it from the mirror"
+        ), FailureKind.OCCUPIED
+    return None
+
+
+def _only(known: frozenset[str], configs: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in configs.items() if not known or key in known}
+
+
+def _row(name: str, source: str, destination: str, deed: Deed, reason: str = "") -> DriftRow:
+    return DriftRow(part=Part.TOPICS, subject=name, source=source, destination=destination, deed=deed, reason=reason)
+
+
+def _outcome(row: DriftRow, refused: Mapping[str, str]) -> DriftRow:
+    if row.deed is Deed.SKIP:
+        return row
+    if row.subject in refused:
+        return replace(row, deed=Deed.REFUSE, reason=refused[row.subject])
+    return replace(row, done=True)
