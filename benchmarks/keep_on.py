@@ -9,8 +9,8 @@ from pathlib import Path
 
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
+from mirror_core.dataplane.runner import Runner
 from mirror_core.kafka.config import load_config
-from mirror_core.ports import Runner
 from mirror_core.state.link import find
 
 TASKS = 2

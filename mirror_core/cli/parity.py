@@ -14,7 +14,7 @@ from mirror_core.model.errors import Indeterminate, MirrorError
 from mirror_core.model.parity import ParityResult, Verdict
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.scope import Scope, scope
-from mirror_core.ports import ParityCheck
+from mirror_core.runbook.services import ParityCheck
 
 EXIT: Final = {
     Verdict.PASSED: 0,

@@ -16,7 +16,7 @@ from mirror_core.dataplane.counters import Meters
 from mirror_core.dataplane.driver import Options, Replication, Summary, raise_if_failed, refuse_to_run
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.metrics import Exposition
-from mirror_core.ports import Runner
+from mirror_core.dataplane.runner import Runner
 
 
 def replicate_command(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
-
 from mirror_core.copy.partition import Lane, Sent, denied, foreign, not_now
 from mirror_core.decide.gaps import NO_MARKER
-from mirror_core.decide.produced import Meaning, meaning
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.faults import ErrorCode
+from mirror_core.kafka.produced import Meaning, meaning
 from mirror_core.kafka.tiered import local_start
 from mirror_core.model.mirror import FailureKind
 from mirror_core.wire.produce import Produced

@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from mirror_core.copy.partition import Lane, LaneState, denied, may_not_mark, not_now
 from mirror_core.decide.gaps import at_once, filled, is_turn, marker_epoch
-from mirror_core.decide.produced import Meaning, meaning
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.marking import MarkerLink
+from mirror_core.kafka.produced import Meaning, meaning
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.wire.markers import Entry

@@ -28,7 +28,7 @@ from mirror_core.copy.partition import Gap, Hidden, Lane, LaneState, Sent, by_br
 from mirror_core.copy.report import report
 from mirror_core.copy.rewrite import PRODUCER_EPOCH, Intake, look_again
 from mirror_core.copy.seed import seeds
-from mirror_core.decide.pace import Pace
+from mirror_core.decide.rate import RateLimiter
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.connection import Connection
@@ -106,7 +106,7 @@ class Pump:
         self.stop_s = assignment.stop_ms / 1000
         self.align_due = 0.0
         self.trouble = ""
-        self.pace = Pace(assignment.throttle)
+        self.rate = RateLimiter(assignment.throttle)
         self._beacon = Beacon(assignment)
         self._heir = Heir(assignment)
 
@@ -161,7 +161,7 @@ class Pump:
                 self.aligner.align(due)
         for lane in self.lanes:
             lane.settle_end()
-        if not self.pace.wait_s(now):
+        if not self.rate.wait_s(now):
             for broker, lanes in by_broker(self.lanes).items():
                 link = self._source_link(broker)
                 if not link.pending:
@@ -235,7 +235,7 @@ class Pump:
             return set(select.select(waiting, (), (), 0)[0])
         now = time.time()
         soon = any(lane.state is LaneState.LOST or lane.gap is not None for lane in self.lanes)
-        patience = min(0.05 if soon else 0.5, self.pace.wait_s(now) or 0.5)
+        patience = min(0.05 if soon else 0.5, self.rate.wait_s(now) or 0.5)
         limit = 0.0 if moved else min(patience, max(0.0, self.stop_s - now))
         if not waiting:
             time.sleep(min(limit, 0.05))
@@ -272,9 +272,9 @@ class Pump:
                 nothing_up_to(lane, fetched.last_stable, self.source)
         # The next answer travels while this one is sent: its bytes wait in the socket until the buffer is free again.
         now = time.time()
-        self.pace.took(read, now)
+        self.rate.took(read, now)
         ready = [lane for lane in self.lanes if lane.fetchable and self.sources.get(lane.source_broker) is link]
-        if ready and now < self.stop_s and not self.pace.wait_s(now):
+        if ready and now < self.stop_s and not self.rate.wait_s(now):
             self._ask(link, ready, now)
         for turn in range(max(map(len, queues), default=0)):
             self._send([queue[turn] for queue in queues if turn < len(queue)])
@@ -363,8 +363,8 @@ class Pump:
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
             self.sources[broker] = FetchLink(
                 connection,
-                max_bytes=self.pace.answer_bytes(min(8 << 20, self.assignment.max_bytes_in_flight // 4)),
-                partition_max_bytes=self.pace.answer_bytes(_PARTITION_BYTES),
+                max_bytes=self.rate.answer_bytes(min(8 << 20, self.assignment.max_bytes_in_flight // 4)),
+                partition_max_bytes=self.rate.answer_bytes(_PARTITION_BYTES),
             )
         return self.sources[broker]
 

@@ -18,8 +18,9 @@ from typing import Final
 from mirror_core.copy.handover import Board
 from mirror_core.dataplane.counters import Meters, Retry
 from mirror_core.dataplane.planning import COPIED, Planner, Work, aligned, fail
+from mirror_core.dataplane.runner import Runner
 from mirror_core.decide.assign import assign
-from mirror_core.decide.pace import shares
+from mirror_core.decide.rate import shares
 from mirror_core.evidence import receipts
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
@@ -36,7 +37,6 @@ from mirror_core.model.errors import (
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind
-from mirror_core.ports import Runner
 from mirror_core.state.lease import HeldLease, acquire, new_owner
 from mirror_core.state.link import Link
 from mirror_core.state.records import PartitionRecord, State

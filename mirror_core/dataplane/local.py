@@ -22,7 +22,7 @@ _ROUND_MS: Final = 10_000
 
 
 class LocalRunner:
-    """Implements ports.Runner. One task fills a core: threads share the interpreter, so more would not copy faster."""
+    """A `Runner`. One task fills a core: threads share the interpreter, so more would not copy faster."""
 
     def __init__(self, slots: int = 1) -> None:
         self.slots = slots
@@ -48,7 +48,7 @@ class LocalRunner:
 
 
 class LocalCopy:
-    """Implements ports.Copy: what is left of a mirror, copied by the caller itself."""
+    """A `runbook.services.Copy`: what is left of a mirror, copied by the caller itself."""
 
     def __init__(self, link: Link) -> None:
         self.link = link

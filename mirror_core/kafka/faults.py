@@ -11,6 +11,8 @@ from kio.schema.errors import ErrorCode
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 
+__all__ = ["DENIED", "Answers", "ErrorCode", "fault", "settle"]
+
 DENIED: Final = frozenset(
     {
         ErrorCode.topic_authorization_failed,

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from mirror_core.decide.pace import Portions
 from mirror_core.kafka.connection import CLIENT_ID, Connection, frame_size
+from mirror_core.kafka.fetch_size import FetchSizer
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch
@@ -26,7 +26,7 @@ class FetchLink:
     """Ask, then take the answer before asking again. Views of an answer are good until the next one is taken."""
 
     def __init__(self, connection: Connection, *, max_bytes: int, partition_max_bytes: int) -> None:
-        """The most bytes to ask for, of all partitions and of each; mostly it will be less (`Portions`)."""
+        """The most bytes to ask for, of all partitions and of each; mostly it will be less (`FetchSizer`)."""
         self.connection = connection
         self.pending = False
         self.asked = 0
@@ -35,7 +35,7 @@ class FetchLink:
         """Of the newest answer: a throttled broker answers with nothing."""
         self.room = 0
         """The newest answer, if of at most so many bytes, had room for more of every partition."""
-        self._portions = Portions(max_bytes)
+        self._sizer = FetchSizer(max_bytes)
         self._partition_max_bytes = partition_max_bytes
         self._asked_at = 0.0
         self._buffer = bytearray(0)
@@ -48,7 +48,7 @@ class FetchLink:
         self._correlation = self.connection.next_id()
         self.asked += 1
         self._asked = {(i.partition.topic, i.partition.index): i.partition for i in items}
-        size = min(self._portions.most, max(self._portions.size, _PER_PARTITION * len(items)))
+        size = min(self._sizer.most, max(self._sizer.size, _PER_PARTITION * len(items)))
         # All partitions in each answer: a Produce takes one batch of each, so the more there are the fewer it takes.
         share = min(self._partition_max_bytes, max(_LEAST_SHARE, size // max(1, len(items))))
         self.room = size - share
@@ -81,7 +81,7 @@ class FetchLink:
         frame = memoryview(self._buffer)[:size]
         self.connection.receive_into(frame)
         self.pending = False
-        self._portions.took(size, time.monotonic() - self._asked_at)
+        self._sizer.took(size, time.monotonic() - self._asked_at)
         if size < _BEGINNING.size:
             raise RemoteFault(f"{self.connection.where}: Fetch answer of {size} bytes")
         correlation, self.throttle_ms = _BEGINNING.unpack_from(frame)

@@ -80,7 +80,7 @@ class Saved:
 
 
 class LocalSalvage:
-    """Implements `ports.Salvage` in this process, one partition after the other."""
+    """A `runbook.services.Salvage` in this process, one partition after the other."""
 
     def __init__(self, config_path: Path) -> None:
         self._config_path = config_path

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from mirror_core.dataplane.local import LocalCopy
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.salvage import LocalSalvage
-from mirror_core.ports import Copy, ParityCheck, Salvage
 from mirror_core.state.link import Link
+
+
+class ParityCheck(Protocol):
+    """Compares both clusters over ranges of offsets."""
+
+    def __call__(
+        self, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange], output: Path | None
+    ) -> ParityResult: ...
+
+
+class Salvage(Protocol):
+    """Saves [start, end) of partitions of one cluster to Parquet; returns records saved per partition."""
+
+    def __call__(self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path) -> dict[Partition, int]: ...
+
+
+class Copy(Protocol):
+    """Copies a mirror's partitions up to the given ends, without a data plane of its own running."""
+
+    def __call__(self, ends: dict[Partition, Offset], timeout_s: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

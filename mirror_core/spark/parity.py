@@ -29,7 +29,7 @@ TASKS_PER_SLOT: Final = 2
 
 
 class SparkParity:
-    """Implements `ports.ParityCheck`. Spark is started at the first call, and stays for the next ones.
+    """A `runbook.services.ParityCheck`. Spark is started at the first call, and stays for the next ones.
 
     `config_path` is opened by each task; on a cluster it must be there, with what it refers to, on every executor.
     With `gx` Great Expectations judges the result table when a report is written.

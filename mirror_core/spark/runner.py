@@ -55,7 +55,7 @@ class SparkGone(SparkFailed):
 
 
 class SparkRunner:
-    """Implements `ports.Runner`. Takes seconds to construct: starts Spark and two workers for each of `slots`.
+    """A `dataplane.runner.Runner`. Takes seconds to construct: starts Spark and two workers for each of `slots`.
 
     Raises SparkFailed when the master does not give us twice as many task slots as `slots`: epochs could not overlap.
     """

@@ -25,7 +25,7 @@ APP: Final = "mirrorbook-salvage"
 
 
 class SparkSalvage:
-    """Implements `ports.Salvage`. On a cluster, the output must be on a file system that executors share."""
+    """A `runbook.services.Salvage`. On a cluster, the output must be on a file system that executors share."""
 
     def __init__(self, config_path: Path, master: str = "local[*]", *, cores: int | None = None) -> None:
         self._config_path = config_path

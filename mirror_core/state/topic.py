@@ -12,11 +12,10 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from kio.schema.errors import ErrorCode
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.faults import fault
+from mirror_core.kafka.faults import ErrorCode, fault
 from mirror_core.model.errors import BadRequest, LostOwnership, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName
 from mirror_core.state.records import TOPIC, Forget, Record, State, encode

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.decide.pace import Pace
+from mirror_core.decide.rate import RateLimiter
 from mirror_core.mirrors import verbs
 from mirror_core.state.topic import StateWriter, control_id
 from tests.brokers import TIMEOUT_S, Pair, new_topic, read_all
@@ -52,7 +52,7 @@ def test_a_throttle_holds_back_until_it_is_lifted(pair: Pair, tmp_path: Path) ->
             )
             # Each epoch's first answer comes at once; batches may make an answer half as long again as was asked for.
             elapsed = time.monotonic() - begun
-            answer = 1.5 * Pace(RATE).answer_bytes(8 << 20)
+            answer = 1.5 * RateLimiter(RATE).answer_bytes(8 << 20)
             assert copied * SIZE <= RATE * elapsed + answer * (1 + elapsed // 4.0)
             assert copied < RECORDS
             set_throttle(mirrored, None)

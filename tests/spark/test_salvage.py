@@ -12,7 +12,7 @@ import pytest
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.parity.salvage import LocalSalvage, SalvageIncomplete, salvage
-from mirror_core.ports import Salvage
+from mirror_core.runbook.services import Salvage
 from mirror_core.spark.salvage import SparkSalvage
 from tests.brokers import Pair, new_topic
 from tests.parity_topics import Content, content, send, whole

@@ -19,7 +19,7 @@ from mirror_core.decide.position import (
     ours_behind_data,
     where_to_resume,
 )
-from mirror_core.decide.produced import Meaning, meaning
+from mirror_core.kafka.produced import Meaning, meaning
 from mirror_core.model.names import Partition
 from mirror_core.wire.batch import (
     CONTROL,

@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.pace import LEAST_ANSWER, NEAR_BYTES, Pace, Portions, shares
+from mirror_core.decide.rate import LEAST_ANSWER, RateLimiter, shares
+from mirror_core.kafka.fetch_size import NEAR_BYTES, FetchSizer
 from mirror_core.model.names import Partition
 
 MB = 1 << 20
 
 
 def test_without_a_throttle_nothing_waits() -> None:
-    pace = Pace(None)
+    pace = RateLimiter(None)
     pace.took(100 * MB, 5.0)
     assert (pace.wait_s(5.0), pace.answer_bytes(8 * MB)) == (0.0, 8 * MB)
 
@@ -22,7 +23,7 @@ def test_without_a_throttle_nothing_waits() -> None:
 def test_whatever_is_read_and_when_the_rate_is_kept_but_for_the_newest_answer(
     rate: int, answers: list[tuple[int, float]]
 ) -> None:
-    pace, now, read = Pace(rate), 100.0, 0
+    pace, now, read = RateLimiter(rate), 100.0, 0
     for size, idle in answers:
         now += idle + pace.wait_s(now + idle)
         assert read <= rate * (now - 100.0) * (1 + 1e-9) + 1
@@ -31,7 +32,7 @@ def test_whatever_is_read_and_when_the_rate_is_kept_but_for_the_newest_answer(
 
 
 def test_nothing_is_saved_up_while_there_is_nothing_to_read() -> None:
-    pace = Pace(MB)
+    pace = RateLimiter(MB)
     pace.took(MB, 0.0)
     pace.took(MB, 3600.0)
     assert pace.wait_s(3600.0) == 1.0
@@ -39,7 +40,7 @@ def test_nothing_is_saved_up_while_there_is_nothing_to_read() -> None:
 
 @pytest.mark.parametrize(("rate", "asked"), [(1, LEAST_ANSWER), (MB, MB), (1 << 40, 8 * MB)])
 def test_an_answer_is_about_a_second_of_the_rate(rate: int, asked: int) -> None:
-    assert Pace(rate).answer_bytes(8 * MB) == asked
+    assert RateLimiter(rate).answer_bytes(8 * MB) == asked
 
 
 def test_tasks_share_the_rate_by_what_they_have_to_catch_up() -> None:
@@ -52,7 +53,7 @@ def test_tasks_share_the_rate_by_what_they_have_to_catch_up() -> None:
 
 
 def test_a_near_broker_is_asked_for_little_and_a_far_one_for_more_up_to_the_most() -> None:
-    near, far = Portions(8 << 20), Portions(8 << 20)
+    near, far = FetchSizer(8 << 20), FetchSizer(8 << 20)
     sizes = []
     for _ in range(20):
         near.took(near.size, 0.005)
@@ -61,11 +62,11 @@ def test_a_near_broker_is_asked_for_little_and_a_far_one_for_more_up_to_the_most
     assert near.size == NEAR_BYTES
     assert sorted(set(sizes)) == [NEAR_BYTES, 2 * NEAR_BYTES, 8 << 20]
     assert sizes == sorted(sizes)
-    assert Portions(1000).size == 1000
+    assert FetchSizer(1000).size == 1000
 
 
 def test_a_busy_moment_or_an_empty_source_is_not_taken_for_distance() -> None:
-    portions = Portions(8 << 20)
+    portions = FetchSizer(8 << 20)
     for seconds in (0.5, 0.005, 0.5, 0.5):
         portions.took(portions.size, seconds)
         portions.took(100, 0.5)  # the broker waited for more to come

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +13,7 @@ LEAST_ANSWER: Final = 64 << 10
 
 
 @dataclass(slots=True)
-class Pace:
+class RateLimiter:
     """Keeps a rate by waiting until what was read is paid for. Nothing is saved up while there is nothing to read."""
 
     rate: int | None
@@ -34,37 +33,6 @@ class Pace:
     def answer_bytes(self, most: int) -> int:
         """How much to ask for at a time: about a second's worth, so that no answer must be waited off for long."""
         return most if self.rate is None else min(most, max(LEAST_ANSWER, self.rate))
-
-
-NEAR_BYTES: Final = 2 << 20
-FAR_S: Final = 0.02
-_SAMPLES: Final = 3
-
-
-class Portions:
-    """How much to ask a broker for at a time: as little as keeps it busy.
-
-    What has just arrived is still in the processor's caches when it is checked and sent on: answers of 2 MiB cost a
-    fifth less than ones of 8 MiB. But only one answer is on its way at a time: a far broker has to be asked for more.
-    """
-
-    def __init__(self, most: int) -> None:
-        """`most`: bytes."""
-        self.most = most
-        self.size = min(most, NEAR_BYTES)
-        """Bytes to ask for."""
-        self._samples = 0
-        self._fastest_s = math.inf
-
-    def took(self, size: int, seconds: float) -> None:
-        """An answer of so many bytes had come so long after it was asked for, or had waited for us until then."""
-        if size <= self.size // 2:
-            return  # the broker had no more, and may have waited for it
-        self._samples += 1
-        self._fastest_s = min(self._fastest_s, seconds)
-        if self._samples >= _SAMPLES and self._fastest_s > FAR_S:
-            self.size = min(self.most, 2 * self.size)
-            self._samples, self._fastest_s = 0, math.inf
 
 
 def shares(rate: int | None, groups: Sequence[Sequence[Partition]], lags: Mapping[Partition, int]) -> list[int | None]:

@@ -7,7 +7,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from kio.schema.errors import ErrorCode as E
+from mirror_core.kafka.faults import ErrorCode as E
 
 
 class Meaning(Enum):
