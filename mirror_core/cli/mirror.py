@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +25,7 @@ from mirror_core.decide.recovery import Action
 from mirror_core.mirrors import estimate, recovery, verbs
 from mirror_core.mirrors.describe import GAPS
 from mirror_core.mirrors.describe import describe as describe_mirror
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.state.link import link_of, states
@@ -207,7 +207,7 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
 def describe(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """One mirror: state, position and lag of each partition, who copies it."""
     link, state = mirror(config, name)
-    seen = describe_mirror(link, state, int(time.time() * 1000))
+    seen = describe_mirror(link, state, now_ms())
     if as_json:
         print_json(seen)
         return

@@ -19,6 +19,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.marking import MarkerLink
 from mirror_core.kafka.produced import Meaning, meaning
+from mirror_core.model.clock import now_ms
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.wire.markers import Entry
@@ -123,7 +124,7 @@ class Filler:
         return False
 
     def _in_turn(self) -> bool:
-        return is_turn(self.epoch, int(time.time() * 1000))
+        return is_turn(self.epoch, now_ms())
 
     def _may(self, lane: Lane, asked: float) -> bool:
         """Whether the lane's gap is ours to fill, by what the log was at `asked` or later."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from mirror_core.copy.partition import Lane, LaneState, not_now
 from mirror_core.kafka.tiered import SILENT
+from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Assignment, Receipt, TaskReport
 from mirror_core.model.names import Offset
 
@@ -28,7 +28,7 @@ def report(assignment: Assignment, lanes: Sequence[Lane], trouble: str, started:
             digest=lane.digest.hexdigest() if lane.digest is not None else "",
             source_end=None if lane.source_end is None else Offset(lane.source_end),
             started_ms=int(started * 1000),
-            ended_ms=int(time.time() * 1000),
+            ended_ms=now_ms(),
         )
         for lane in lanes
         if lane.first is not None

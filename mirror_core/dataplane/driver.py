@@ -24,6 +24,7 @@ from mirror_core.decide.rate import shares
 from mirror_core.evidence import receipts
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
+from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Assigned, Assignment, TaskReport
 from mirror_core.model.errors import (
     BadRequest,
@@ -202,7 +203,7 @@ class Replication:
             if not left:
                 self.summary.caught_up = True
                 break
-            now = _now_ms()
+            now = now_ms()
             self._submit(lease, work, left, now, now + int(self.options.epoch_s * 1000))
             while self._running and not self.stop.is_set():
                 lease.beat()
@@ -213,22 +214,22 @@ class Replication:
         planner.follow_log_start(work.partitions)
 
     def _go_on(self, planner: Planner, lease: HeldLease, work: Work) -> None:
-        start_ms = _now_ms()
+        start_ms = now_ms()
         while True:
             stop_ms = start_ms + int(self.options.epoch_s * 1000)
             if work.partitions:
                 self._submit(lease, work, None, start_ms, stop_ms)
             failures = self._failures_in_row
-            while not self.stop.is_set() and _now_ms() < stop_ms - LEAD_S * 1000:
+            while not self.stop.is_set() and now_ms() < stop_ms - LEAD_S * 1000:
                 lease.beat()
                 self._reap(lease)
                 self.stop.wait(_TICK_S)
                 if self._failures_in_row > failures:  # nobody copies now: don't wait for the boundary
                     self.stop.wait(_AFTER_FAILURE_S * self._failures_in_row)
-                    stop_ms = _now_ms()
+                    stop_ms = now_ms()
             if self.stop.is_set():
                 return
-            start_ms = max(stop_ms, _now_ms())
+            start_ms = max(stop_ms, now_ms())
             try:
                 refuse_to_run(lease.writer.refresh(), self.link)
                 work = self._plan(planner, lease)
@@ -324,7 +325,7 @@ class Replication:
             self.summary.bytes += receipt.bytes
             self.summary.positions[receipt.partition] = receipt.next
         self.summary.cpu_s += sum(report.cpu_s for report in reports)
-        self.meters.reported(reports, max(0, _now_ms() - epoch.start_ms) / 1000)
+        self.meters.reported(reports, max(0, now_ms() - epoch.start_ms) / 1000)
         self._aligned.update((found.partition, found.source_epoch) for report in reports for found in report.aligned)
         if self.options.receipts is not None:
             receipts.write(self.options.receipts, self.link.mirror.name, lease.generation, epoch.number, done)
@@ -391,7 +392,3 @@ def _until(assigned: Assigned, until: dict[Partition, Offset] | None) -> Assigne
         until=until[assigned.partition],
         source_epoch=assigned.source_epoch,
     )
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

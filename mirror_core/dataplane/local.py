@@ -11,6 +11,7 @@ from typing import Final
 
 from mirror_core.copy import task as copy_task
 from mirror_core.dataplane.planning import assigned
+from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import PartitionFailed, Unreachable
 from mirror_core.model.names import Offset, Partition
@@ -79,7 +80,7 @@ class LocalCopy:
                 )
 
     def _assignment(self, ends: dict[Partition, Offset], deadline_s: float) -> Assignment:
-        mirror, now_ms = self.link.mirror, int(time.time() * 1000)
+        mirror, start_ms = self.link.mirror, now_ms()
         # As recorded, not as found: a source that was cut or created anew since must not pass for the one copied.
         statuses = read_state(self.link.destination).partitions.get(mirror.name, {})
         return Assignment(
@@ -92,6 +93,6 @@ class LocalCopy:
             partitions=tuple(assigned(statuses[partition], end) for partition, end in sorted(ends.items())),
             epoch=0,
             task=0,
-            start_ms=now_ms,
-            stop_ms=min(now_ms + _ROUND_MS, int(deadline_s * 1000) + 1),
+            start_ms=start_ms,
+            stop_ms=min(start_ms + _ROUND_MS, int(deadline_s * 1000) + 1),
         )

@@ -22,6 +22,7 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.sizes import log_sizes
 from mirror_core.kafka.topics import delete_topics
 from mirror_core.mirrors.verbs import refuse_during_run
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
@@ -172,7 +173,7 @@ def carry_out(link: Link, writer: StateWriter, agreed: Survey, say: Say) -> None
 
 def _copier(state: State, mirror: MirrorName) -> str | None:
     lease = state.leases.get(mirror)
-    if lease is None or not is_fresh(lease, _now_ms()) or died_here(lease.owner):
+    if lease is None or not is_fresh(lease, now_ms()) or died_here(lease.owner):
         return None
     return lease.owner
 
@@ -352,16 +353,12 @@ def _refuse_if_grown(destination: ClusterClient, price: Price, lost: tuple[Parit
 def _outwait_writers(lease: HeldLease, say: Say) -> None:
     """Tasks of a driver that died may write until their own clock stops them."""
     until_ms = lease.lease.writers_until_ms
-    if until_ms > _now_ms():
-        say(f"waiting {(until_ms - _now_ms()) / 1000:.0f} s for tasks that may still write")
-    while _now_ms() < until_ms:
+    if until_ms > now_ms():
+        say(f"waiting {(until_ms - now_ms()) / 1000:.0f} s for tasks that may still write")
+    while now_ms() < until_ms:
         lease.beat()
         time.sleep(_TICK_S)
 
 
 def _of(link: Link, state: State, topic: str) -> list[PartitionStatus]:
     return [s for p, s in sorted(state.partitions.get(link.mirror.name, {}).items()) if p.topic == topic]
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -17,6 +16,7 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics
 from mirror_core.mirrors.preflight import gaps_on
 from mirror_core.model.acl import Acl, AclPurpose
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
@@ -66,7 +66,7 @@ def create(
             producer_id=new_producer_id(),
             gaps=gaps_on(here),
             desired=Desired.STOPPED,
-            created_ms=int(time.time() * 1000),
+            created_ms=now_ms(),
         )
         group_filter(mirror)  # a bad expression is the operator's to know now
         link = link_of(config, mirror)
@@ -221,7 +221,7 @@ def stop(link: Link, writer: StateWriter) -> dict[Partition, int]:
 
 
 def _taken_over(old: Lease | None, mirror: Mirror) -> Lease:
-    now = int(time.time() * 1000)
+    now = now_ms()
     return Lease(
         mirror=mirror.name,
         owner=new_owner(),

@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 from mirror_core.decide.failover import Decision
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.run import Evidence, Run, RunKind, RunState, StepRecord
 from mirror_core.runbook.services import Services
-from mirror_core.state.journal import Journal, find_run, now_ms
+from mirror_core.state.journal import Journal, find_run
 from mirror_core.state.link import Link
 from mirror_core.state.topic import StateWriter, control_id, read_state
 

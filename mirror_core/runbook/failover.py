@@ -7,13 +7,14 @@ from typing import Final
 
 from mirror_core.decide import failover as decision
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState, StepRecord
 from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.failover_steps import Steps, owner
 from mirror_core.runbook.observe import observe
-from mirror_core.state.journal import Journal, now_ms
+from mirror_core.state.journal import Journal
 from mirror_core.state.records import PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
 from mirror_core.state.topic import StateWriter, read_state

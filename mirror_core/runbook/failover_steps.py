@@ -12,6 +12,7 @@ from mirror_core.decide.view import healthy, some
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused
 from mirror_core.model.mirror import Desired, Lease, PartitionState, PartitionStatus
@@ -21,7 +22,7 @@ from mirror_core.model.run import Evidence
 from mirror_core.runbook.canary import sing
 from mirror_core.runbook.observe import TIMED, observe
 from mirror_core.runbook.services import Services
-from mirror_core.state.journal import Journal, now_ms
+from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link
 from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.table import Event, after

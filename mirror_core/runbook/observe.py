@@ -17,11 +17,11 @@ from mirror_core.kafka.groups import fetch_offsets, list_groups
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import AclPurpose
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunKind, RunState
-from mirror_core.state.journal import now_ms
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.sync.access import own_principals

@@ -5,11 +5,11 @@ Who writes holds the mirror's transactional id (KIP-98 fences the one before), s
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
 from mirror_core.model.run import Evidence, Run, RunState, StepRecord, StepState
 from mirror_core.state.records import Forget, Record, State
@@ -21,11 +21,6 @@ class Log(Protocol):
     state: State
 
     def put(self, *records: Record | Forget) -> None: ...
-
-
-def now_ms() -> int:
-    """Wall clock, milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

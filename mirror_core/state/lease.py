@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName
@@ -67,13 +68,13 @@ class HeldLease:
         if not longer and time.monotonic() < self._due:
             return
         until = max(self.lease.writers_until_ms, writers_until_ms or 0)
-        self.lease = replace(self.lease, beat_ms=_now_ms(), writers_until_ms=until)
+        self.lease = replace(self.lease, beat_ms=now_ms(), writers_until_ms=until)
         self.writer.put(self.lease)
         self._due = time.monotonic() + BEAT_S
 
     def release(self) -> None:
         """Give it back: all tasks have ended."""
-        now = _now_ms()
+        now = now_ms()
         self.lease = replace(self.lease, beat_ms=now, writers_until_ms=now, released=True)
         self.writer.put(self.lease)
 
@@ -84,7 +85,7 @@ def acquire(cluster: ClusterConfig, mirror: MirrorName, owner: str) -> HeldLease
     writer = StateWriter(cluster, data_id(mirror))
     with writer:
         old = writer.state.leases.get(mirror)
-        now = _now_ms()
+        now = now_ms()
         lease = Lease(
             mirror=mirror,
             owner=owner,
@@ -99,13 +100,9 @@ def acquire(cluster: ClusterConfig, mirror: MirrorName, owner: str) -> HeldLease
 def refuse_if_held(state: State, mirror: MirrorName) -> None:
     """LostOwnership when another process keeps this mirror's data plane running."""
     lease = state.leases.get(mirror)
-    if lease is not None and is_fresh(lease, _now_ms()) and not died_here(lease.owner):
-        age = (_now_ms() - lease.beat_ms) / 1000
+    if lease is not None and is_fresh(lease, now_ms()) and not died_here(lease.owner):
+        age = (now_ms() - lease.beat_ms) / 1000
         raise LostOwnership(
             f"mirror {mirror}: another process copies it already ({lease.owner}, generation {lease.generation}, "
             f"last heard of {age:.1f} s ago): stop that one first, or wait {FRESH_S:.0f} s after it has died"
         )
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, LostOwnership, Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.supervisor.child import tethered
@@ -51,7 +52,7 @@ class Supervisor:
         self._home = Home(home, mirror)
         self._command = tuple(command)
         self._print = say
-        self._status = Status(mirror=mirror, pid=os.getpid(), since_ms=_now_ms(), log=str(self._home.log))
+        self._status = Status(mirror=mirror, pid=os.getpid(), since_ms=now_ms(), log=str(self._home.log))
         self._child: subprocess.Popen[bytes] | None = None
         self._started = self._due = time.monotonic()
         self._delay_s = 0.0
@@ -92,7 +93,7 @@ class Supervisor:
             replace(
                 self._status,
                 child_pid=self._child.pid,
-                child_since_ms=_now_ms(),
+                child_since_ms=now_ms(),
                 next_start_ms=None,
                 restarts=self._status.restarts + again,
             )
@@ -104,15 +105,15 @@ class Supervisor:
         self._delay_s = next_delay_s(code, ran_s, self._delay_s)
         self._due = time.monotonic() + self._delay_s
         self._child = None
-        now_ms = _now_ms()
+        ended_ms = now_ms()
         self._tell(
             replace(
                 self._status,
                 child_pid=None,
                 child_since_ms=None,
                 last_exit=code,
-                last_ended_ms=now_ms,
-                next_start_ms=now_ms + round(self._delay_s * 1000),
+                last_ended_ms=ended_ms,
+                next_start_ms=ended_ms + round(self._delay_s * 1000),
             )
         )
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -169,7 +170,3 @@ class Supervisor:
                 signal.signal(number, handler)
             os.close(reader)
             os.close(writer)
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
@@ -54,7 +54,7 @@ class DataPlaneTrigger(BaseTrigger):
         return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in fields}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        healthy_ms = _now_ms() + round((self.patience_s - UNHEALTHY_S) * 1000)
+        healthy_ms = now_ms() + round((self.patience_s - UNHEALTHY_S) * 1000)
         problem = "its lease has no heartbeat"
         while True:
             try:
@@ -62,14 +62,14 @@ class DataPlaneTrigger(BaseTrigger):
                 if reason := ended(state, self.mirror):
                     yield TriggerEvent({"status": "ended", "reason": reason})
                     return
-                healthy_ms = max(healthy_ms, last_sign_ms(state, self.mirror, _now_ms()))
+                healthy_ms = max(healthy_ms, last_sign_ms(state, self.mirror, now_ms()))
                 problem = "its lease has no heartbeat"
             except Unreachable as error:
                 problem = str(error)
             except MirrorError as error:
                 yield TriggerEvent({"status": "unhealthy", "reason": str(error)})
                 return
-            silent_s = (_now_ms() - healthy_ms) / 1000
+            silent_s = (now_ms() - healthy_ms) / 1000
             if silent_s > UNHEALTHY_S:
                 yield TriggerEvent({"status": "unhealthy", "reason": f"{problem} for {silent_s:.0f} s"})
                 return
@@ -84,7 +84,3 @@ class DataPlaneTrigger(BaseTrigger):
         path = Path(self.config_path)
         ensure(path, self.mirror, Path(self.home), self.args)
         return read_state(load_config(path).cluster(self.destination))
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
