@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+import msgspec
+
+from mirror_core.model.checkpoint import Checkpoint, Keepable
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
+from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, MirrorError, Refused
 from mirror_core.model.run import Evidence, Run, RunState, StepRecord, StepState
 from mirror_core.state.records import Forget, Record, State
+
+T = TypeVar("T", bound=Keepable)
 
 
 class Log(Protocol):
@@ -89,6 +94,36 @@ class Journal:
         self.log.put(finished)
         return finished
 
+    def keep(self, step: str, value: Keepable, name: str = "") -> None:
+        """Write down what this step found out, for itself after a crash and for later steps.
+
+        Of each type a step keeps one value, or one for each `name`. It is not for people: that is evidence.
+        """
+        kind = type(value)
+        self.log.put(
+            Checkpoint(
+                run=self.run_id,
+                step=step,
+                kind=kind.__name__,
+                version=kind.VERSION,
+                name=name,
+                value=msgspec.json.encode(value).decode(),
+            )
+        )
+
+    def kept(self, step: str, kind: type[T], name: str = "") -> T | None:
+        """What the step kept last of this type; None when it kept nothing. Indeterminate when it is not to be read."""
+        found = self.log.state.checkpoints.get((self.run_id, step, kind.__name__, name))
+        return None if found is None else _value(found, kind)
+
+    def kept_all(self, step: str, kind: type[T]) -> dict[str, T]:
+        """All that the step kept of this type, by name."""
+        return {
+            found.name: _value(found, kind)
+            for (run, of, name, _), found in sorted(self.log.state.checkpoints.items())
+            if (run, of, name) == (self.run_id, step, kind.__name__)
+        }
+
     def note(self, step: str, evidence: Evidence) -> None:
         """Add to a running step's evidence what must survive a crash in its middle."""
         record = self.record(step)
@@ -97,11 +132,12 @@ class Journal:
         self.log.put(replace(record, evidence={**record.evidence, **evidence}))
 
     def end(self, state: RunState, note: str = "") -> Run:
-        """Close the run. Closing it twice changes nothing."""
+        """Close the run, and forget what its steps kept for each other. Closing it twice changes nothing."""
         run = self.run
         if run.ended_ms is None:
             run = replace(run, state=state, ended_ms=now_ms(), note=note or run.note)
-            self.log.put(run)
+            kept = [c for c in self.log.state.checkpoints.values() if c.run == self.run_id]
+            self.log.put(run, *map(Forget, kept))
         return run
 
     def check_turn(self, step: str) -> None:
@@ -115,6 +151,19 @@ class Journal:
         reasons += [f"step {e} is not done" for e in self.steps[: self.steps.index(step)] if not self.done(e)]
         if reasons:
             raise Refused(f"run {run.id}: step {step} cannot be taken now", reasons)
+
+
+def _value(found: Checkpoint, kind: type[T]) -> T:
+    where = f"run {found.run}: what step {found.step} kept ({found.kind}{' ' if found.name else ''}{found.name})"
+    if found.version != kind.VERSION:
+        raise Indeterminate(
+            f"{where} is of version {found.version}, this Mirrorbook reads {kind.VERSION}: go on with the Mirrorbook "
+            "that began the run, or abort it"
+        )
+    try:
+        return msgspec.json.decode(found.value, type=kind)
+    except msgspec.MsgspecError:
+        raise Indeterminate(f"{where} is not readable: somebody else wrote it?") from None
 
 
 def find_run(state: State, run_id: str) -> Run:

@@ -39,7 +39,7 @@ def find(config: Config, name: str) -> tuple[Link, State]:
     """The mirror of this name, and the state of its destination. Ends as soon as one cluster knows it.
 
     BadRequest when no cluster knows it, or one that might know it turns our credentials down; Indeterminate when one
-    that might know it did not answer.
+    that might know it did not answer, or when a record about it cannot be read.
     """
     silent: list[MirrorError] = []
     mirrors: set[str] = set()
@@ -47,6 +47,7 @@ def find(config: Config, name: str) -> tuple[Link, State]:
         if isinstance(answer, MirrorError):
             silent.append(answer)
             continue
+        answer.require(MirrorName(name))
         mirror = answer.mirrors.get(MirrorName(name))
         if mirror is not None:
             return link_of(config, mirror), answer

@@ -1,12 +1,14 @@
-"""All durable state as records of one compacted topic: encode, decode, fold. Pure.
+"""All durable state as records of one compacted topic: what they are about, and the state that they add up to. Pure.
 
-A key names what the record is about, a value is JSON with a schema version, a null value forgets the key.
+A key names what the record is about; how values look as bytes is said in `encoding`. A null value forgets the key. A
+record that cannot be read is the trouble of the mirror it is about, and of no other.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -14,14 +16,15 @@ from typing import Any, Final
 import msgspec
 
 from mirror_core.model.acl import LedgerEntry
+from mirror_core.model.checkpoint import Checkpoint
 from mirror_core.model.drift import TopicSettings
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.mirror import Lease, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import Run, StepRecord
+from mirror_core.state.encoding import PIECE, Head, Unreadable, cut, enveloped, joined, opened, piece_of, uncut
 
 TOPIC: Final = "__mirrorbook_state"
-SCHEMA_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,9 @@ class Forget:
     record: Record
 
 
-Record = Mirror | PartitionRecord | Lease | LedgerEntry | Run | StepRecord | TopicSettings
+Record = Mirror | PartitionRecord | Lease | LedgerEntry | Run | StepRecord | Checkpoint | TopicSettings
+
+_RUN_ID: Final = re.compile(r"(?P<mirror>.+)-(?:failover|failback)-\d{8}T\d{6}-[0-9a-f]{4}")
 
 
 @dataclass(slots=True)
@@ -52,7 +57,15 @@ class State:
     ledger: dict[str, LedgerEntry] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     steps: dict[tuple[str, str], StepRecord] = field(default_factory=dict)
+    checkpoints: dict[tuple[str, str, str, str], Checkpoint] = field(default_factory=dict)
+    """By run, step, kind and name."""
     settings: dict[tuple[MirrorName, str], TopicSettings] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Keys of records that cannot be read, and why."""
+    _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    """By key: of values of which the head, or pieces, have not been read yet."""
+    _heads: dict[str, Head] = field(default_factory=dict)
+    """Of values that were cut: also of those that are put together."""
 
     def ledger_of(self, mirror: MirrorName) -> tuple[LedgerEntry, ...]:
         return tuple(entry for entry in self.ledger.values() if entry.mirror == mirror)
@@ -61,13 +74,83 @@ class State:
         """The run that holds this mirror now: at most one, since one is never begun beside another."""
         return next((r for r in self.runs.values() if r.plan.mirror == mirror and r.ended_ms is None), None)
 
+    def require(self, mirror: MirrorName) -> None:
+        """Indeterminate when a record about this mirror cannot be read: what it says might forbid what is intended."""
+        mine = [f"key {key}: {why}" for key, why in sorted(self.unreadable.items()) if mirror_of(key) == mirror]
+        if mine:
+            more = f" (and {len(mine) - 1} more such records)" if len(mine) > 1 else ""
+            raise Indeterminate(
+                f"mirror {mirror}: state topic {TOPIC}, {mine[0]}{more}. If it is not one of Mirrorbook's, find who "
+                "may WRITE to that topic, and write a record without a value under that key"
+            )
+
     def apply(self, key: str, value: bytes | None) -> None:
-        """Take in one record of the topic."""
+        """Take in one record of the topic. What cannot be read is noted; what stood there before is not believed."""
         kind, _, rest = key.partition("/")
-        if value is None:
-            self._forget(kind, rest)
+        self._drop(key)
+        if value is None and kind != PIECE:
             return
-        record = decode(key, value)
+        try:
+            if kind == PIECE:
+                self._take_piece(*piece_of(rest), value)
+            elif value is not None:
+                self._take(key, value)
+        except Unreadable as error:
+            if value is not None:
+                self.unreadable[key] = str(error)
+
+    def put(self, record: Record | Forget) -> None:
+        """Take in a record that was written just now."""
+        if isinstance(record, Forget):
+            self._drop(key_of(record.record))
+        else:
+            self.unreadable.pop(key_of(record), None)
+            self._keep(record)
+
+    def rows(self, record: Record | Forget) -> Iterator[tuple[str, bytes | None]]:
+        """Keys and values to be written for a record that replaces what this state knows under its key."""
+        about = record.record if isinstance(record, Forget) else record
+        key = key_of(about)
+        head = self._heads.get(key)
+        before = head.pieces if head else 0
+        if isinstance(record, Forget):
+            yield from uncut(key, 0, before)
+            yield key, None
+            return
+        rows = list(cut(key, enveloped(record), before))
+        pieces = sum(k != key and v is not None for k, v in rows)
+        if pieces:
+            self._heads[key] = Head(pieces=max(pieces, before), sha256="")
+        yield from rows
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _take_piece(self, key: str, number: int, value: bytes | None) -> None:
+        pieces = self._pieces.setdefault(key, {})
+        if value is None:
+            pieces.pop(number, None)
+        else:
+            pieces[number] = value
+        if not pieces:
+            del self._pieces[key]
+
+    def _take(self, key: str, value: bytes) -> None:
+        decoder = _DECODERS.get(key.partition("/")[0])
+        if decoder is None:
+            raise Unreadable("there are no records of this name: a newer Mirrorbook's, or somebody else's")
+        found = opened(value, decoder)
+        if isinstance(found, Head):
+            self._heads[key] = found
+            whole = joined(found, self._pieces.get(key, {}))
+            if whole is None:
+                raise Unreadable("its pieces are missing")
+            self._pieces.pop(key, None)
+            found = opened(whole, decoder)
+        if isinstance(found, Head) or key_of(found) != key:
+            raise Unreadable("what it says is about something else: somebody else wrote it?")
+        self._keep(found)
+
+    def _keep(self, record: Record) -> None:
         match record:
             case Mirror():
                 self.mirrors[record.name] = record
@@ -76,32 +159,37 @@ class State:
             case Lease():
                 self.leases[record.mirror] = record
             case LedgerEntry():
-                self.ledger[rest] = record
+                self.ledger[_ledger_key(record)] = record
             case Run():
                 self.runs[record.id] = record
             case StepRecord():
                 self.steps[record.run, record.step] = record
+            case Checkpoint():
+                self.checkpoints[record.run, record.step, record.kind, record.name] = record
             case TopicSettings():
                 self.settings[record.mirror, record.topic] = record
 
-    def _forget(self, kind: str, rest: str) -> None:
-        match kind:
-            case "mirror":
-                self.mirrors.pop(MirrorName(rest), None)
-            case "partition":
-                mirror, topic, index = rest.split("/")
+    def _drop(self, key: str) -> None:
+        """Know no more what stands under a key. A key that no record has forgets nothing."""
+        self.unreadable.pop(key, None)
+        self._heads.pop(key, None)
+        kind, _, rest = key.partition("/")
+        match kind, rest.split("/"):
+            case "mirror", [mirror]:
+                self.mirrors.pop(MirrorName(mirror), None)
+            case "partition", [mirror, topic, index] if index.isdecimal() and index.isascii():
                 self.partitions.get(MirrorName(mirror), {}).pop(Partition(topic, int(index)), None)
-            case "lease":
-                self.leases.pop(MirrorName(rest), None)
-            case "ledger":
+            case "lease", [mirror]:
+                self.leases.pop(MirrorName(mirror), None)
+            case "ledger", _:
                 self.ledger.pop(rest, None)
-            case "run":
-                self.runs.pop(rest, None)
-            case "step":
-                run, step = rest.split("/")
+            case "run", [run]:
+                self.runs.pop(run, None)
+            case "step", [run, step]:
                 self.steps.pop((run, step), None)
-            case "settings":
-                mirror, topic = rest.split("/")
+            case "checkpoint", [run, step, kind, name]:
+                self.checkpoints.pop((run, step, kind, name), None)
+            case "settings", [mirror, topic]:
                 self.settings.pop((MirrorName(mirror), topic), None)
 
 
@@ -113,34 +201,23 @@ def fold(records: Iterable[tuple[str, bytes | None]]) -> State:
     return state
 
 
-_TYPES: Final[Mapping[str, type[Any]]] = MappingProxyType(
-    {
-        "mirror": Mirror,
-        "partition": PartitionRecord,
-        "lease": Lease,
-        "ledger": LedgerEntry,
-        "run": Run,
-        "step": StepRecord,
-        "settings": TopicSettings,
-    }
-)
-
-
 # Made once, by the thread that imports this: msgspec reads a dataclass when it meets it for the first time, and crashes
 # the process when two threads do that for the same one (0.22). States of several clusters are read at the same time.
 _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
-    {name: msgspec.json.Decoder(kind) for name, kind in _TYPES.items()}
+    {
+        name: msgspec.json.Decoder(kind)
+        for name, kind in (
+            ("mirror", Mirror),
+            ("partition", PartitionRecord),
+            ("lease", Lease),
+            ("ledger", LedgerEntry),
+            ("run", Run),
+            ("step", StepRecord),
+            ("checkpoint", Checkpoint),
+            ("settings", TopicSettings),
+        )
+    }
 )
-
-
-class _Envelope(msgspec.Struct):
-    """A record with the version of its schema."""
-
-    v: int
-    data: msgspec.Raw
-
-
-_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
 def key_of(record: Record) -> str:
@@ -153,37 +230,33 @@ def key_of(record: Record) -> str:
         case Lease():
             return f"lease/{record.mirror}"
         case LedgerEntry():
-            # The purpose is not in the key: an entry that is promoted replaces the staged one.
-            content = f"{record.cluster}|{record.acl}"
-            return f"ledger/{record.mirror}/{hashlib.sha256(content.encode()).hexdigest()[:24]}"
+            return f"ledger/{_ledger_key(record)}"
         case Run():
             return f"run/{record.id}"
         case StepRecord():
             return f"step/{record.run}/{record.step}"
+        case Checkpoint():
+            return f"checkpoint/{record.run}/{record.step}/{record.kind}/{record.name}"
         case TopicSettings():
             return f"settings/{record.mirror}/{record.topic}"
 
 
-def encode(record: Record | Forget) -> tuple[str, bytes | None]:
-    """Key and value of a record; a null value for what is to be forgotten."""
-    if isinstance(record, Forget):
-        return key_of(record.record), None
-    return key_of(record), msgspec.json.encode({"v": SCHEMA_VERSION, "data": record})
+def _ledger_key(entry: LedgerEntry) -> str:
+    # The purpose is not in the key: an entry that is promoted replaces the staged one.
+    content = f"{entry.cluster}|{entry.acl}"
+    return f"{entry.mirror}/{hashlib.sha256(content.encode()).hexdigest()[:24]}"
 
 
-def decode(key: str, value: bytes) -> Record:
-    """The record of a key, or Indeterminate when a newer Mirrorbook wrote it or it is damaged."""
-    decoder = _DECODERS.get(key.partition("/")[0])
-    try:
-        envelope = _ENVELOPE.decode(value)
-        if decoder is None or envelope.v != SCHEMA_VERSION:
-            raise Indeterminate(
-                f"state topic {TOPIC}, key {key}: schema version {envelope.v} is not known to this Mirrorbook "
-                f"(it writes {SCHEMA_VERSION}): use the version that wrote it, or a newer one"
-            )
-        record: Record = decoder.decode(envelope.data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise Indeterminate(
-            f"state topic {TOPIC}, key {key}: the record is not readable; somebody else wrote it?"
-        ) from None
-    return record
+def mirror_of(key: str) -> MirrorName | None:
+    """The mirror that the record of this key is about; None when the key is none of ours."""
+    kind, _, rest = key.partition("/")
+    first = rest.partition("/")[0]
+    match kind:
+        case "mirror" | "partition" | "lease" | "ledger" | "settings":
+            return MirrorName(first)
+        case "run" | "step" | "checkpoint":
+            found = _RUN_ID.fullmatch(first)
+            return MirrorName(found["mirror"]) if found else None
+        case "piece":
+            return mirror_of(rest)
+    return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -18,7 +19,7 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.faults import ErrorCode, fault
 from mirror_core.model.errors import BadRequest, LostOwnership, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName
-from mirror_core.state.records import TOPIC, Forget, Record, State, encode
+from mirror_core.state.records import TOPIC, Forget, Record, State
 
 _FENCED: Final = frozenset(
     {
@@ -48,17 +49,30 @@ _TRANSACTION_MS: Final = 10_000
 """Longest life of a transaction, so of one whose owner was killed in the middle of a commit."""
 _ABORTED_S: Final = 35.0
 """By then it is aborted: brokers look for timed-out transactions every 10 s by default."""
+_LINE_KIB: Final = 8 << 10
+"""Of records on their way from or to a broker."""
 _QUIET: Final = {"log_level": 0, "error_cb": lambda error: None}  # errors reach us through the calls themselves
 
 
-def control_id(mirror: MirrorName) -> str:
-    """Transactional id of the conductor: failover, failback, sync and the verbs of a mirror."""
-    return f"mirrorbook.control.{mirror}"
+@dataclass(frozen=True, slots=True)
+class WriterId:
+    """Who writes about a mirror. As text it is the transactional id."""
+
+    role: str
+    mirror: MirrorName
+
+    def __str__(self) -> str:
+        return f"mirrorbook.{self.role}.{self.mirror}"
 
 
-def data_id(mirror: MirrorName) -> str:
-    """Transactional id of the data plane's driver."""
-    return f"mirrorbook.data.{mirror}"
+def control_id(mirror: MirrorName) -> WriterId:
+    """The conductor: failover, failback, sync and the verbs of a mirror."""
+    return WriterId("control", mirror)
+
+
+def data_id(mirror: MirrorName) -> WriterId:
+    """The data plane's driver."""
+    return WriterId("data", mirror)
 
 
 def read_state(cluster: ClusterConfig, *, timeout_s: float = 10.0, whole: bool = False) -> State:
@@ -75,6 +89,7 @@ def read_state(cluster: ClusterConfig, *, timeout_s: float = 10.0, whole: bool =
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
         "auto.offset.reset": "error",
+        "queued.max.messages.kbytes": _LINE_KIB,
         "fetch.wait.max.ms": 10,  # the end of the topic is told by an empty answer: don't have the broker hold it back
     }
     state = State()
@@ -149,11 +164,14 @@ def _text(key: bytes | str) -> str:
 
 
 class StateWriter:
-    """Exclusive writer under one transactional id. Entering it fences the previous one and reads the state."""
+    """Exclusive writer under one transactional id. Entering it fences the previous one and reads the state.
 
-    def __init__(self, cluster: ClusterConfig, transactional_id: str, *, timeout_s: float = 20.0) -> None:
+    Indeterminate when a record about the mirror cannot be read: nobody acts on a state that is known in part.
+    """
+
+    def __init__(self, cluster: ClusterConfig, writer: WriterId, *, timeout_s: float = 20.0) -> None:
         self.cluster = cluster
-        self.id = transactional_id
+        self.id = writer
         self.timeout_s = timeout_s
         self.state = State()
         self._producer = _client(
@@ -162,10 +180,11 @@ class StateWriter:
             {
                 **cluster.properties(),
                 **_QUIET,
-                "transactional.id": transactional_id,
+                "transactional.id": str(writer),
                 "transaction.timeout.ms": _TRANSACTION_MS,
                 "message.timeout.ms": 10_000,
                 "linger.ms": 0,
+                "queue.buffering.max.kbytes": _LINE_KIB,
             },
         )
 
@@ -174,7 +193,7 @@ class StateWriter:
             self._producer.init_transactions(self.timeout_s)
         except KafkaException as error:
             raise _translate(self.cluster, error, "take over") from None
-        self.state = read_state(self.cluster, timeout_s=_ABORTED_S, whole=True)
+        self.refresh()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -182,21 +201,36 @@ class StateWriter:
 
     def put(self, *records: Record | Forget) -> None:
         """Write these records in one transaction: all or none. LostOwnership when another owner took the id."""
-        encoded = [encode(record) for record in records]
         try:
             self._producer.begin_transaction()
-            for key, value in encoded:
-                self._producer.produce(TOPIC, key=key, value=value, partition=0)
+            for record in records:
+                for key, value in self.state.rows(record):
+                    self._produce(key, value)
             self._commit()
         except KafkaException as error:
             raise _translate(self.cluster, error, "write") from None
-        for key, value in encoded:
-            self.state.apply(key, value)
+        for record in records:
+            self.state.put(record)
 
     def refresh(self) -> State:
         """Read again what others (the data plane, the conductor) have written since."""
         self.state = read_state(self.cluster, timeout_s=_ABORTED_S, whole=True)
+        self.state.require(self.id.mirror)
         return self.state
+
+    def _produce(self, key: str, value: bytes | None) -> None:
+        """Put into the client's line, which is short: a whole cluster's partitions must not fill the memory."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                self._producer.produce(TOPIC, key=key, value=value, partition=0)
+                return
+            except BufferError:
+                if time.monotonic() > deadline:
+                    with suppress(KafkaException):
+                        self._producer.abort_transaction(5)
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+                self._producer.poll(_POLL_S)
 
     def _commit(self) -> None:
         """A commit whose answer is late is asked for again: the same commit, never a second one."""

@@ -18,7 +18,7 @@ from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.state.records import Forget, Record, State, encode
+from mirror_core.state.records import Forget, Record, State
 from mirror_core.sync.fence import NotFenced, from_evidence, lift_fence, raise_fence
 from tests.brokers import Pair, grant, new_topic, produce
 from tests.waiting import wait_until
@@ -35,8 +35,8 @@ class MemoryLog:
 
     def put(self, *records: Record | Forget) -> None:
         for record in records:
-            key, value = encode(record)
-            self.state.apply(key, value)
+            for key, value in list(self.state.rows(record)):
+                self.state.apply(key, value)
         self.ledger_written.set()
 
 

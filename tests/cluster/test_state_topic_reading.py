@@ -14,7 +14,7 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName
 from mirror_core.state import topic as state_topic
-from mirror_core.state.records import encode
+from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 from tests.brokers import TIMEOUT_S, Pair, new_topic
 
@@ -31,7 +31,7 @@ def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
     producer = Producer({**pair.west.client_config("admin"), "transactional.id": f"tx-{topic}"})
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
-    key, value = encode(lease)
+    ((key, value),) = State().rows(lease)
     producer.produce(topic, key=key, value=value, partition=0)
     assert producer.flush(TIMEOUT_S) == 0
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 
-from mirror_core.model.errors import BadRequest, LostOwnership, Refused, RemoteFault
+from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, Refused, RemoteFault
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Evidence, Mode, Plan, Run, RunKind, RunState, StepState
 from mirror_core.state.journal import Journal
-from mirror_core.state.records import Forget, Record, State, encode
+from mirror_core.state.records import Forget, Record, State
 
 
 class MemoryLog:
@@ -20,9 +23,9 @@ class MemoryLog:
 
     def put(self, *records: Record | Forget) -> None:
         for record in records:
-            key, value = encode(record)
-            self.keys.append(key)
-            self.state.apply(key, value)
+            for key, value in list(self.state.rows(record)):
+                self.keys.append(key)
+                self.state.apply(key, value)
 
 
 @pytest.fixture
@@ -97,3 +100,36 @@ def test_unknown_step_and_run_are_the_callers_mistake(journal: Journal) -> None:
         journal.perform("three", dict)
     with pytest.raises(BadRequest, match="unknown run"):
         _ = Journal(journal.log, "r2", ("one",)).run
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    VERSION: ClassVar[int] = 1
+    ends: tuple[tuple[str, int], ...]
+
+
+def test_what_a_step_keeps_is_there_for_later_ones_and_after_a_crash(journal: Journal) -> None:
+    def fails() -> Evidence:
+        journal.keep("one", Seen((("t", 1),)))
+        journal.keep("one", Seen((("t", 2),)))
+        journal.keep("one", Seen(()), "some-topic")
+        raise RemoteFault("broker gone")
+
+    with pytest.raises(RemoteFault):
+        journal.perform("one", fails)
+    assert journal.kept("one", Seen) == Seen((("t", 2),))
+    assert journal.kept("two", Seen) is None
+    assert journal.kept_all("one", Seen) == {"": Seen((("t", 2),)), "some-topic": Seen(())}
+
+
+def test_a_value_of_another_version_is_not_guessed_at(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal.keep("one", Seen(()))
+    monkeypatch.setattr(Seen, "VERSION", 2)
+    with pytest.raises(Indeterminate, match=r"what step one kept \(Seen\) is of version 1, this Mirrorbook reads 2"):
+        journal.kept("one", Seen)
+
+
+def test_a_run_that_ends_forgets_what_its_steps_kept_for_each_other(journal: Journal) -> None:
+    journal.keep("one", Seen(()))
+    journal.end(RunState.DONE)
+    assert not journal.log.state.checkpoints

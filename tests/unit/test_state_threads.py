@@ -7,19 +7,15 @@ import sys
 
 FIRST_READ_BY_MANY = """
 import sys, threading
-from mirror_core.state.records import _TYPES, decode
-from mirror_core.model.errors import Indeterminate
+from mirror_core.state.records import _DECODERS, State
 
 sys.setswitchinterval(1e-6)
 together = threading.Barrier(4)
 
 def read():
     together.wait()
-    for kind in _TYPES:
-        try:
-            decode(kind + "/x", b'{"v": 1, "data": {"mirror": "m", "run": "r"}}')
-        except Indeterminate:
-            pass
+    for kind in _DECODERS:
+        State().apply(kind + "/x", b'{"v": 2, "data": {"mirror": "m", "run": "r"}}')
 
 threads = [threading.Thread(target=read) for _ in range(4)]
 for thread in threads:

@@ -1,0 +1,28 @@
+"""What a step of a run leaves for a later one, or for itself after a crash: typed values, as the journal keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+
+class Keepable(Protocol):
+    """A frozen dataclass of plain values. Its number rises when an older Mirrorbook could not read it any more."""
+
+    VERSION: ClassVar[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One such value in the state topic. A later one of the same run, step, kind and name replaces it."""
+
+    run: str
+    step: str
+    kind: str
+    """Name of the value's type."""
+    version: int
+    """`VERSION` of its type when it was written."""
+    name: str = ""
+    """What it is about where a step keeps several of a kind, such as a topic."""
+    value: str
+    """JSON of the value."""

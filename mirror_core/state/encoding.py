@@ -1,0 +1,107 @@
+"""Records as bytes: an envelope with the schema's number, and pieces for what is too long for one record. Pure.
+
+A value is JSON, `{"v": 2, "data": ...}`. One that is longer than `PIECE_BYTES` is cut: its bytes are the values of the
+keys `piece/<key>/0`, `piece/<key>/1`..., and under its own key is only how many they are and what their digest is. All
+are written in one transaction, pieces first, so whoever has read the head has read the pieces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+SCHEMA_VERSION: Final = 2
+PIECE_BYTES: Final = 256 << 10
+"""A quarter of what brokers and producers take as one record by default (max.message.bytes, max.request.size)."""
+PIECE: Final = "piece"
+
+
+class Unreadable(Exception):
+    """Why a record cannot be read, in words that go on after its key."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What stands under the key of a value that was cut."""
+
+    pieces: int
+    sha256: str
+
+
+class _Envelope(msgspec.Struct):
+    v: int
+    data: msgspec.Raw = msgspec.Raw()
+    head: Head | None = None
+
+
+_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+
+
+def cut(key: str, value: bytes, pieces_before: int) -> Iterator[tuple[str, bytes | None]]:
+    """What to write for a value: its pieces, if it is long, and the value under its key; and tombstones for pieces of
+    the value before that have no successor."""
+    starts = range(0, len(value), PIECE_BYTES) if len(value) > PIECE_BYTES else ()
+    pieces = [value[start : start + PIECE_BYTES] for start in starts]
+    for number, piece in enumerate(pieces):
+        yield piece_key(key, number), piece
+    yield from uncut(key, len(pieces), pieces_before)
+    if pieces:
+        head = Head(pieces=len(pieces), sha256=hashlib.sha256(value).hexdigest())
+        yield key, msgspec.json.encode({"v": SCHEMA_VERSION, "head": head})
+    else:
+        yield key, value
+
+
+def uncut(key: str, first: int, pieces_before: int) -> Iterator[tuple[str, None]]:
+    """Tombstones of pieces that are not needed any more."""
+    yield from ((piece_key(key, number), None) for number in range(first, pieces_before))
+
+
+def piece_key(key: str, number: int) -> str:
+    return f"{PIECE}/{key}/{number}"
+
+
+def piece_of(rest: str) -> tuple[str, int]:
+    """The key and the number in a piece's key, without its first part."""
+    key, _, number = rest.rpartition("/")
+    if not key or not number.isdecimal() or not number.isascii():
+        raise Unreadable("it is no piece of a record")
+    return key, int(number)
+
+
+def joined(head: Head, pieces: dict[int, bytes]) -> bytes | None:
+    """The whole value; None while pieces are missing, or are another value's."""
+    if not 0 < head.pieces <= len(pieces) or any(number not in pieces for number in range(head.pieces)):
+        return None
+    value = b"".join(pieces[number] for number in range(head.pieces))
+    return value if hashlib.sha256(value).hexdigest() == head.sha256 else None
+
+
+def enveloped(data: object) -> bytes:
+    return msgspec.json.encode({"v": SCHEMA_VERSION, "data": data})
+
+
+def opened(value: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+    """What an envelope holds, or a `Head`. Unreadable when it is damaged, or of another schema."""
+    try:
+        envelope = _ENVELOPE.decode(value)
+        if envelope.v != SCHEMA_VERSION:
+            raise Unreadable(_other_schema(envelope.v))
+        return envelope.head if envelope.head is not None else decoder.decode(envelope.data)
+    # RecursionError: JSON that is nested too deeply.
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError):
+        raise Unreadable("it is not readable: somebody else wrote it?") from None
+
+
+def _other_schema(version: int) -> str:
+    if version < SCHEMA_VERSION:
+        return (
+            f"schema version {version} is older than this Mirrorbook's ({SCHEMA_VERSION}), which does not read it: end "
+            "the mirror with the version that wrote it, delete the topic, and create the mirror anew"
+        )
+    return (
+        f"schema version {version} is not known to this Mirrorbook (it writes {SCHEMA_VERSION}): use the version that "
+        "wrote it, or a newer one"
+    )

@@ -1,0 +1,154 @@
+"""The state topic's records: long ones, unreadable ones, forged ones, and what compaction leaves of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.model.checkpoint import Checkpoint
+from mirror_core.model.errors import Indeterminate
+from mirror_core.model.mirror import Lease
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import StepRecord, StepState
+from mirror_core.state.encoding import PIECE_BYTES, SCHEMA_VERSION
+from mirror_core.state.records import Forget, State, fold, key_of, mirror_of
+
+LEASE = Lease(mirror=MirrorName("m"), owner="me", generation=1, beat_ms=1, writers_until_ms=1)
+RUN = "m-failover-20261122T090000-a1b2"
+
+
+def kept(size: int, name: str = "") -> Checkpoint:
+    return Checkpoint(run=RUN, step="drain", kind="Drained", version=1, name=name, value="é" * (size // 2))
+
+
+def test_a_long_value_is_cut_into_pieces_that_brokers_take_and_put_together_again() -> None:
+    long = kept(3 * PIECE_BYTES)
+    rows = list(State().rows(long))
+    assert len(rows) == 5
+    assert all(len(key) + len(value or b"") < 2 * PIECE_BYTES for key, value in rows)
+    assert list(fold(rows).checkpoints.values()) == [long]
+
+
+def test_a_shorter_value_leaves_no_pieces_of_the_longer_one_behind() -> None:
+    state = State()
+    written = list(state.rows(kept(3 * PIECE_BYTES)))
+    state.put(kept(3 * PIECE_BYTES))
+    later = list(state.rows(kept(PIECE_BYTES + 100)))
+    assert [key for key, value in later if value is None] == [f"piece/{key_of(kept(1))}/{n}" for n in (2, 3)]
+    read = fold([*written, *later])
+    assert list(read.checkpoints.values()) == [kept(PIECE_BYTES + 100)]
+    forgotten = list(read.rows(Forget(kept(1))))
+    assert {value for _, value in forgotten} == {None}
+    assert {key for key, _ in forgotten} >= {key for key, value in later if value is not None}
+
+
+def test_a_long_value_with_a_piece_missing_or_altered_is_the_trouble_of_its_mirror() -> None:
+    (first, rest), *others = State().rows(kept(2 * PIECE_BYTES))
+    assert rest is not None
+    for broken in (others, [(first, rest[:-1] + b"x"), *others]):
+        state = fold(broken)
+        assert not state.checkpoints
+        with pytest.raises(Indeterminate, match="its pieces are missing"):
+            state.require(MirrorName("m"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("lease/m", b"garbage", "it is not readable"),
+        ("lease/m", b"[" * 100_000, "it is not readable"),
+        ("lease/m", b'{"v": 2, "data": {"mirror": 7}}', "it is not readable"),
+        ("lease/m", b'{"v": 2}', "it is not readable"),
+        ("lease/m", b'{"v": 1, "data": {}}', "schema version 1 is older than this Mirrorbook's"),
+        ("lease/m", b'{"v": 3, "data": {}}', "schema version 3 is not known to this Mirrorbook"),
+        (f"run/{RUN}", b"\xff", "it is not readable"),
+        (f"step/{RUN}/drain", b"", "it is not readable"),
+        ("partition/m/t/0", b'{"v": 2, "head": {"pieces": 1, "sha256": ""}}', "its pieces are missing"),
+        ("piece/lease/m/x", b"...", "it is no piece"),
+    ],
+)
+def test_one_unreadable_record_stops_the_mirror_that_it_is_about_and_no_other(
+    key: str, value: bytes, words: str
+) -> None:
+    state = fold([*State().rows(LEASE), *State().rows(replace(LEASE, mirror=MirrorName("n"))), (key, value)])
+    with pytest.raises(Indeterminate) as caught:
+        state.require(MirrorName("m"))
+    assert f"key {key}: {words}" in str(caught.value)
+    state.require(MirrorName("n"))
+    assert state.leases[MirrorName("n")].owner == "me"
+    state.apply(key, None)
+    state.require(MirrorName("m"))
+
+
+def test_what_a_stranger_wrote_over_a_record_is_not_taken_for_it_and_not_passed_over() -> None:
+    (key, value), *_ = State().rows(LEASE)
+    state = fold([(key, value), (key, b"garbage")])
+    assert not state.leases
+    state.apply(key, value)
+    assert state.leases == {"m": LEASE}
+    state.require(MirrorName("m"))
+
+
+def test_a_record_under_another_ones_key_is_refused() -> None:
+    ((_, value),) = State().rows(LEASE)
+    state = fold([("lease/n", value)])
+    assert not state.leases
+    with pytest.raises(Indeterminate, match="what it says is about something else"):
+        state.require(MirrorName("n"))
+    state.require(MirrorName("m"))
+
+
+def test_a_strangers_record_that_names_no_mirror_is_listed_and_stops_nobody() -> None:
+    state = fold([("whatever", b"x"), ("step/no-run/drain", b"x")])
+    assert set(state.unreadable) == {"whatever", "step/no-run/drain"}
+    state.require(MirrorName("whatever"))
+
+
+@pytest.mark.parametrize(
+    "key", ["partition/m", "partition/m/t/x", "partition/m/t/²", "step/x", "settings/m", "", "/", "piece/"]
+)
+def test_a_tombstone_that_makes_no_sense_forgets_nothing(key: str) -> None:
+    state = fold([*State().rows(LEASE), (key, None)])
+    assert state.leases == {"m": LEASE}
+
+
+@given(st.lists(st.tuples(st.text(max_size=40), st.none() | st.binary(max_size=60))))
+def test_nothing_that_anybody_writes_ends_a_reader(records: list[tuple[str, bytes | None]]) -> None:
+    prefixes = ("", "mirror/", "partition/m/", "piece/", "run/", "checkpoint/a/b/c/")
+    state = fold((prefix + key, value) for key, value in records for prefix in prefixes)
+    for key in state.unreadable:
+        mirror_of(key)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([10, PIECE_BYTES, 2 * PIECE_BYTES, None])), max_size=6)
+)
+def test_compaction_changes_nothing_of_what_is_read(changes: list[tuple[str, int | None]]) -> None:
+    writer, log = State(), list[tuple[str, bytes | None]]()
+    for name, size in changes:
+        record = Forget(kept(1, name)) if size is None else kept(size, name)
+        log += writer.rows(record)
+        writer.put(record)
+    newest = {key: place for place, (key, _) in enumerate(log)}
+    compacted = [row for place, row in enumerate(log) if newest[row[0]] == place]
+    read = fold(compacted)
+    assert read.checkpoints == writer.checkpoints == fold(log).checkpoints
+    assert not read.unreadable
+    left = {key for key, value in compacted if value is not None}
+    assert left == {key for record in writer.checkpoints.values() for key, _ in State().rows(record)}
+
+
+def test_a_step_of_fifty_thousand_offsets_fits() -> None:
+    evidence = {"positions": tuple(f"topic-{n}={n}" for n in range(50_000))}
+    record = StepRecord(run=RUN, step="drain", state=StepState.DONE, attempt=1, started_ms=1, evidence=evidence)
+    assert fold(State().rows(record)).steps == {(RUN, "drain"): record}
+
+
+def test_the_version_is_said_in_every_value() -> None:
+    for _, value in State().rows(LEASE):
+        assert value is not None
+        assert msgspec.json.decode(value)["v"] == SCHEMA_VERSION
