@@ -11,13 +11,11 @@ from enum import StrEnum
 from typing import Final
 
 from mirror_core.decide.failover import Decision, digest
+from mirror_core.decide.steps import planned
 from mirror_core.decide.view import Topic, Unseen, some
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.run import Mode, Plan, PlanStep, RunKind
-
-STEPS: Final = ("salvage", "align", "demote", "create_reverse", "catch_up", "reprotect")
-POINT_OF_NO_RETURN: Final = "align"
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Mode, Plan, RunKind
 
 
 class Strategy(StrEnum):
@@ -69,11 +67,6 @@ class FailbackView:
     """What the operator allows beside `none`; None: the cheapest that is possible."""
 
 
-def reverse_name(mirror: Mirror) -> MirrorName:
-    """The mirror that brings the new primary's records home."""
-    return MirrorName(f"{mirror.name}-back")
-
-
 def decide(view: FailbackView) -> Decision:
     """The plan, always; and why it may not be run."""
     strategies = _strategies(view)
@@ -82,7 +75,7 @@ def decide(view: FailbackView) -> Decision:
             kind=RunKind.FAILBACK,
             mirror=view.mirror.name,
             mode=Mode.PLANNED,
-            steps=tuple(_steps(view)),
+            steps=planned(RunKind.FAILBACK, view.mirror),
             bound=dict(_bound(view)),
             warnings=tuple(_warnings(view)),
             unknown=tuple(_unknown(view)),
@@ -124,20 +117,6 @@ def _strategies(view: FailbackView) -> dict[str, Strategy]:
         if p.topic in view.old.topics and view.old.topics[p.topic].id != s.source_topic_id
     }
     return {t: Strategy.RECREATE if t in divergent else Strategy.NONE for t in topics}
-
-
-def _steps(view: FailbackView) -> Iterator[PlanStep]:
-    old, new, back = view.mirror.source, view.mirror.destination, reverse_name(view.mirror)
-    actions = {
-        "salvage": f"save to Parquet what {old} has beyond the last mirrored offsets",
-        "align": f"delete and create anew, with their settings, the topics on {old} that have such a tail",
-        "demote": f"deny applications to change these topics on {old}, then lift the fence there",
-        "create_reverse": f"create mirror {back} from {new} to {old}",
-        "catch_up": f"copy from {new} until {old} is close behind; applications go on writing on {new}",
-        "reprotect": f"after a planned failover of {back}, with its own plan and approval: mirror {old} to {new} again",
-    }
-    for name in STEPS:
-        yield PlanStep(name=name, action=actions[name], reversible=STEPS.index(name) < STEPS.index(POINT_OF_NO_RETURN))
 
 
 def _bound(view: FailbackView) -> Iterator[tuple[str, str]]:

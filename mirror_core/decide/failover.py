@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.figures import figures_of, unknown_of, warnings_of
+from mirror_core.decide.steps import planned
 from mirror_core.decide.view import DestinationView, SourceView, Unseen, View, failed_of, healthy, lags_of, some
 from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode, Plan, PlanStep, RunKind
-
-STEPS: Final = ("prove", "fence", "drain", "final_sync", "parity", "record_lmo", "promote", "canary", "report")
-POINT_OF_NO_RETURN: Final = "promote"
+from mirror_core.model.run import Mode, Plan, RunKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,11 @@ def decide(view: View) -> Decision:
             kind=RunKind.FAILOVER,
             mirror=view.mirror.name,
             mode=view.mode,
-            steps=tuple(_steps(view)),
+            steps=planned(
+                RunKind.FAILOVER,
+                view.mirror,
+                authorizer=not isinstance(view.source, SourceView) or view.source.authorizer,
+            ),
             bound=dict(_bound(view)),
             warnings=tuple(warnings_of(view)),
             unknown=tuple(unknown_of(view)),
@@ -59,29 +61,6 @@ def changed_since(approved: Mapping[str, str], now: Mapping[str, str]) -> tuple[
 UNSEEN: Final = "unseen"
 _LASTING_WITHOUT_SOURCE: Final = ("destination", "topic ", "failed partitions")
 _LASTING: Final = (*_LASTING_WITHOUT_SOURCE, "source", "grants")
-
-
-def _steps(view: View) -> Iterator[PlanStep]:
-    source, destination = view.mirror.source, view.mirror.destination
-    fenceable = not isinstance(view.source, SourceView) or view.source.authorizer
-    fence = (
-        f"deny everybody to write the mirror's topics on {source}, and prove on every broker that its logs stand still"
-        if fenceable
-        else f"{source} has no authorizer and cannot be fenced: only check that its logs stand still for 2 s"
-    )
-    actions = {
-        "prove": f"compare all that is mirrored so far, by record where digests differ: {source} with {destination}",
-        "fence": fence,
-        "drain": f"take over the data plane and copy the rest, until every position is the log end of {source}",
-        "final_sync": "bring over topic configurations, access rights and consumer group offsets a last time",
-        "parity": "compare what was copied since the proof, and log starts and ends; go on only if all is equal",
-        "record_lmo": "record the last mirrored offset of every partition and end the mirroring",
-        "promote": f"let applications write on {destination}: staged rights and final topic configurations take effect",
-        "canary": f"write to every broker of {destination} and read it back",
-        "report": "write the evidence and the report",
-    }
-    for name in STEPS:
-        yield PlanStep(name=name, action=actions[name], reversible=STEPS.index(name) < STEPS.index(POINT_OF_NO_RETURN))
 
 
 def _bound(view: View) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import jinja2
 import msgspec
 
+from mirror_core.decide.steps import STEPS, standing_still
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Run, StepRecord
@@ -23,9 +24,8 @@ def write_run_report(
     run: Run,
     steps: Sequence[StepRecord],
     statuses: Mapping[Partition, PartitionStatus],
-    timed: Sequence[str],
 ) -> Path:
-    """Write `run.json` and `report.html` into the folder; returns the page. `timed`: steps without application writes.
+    """Write `run.json` and `report.html` into the folder; returns the page.
 
     Both are replaced as a whole, so a reader never sees half of one.
     """
@@ -34,39 +34,39 @@ def write_run_report(
         "run": run,
         "steps": list(steps),
         "partitions": [statuses[p] for p in sorted(statuses)],
-        "clocks": clocks(run, steps, timed),
+        "clocks": clocks(run, steps),
     }
     encoded = msgspec.json.format(msgspec.json.encode(document), indent=2)
     _replace(folder / "run.json", encoded)
     page = folder / "report.html"
-    _replace(page, _render(run, steps, statuses, timed).encode())
+    _replace(page, _render(run, steps, statuses).encode())
     return page
 
 
-def clocks(run: Run, steps: Sequence[StepRecord], timed: Sequence[str]) -> dict[str, float | None]:
+def clocks(run: Run, steps: Sequence[StepRecord]) -> dict[str, float | None]:
     """Seconds by the conductor's clock. None where a step is missing: unknown is a value.
 
-    `conductor`: run begun to promoted. `write_block_upper`: fence begun to promoted, within which applications' own
-    clocks lie. `working` and `waiting`: of that, inside steps and between them.
+    `conductor`: run begun to promoted. `write_block_upper`: fence begun to promoted, the first and the last of the
+    steps without writes, within which applications' own clocks lie. `working` and `waiting`: of that, inside steps and
+    between them. A failback has none of its own: applications stand still in the failover that leads home.
     """
-    by_name = {s.step: s for s in steps}
-    fence, promote = by_name.get("fence"), by_name.get("promote")
-    if promote is None or promote.ended_ms is None:
+    timed = standing_still(run.plan.kind)
+    inside = [s for s in steps if s.step in timed]
+    last = next((s for s in inside if s.step == timed[-1]), None)
+    if last is None or last.ended_ms is None:
         return dict.fromkeys(("conductor", "write_block_upper", "working", "waiting"))
-    block = (promote.ended_ms - fence.started_ms) / 1000 if fence else None
-    inside = [by_name[n] for n in timed if n in by_name and by_name[n].started_ms <= promote.started_ms]
+    first = next((s for s in inside if s.step == timed[0]), None)
+    block = (last.ended_ms - first.started_ms) / 1000 if first else None
     working = sum(((s.ended_ms or s.started_ms) - s.started_ms) / 1000 for s in inside)
     return {
-        "conductor": (promote.ended_ms - run.started_ms) / 1000,
+        "conductor": (last.ended_ms - run.started_ms) / 1000,
         "write_block_upper": block,
         "working": round(working, 3),
         "waiting": None if block is None else round(max(0.0, block - working), 3),
     }
 
 
-def _render(
-    run: Run, steps: Sequence[StepRecord], statuses: Mapping[Partition, PartitionStatus], timed: Sequence[str]
-) -> str:
+def _render(run: Run, steps: Sequence[StepRecord], statuses: Mapping[Partition, PartitionStatus]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mirror_core.evidence", "templates"),
         autoescape=True,
@@ -81,7 +81,8 @@ def _render(
         plan=run.plan,
         steps=steps,
         statuses=[statuses[p] for p in sorted(statuses)],
-        clocks=clocks(run, steps, timed),
+        clocks=clocks(run, steps),
+        writes={step.name: step.writes for step in STEPS[run.plan.kind]},
     )
 
 

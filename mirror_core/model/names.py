@@ -23,3 +23,8 @@ class Partition:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
+
+
+def reverse_name(name: MirrorName) -> MirrorName:
+    """The mirror that brings records home after this one was failed over."""
+    return MirrorName(f"{name}-back")

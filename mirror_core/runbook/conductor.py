@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 from mirror_core.decide.failover import Decision
+from mirror_core.decide.steps import names
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.run import Evidence, Run, RunKind, RunState, StepRecord
@@ -25,7 +26,6 @@ class Conductor:
     """One mirror's runs of one kind. Holds no state of its own: that is in the destination's state topic."""
 
     KIND: ClassVar[RunKind]
-    STEPS: ClassVar[tuple[str, ...]]
 
     def __init__(
         self, link: Link, services: Services, *, started_by: str, say: Callable[[str], None] = lambda line: None
@@ -43,7 +43,7 @@ class Conductor:
         """The run and its steps so far, in order. Takes over nothing."""
         state = read_state(self.link.destination)
         run = find_run(state, run_id)
-        return run, tuple(state.steps[run_id, s] for s in self.STEPS if (run_id, s) in state.steps)
+        return run, tuple(state.steps[run_id, s] for s in names(self.KIND) if (run_id, s) in state.steps)
 
     def _control(self) -> StateWriter:
         return StateWriter(self.link.destination, control_id(self.link.mirror.name))
@@ -75,7 +75,7 @@ class Conductor:
         return f"{self.link.mirror.name}-{self.KIND}-{when}-{secrets.token_hex(2)}"
 
     def _journal(self, writer: StateWriter, run_id: str) -> Journal:
-        journal = Journal(writer, run_id, self.STEPS)
+        journal = Journal(writer, run_id, names(self.KIND))
         plan = journal.run.plan
         if plan.mirror != self.link.mirror.name or plan.kind is not self.KIND:
             raise BadRequest(f"run {run_id} is a {plan.kind} of mirror {plan.mirror}")
@@ -83,7 +83,7 @@ class Conductor:
 
     def _perform(self, journal: Journal, name: str, act: Callable[[], Callable[[], Evidence]]) -> StepRecord:
         """Take a step, saying so unless it is done. `act` finds what to do once the journal knows the name."""
-        if name in self.STEPS and journal.done(name):
+        if journal.done(name):
             return journal.perform(name, lambda: act()())
         self._say(f"{name} ...")
         record = journal.perform(name, lambda: act()())

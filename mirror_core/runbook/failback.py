@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide import failback as decision
-from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, Strategy, reverse_name
+from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, Strategy
 from mirror_core.decide.failover import Decision
+from mirror_core.decide.steps import Need, needing, point_of_no_return
 from mirror_core.decide.view import Topic
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
@@ -21,7 +22,7 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.model.acl import Resource
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionStatus
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.run import Plan, Run, RunKind, RunState, StepRecord
 from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.failback_steps import FailbackSteps, reverse_link
@@ -33,15 +34,15 @@ from mirror_core.state.records import State
 from mirror_core.state.topic import StateWriter, read_state
 from mirror_core.sync.fence import deny_write
 
-STEPS: Final = decision.STEPS
-LAST_BEFORE_HOME: Final = "catch_up"
+POINT_OF_NO_RETURN: Final = point_of_no_return(RunKind.FAILBACK)
+AT_HOME: Final = needing(RunKind.FAILBACK, Need.HOME)
+"""Steps that wait until the failover of the reverse mirror is done."""
 
 
 class Failback(Conductor):
     """One mirror's way home. `link` is the mirror that was failed over, from the old source to the new primary."""
 
     KIND = RunKind.FAILBACK
-    STEPS = STEPS
 
     def decide(self, strategy: Strategy | None = None) -> Decision:
         """The plan, and every reason why it may not be run now."""
@@ -62,14 +63,14 @@ class Failback(Conductor):
             return self._step(writer, self._journal(writer, run_id), name)
 
     def drive(self, run_id: str) -> Run:
-        """Take all steps that can be taken: up to `catch_up`, and once applications are home the last one.
+        """Take all steps that can be taken: those that need applications at home once they are.
 
         The run that comes back is RUNNING while the reverse mirror's failover is due: see `home`.
         """
         with self._control() as writer:
             journal = self._journal(writer, run_id)
             while (name := journal.next()) is not None:
-                if journal.done(LAST_BEFORE_HOME) and not self.is_home(journal.run):
+                if name in AT_HOME and not self.is_home(journal.run):
                     break
                 self._step(writer, journal, name)
             return self._finish(journal) if journal.next() is None else journal.run
@@ -78,11 +79,11 @@ class Failback(Conductor):
         """Give up before anything on the old source was changed; applications stay where they are."""
         with self._control() as writer:
             journal = self._journal(writer, run_id)
-            if journal.run.state is RunState.DONE or journal.begun(decision.POINT_OF_NO_RETURN):
+            if journal.run.state is RunState.DONE or journal.begun(POINT_OF_NO_RETURN):
                 raise Refused(
                     f"run {run_id}: abort",
                     [
-                        f"step {decision.POINT_OF_NO_RETURN} has begun: {self.link.source.name} is being changed. "
+                        f"step {POINT_OF_NO_RETURN} has begun: {self.link.source.name} is being changed. "
                         "Resume the run; applications stay where they are until the failover home is approved"
                     ],
                 )
@@ -96,7 +97,7 @@ class Failback(Conductor):
         """Whether that failover is done."""
         state = read_state(self.link.source)
         return any(
-            r.plan.mirror == reverse_name(self.link.mirror)
+            r.plan.mirror == reverse_name(self.link.mirror.name)
             and r.plan.kind is RunKind.FAILOVER
             and r.state is RunState.DONE
             and r.started_ms >= run.started_ms
@@ -114,9 +115,9 @@ class Failback(Conductor):
 
     def _finish(self, journal: Journal) -> Run:
         if journal.run.ended_ms is None:
-            steps = [r for r in (journal.record(name) for name in STEPS) if r]
+            steps = [r for r in (journal.record(name) for name in journal.steps) if r]
             statuses = journal.log.state.partitions.get(self.link.mirror.name, {})
-            write_run_report(self.services.run_dir(journal.run_id), journal.run, steps, statuses, ())
+            write_run_report(self.services.run_dir(journal.run_id), journal.run, steps, statuses)
         return journal.end(RunState.DONE)
 
     def _decide(self, state: State, strategy: Strategy | None) -> Decision:
@@ -130,7 +131,7 @@ class Failback(Conductor):
         seen_old, seen_new, seen_reverse = old.answer(deadline), new.answer(deadline), reverse.answer(deadline)
         active = [state.active_run(mirror.name)]
         if isinstance(seen_reverse, State):
-            active.append(seen_reverse.active_run(reverse_name(mirror)))
+            active.append(seen_reverse.active_run(reverse_name(mirror.name)))
         return decision.decide(
             FailbackView(
                 mirror=mirror,

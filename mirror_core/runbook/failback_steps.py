@@ -14,7 +14,7 @@ from typing import Final
 
 from mirror_core.dataplane.driver import Options, Replication, raise_if_failed
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.decide.failback import Strategy, reverse_name, tails
+from mirror_core.decide.failback import Strategy, tails
 from mirror_core.decide.view import Topic, some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
@@ -26,7 +26,7 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.parity import ParityRange
 from mirror_core.model.run import Evidence, RunKind, RunState
 from mirror_core.runbook.services import Services
@@ -60,16 +60,9 @@ class FailbackSteps:
     journal: Journal
 
     def act(self, name: str) -> Callable[[], Evidence]:
-        """The act of a step of this name."""
-        acts: Mapping[str, Callable[[], Evidence]] = {
-            "salvage": self.salvage,
-            "align": self.align,
-            "demote": self.demote,
-            "create_reverse": self.create_reverse,
-            "catch_up": self.catch_up,
-            "reprotect": self.reprotect,
-        }
-        return acts[name]
+        """The act of a step: the method of its name."""
+        method: Callable[[], Evidence] = getattr(self, name)
+        return method
 
     def salvage(self) -> Evidence:
         """Save the divergent tails; what is saved here is all that may be discarded later."""
@@ -268,7 +261,7 @@ class FailbackSteps:
         until = 0
         for cluster, name in (
             (self.link.destination, self.link.mirror.name),
-            (self.link.source, reverse_name(self.link.mirror)),
+            (self.link.source, reverse_name(self.link.mirror.name)),
         ):
             lease = read_state(cluster).leases.get(name)
             until = max(until, lease.writers_until_ms + ZOMBIE_MS if lease else 0)
@@ -279,7 +272,7 @@ class FailbackSteps:
         mirror = self.link.mirror
         return replace(
             mirror,
-            name=reverse_name(mirror),
+            name=reverse_name(mirror.name),
             source=mirror.destination,
             destination=mirror.source,
             source_id=mirror.destination_id,
@@ -335,9 +328,9 @@ class FailbackSteps:
 def reverse_link(link: Link) -> Link:
     """M-back as its own state topic, on the old source, knows it."""
     state = read_state(link.source)
-    mirror = state.mirrors.get(reverse_name(link.mirror))
+    mirror = state.mirrors.get(reverse_name(link.mirror.name))
     if mirror is None:
-        raise Unreachable(f"mirror {reverse_name(link.mirror)} is not recorded on cluster {link.source.name}")
+        raise Unreachable(f"mirror {reverse_name(link.mirror.name)} is not recorded on cluster {link.source.name}")
     return link_of(link.config, mirror)
 
 

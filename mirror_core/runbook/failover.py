@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide import failover as decision
+from mirror_core.decide.steps import point_of_no_return
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
@@ -20,7 +21,7 @@ from mirror_core.state.table import Event, after
 from mirror_core.state.topic import StateWriter, read_state
 from mirror_core.sync.fence import lift_fence
 
-STEPS: Final = decision.STEPS
+POINT_OF_NO_RETURN: Final = point_of_no_return(RunKind.FAILOVER)
 PLAN_S: Final = 3.0
 """Limit for reading the state topic when a plan is made."""
 
@@ -29,7 +30,6 @@ class Failover(Conductor):
     """One mirror's failover."""
 
     KIND = RunKind.FAILOVER
-    STEPS = STEPS
 
     def decide(self, mode: Mode) -> decision.Decision:
         """The plan, and every reason why it may not be run now. Within seconds, also when the source is dead."""
@@ -74,7 +74,7 @@ class Failover(Conductor):
         journal = self._journal(writer, run_id)
         link = replace(self.link, mirror=writer.state.mirrors[self.link.mirror.name])
         steps = Steps(link, self.services, writer, journal)
-        if name == decision.POINT_OF_NO_RETURN and not journal.begun(name):
+        if name == POINT_OF_NO_RETURN and not journal.begun(name):
             journal.check_turn(name)
             steps.check_approval()
         record = self._perform(journal, name, lambda: steps.act(name))
@@ -91,11 +91,11 @@ class Failover(Conductor):
         run = journal.run
         if run.state is RunState.ABORTED:
             return run
-        if run.state is RunState.DONE or journal.begun(decision.POINT_OF_NO_RETURN):
+        if run.state is RunState.DONE or journal.begun(POINT_OF_NO_RETURN):
             raise Refused(
                 f"run {run.id}: abort",
                 [
-                    f"step {decision.POINT_OF_NO_RETURN} has begun: applications may have written on "
+                    f"step {POINT_OF_NO_RETURN} has begun: applications may have written on "
                     f"{self.link.destination.name}; only a failback leads back. Resume the run, then "
                     f"`mirrorbook failback plan {self.link.mirror.name}`"
                 ],

@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 
 from mirror_core.decide.acls import covers, may_change
 from mirror_core.decide.filters import group_filter, topic_filter
+from mirror_core.decide.steps import standing_still
 from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View, healthy
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient, TopicView
@@ -32,8 +33,6 @@ SIDE_S: Final = 4.0
 """Everything that is asked of one side."""
 GROUPS_S: Final = 1.0
 """Of that, for the offsets of its groups."""
-TIMED: Final = ("fence", "drain", "final_sync", "parity", "record_lmo", "promote", "canary")
-"""Steps of a failover during which applications cannot write."""
 
 T = TypeVar("T")
 
@@ -74,7 +73,8 @@ def earlier_seconds(state: State, mirror: Mirror) -> float | None:
     if not runs:
         return None
     newest = max(runs, key=lambda r: r.started_ms)
-    records = [s for s in state.steps.values() if s.run == newest.id and s.step in TIMED and s.ended_ms]
+    timed = standing_still(RunKind.FAILOVER)
+    records = [s for s in state.steps.values() if s.run == newest.id and s.step in timed and s.ended_ms]
     return sum((s.ended_ms or 0) - s.started_ms for s in records) / 1000
 
 

@@ -16,8 +16,9 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException
 
+from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
 from mirror_core.model.errors import LostOwnership, Refused
-from mirror_core.model.names import MirrorName
+from mirror_core.model.names import MirrorName, reverse_name
 from mirror_core.model.run import Mode, RunKind
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.markdown import plan_markdown
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
 
 APPROVAL_TIMEOUT: Final = timedelta(hours=1)
 """A plan that nobody has approved for so long is stale; it counts as rejected."""
-BEFORE_FENCE: Final = ("prove",)
-FROM_DRAIN: Final = ("drain", "final_sync", "parity", "record_lmo", "promote", "canary", "report")
-UNTIL_REVERSE: Final = ("salvage", "align", "demote", "create_reverse")
-POINT_OF_NO_RETURN: Final = "promote"
 
 T = TypeVar("T")
 
@@ -160,7 +157,7 @@ class AbortRun(RunOperator):
             run = state.runs.get(run_id)
             if run is None or run.ended_ms is not None:
                 return "nothing to abort: the run has ended"
-            if (run_id, POINT_OF_NO_RETURN) in state.steps:
+            if (run_id, point_of_no_return(self.kind)) in state.steps:
                 return "kept: past the point of no return; clear the failed task, and the run goes on"
             engine = self.engine(context)
             assert isinstance(engine, Failover), "only the failover DAG has this task"
@@ -180,11 +177,13 @@ def failover_phases(mirror: str, question: str) -> Phases:
     """The whole failover of a mirror: from the plan to the report, in the DAG or task group that is being defined."""
     plan, begin = _approved_run(mirror, RunKind.FAILOVER, question)
     common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILOVER, "begin": begin}
-    prove, fence, *rest = (TakeStep(step=step, **common) for step in (*BEFORE_FENCE, "fence", *FROM_DRAIN))
+    order = names(RunKind.FAILOVER)
+    steps = [TakeStep(step=step, **common) for step in order]
     # Set-up tasks run again when a later task is cleared: after an abort, nothing is ever drained without a fence.
-    setups = [task.as_setup() for task in (begin, prove, fence)]
+    fence = order.index(standing_still(RunKind.FAILOVER)[0])
+    setups = [task.as_setup() for task in (begin, *steps[: fence + 1])]
     abort = AbortRun(task_id="abort", **common)
-    last = _chain(begin, prove, fence, *rest)
+    last = _chain(begin, *steps)
     last >> abort
     abort.as_teardown(setups=setups, on_failure_fail_dagrun=True)
     return Phases(plan, last)
@@ -194,19 +193,18 @@ def failback_phases(mirror: str, question: str, home: str) -> Phases:
     """The whole failback of a mirror, with the failover of its reverse mirror in a task group `home`."""
     plan, begin = _approved_run(mirror, RunKind.FAILBACK, question)
     common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILBACK, "begin": begin}
-    steps = {step: TakeStep(step=step, **common) for step in (*UNTIL_REVERSE, "catch_up", "reprotect")}
-    back = f"{mirror}-back"
-    with TaskGroup("home"):
-        way_home = failover_phases(back, home)
-    _chain(
-        begin,
-        *(steps[step] for step in UNTIL_REVERSE),
-        ReplicateMirror(task_id="replicate_reverse", mirror=back),
-        steps["catch_up"],
-        way_home.first,
-    )
-    last = _chain(way_home.last, steps["reprotect"], ReplicateMirror(task_id="replicate", mirror=mirror))
-    return Phases(plan, last)
+    back = reverse_name(MirrorName(mirror))
+    last: BaseOperator = begin
+    for step in STEPS[RunKind.FAILBACK]:
+        if Need.REVERSE_COPY in step.needs:
+            last = _chain(last, ReplicateMirror(task_id="replicate_reverse", mirror=back))
+        if Need.HOME in step.needs:
+            with TaskGroup("home"):
+                way_home = failover_phases(back, home)
+            _chain(last, way_home.first)
+            last = way_home.last
+        last = _chain(last, TakeStep(step=step.name, **common))
+    return Phases(plan, _chain(last, ReplicateMirror(task_id="replicate", mirror=mirror)))
 
 
 def _approved_run(mirror: str, kind: RunKind, question: str) -> tuple[PlanRun, BeginRun]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from mirror_core.decide.steps import Need, needing
+from mirror_core.model.run import RunKind
 from mirrorbook_airflow.hooks import home
 
 if TYPE_CHECKING:
@@ -11,14 +13,10 @@ if TYPE_CHECKING:
     from mirror_core.state.link import Link
 
 
-ON_SPARK: Final = frozenset({"prove", "salvage"})
-"""Steps that go over all data; the others must not wait for Spark to be imported and started."""
-
-
 def services(link: Link, step: str | None, master: str) -> Services:
     """Services for one step (None: none is taken); evidence lies under `$AIRFLOW_HOME/mirrorbook/evidence`."""
     evidence = home("evidence")
-    if step in ON_SPARK:
+    if any(step in needing(kind, Need.SPARK) for kind in RunKind):  # the others don't wait for Spark to start
         from mirror_core.spark.services import spark_services
 
         return spark_services(link.config.path, evidence_dir=evidence, master=master)

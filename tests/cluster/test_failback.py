@@ -15,7 +15,7 @@ from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.run import Mode, RunState
 from mirror_core.parity.salvage import MANIFEST
-from mirror_core.runbook.failback import STEPS, Failback
+from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, Record, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import app_topic, begin, denied
@@ -169,7 +169,7 @@ def test_what_was_written_after_the_salvage_is_not_deleted(pair: Pair, tmp_path:
     produce(pair.east, topic, 3)
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
-    failback.step(run.id, STEPS[0])
+    failback.step(run.id, "salvage")
     produce(pair.east, topic, 1)
     with pytest.raises(Refused, match="has grown since its tail was salvaged"):
         failback.step(run.id, "align")
@@ -184,7 +184,7 @@ def test_a_failback_can_be_given_up_before_anything_is_changed(pair: Pair, tmp_p
     mirrored = failed_over(pair, tmp_path, topic)
     failback = failback_of(mirrored)
     run = failback.begin(failback.plan().hash)
-    failback.step(run.id, STEPS[0])
+    failback.step(run.id, "salvage")
     assert failback.abort(run.id).state is RunState.ABORTED
     assert not denied(pair.west, topic)
     assert failback.decide().reasons == ()

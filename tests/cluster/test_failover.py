@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
+from mirror_core.decide.steps import Need, names, needing
 from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
@@ -20,14 +21,16 @@ from mirror_core.model.acl import Acl
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode, RunState, StepState
-from mirror_core.runbook.failover import STEPS, Failover
+from mirror_core.model.run import Mode, RunKind, RunState, StepState
+from mirror_core.runbook.failover import Failover
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, grant, new_topic, produce, read_all, read_all_aiokafka
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
+
+STEPS = names(RunKind.FAILOVER)
 
 
 def app_topic(pair: Pair, partitions: int = 1, prefix: str = "t-", **config: str) -> str:
@@ -206,7 +209,7 @@ def test_a_foreign_record_on_the_destination_closes_the_gate(pair: Pair, tmp_pat
     failover.abort(run)
 
 
-def test_a_source_that_dies_between_drain_and_promotion_does_not_hold_the_failover_up(
+def test_a_source_that_dies_when_no_step_needs_it_any_more_does_not_hold_the_failover_up(
     pair: Pair, tmp_path: Path
 ) -> None:
     topic = app_topic(pair)
@@ -215,7 +218,7 @@ def test_a_source_that_dies_between_drain_and_promotion_does_not_hold_the_failov
     mirrored.copy()
     failover = mirrored.failover
     run = begin(failover)
-    for name in STEPS[: STEPS.index("promote")]:
+    for name in STEPS[: STEPS.index(needing(RunKind.FAILOVER, Need.SOURCE)[-1]) + 1]:
         failover.step(run, name)
     pair.east.kill()
     try:

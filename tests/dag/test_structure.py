@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mirror_core.runbook.failback import STEPS as FAILBACK_STEPS
-from mirror_core.runbook.failover import STEPS
+from mirror_core.decide.steps import names
+from mirror_core.model.run import RunKind
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
@@ -45,7 +45,7 @@ def test_every_dag_imports(dag_bag: DagBag) -> None:
 def test_steps_follow_each_other_as_the_engine_demands(dag_bag: DagBag, name: str, group: str) -> None:
     dag = dag_of(dag_bag, name)
 
-    for earlier, later in pairwise(["plan", "approve", "begin", *STEPS]):
+    for earlier, later in pairwise(["plan", "approve", "begin", *names(RunKind.FAILOVER)]):
         assert f"{group}{earlier}" in dag.get_task(f"{group}{later}").upstream_task_ids
 
 
@@ -56,7 +56,7 @@ def test_a_failback_copies_home_before_the_switch_and_protects_again_after_it(da
     ]
     dag = dag_of(dag_bag, "mirror_failback")
 
-    assert set(FAILBACK_STEPS) <= set(order)
+    assert set(names(RunKind.FAILBACK)) <= set(order)
     for earlier, later in pairwise(order):
         assert earlier in upstream(dag, later)
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide import failback as failback_decision
-from mirror_core.decide import failover as failover_decision
+from mirror_core.decide.steps import names
 from mirror_core.kafka.config import Config
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.model.run import RunState, StepState
+from mirror_core.model.run import RunKind, RunState, StepState
 from mirror_core.state.topic import read_state
 from tests.brokers import Pair, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import acls, app_topic, committed, denied
@@ -25,6 +24,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 RECORDS = 200
+FAILOVER, FAILBACK = names(RunKind.FAILOVER), names(RunKind.FAILBACK)
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def kill_when(mirrored: Mirrored, cluster: str, mirror: str, step: str, state: S
         process.kill()
 
 
-KILLS = [(step, state) for step in failover_decision.STEPS for state in (StepState.STARTED, StepState.DONE)]
+KILLS = [(step, state) for step in FAILOVER for state in (StepState.STARTED, StepState.DONE)]
 
 
 @pytest.mark.parametrize(("step", "state"), KILLS, ids=lambda value: str(value))
@@ -112,17 +112,17 @@ def test_a_failback_killed_at_every_step_comes_home(pair: Pair, tmp_path: Path) 
     primary = read_all(pair.west, topic)
 
     first = True
-    for step in failback_decision.STEPS[:-1]:
+    for step in FAILBACK[:-1]:
         for state in (StepState.STARTED, StepState.DONE):
             arguments = ("failback", "run" if first else "resume", "--yes")
             kill_when(mirrored, "west", mirrored.name, step, state, *arguments)
             first = False
     back = f"{mirrored.name}-back"
-    for step in failover_decision.STEPS:
+    for step in FAILOVER:
         for state in (StepState.STARTED, StepState.DONE):
             kill_when(mirrored, "east", back, step, state, "failback", "resume", "--yes")
     for state in (StepState.STARTED, StepState.DONE):
-        kill_when(mirrored, "west", mirrored.name, failback_decision.STEPS[-1], state, "failback", "resume", "--yes")
+        kill_when(mirrored, "west", mirrored.name, FAILBACK[-1], state, "failback", "resume", "--yes")
     finish(mirrored, "failback", "resume", "--yes")
 
     runs = sorted(mirrored.state.runs.values(), key=lambda r: r.started_ms)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.failover import STEPS, changed_since, decide
+from mirror_core.decide.failover import changed_since, decide
+from mirror_core.decide.steps import names
 from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View
 from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.run import Mode
+from mirror_core.model.run import Mode, RunKind
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 SRC, DST = "a" * 32, "b" * 32
@@ -76,7 +77,7 @@ def test_a_healthy_mirror_may_fail_over(view: View) -> None:
     decision = decide(view)
     assert decision.reasons == ()
     assert decision.plan.warnings == ()
-    assert tuple(s.name for s in decision.plan.steps) == STEPS
+    assert tuple(s.name for s in decision.plan.steps) == names(RunKind.FAILOVER)
     assert [s.name for s in decision.plan.steps if not s.reversible] == ["promote", "canary", "report"]
     assert decision.plan.figures["lag in offsets"] == "5"
     assert decision.plan.figures["partition orders-1"] == "MIRRORING, lag 5"

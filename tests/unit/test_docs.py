@@ -13,7 +13,9 @@ from typer.main import get_command
 from mirror_core.cli.main import app
 from mirror_core.decide.recovery import as_markdown as recovery_table
 from mirror_core.decide.rights import NEEDS, Role
+from mirror_core.decide.steps import as_markdown as steps_table
 from mirror_core.kafka.acls import command_line
+from mirror_core.model.run import RunKind
 from mirror_core.state.table import as_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +66,12 @@ def test_states_page_shows_the_table_of_the_code() -> None:
 def test_on_call_page_shows_what_can_be_done_about_each_failure() -> None:
     page = DOCS / "operate" / "on-call.md"
     assert printed(page, "mirror_core/decide/recovery.py") == list(recovery_table())
+
+
+@pytest.mark.parametrize("kind", RunKind)
+def test_on_call_page_shows_the_steps_of_a_run(kind: RunKind) -> None:
+    page = DOCS / "operate" / "on-call.md"
+    assert printed(page, f"mirror_core/decide/steps.py {kind}") == list(steps_table(kind))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

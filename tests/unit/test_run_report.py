@@ -11,7 +11,6 @@ from mirror_core.evidence.run_report import clocks, write_run_report
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
-from mirror_core.runbook.observe import TIMED
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def step(name: str, start_ms: int, end_ms: int | None) -> StepRecord:
 def test_waiting_between_steps_is_told_apart_from_work(run: Run) -> None:
     steps = [step("prove", 1_000, 5_000), step("fence", 6_000, 7_000), step("drain", 7_000, 8_500)]
     steps += [step("promote", 12_000, 12_500), step("canary", 12_500, 14_000)]
-    assert clocks(run, steps, TIMED) == {
+    assert clocks(run, steps) == {
         "conductor": 11.5,
         "write_block_upper": 6.5,
         "working": 3.0,
@@ -46,7 +45,7 @@ def test_waiting_between_steps_is_told_apart_from_work(run: Run) -> None:
 
 
 def test_what_is_not_known_is_null_and_not_zero(run: Run) -> None:
-    found = clocks(run, [step("fence", 2_000, 3_000), step("promote", 4_000, None)], TIMED)
+    found = clocks(run, [step("fence", 2_000, 3_000), step("promote", 4_000, None)])
     assert set(found.values()) == {None}
 
 
@@ -60,7 +59,7 @@ def test_the_page_escapes_what_others_wrote_and_asks_nobody_else(run: Run, tmp_p
         reason="<b>bad</b>",
         lmo=Offset(7),
     )
-    page = write_run_report(tmp_path, run, [step("fence", 1, 2)], {partition: status}, TIMED).read_text()
+    page = write_run_report(tmp_path, run, [step("fence", 1, 2)], {partition: status}).read_text()
     assert "<script" not in page
     assert "<b>bad" not in page
     assert "&lt;script&gt;" in page

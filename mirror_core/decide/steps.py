@@ -1,0 +1,236 @@
+"""The steps of a failover and of a failback: one row each, and everything that is said of a step is said here. Pure.
+
+Plans, the journal's order, tasks of DAGs, reports and the page for people on call are made from these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import reverse_name
+from mirror_core.model.run import PlanStep, RunKind
+
+
+class Need(StrEnum):
+    """What must be there while a step runs."""
+
+    SOURCE = "source"
+    DESTINATION = "destination"
+    SPARK = "Spark"
+    """It goes over all data: on Spark where there is one, otherwise in this process, and slowly."""
+    REVERSE_COPY = "data plane of the reverse mirror"
+    """Or this process copies, in one thread."""
+    HOME = "applications at home"
+    """The failover of the reverse mirror is done: it has a plan, an approval and a run of its own."""
+
+
+class Writes(StrEnum):
+    """Where applications may write while a step runs."""
+
+    SOURCE = "source"
+    NOWHERE = "nowhere"
+    """They stand still: the clock that people wait for."""
+    DESTINATION = "destination"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One row: a step, named as the method that does it."""
+
+    name: str
+    does: str
+    """One sentence for a plan: with {source}, {destination} and {back}, the reverse mirror's name."""
+    unfenced: str = ""
+    """The sentence where the source has no authorizer, if that makes a difference."""
+    needs: frozenset[Need]
+    writes: Writes
+    reversible: bool = True
+    """Whether an abort is possible once the step has begun."""
+    if_it_fails: str
+    """Advice for people on call."""
+
+
+_BOTH: Final = frozenset({Need.SOURCE, Need.DESTINATION})
+
+_FAILOVER: Final = (
+    Step(
+        name="prove",
+        does="compare all that is mirrored so far, by record where digests differ: {source} with {destination}",
+        needs=_BOTH | {Need.SPARK},
+        writes=Writes.SOURCE,
+        if_it_fails="a difference was found: see its report. Don't fail over",
+    ),
+    Step(
+        name="fence",
+        does="deny everybody to write the mirror's topics on {source}, and prove on every broker that its logs stand "
+        "still",
+        unfenced="{source} has no authorizer and cannot be fenced: only check that its logs stand still for 2 s",
+        needs=_BOTH,
+        writes=Writes.NOWHERE,
+        if_it_fails="somebody still writes, or a transaction is open: the message names it. End it, resume",
+    ),
+    Step(
+        name="drain",
+        does="take over the data plane and copy the rest, until every position is the log end of {source}",
+        needs=_BOTH,
+        writes=Writes.NOWHERE,
+        if_it_fails="a cluster is away, or a partition failed: mend it, resume",
+    ),
+    Step(
+        name="final_sync",
+        does="bring over topic configurations, access rights and consumer group offsets a last time",
+        needs=_BOTH,
+        writes=Writes.NOWHERE,
+        if_it_fails="resume",
+    ),
+    Step(
+        name="parity",
+        does="compare what was copied since the proof, and log starts and ends; go on only if all is equal",
+        needs=_BOTH,
+        writes=Writes.NOWHERE,
+        if_it_fails="the two sides differ: abort",
+    ),
+    Step(
+        name="record_lmo",
+        does="record the last mirrored offset of every partition and end the mirroring",
+        needs=frozenset({Need.DESTINATION}),
+        writes=Writes.NOWHERE,
+        if_it_fails="resume",
+    ),
+    Step(
+        name="promote",
+        does="let applications write on {destination}: staged rights and final topic configurations take effect",
+        needs=frozenset({Need.DESTINATION}),
+        writes=Writes.NOWHERE,
+        reversible=False,
+        if_it_fails="resume. Rights may be half given",
+    ),
+    Step(
+        name="canary",
+        does="write to every broker of {destination} and read it back",
+        needs=frozenset({Need.DESTINATION}),
+        writes=Writes.DESTINATION,
+        reversible=False,
+        if_it_fails="a broker of west takes no writes: mend it, resume",
+    ),
+    Step(
+        name="report",
+        does="write the evidence and the report",
+        needs=frozenset({Need.DESTINATION}),
+        writes=Writes.DESTINATION,
+        reversible=False,
+        if_it_fails="disk full? resume with `--evidence DIR`",
+    ),
+)
+
+_FAILBACK: Final = (
+    Step(
+        name="salvage",
+        does="save to Parquet what {source} has beyond the last mirrored offsets",
+        needs=_BOTH | {Need.SPARK},
+        writes=Writes.DESTINATION,
+        if_it_fails="disk full, or a cluster is away: mend it, resume",
+    ),
+    Step(
+        name="align",
+        does="delete and create anew, with their settings, the topics on {source} that have such a tail",
+        needs=_BOTH,
+        writes=Writes.DESTINATION,
+        reversible=False,
+        if_it_fails="a topic has grown since: somebody writes on east in spite of the fence; nothing more is deleted. "
+        "A cluster is away: resume",
+    ),
+    Step(
+        name="demote",
+        does="deny applications to change these topics on {source}, then lift the fence there",
+        needs=_BOTH,
+        writes=Writes.DESTINATION,
+        reversible=False,
+        if_it_fails="resume",
+    ),
+    Step(
+        name="create_reverse",
+        does="create mirror {back} from {destination} to {source}",
+        needs=_BOTH,
+        writes=Writes.DESTINATION,
+        reversible=False,
+        if_it_fails="resume",
+    ),
+    Step(
+        name="catch_up",
+        does="copy from {destination} until {source} is close behind; applications go on writing on {destination}",
+        needs=_BOTH | {Need.REVERSE_COPY},
+        writes=Writes.DESTINATION,
+        reversible=False,
+        if_it_fails="it comes no closer: see `mirrorbook mirror describe NAME-back`, resume",
+    ),
+    Step(
+        name="reprotect",
+        does="after a planned failover of {back}, with its own plan and approval: mirror {source} to {destination} "
+        "again",
+        needs=_BOTH | {Need.HOME},
+        writes=Writes.SOURCE,
+        reversible=False,
+        if_it_fails="somebody wrote on west after the switch: the message names the partition",
+    ),
+)
+
+STEPS: Final[Mapping[RunKind, tuple[Step, ...]]] = MappingProxyType(
+    {RunKind.FAILOVER: _FAILOVER, RunKind.FAILBACK: _FAILBACK}
+)
+
+
+def names(kind: RunKind) -> tuple[str, ...]:
+    """The steps in order."""
+    return tuple(step.name for step in STEPS[kind])
+
+
+def point_of_no_return(kind: RunKind) -> str:
+    """The first step that no abort undoes once it has begun."""
+    return next(step.name for step in STEPS[kind] if not step.reversible)
+
+
+def standing_still(kind: RunKind) -> tuple[str, ...]:
+    """Steps during which applications can write nowhere."""
+    return tuple(step.name for step in STEPS[kind] if step.writes is Writes.NOWHERE)
+
+
+def needing(kind: RunKind, need: Need) -> tuple[str, ...]:
+    """Steps that need this, in order."""
+    return tuple(step.name for step in STEPS[kind] if need in step.needs)
+
+
+def planned(kind: RunKind, mirror: Mirror, *, authorizer: bool = True) -> tuple[PlanStep, ...]:
+    """The steps of this mirror's plan. `authorizer`: whether the source has one, as far as is known."""
+    words = {"source": mirror.source, "destination": mirror.destination, "back": reverse_name(mirror.name)}
+    return tuple(
+        PlanStep(
+            name=step.name,
+            action=(step.does if authorizer or not step.unfenced else step.unfenced).format(**words),
+            reversible=step.reversible,
+        )
+        for step in STEPS[kind]
+    )
+
+
+_ON_PAGE: Final = MappingProxyType({Writes.SOURCE: "on east", Writes.NOWHERE: "nobody", Writes.DESTINATION: "on west"})
+_SHORT: Final = MappingProxyType({Need.SOURCE: "east", Need.DESTINATION: "west"})
+
+
+def as_markdown(kind: RunKind) -> Iterator[str]:
+    """The rows as the page for people on call shows them: there, east is the source and west the destination."""
+    yield "| step | applications write | needs | undo | if it fails |"
+    yield "|---|---|---|---|---|"
+    turning = point_of_no_return(kind)
+    for step in STEPS[kind]:
+        name, undo = (f"**{step.name}**", "**none**") if step.name == turning else (step.name, "none")
+        needs = ", ".join(_SHORT.get(need, str(need)) for need in Need if need in step.needs)
+        yield (
+            f"| {name} | {_ON_PAGE[step.writes]} | {needs} | {'abort' if step.reversible else undo} "
+            f"| {step.if_it_fails} |"
+        )

@@ -1,0 +1,67 @@
+"""The table of steps: what holds for every row, and that there is somebody who does it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirror_core.decide.steps import STEPS, Need, Writes, names, planned, point_of_no_return, standing_still
+from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.run import RunKind
+from mirror_core.runbook.failback_steps import FailbackSteps
+from mirror_core.runbook.failover_steps import Steps
+
+MIRROR = Mirror(
+    name=MirrorName("m"),
+    source=ClusterName("ea{st}"),
+    destination=ClusterName("west"),
+    source_id="E",
+    destination_id="W",
+    topics=("orders",),
+    producer_id=1 << 62,
+    desired=Desired.STARTED,
+    created_ms=1,
+)
+
+
+@pytest.mark.parametrize(("kind", "acts"), [(RunKind.FAILOVER, Steps), (RunKind.FAILBACK, FailbackSteps)])
+def test_each_step_has_a_method_of_its_name(kind: RunKind, acts: type) -> None:
+    assert len(set(names(kind))) == len(STEPS[kind])
+    for name in names(kind):
+        assert callable(getattr(acts, name)), name
+
+
+@pytest.mark.parametrize("kind", RunKind)
+def test_behind_the_point_of_no_return_there_is_no_abort(kind: RunKind) -> None:
+    order = names(kind)
+    turning = order.index(point_of_no_return(kind))
+    assert [step.reversible for step in STEPS[kind]] == [True] * turning + [False] * (len(order) - turning)
+
+
+def test_applications_stand_still_once_from_the_fence_until_they_are_let_in() -> None:
+    assert [step.writes for step in STEPS[RunKind.FAILOVER]] == [Writes.SOURCE] + [Writes.NOWHERE] * 6 + [
+        Writes.DESTINATION
+    ] * 2
+    still = standing_still(RunKind.FAILOVER)
+    assert (still[0], still[-1]) == ("fence", point_of_no_return(RunKind.FAILOVER))
+    assert standing_still(RunKind.FAILBACK) == ()
+
+
+def test_nobody_waits_for_spark_while_applications_stand_still() -> None:
+    waiting = [s.name for s in STEPS[RunKind.FAILOVER] if Need.SPARK in s.needs and s.writes is Writes.NOWHERE]
+    assert waiting == []
+
+
+def test_a_plan_says_each_step_with_the_clusters_names() -> None:
+    for kind in RunKind:
+        text = " ".join(step.action for step in planned(kind, MIRROR))
+        assert "ea{st}" in text
+        assert "west" in text
+        assert "{destination}" not in text
+    assert "mirror m-back from west to ea{st}" in planned(RunKind.FAILBACK, MIRROR)[3].action
+
+
+def test_only_the_fence_reads_otherwise_without_an_authorizer() -> None:
+    with_it, without = planned(RunKind.FAILOVER, MIRROR), planned(RunKind.FAILOVER, MIRROR, authorizer=False)
+    assert [a.name for a, b in zip(with_it, without, strict=True) if a != b] == ["fence"]
+    assert "cannot be fenced" in without[1].action
