@@ -3,15 +3,16 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
-.PHONY: setup demo test check clean
+.PHONY: setup demo check test drill lock clean
 
 setup: $(STAMP)
 	@$(BIN)/python -m mirror_core.sandbox.jars
 
+# What is no longer asked for goes: left behind, it would hide that something else still needs it.
 $(STAMP): requirements.lock requirements-setup.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-setup.txt
-	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements-setup.txt requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -19,20 +20,34 @@ $(STAMP): requirements.lock requirements-setup.txt pyproject.toml
 demo: setup
 	@$(BIN)/python -m demo
 
-# Two processes, each with clusters of its own: tests mostly wait. A file's tests stay together, and files in their order.
-test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
-
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/shellcheck .ci/run docker/*.sh
+	$(BIN)/towncrier build --draft --version next >/dev/null
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	@if command -v promtool >/dev/null; then \
 		promtool check rules monitoring/alerts.yaml && promtool test rules monitoring/alerts_test.yaml; \
 	elif [ -n "$$CI" ]; then echo "promtool is missing: .ci/run brings it" >&2; exit 1; \
 	else echo "promtool is not here: alert rules are parsed by the tests, but not run"; fi
+
+# Two processes, each with clusters of its own: tests mostly wait.
+BROKERS := $(BIN)/python -m pytest -n 2 --dist loadfile
+
+test: setup
+	$(BIN)/python -m pytest -n 2 tests/unit
+	$(BROKERS) -m "not drill" --ignore tests/unit
+	@echo "not run: drills, which take minutes each; 'make drill' runs them"
+
+drill: setup
+	$(BROKERS) -m drill --ignore tests/unit
+
+# Keeps what is locked, if it still fits what is asked for.
+lock:
+	$(BIN)/uv pip compile --quiet --no-header --generate-hashes --universal --python-version 3.11 \
+		requirements.in -o requirements.lock
 
 # Stops the clusters that `demo` and `mirrorbook sandbox up` started here; downloaded jars stay in the user's cache.
 clean:

@@ -1,13 +1,30 @@
-"""Fixtures that all tests share."""
+"""Fixtures that all tests share; and which tests share a process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler.loadfile import LoadFileScheduling
 
 from mirror_core.sandbox.sandbox import Sandbox
 from tests.brokers import Pair
+
+TOGETHER: Final = ("tests/spark/", "tests/dag/")
+"""Spark's session and Airflow's database are slow to come by: one process has both, the other one neither."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> object:
+    """A file's tests stay in one process, and so do all of `TOGETHER`. Whatever has most tests begins first."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    scheduler = LoadFileScheduling(config, log)
+    file_of = scheduler._split_scope
+    scheduler._split_scope = lambda test: "together" if test.startswith(TOGETHER) else file_of(test)
+    return scheduler
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,137 @@
+"""What a user installs: the wheel, with its core dependencies as locked, where nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+pytestmark = pytest.mark.drill
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+UV: Final = str(Path(sys.executable).with_name("uv"))
+MADE_OF: Final = ("pyproject.toml", "README.md", "LICENSE", "mirror_core", "plugins")
+LEFT_BEHIND: Final = shutil.ignore_patterns("__pycache__", "*.egg-info")
+BARE: Final = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("PYTHON", "MIRRORBOOK", "VIRTUAL_ENV", "AIRFLOW"))
+}
+"""No way back to this checkout and its environment."""
+EXTRAS: Final = ("mirror_core.spark", "mirror_core.sandbox", "mirror_core.__main__")
+"""Rooms that have an extra of their own; and what runs the command when it is imported."""
+IMPORT_ALL: Final = """
+import importlib, json, pkgutil, sys
+import mirror_core
+imported, missing = [], {}
+for found in pkgutil.walk_packages(mirror_core.__path__, "mirror_core."):
+    if not found.name.startswith(tuple(sys.argv[1:])):
+        try:
+            importlib.import_module(found.name)
+            imported.append(found.name)
+        except ImportError as error:
+            missing[found.name] = str(error)
+print(json.dumps({"from": mirror_core.__path__[0], "imported": imported, "missing": missing}))
+"""
+PROVIDER: Final = """
+from importlib.metadata import entry_points
+(found,) = entry_points(group="apache_airflow_provider")
+print(found.load()()["connection-types"][0]["connection-type"])
+"""
+
+
+def run(*command: str | Path, cwd: Path, code: int = 0) -> str:
+    """What it said, on both streams."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=300, env=BARE, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == code, f"{words}: {done.returncode}\n{said}"
+    assert "Traceback" not in said
+    return said
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that nothing of an earlier build is in it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in MADE_OF:
+        if (REPOSITORY / name).is_dir():
+            shutil.copytree(REPOSITORY / name, folder / name, ignore=LEFT_BEHIND)
+        else:
+            shutil.copy(REPOSITORY / name, folder / name)
+    with_ours = ("--no-build-isolation", "--python", sys.executable)  # setuptools as locked
+    run(UV, "build", "--wheel", *with_ours, "--out-dir", "dist", ".", cwd=folder)
+    (built,) = (folder / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of programs of an environment that holds the core only, in the versions of the lock, checked."""
+    folder = tmp_path_factory.mktemp("bare")
+    run(UV, "venv", "--python", sys.executable, "env", cwd=folder)
+    locked = ("--constraints", REPOSITORY / "requirements.lock", "--verify-hashes")
+    run(UV, "pip", "install", "--python", "env/bin/python", *locked, wheel, cwd=folder)
+    return folder / "env" / "bin"
+
+
+def test_the_wheel_holds_every_file_of_both_packages_and_nothing_else(wheel: Path) -> None:
+    source = {
+        path.relative_to(root).as_posix()
+        for root, package in ((REPOSITORY, "mirror_core"), (REPOSITORY / "plugins", "mirrorbook_airflow"))
+        for path in (root / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+    assert packed == source
+    assert {"mirror_core/py.typed", "mirror_core/sandbox/jars.lock"} < packed
+    assert any(name.endswith(".html.j2") for name in packed)
+
+
+def test_every_module_of_the_core_imports_with_the_core_alone(bare: Path, tmp_path: Path) -> None:
+    found = json.loads(run(bare / "python", "-c", IMPORT_ALL, *EXTRAS, cwd=tmp_path))
+
+    assert found["missing"] == {}
+    assert "mirror_core.cli.main" in found["imported"]
+    assert Path(found["from"]).is_relative_to(bare.parent), "the checkout was imported, not the wheel"
+
+
+def test_airflow_finds_the_provider(bare: Path, tmp_path: Path) -> None:
+    assert run(bare / "python", "-c", PROVIDER, cwd=tmp_path).strip() == "kafka_cluster"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """A folder with a configuration of a cluster where nothing listens."""
+    (tmp_path / "mirrorbook.yaml").write_text('clusters: {east: {bootstrap.servers: "127.0.0.1:1"}}', encoding="utf-8")
+    return tmp_path
+
+
+def test_the_command_tells_its_commands(bare: Path, tmp_path: Path) -> None:
+    assert "failover" in run(bare / "mirrorbook", "--help", cwd=tmp_path)
+    assert "--topics" in run(bare / "mirrorbook", "mirror", "create", "--help", cwd=tmp_path)
+
+
+def test_without_a_configuration_it_says_where_it_looked(bare: Path, tmp_path: Path) -> None:
+    said = run(bare / "mirrorbook", "cluster", "check", "east", cwd=tmp_path, code=2)
+
+    assert "error: no configuration at mirrorbook.yaml" in said
+
+
+def test_a_cluster_that_does_not_answer_is_named(bare: Path, desk: Path) -> None:
+    said = run(bare / "mirrorbook", "cluster", "check", "east", cwd=desk, code=1)
+
+    assert "east" in said
+    assert "127.0.0.1:1" in said
+
+
+def test_what_needs_an_extra_says_which(bare: Path, desk: Path) -> None:
+    assert "mirrorbook[sandbox]" in run(bare / "mirrorbook", "sandbox", "status", cwd=desk, code=2)
