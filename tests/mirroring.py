@@ -17,7 +17,8 @@ from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services, local_services
 from mirror_core.state.link import Link, find
 from mirror_core.state.records import State
-from mirror_core.state.topic import StateWriter, control_id, read_state
+from mirror_core.state.topic import read_state
+from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import Pair
 
 

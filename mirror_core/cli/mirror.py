@@ -29,7 +29,7 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.state.link import link_of, states
-from mirror_core.state.topic import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, control_id
 
 mirror_app = typer.Typer(help="One-way links between two clusters.", no_args_is_help=True)
 

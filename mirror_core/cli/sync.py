@@ -21,7 +21,7 @@ from mirror_core.cli.common import (
 )
 from mirror_core.model.drift import Deed, Part
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.state.topic import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.cycle import SyncReport, refuse_beside_run, survey, sync
 
 

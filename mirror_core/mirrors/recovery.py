@@ -32,7 +32,7 @@ from mirror_core.state.lease import HeldLease, acquire, died_here, is_fresh, new
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
-from mirror_core.state.topic import StateWriter
+from mirror_core.state.writer import StateWriter
 
 _TIMEOUT_S: Final = 5.0
 _TICK_S: Final = 0.2

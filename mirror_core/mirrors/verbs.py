@@ -24,7 +24,7 @@ from mirror_core.state.lease import new_owner
 from mirror_core.state.link import Link, link_of, states
 from mirror_core.state.records import TOPIC, Forget, PartitionRecord, State
 from mirror_core.state.table import Event, after
-from mirror_core.state.topic import StateWriter, control_id, data_id
+from mirror_core.state.writer import StateWriter, control_id, data_id
 from mirror_core.sync.topics import create_missing, mirror_topics
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")

@@ -19,7 +19,8 @@ from mirror_core.model.run import Evidence, Run, RunKind, RunState, StepRecord
 from mirror_core.runbook.services import Services
 from mirror_core.state.journal import Journal, find_run
 from mirror_core.state.link import Link
-from mirror_core.state.topic import StateWriter, control_id, read_state
+from mirror_core.state.topic import read_state
+from mirror_core.state.writer import StateWriter, control_id
 
 
 class Conductor:

@@ -31,7 +31,8 @@ from mirror_core.runbook.observe import CALL_S, SIDE_S, Ask
 from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
-from mirror_core.state.topic import StateWriter, read_state
+from mirror_core.state.topic import read_state
+from mirror_core.state.writer import StateWriter
 from mirror_core.sync.fence import deny_write
 
 POINT_OF_NO_RETURN: Final = point_of_no_return(RunKind.FAILBACK)

@@ -35,7 +35,8 @@ from mirror_core.state.lease import is_fresh
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import PartitionRecord
 from mirror_core.state.table import Event, after
-from mirror_core.state.topic import StateWriter, control_id, read_state
+from mirror_core.state.topic import read_state
+from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
 from mirror_core.sync.cycle import sync
 from mirror_core.sync.fence import as_evidence, from_evidence, lift_denials

@@ -18,7 +18,8 @@ from mirror_core.runbook.observe import observe
 from mirror_core.state.journal import Journal
 from mirror_core.state.records import PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
-from mirror_core.state.topic import StateWriter, read_state
+from mirror_core.state.topic import read_state
+from mirror_core.state.writer import StateWriter
 from mirror_core.sync.fence import lift_fence
 
 POINT_OF_NO_RETURN: Final = point_of_no_return(RunKind.FAILOVER)

@@ -26,7 +26,7 @@ from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link
 from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.table import Event, after
-from mirror_core.state.topic import StateWriter, data_id
+from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.access import apply_promotion
 from mirror_core.sync.cycle import sync
 from mirror_core.sync.fence import as_evidence, from_evidence, raise_fence

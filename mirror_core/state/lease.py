@@ -15,7 +15,8 @@ from mirror_core.model.errors import LostOwnership
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName
 from mirror_core.state.records import State
-from mirror_core.state.topic import StateWriter, data_id, read_state
+from mirror_core.state.topic import read_state
+from mirror_core.state.writer import StateWriter, data_id
 
 BEAT_S: Final = 2.0
 FRESH_S: Final = 10.0

@@ -13,7 +13,7 @@ from mirror_core.model.mirror import Mirror
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
-from mirror_core.state.topic import StateWriter
+from mirror_core.state.writer import StateWriter
 from mirror_core.sync.access import sync_acls
 from mirror_core.sync.groups import groups_in_scope, sync_groups
 from mirror_core.sync.topics import Placement, create_missing, mirror_topics, stopped_topics, sync_configs

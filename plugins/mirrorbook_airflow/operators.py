@@ -84,7 +84,7 @@ class StartMirror(MirrorOperator):
 
     def execute(self, context: Context) -> None:
         from mirror_core.mirrors.verbs import start
-        from mirror_core.state.topic import StateWriter, control_id
+        from mirror_core.state.writer import StateWriter, control_id
 
         with airflow_errors():
             link, _ = find_mirror(self.mirror)
@@ -96,7 +96,7 @@ class SyncMirror(MirrorOperator):
     """Bring topics, configurations, access rights and group offsets over. Skipped while a run holds the mirror."""
 
     def execute(self, context: Context) -> dict[str, int]:
-        from mirror_core.state.topic import StateWriter, control_id
+        from mirror_core.state.writer import StateWriter, control_id
         from mirror_core.sync.cycle import sync
 
         with airflow_errors():

@@ -12,7 +12,7 @@ from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import PartitionRecord
-from mirror_core.state.topic import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import Pair
 
 

@@ -11,7 +11,7 @@ from mirror_core.mirrors import verbs
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.state.topic import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.mirroring import Mirrored, new_mirror, replicate

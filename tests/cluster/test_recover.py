@@ -28,7 +28,7 @@ from mirror_core.model.names import ClusterName, Partition
 from mirror_core.parity import salvage
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.lease import acquire
-from mirror_core.state.topic import StateWriter, control_id, data_id
+from mirror_core.state.writer import StateWriter, control_id, data_id
 from mirror_core.wire.batch import HEADER_SIZE, batches
 from tests.brokers import TIMEOUT_S, admin_client, new_topic, produce, read_all
 from tests.cluster.desk import Desk, Said

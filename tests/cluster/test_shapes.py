@@ -13,7 +13,7 @@ from mirror_core.kafka.topics import delete_records, delete_topics
 from mirror_core.mirrors import verbs
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Offset, Partition
-from mirror_core.state.topic import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.wire.batch import (
     CODEC_MASK,
     CONTROL,

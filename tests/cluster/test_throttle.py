@@ -14,7 +14,7 @@ from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.decide.rate import RateLimiter
 from mirror_core.mirrors import verbs
-from mirror_core.state.topic import StateWriter, control_id
+from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import TIMEOUT_S, Pair, new_topic, read_all
 from tests.cluster.desk import Desk, Said
 from tests.copiers import Progress

@@ -1,0 +1,128 @@
+"""Who may write the state topic: one owner of a transactional id at a time.
+
+`init_transactions` on a fixed transactional.id fences whoever held it before; the old owner learns of it at its next
+write. So intent is written before every action that others could notice, and a write is always a transaction.
+
+Taking an id is itself an act: it ends a run's conductor, or a data plane. So only those take it who have looked before:
+`mirrors/` for the verbs, `runbook/` for runs, `state/lease.py` for the data plane.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.names import MirrorName
+from mirror_core.state.records import TOPIC, Forget, Record, State
+from mirror_core.state.topic import FENCED, LINE_KIB, POLL_S, QUIET, TRANSACTION_MS, client, read_whole, translate
+
+
+@dataclass(frozen=True, slots=True)
+class WriterId:
+    """Who writes about a mirror. As text it is the transactional id."""
+
+    role: str
+    mirror: MirrorName
+
+    def __str__(self) -> str:
+        return f"mirrorbook.{self.role}.{self.mirror}"
+
+
+def control_id(mirror: MirrorName) -> WriterId:
+    """The conductor: failover, failback, sync and the verbs of a mirror."""
+    return WriterId("control", mirror)
+
+
+def data_id(mirror: MirrorName) -> WriterId:
+    """The data plane's driver."""
+    return WriterId("data", mirror)
+
+
+class StateWriter:
+    """Exclusive writer under one transactional id. Entering it fences the previous one and reads the state.
+
+    Indeterminate when a record about the mirror cannot be read: nobody acts on a state that is known in part.
+    """
+
+    def __init__(self, cluster: ClusterConfig, writer: WriterId, *, timeout_s: float = 20.0) -> None:
+        self.cluster = cluster
+        self.id = writer
+        self.timeout_s = timeout_s
+        self.state = State()
+        self._producer = client(
+            Producer,
+            cluster,
+            {
+                **cluster.properties(),
+                **QUIET,
+                "transactional.id": str(writer),
+                "transaction.timeout.ms": TRANSACTION_MS,
+                "message.timeout.ms": 10_000,
+                "linger.ms": 0,
+                "queue.buffering.max.kbytes": LINE_KIB,
+            },
+        )
+
+    def __enter__(self) -> StateWriter:
+        try:
+            self._producer.init_transactions(self.timeout_s)
+        except KafkaException as error:
+            raise translate(self.cluster, error, "take over") from None
+        self.refresh()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Nothing to give back: the next owner takes the id by fencing this one."""
+
+    def put(self, *records: Record | Forget) -> None:
+        """Write these records in one transaction: all or none. LostOwnership when another owner took the id."""
+        try:
+            self._producer.begin_transaction()
+            for record in records:
+                for key, value in self.state.rows(record):
+                    self._produce(key, value)
+            self._commit()
+        except KafkaException as error:
+            raise translate(self.cluster, error, "write") from None
+        for record in records:
+            self.state.put(record)
+
+    def refresh(self) -> State:
+        """Read again what others (the data plane, the conductor) have written since."""
+        self.state = read_whole(self.cluster)
+        self.state.require(self.id.mirror)
+        return self.state
+
+    def _produce(self, key: str, value: bytes | None) -> None:
+        """Put into the client's line, which is short: a whole cluster's partitions must not fill the memory."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                self._producer.produce(TOPIC, key=key, value=value, partition=0)
+                return
+            except BufferError:
+                if time.monotonic() > deadline:
+                    with suppress(KafkaException):
+                        self._producer.abort_transaction(5)
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+                self._producer.poll(POLL_S)
+
+    def _commit(self) -> None:
+        """A commit whose answer is late is asked for again: the same commit, never a second one."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                self._producer.commit_transaction(5)
+                return
+            except KafkaException as error:
+                reason: KafkaError = error.args[0]
+                if reason.code() in FENCED or not reason.retriable() or time.monotonic() > deadline:
+                    if reason.txn_requires_abort():
+                        # A broker that never got the first record refuses the abort, too: the first reason counts.
+                        with suppress(KafkaException):
+                            self._producer.abort_transaction(5)
+                    raise
