@@ -17,9 +17,9 @@ from confluent_kafka import Producer
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.model.mirror import is_fresh
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.lease import is_fresh
 from tests.brokers import TIMEOUT_S, Record
 from tests.commands import MIRRORBOOK, Forked
 from tests.mirroring import Mirrored

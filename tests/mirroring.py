@@ -11,6 +11,7 @@ from mirror_core.dataplane.driver import Options, Replication, Summary, raise_if
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.mirrors import verbs
+from mirror_core.mirrors.creation import create
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.runbook.failover import Failover
@@ -18,7 +19,6 @@ from mirror_core.runbook.services import Services, local_services
 from mirror_core.state.link import Link, find
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
-from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import Pair
 
 
@@ -65,8 +65,7 @@ def new_mirror(pair: Pair, evidence: Path, *topics: str, groups: tuple[str, ...]
     """Create and start a mirror of these topics."""
     config = load_config(pair.config_path)
     name = MirrorName("m-" + secrets.token_hex(4))
-    verbs.create(config, name, source="east", destination="west", topics=topics, groups=groups)
+    create(config, name, source="east", destination="west", topics=topics, groups=groups)
     made = Mirrored(pair, config, name, evidence)
-    with StateWriter(config.cluster("west"), control_id(name)) as writer:
-        verbs.start(made.link, writer)
+    verbs.start(made.link)
     return made

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mirror_core.cli.asking import UndoableYesOption, agreed
 from mirror_core.cli.common import (
     ConfigOption,
     DryRunOption,
@@ -22,14 +23,16 @@ from mirror_core.cli.common import (
 )
 from mirror_core.cli.recover import done, left, proposed, question
 from mirror_core.decide.recovery import Action
-from mirror_core.mirrors import estimate, recovery, verbs
+from mirror_core.decide.verbs import Verb
+from mirror_core.mirrors import creation, estimate, recovery, verbs
 from mirror_core.mirrors.describe import GAPS
 from mirror_core.mirrors.describe import describe as describe_mirror
+from mirror_core.mirrors.survey import survey
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import PartitionState
+from mirror_core.model.units import bytes_per_s, in_bytes
 from mirror_core.state.link import link_of, states
-from mirror_core.state.writer import StateWriter, control_id
 
 mirror_app = typer.Typer(help="One-way links between two clusters.", no_args_is_help=True)
 
@@ -59,7 +62,7 @@ def create(
         "exclude_topics": exclude_topics or [],
         "groups": groups or [".*"],
     }
-    checked = verbs.create(loaded, name, **wanted, dry_run=True)  # type: ignore[arg-type]
+    checked = creation.create(loaded, name, **wanted, dry_run=True)  # type: ignore[arg-type]
     typer.echo(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
     typer.echo(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
     typer.echo(f"gaps are {GAPS[checked.gaps]}")
@@ -68,62 +71,75 @@ def create(
     if dry_run:
         return
     agree("Create it?", yes)
-    verbs.create(loaded, name, **wanted)  # type: ignore[arg-type]
+    creation.create(loaded, name, **wanted)  # type: ignore[arg-type]
     typer.echo(f"created; `mirrorbook mirror start {name}` lets it run")
 
 
 @mirror_app.command()
-def start(name: NameArgument, config: ConfigOption = None) -> None:
+def start(
+    name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: UndoableYesOption = False
+) -> None:
     """Let a mirror run; `replicate` copies."""
     link, _ = mirror(config, name)
-    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        verbs.start(link, writer)
-    typer.echo(f"mirror {name}: STARTED")
+    if agreed(link, Verb.START, dry_run=dry_run, yes=yes):
+        verbs.start(link)
+        typer.echo(f"mirror {name}: STARTED")
 
 
 @mirror_app.command()
-def pause(name: NameArgument, config: ConfigOption = None) -> None:
+def pause(
+    name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: UndoableYesOption = False
+) -> None:
     """Stop copying for now; the topics stay the mirror's."""
     link, _ = mirror(config, name)
-    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        verbs.pause(link, writer)
-    typer.echo(f"mirror {name}: PAUSED; the running data plane notices at its next epoch")
+    if agreed(link, Verb.PAUSE, dry_run=dry_run, yes=yes):
+        verbs.pause(link)
+        typer.echo(f"mirror {name}: PAUSED; the running data plane notices at its next epoch")
 
 
 @mirror_app.command()
-def resume(name: NameArgument, config: ConfigOption = None) -> None:
+def resume(
+    name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: UndoableYesOption = False
+) -> None:
     """Go on after a pause."""
     link, _ = mirror(config, name)
-    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        verbs.resume(link, writer)
-    typer.echo(f"mirror {name}: STARTED")
+    if agreed(link, Verb.RESUME, dry_run=dry_run, yes=yes):
+        verbs.resume(link)
+        typer.echo(f"mirror {name}: STARTED")
 
 
 @mirror_app.command()
 def throttle(
     name: NameArgument,
-    rate: Annotated[str, typer.Argument(metavar="BYTES_PER_SECOND|off", help="For all tasks together, or no limit.")],
+    rate: Annotated[
+        str, typer.Argument(metavar="RATE|off", help="For all tasks together, such as 50MB/s; or no limit.")
+    ],
     config: ConfigOption = None,
+    dry_run: DryRunOption = False,
+    yes: UndoableYesOption = False,
 ) -> None:
     """Limit what is read from the source, also while it is being copied. The drain of a failover heeds no limit."""
-    if rate != "off" and not rate.isdecimal():
-        raise BadRequest(f"throttle {rate!r}: give whole bytes per second, such as 50000000, or off")
+    wanted = None if rate == "off" else bytes_per_s(rate)
     link, _ = mirror(config, name)
-    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        verbs.throttle(link, writer, None if rate == "off" else int(rate))
-    limit = "no limit" if rate == "off" else f"{rate} bytes/s"
-    typer.echo(f"mirror {name}: {limit}; the running data plane notices at its next epoch")
+    change = f"{_limit(link.mirror.throttle)} now, {_limit(wanted)} then"
+    if agreed(link, Verb.THROTTLE, dry_run=dry_run, yes=yes, more=[change]):
+        verbs.throttle(link, wanted)
+        typer.echo(f"mirror {name}: {_limit(wanted)}; the running data plane notices at its next epoch")
+
+
+def _limit(rate: int | None) -> str:
+    return "no limit" if rate is None else f"{in_bytes(rate)}/s"
 
 
 @mirror_app.command()
-def stop(name: NameArgument, config: ConfigOption = None, yes: YesOption = False) -> None:
+def stop(
+    name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: YesOption = False
+) -> None:
     """End mirroring and record where (the LMO). For applications to move, use `failover` instead."""
     link, _ = mirror(config, name)
-    agree(f"Stop mirror {name}? Only a failback starts it again.", yes)
-    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        ends = verbs.stop(link, writer)
-    for partition, end in sorted(ends.items()):
-        typer.echo(f"{partition}: STOPPED, LMO {end}")
+    if agreed(link, Verb.STOP, dry_run=dry_run, yes=yes):
+        for partition, end in sorted(verbs.stop(link, typer.echo).items()):
+            typer.echo(f"{partition}: STOPPED, LMO {end}")
 
 
 @mirror_app.command()
@@ -142,33 +158,33 @@ def recover(
     if salvage is not None and action is not Action.RECOPY:
         raise BadRequest("--salvage saves what a recopy would delete: add --action recopy")
     link, state = mirror(config, name)
-    seen = recovery.survey(link, state, topics, action)
+    seen = survey(link, state, topics, action)
     if not seen.proposals:
         typer.echo("no partition is FAILED")
         return
     for line in proposed(link.mirror, seen, salvage):
         typer.echo(line)
-    if dry_run:
-        return
     if not seen.agreed:
         raise Refused(f"mirror {name}: recover", left(seen))
+    if dry_run:
+        return
     agree(f"{question(seen)}?", yes)
     if salvage is not None:
         recovery.salvage(link, seen, salvage, typer.echo)
-    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        recovery.carry_out(link, writer, seen, typer.echo)
+    recovery.recover(link, seen, typer.echo)
     for line in done(seen):
         typer.echo(line)
 
 
 @mirror_app.command()
-def delete(name: NameArgument, config: ConfigOption = None, yes: YesOption = False) -> None:
+def delete(
+    name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: YesOption = False
+) -> None:
     """Forget a stopped mirror; its topics stay as they are."""
     link, _ = mirror(config, name)
-    agree(f"Delete mirror {name}?", yes)
-    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-        verbs.delete(link, writer)
-    typer.echo(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")
+    if agreed(link, Verb.DELETE, dry_run=dry_run, yes=yes):
+        verbs.delete(link)
+        typer.echo(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")
 
 
 @mirror_app.command("list")

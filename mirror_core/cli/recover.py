@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mirror_core.decide.recovery import DOES, OWN_RECORDS, REMEDIES, Action
-from mirror_core.mirrors.recovery import Price, Proposal, Survey
+from mirror_core.mirrors.survey import Price, Proposal, Survey
 from mirror_core.model.mirror import Mirror
 
 

@@ -8,21 +8,22 @@ from typing import Annotated
 
 import typer
 
+from mirror_core.cli.asking import UndoableYesOption
 from mirror_core.cli.common import (
     ConfigOption,
     DryRunOption,
     JsonOption,
     NameArgument,
-    YesOption,
     agree,
     mirror,
     print_json,
     print_table,
 )
+from mirror_core.decide.verbs import Verb
+from mirror_core.mirrors import verbs
 from mirror_core.model.drift import Deed, Part
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.state.writer import StateWriter, control_id
-from mirror_core.sync.cycle import SyncReport, refuse_beside_run, survey, sync
+from mirror_core.sync.cycle import SyncReport, survey
 
 
 def sync_command(
@@ -32,14 +33,15 @@ def sync_command(
         str | None, typer.Option("--only", help="Parts, with commas between: topics,configs,acls,groups.")
     ] = None,
     dry_run: DryRunOption = False,
-    yes: YesOption = False,
+    yes: UndoableYesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring topics, their settings, access rights and groups' offsets in line; print what differed."""
     parts = parse_parts(only)
     link, state = mirror(config, name)
+    intent = verbs.intend(link, Verb.SYNC)
     if not dry_run:
-        refuse_beside_run(state, link.mirror)  # before taking the mirror over, which would stop that run
+        intent.check()
     if dry_run or (sys.stdin.isatty() and not yes):
         report = survey(link, state, only=parts)
         if not dry_run:
@@ -47,12 +49,12 @@ def sync_command(
             if report.pending:
                 agree(f"Carry out {len(report.pending)} changes?", yes)
     if not dry_run:
-        with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-            report = sync(link, writer, only=parts)
+        report = verbs.sync(link, only=parts)
     if as_json:
         print_json(report.as_json())
     else:
         _print(report)
+    intent.check()
     if report.refused:
         raise Refused(f"mirror {name}: a person must decide", (f"{r.subject}: {r.reason}" for r in report.refused))
 

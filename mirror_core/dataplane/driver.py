@@ -21,6 +21,7 @@ from mirror_core.dataplane.planning import COPIED, Planner, Work, aligned, fail
 from mirror_core.dataplane.runner import Runner
 from mirror_core.decide.assign import assign
 from mirror_core.decide.rate import shares
+from mirror_core.decide.verbs import held_by
 from mirror_core.evidence import receipts
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
@@ -28,6 +29,7 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Assigned, Assignment, TaskReport
 from mirror_core.model.errors import (
     BadRequest,
+    HeldByRun,
     Indeterminate,
     LostOwnership,
     MirrorError,
@@ -38,10 +40,11 @@ from mirror_core.model.errors import (
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind
-from mirror_core.state.lease import HeldLease, acquire, new_owner
+from mirror_core.state.lease import HeldLease, acquire, kept, new_owner
 from mirror_core.state.link import Link
 from mirror_core.state.records import PartitionRecord, State
 from mirror_core.sync.compaction import Easing
+from mirror_core.sync.identity import check_identity
 
 EPOCH_S: Final = 30.0
 LEAD_S: Final = 2.0
@@ -126,8 +129,8 @@ class Replication:
             ClusterClient(self.link.source, timeout_s=timeout) as source,
             ClusterClient(self.link.destination, timeout_s=timeout) as destination,
         ):
+            check_identity(self.link, source, destination)
             planner = Planner(self.link, source, destination)
-            planner.check_identity()
             self._check_data_principal()
             with self._lease() as lease, Board() as self._claims:
                 # Whatever is wrong with the request is known before Spark has spent its seconds on starting.
@@ -151,18 +154,10 @@ class Replication:
 
     @contextmanager
     def _lease(self) -> Iterator[HeldLease]:
-        lease = acquire(self.link.destination, self.link.mirror.name, new_owner())
-        lost = False
-        try:
-            refuse_to_run(lease.writer.state, self.link)
+        with kept(acquire(self.link.destination, self.link.mirror.name, new_owner())) as lease:
+            refuse_to_run(lease.state, self.link)
             self.meters.holds(lease)
             yield lease
-        except LostOwnership:
-            lost = True
-            raise
-        finally:
-            if not lost:
-                lease.release()
 
     @contextmanager
     def _runner(self, lease: HeldLease) -> Iterator[Runner]:
@@ -209,7 +204,7 @@ class Replication:
                 lease.beat()
                 self._reap(lease)
                 time.sleep(_TICK_S / 5)
-        lease.writer.refresh()
+        lease.refresh()
         self._remember(lease)
         planner.follow_log_start(work.partitions)
 
@@ -231,7 +226,7 @@ class Replication:
                 return
             start_ms = max(stop_ms, now_ms())
             try:
-                refuse_to_run(lease.writer.refresh(), self.link)
+                refuse_to_run(lease.refresh(), self.link)
                 work = self._plan(planner, lease)
                 planner.follow_log_start(work.partitions)
             except Unreachable as error:
@@ -240,9 +235,9 @@ class Replication:
 
     def _plan(self, planner: Planner, lease: HeldLease) -> Work:
         self._remember(lease)
-        work = planner.plan(lease.writer.state)
+        work = planner.plan(lease.state)
         if work.changes:
-            lease.writer.put(*work.changes)
+            lease.put(*work.changes)
         self._meter_states(lease)
         for partition, reason in work.failed.items():
             self._failed(partition, reason)
@@ -258,7 +253,7 @@ class Replication:
         lease.beat(writers_until_ms=stop_ms + _MARGIN_MS)
         self._number += 1
         groups = assign(lags, self.runner.slots)
-        rates = shares(lease.writer.state.mirrors[self.link.mirror.name].throttle, groups, lags)
+        rates = shares(lease.state.mirrors[self.link.mirror.name].throttle, groups, lags)
         assignments = [
             Assignment(
                 mirror=self.link.mirror.name,
@@ -284,12 +279,12 @@ class Replication:
 
     def _remember(self, lease: HeldLease) -> None:
         """Record which partitions agree with the source, and under which of its leaders, before anything else is."""
-        known = lease.writer.state.partitions.get(self.link.mirror.name, {})
+        known = lease.state.partitions.get(self.link.mirror.name, {})
         seen = {p: aligned(known[p], e) for p, e in self._aligned.items() if p in known and known[p].state in COPIED}
         news = [PartitionRecord(self.link.mirror.name, s) for p, s in seen.items() if s != known[p]]
         self._aligned.clear()
         if news:
-            lease.writer.put(*news)
+            lease.put(*news)
 
     def _reap(self, lease: HeldLease, *, final: bool = False) -> None:
         """Take in what has ended. On the way out nothing is raised: the reason to leave is already on its way."""
@@ -335,8 +330,8 @@ class Replication:
         found = () if final else [failure for report in reports for failure in report.failures]
         failures = [f for f in found if not self._easing.eased(f, epoch.number, self._number)]
         if failures:
-            known = lease.writer.state.partitions.get(self.link.mirror.name, {})
-            lease.writer.put(
+            known = lease.state.partitions.get(self.link.mirror.name, {})
+            lease.put(
                 *(
                     PartitionRecord(self.link.mirror.name, fail(known[f.partition], f))
                     for f in failures
@@ -348,7 +343,7 @@ class Replication:
                 self._failed(failure.partition, failure.reason)
 
     def _meter_states(self, lease: HeldLease) -> None:
-        state, name = lease.writer.state, self.link.mirror.name
+        state, name = lease.state, self.link.mirror.name
         self.meters.recorded(state.partitions.get(name, {}).values(), state.mirrors[name].throttle)
 
     def _failed(self, partition: Partition, reason: str) -> None:
@@ -366,7 +361,7 @@ def refuse_to_run(state: State, link: Link) -> None:
         raise Refused(f"mirror {name}", ["it has been deleted"])
     # Until a failover drains, the data plane keeps the lag small: applications still write while parity is proven.
     if run is not None and (run.plan.kind is not RunKind.FAILOVER or (run.id, "drain") in state.steps):
-        raise Refused(f"mirror {name}", [f"{run.plan.kind} {run.id} is under way and copies the rest itself"])
+        raise HeldByRun(f"mirror {name}: replicate", [f"{held_by(run)}; it copies the rest itself"])
     if mirror.desired is not Desired.STARTED:
         how = {Desired.PAUSED: "resume", Desired.STOPPED: "start"}[mirror.desired]
         raise Refused(f"mirror {name}", [f"it is {mirror.desired}: `mirrorbook mirror {how} {name}` lets it run"])

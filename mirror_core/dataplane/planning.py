@@ -9,7 +9,6 @@ from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.copying import Assigned, Failure
-from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
@@ -44,18 +43,6 @@ class Planner:
     source: ClusterClient
     destination: ClusterClient
     absent: set[str] = field(default_factory=set)
-
-    def check_identity(self) -> None:
-        """Refused when a name points to another cluster than the one the mirror was created for."""
-        mirror = self.link.mirror
-        pairs = ((self.source, mirror.source_id), (self.destination, mirror.destination_id))
-        wrong = [
-            f"cluster {client.name} is {seen} now, and was {expected} when the mirror was created"
-            for client, expected in pairs
-            if (seen := client.metadata(()).cluster_id) != expected
-        ]
-        if wrong:
-            raise Refused(f"mirror {mirror.name}: not the clusters it was created for", wrong)
 
     def plan(self, state: State) -> Work:
         """Create what is missing, and say what to copy."""

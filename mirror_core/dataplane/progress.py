@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mirror_core.copy.datagrams import Address, Datagrams
+from mirror_core.model.clock import FRESH_S
 from mirror_core.model.names import Offset, Partition
 
-FRESH_S: Final = 10.0
-"""A source end that was seen longer ago is not known *now*. Tasks report every second, also while they are idle."""
 RATE_WINDOW_S: Final = 5.0
 _MAX_SAMPLES: Final = 600
 

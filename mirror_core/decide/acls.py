@@ -166,19 +166,19 @@ def demotions(destination: Set[Acl], topics: Collection[str], own_principals: Se
                 continue
             operations = CHANGING - {Operation.ALL} if acl.operation is Operation.ALL else {acl.operation}
             for operation in operations:
-                deny.add(_deny(topic, acl.principal, operation))
+                deny.add(denial(topic, acl.principal, operation=operation))
     return deny, impossible
 
 
-def deny_write(topics: Iterable[str], principal: str) -> set[Acl]:
-    """Denials of WRITE for one principal, literal per topic."""
-    return {_deny(topic, principal, Operation.WRITE) for topic in topics}
-
-
-def _deny(topic: str, principal: str, operation: Operation) -> Acl:
-    return Acl(
-        resource=Resource.TOPIC, name=topic, principal=principal, operation=operation, permission=Permission.DENY
-    )
+def denial(
+    name: str,
+    principal: str = EVERYBODY,
+    *,
+    resource: Resource = Resource.TOPIC,
+    operation: Operation = Operation.WRITE,
+) -> Acl:
+    """A denial, which wins over every grant, for all but super users."""
+    return Acl(resource=resource, name=name, principal=principal, operation=operation, permission=Permission.DENY)
 
 
 def _held_back(acl: Acl, destination: Set[Acl], topics: Collection[str]) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from mirror_core.decide.view import DestinationView, SourceView, Unseen, View, failed_of, lags_of, some
+from mirror_core.model.mirror import is_fresh
 
 SHOWN: Final = 200
 """Partitions and groups listed one by one; the rest is in the totals."""
-LIVE_LEASE_MS: Final = 10_000
 
 
 def warnings_of(view: View) -> Iterator[str]:
@@ -32,7 +32,7 @@ def warnings_of(view: View) -> Iterator[str]:
             )
     if isinstance(view.destination, DestinationView) and not view.destination.authorizer:
         yield (f"{view.mirror.destination} has no authorizer: nothing keeps applications from writing there too early")
-    if view.lease is None or view.lease.released or view.now_ms - view.lease.beat_ms > LIVE_LEASE_MS:
+    if not is_fresh(view.lease, view.now_ms):
         yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
 
 

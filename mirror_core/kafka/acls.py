@@ -43,6 +43,8 @@ _OPERATIONS: Final[Mapping[int, Operation]] = MappingProxyType(
 )
 _PERMISSIONS: Final[Mapping[int, Permission]] = MappingProxyType({2: Permission.DENY, 3: Permission.ALLOW})
 _MOST_IN_ONE_REQUEST: Final = 1000
+BARRIER_S: Final = 15.0
+"""How long every broker has to show a change."""
 _NO_AUTHORIZER: Final = (ErrorCode.security_disabled,)
 
 
@@ -133,12 +135,12 @@ def delete_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
     _in_batches(client, "DeleteAcls (needs ALTER on the cluster)", acls, attempt)
 
 
-def present_on_every_broker(client: ClusterClient, acls: Collection[Acl], timeout_s: float) -> None:
+def present_on_every_broker(client: ClusterClient, acls: Collection[Acl], timeout_s: float = BARRIER_S) -> None:
     """Return when every broker shows all these entries; Unreachable names the broker that did not in time."""
     _everywhere(client, lambda held: set(acls) <= held, len(acls), "it shows all of", timeout_s)
 
 
-def absent_on_every_broker(client: ClusterClient, acls: Collection[Acl], timeout_s: float) -> None:
+def absent_on_every_broker(client: ClusterClient, acls: Collection[Acl], timeout_s: float = BARRIER_S) -> None:
     """Return when no broker shows any of these entries; Unreachable names the broker that did in the end."""
     _everywhere(client, lambda held: not held & set(acls), len(acls), "it has dropped all of", timeout_s)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -142,21 +142,6 @@ def fetch_offsets(client: ClusterClient, group: str, coordinator: int | None = N
                     Offset(int(row.committed_offset)), int(row.committed_leader_epoch), row.metadata or ""
                 )
     return Offsets(committed, frozenset(unsettled))
-
-
-def committed_offsets(
-    client: ClusterClient, chosen: Container[str], topics: Container[str]
-) -> dict[str, dict[Partition, Offset]]:
-    """Committed offsets (next to be read) on these topics, of the chosen groups that have any."""
-    found = {}
-    for group in list_groups(client).values():
-        if group.id not in chosen or group.kind not in OFFSET_KINDS:
-            continue
-        committed = fetch_offsets(client, group.id, group.coordinator).committed
-        mine = {partition: row.offset for partition, row in committed.items() if partition.topic in topics}
-        if mine:
-            found[group.id] = mine
-    return found
 
 
 def commit_offsets(

@@ -15,9 +15,9 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import RemoteFault
-from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus
+from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Offset, Partition
-from mirror_core.state.lease import is_fresh
+from mirror_core.model.units import in_bytes
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 
@@ -99,7 +99,7 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
             "gaps": GAPS[mirror.gaps],
             "compacted topics": "unknown" if trouble else _compacted(link, statuses.values()),
             "desired": mirror.desired,
-            "throttle": "none" if mirror.throttle is None else f"{mirror.throttle} bytes/s",
+            "throttle": "none" if mirror.throttle is None else f"{in_bytes(mirror.throttle)}/s",
             "run under way": f"{run.plan.kind} {run.id}" if run else "none",
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
             "lag": None if any(lag is None for lag in lags) else sum(lag or 0 for lag in lags),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -16,6 +16,7 @@ from mirror_core.kafka.versions import api_versions
 from mirror_core.model.acl import Operation, Resource
 from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.mirror import Gaps
+from mirror_core.model.names import ClusterName
 
 NEEDED_APIS: Final = (
     (0, "Produce", 8),
@@ -117,6 +118,14 @@ def check(config: ClusterConfig) -> ClusterCheck:
             problems=tuple(problems),
             advice=tuple(_advice(control, sorted(view.brokers))),
         )
+
+
+def reach(name: str, properties: Mapping[str, str]) -> str:
+    """Which cluster answers to these client properties, in words. Raises when none does."""
+    config = ClusterConfig(ClusterName(name), properties, properties)
+    with ClusterClient(config, timeout_s=5.0) as client:
+        view = client.metadata(())
+    return f"cluster {view.cluster_id}, {len(view.brokers)} broker(s)"
 
 
 def gaps_on(destination: ClusterConfig) -> Gaps:

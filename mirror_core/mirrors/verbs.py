@@ -1,144 +1,101 @@
-"""The verbs of a mirror: create, start, stop, pause, resume, delete. Each checks first and records once."""
+"""The verbs of a mirror that exists. Each one looks before it takes the mirror's state over (`mirrors/door.py`).
+
+The command line, Airflow and tests all come this way; nobody else takes a mirror over but a run.
+"""
 
 from __future__ import annotations
 
-import re
-import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Final
 
-from mirror_core.decide.filters import group_filter
+from mirror_core.decide.verbs import Verb
 from mirror_core.kafka.acls import AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics
-from mirror_core.mirrors.preflight import gaps_on
+from mirror_core.mirrors.door import Intent, Look, door
+from mirror_core.mirrors.door import intend as look_at
 from mirror_core.model.acl import Acl, AclPurpose
-from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import BadRequest, MirrorError, Refused
-from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import MirrorName, Partition
-from mirror_core.state.lease import new_owner
-from mirror_core.state.link import Link, link_of, states
-from mirror_core.state.records import TOPIC, Forget, PartitionRecord, State
+from mirror_core.model.drift import Part
+from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.state.lease import kept, new_owner, take_over
+from mirror_core.state.link import Link, states
+from mirror_core.state.records import Forget, PartitionRecord, State
 from mirror_core.state.table import Event, after
-from mirror_core.state.writer import StateWriter, control_id, data_id
-from mirror_core.sync.topics import create_missing, mirror_topics
-
-_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
-_LITERAL: Final = re.compile(r"[a-zA-Z0-9_-]+")
+from mirror_core.state.writer import StateWriter
+from mirror_core.sync import cycle
 
 
-def create(
-    config: Config,
-    name: str,
-    *,
-    source: str,
-    destination: str,
-    topics: Sequence[str],
-    exclude_topics: Sequence[str] = (),
-    groups: Sequence[str] = (".*",),
-    dry_run: bool = False,
-) -> Mirror:
-    """Check that a mirror is possible, and record it, not started. Nothing is left behind when it is refused."""
-    if not _NAME.fullmatch(name):
-        raise BadRequest(f"mirror name {name!r}: use letters, digits, dot, underscore and hyphen, 63 at most")
-    if not topics:
-        raise BadRequest(f"mirror {name}: say which topics: --topics 'orders.*'")
-    there, here = config.cluster(source), config.cluster(destination)
-    with ClusterClient(there) as source_client, ClusterClient(here) as destination_client:
-        source_id = source_client.metadata(()).cluster_id
-        destination_id = destination_client.metadata(()).cluster_id
-        if source_id == destination_id:
-            reason = f"{source} and {destination} are the same cluster ({source_id}): a mirror needs two"
-            raise Refused(f"mirror {name}", [reason])
-        mirror = Mirror(
-            name=MirrorName(name),
-            source=there.name,
-            destination=here.name,
-            source_id=source_id,
-            destination_id=destination_id,
-            topics=tuple(topics),
-            exclude_topics=tuple(exclude_topics),
-            groups=tuple(groups),
-            producer_id=new_producer_id(),
-            gaps=gaps_on(here),
-            desired=Desired.STOPPED,
-            created_ms=now_ms(),
-        )
-        group_filter(mirror)  # a bad expression is the operator's to know now
-        link = link_of(config, mirror)
-        _check_topics(link, source_client, destination_client)
-        _check_elsewhere(config, mirror)
-        if dry_run:
-            return mirror
-        ensure_state_topic(destination_client)
-    with StateWriter(here, control_id(mirror.name)) as writer:
-        if mirror.name in writer.state.mirrors:
-            raise Refused(f"mirror {name}", [f"it exists already on cluster {destination}"])
-        writer.put(mirror)
-    return mirror
+def intend(link: Link, verb: Verb) -> Intent:
+    """What this verb would do now, and why it may not. Takes nothing over and changes nothing."""
+    return look_at(link, verb, _more(link, verb))
 
 
-def new_producer_id() -> int:
-    """2**62 or more: brokers hand out ids from 0 in blocks, and never get there."""
-    return (1 << 62) + secrets.randbits(61)
-
-
-def ensure_state_topic(client: ClusterClient) -> None:
-    """Create the state topic on a destination, compacted and as well replicated as the cluster allows."""
-    if TOPIC in client.metadata([TOPIC]).topics:
-        return
-    factor = min(3, len(client.brokers()))
-    configs = {"cleanup.policy": "compact", "min.insync.replicas": "2" if factor == 3 else "1"}
-    create_topics(client, [NewTopic(name=TOPIC, partitions=1, replication_factor=factor, configs=configs)])
-    await_leaders(client, [TOPIC])
-
-
-def _check_topics(link: Link, source: ClusterClient, destination: ClusterClient) -> None:
-    """The filters must find something, and nothing foreign may be in the way."""
-    matching = mirror_topics(link, source)
-    literal = [t for t in link.mirror.topics if _LITERAL.fullmatch(t)]
-    missing = [t for t in literal if t not in matching]
-    if missing:
-        raise BadRequest(
-            f"unknown topic {missing[0]!r}: cluster {source.name} has none of this name that "
-            f"{source.config.user() or 'this principal'} may DESCRIBE (or --exclude-topics takes it out)"
-        )
-    placement = create_missing(link, State(), source, destination, matching, dry_run=True)
-    if placement.refused:
-        raise Refused(f"mirror {link.mirror.name}", placement.refused.values())
-
-
-def _check_elsewhere(config: Config, mirror: Mirror) -> None:
-    """The name must be free wherever we can look."""
-    for _, answer in states(config):
-        if isinstance(answer, MirrorError):
-            continue  # a cluster that is not part of this mirror may be down; both ends answered just now
-        if mirror.name in answer.mirrors:
-            where = answer.mirrors[mirror.name].destination
-            raise Refused(f"mirror {mirror.name}", [f"it exists already on cluster {where}"])
-
-
-def start(link: Link, writer: StateWriter) -> Mirror:
+def start(link: Link) -> Mirror:
     """Let it run. A mirror that was stopped has given its topics away: only a failback takes them back."""
-    mirror, state = _current(link, writer)
-    refuse_during_run(link, state, "start")
-    given_away = [s for s in _statuses(state, mirror) if s.state is PartitionState.STOPPED]
-    if given_away:
-        raise Refused(
-            f"mirror {mirror.name}: start",
-            [
-                f"{len(given_away)} partitions are STOPPED (first {min(s.partition for s in given_away)}): "
-                f"applications may have written to cluster {mirror.destination} since; use `mirrorbook failback`"
-            ],
+    return _desire(link, Verb.START, Desired.STARTED)
+
+
+def pause(link: Link) -> Mirror:
+    """Stop copying for now; the topics stay the mirror's."""
+    return _desire(link, Verb.PAUSE, Desired.PAUSED)
+
+
+def resume(link: Link) -> Mirror:
+    """Go on after a pause."""
+    return _desire(link, Verb.RESUME, Desired.STARTED)
+
+
+def throttle(link: Link, bytes_per_s: int | None) -> Mirror:
+    """Limit what is read from the source, or lift the limit; a running data plane takes it up at its next epoch."""
+    if bytes_per_s is not None and bytes_per_s < 1:
+        raise BadRequest(
+            f"mirror {link.mirror.name}: a throttle of {bytes_per_s} bytes/s would copy nothing: pause it instead"
         )
-    loops = cycles(link.config, mirror)
-    if loops:
-        raise Refused(f"mirror {mirror.name}: start", loops)
-    return _desire(writer, mirror, Desired.STARTED)
+    with door(link, Verb.THROTTLE) as writer:
+        return _put(writer, replace(writer.state.mirrors[link.mirror.name], throttle=bytes_per_s))
+
+
+def sync(link: Link, *, only: frozenset[Part] = cycle.ALL_PARTS) -> cycle.SyncReport:
+    """Bring topics, their settings, access rights and groups' offsets in line with the source."""
+    with door(link, Verb.SYNC) as writer:
+        return cycle.sync(link, writer, only=only)
+
+
+def stop(link: Link, say: Callable[[str], None] = lambda line: None) -> dict[Partition, Offset]:
+    """End mirroring and record the LMO of each partition, FAILED ones too. Applications get no rights by this.
+
+    May be repeated: a stop that was killed is finished by the next one.
+    """
+    name = link.mirror.name
+    with door(link, Verb.STOP) as writer:
+        _put(writer, replace(writer.state.mirrors[name], desired=Desired.STOPPED))
+        # From here on the data plane cannot record anything; what its tasks still write must be below the LMO.
+        with kept(take_over(link.destination, name, new_owner())) as lease:
+            lease.outwait_writers(say)
+            known = lease.state.partitions.get(name, {})
+            ending = [s for s in known.values() if s.state is not PartitionState.STOPPED]
+            with ClusterClient(link.destination) as client:
+                there = client.metadata({s.partition.topic for s in ending}).topics
+                present = [s.partition for s in ending if s.partition.topic in there]
+                ends = list_offsets(client, present, Point.LOG_END) if present else {}
+            lease.put(*(PartitionRecord(name, _stopped(status, ends.get(status.partition))) for status in ending))
+    return ends
+
+
+def delete(link: Link) -> None:
+    """Forget a stopped mirror. Its topics stay as they are."""
+    name = link.mirror.name
+    with door(link, Verb.DELETE, _more(link, Verb.DELETE)) as writer:
+        state = writer.state
+        writer.put(
+            Forget(state.mirrors[name]),
+            *(Forget(PartitionRecord(name, s)) for s in state.partitions.get(name, {}).values()),
+            *(Forget(entry) for entry in state.ledger_of(name)),
+            *(Forget(settings) for (mirror, _), settings in state.settings.items() if mirror == name),
+        )
 
 
 def cycles(config: Config, mirror: Mirror) -> list[str]:
@@ -162,92 +119,6 @@ def cycles(config: Config, mirror: Mirror) -> list[str]:
     return reasons
 
 
-def pause(link: Link, writer: StateWriter) -> Mirror:
-    """Stop copying for now; the topics stay the mirror's."""
-    mirror, state = _current(link, writer)
-    refuse_during_run(link, state, "pause")
-    if mirror.desired is not Desired.STARTED:
-        raise Refused(f"mirror {mirror.name}: pause", [f"it is {mirror.desired}"])
-    return _desire(writer, mirror, Desired.PAUSED)
-
-
-def resume(link: Link, writer: StateWriter) -> Mirror:
-    """Go on after a pause."""
-    mirror, state = _current(link, writer)
-    refuse_during_run(link, state, "resume")
-    if mirror.desired is not Desired.PAUSED:
-        raise Refused(f"mirror {mirror.name}: resume", [f"it is {mirror.desired}"])
-    return _desire(writer, mirror, Desired.STARTED)
-
-
-def throttle(link: Link, writer: StateWriter, bytes_per_s: int | None) -> Mirror:
-    """Limit what is read from the source, or lift the limit; a running data plane takes it up at its next epoch."""
-    mirror, _ = _current(link, writer)
-    if bytes_per_s is not None and bytes_per_s < 1:
-        raise BadRequest(
-            f"mirror {mirror.name}: a throttle of {bytes_per_s} bytes/s would copy nothing: pause it instead"
-        )
-    new = replace(mirror, throttle=bytes_per_s)
-    if new != mirror:
-        writer.put(new)
-    return new
-
-
-def stop(link: Link, writer: StateWriter) -> dict[Partition, int]:
-    """End mirroring and record the LMO of each partition, FAILED ones too. Applications get no rights by this."""
-    mirror, state = _current(link, writer)
-    refuse_during_run(link, state, "stop")
-    ending = [s for s in _statuses(state, mirror) if s.state is not PartitionState.STOPPED]
-    with StateWriter(link.destination, data_id(mirror.name)) as data:
-        data.put(_taken_over(data.state.leases.get(mirror.name), mirror))
-        writer.put(replace(mirror, desired=Desired.STOPPED))
-        with ClusterClient(link.destination) as client:
-            present = [s for s in ending if s.partition.topic in client.metadata([s.partition.topic]).topics]
-            ends = list_offsets(client, [s.partition for s in present], Point.LOG_END) if present else {}
-        data.put(
-            *(
-                PartitionRecord(
-                    mirror.name,
-                    replace(
-                        s,
-                        state=after(s.state, Event.STOP, Event.LMO_RECORDED),
-                        lmo=ends.get(s.partition),
-                    ),
-                )
-                for s in ending
-            )
-        )
-    return {p: int(end) for p, end in ends.items()}
-
-
-def _taken_over(old: Lease | None, mirror: Mirror) -> Lease:
-    now = now_ms()
-    return Lease(
-        mirror=mirror.name,
-        owner=new_owner(),
-        generation=old.generation + 1 if old else 1,
-        beat_ms=now,
-        writers_until_ms=max(now, old.writers_until_ms if old else 0),
-        released=True,
-    )
-
-
-def delete(link: Link, writer: StateWriter) -> None:
-    """Forget a stopped mirror. Its topics stay as they are."""
-    mirror, state = _current(link, writer)
-    refuse_during_run(link, state, "delete")
-    if mirror.desired is not Desired.STOPPED:
-        raise Refused(f"mirror {mirror.name}: delete", [f"it is {mirror.desired}: stop it first"])
-    standing = list(_standing_denials(link, state))
-    if standing:
-        raise Refused(f"mirror {mirror.name}: delete, since nobody would lift its denials afterwards", standing)
-    writer.put(
-        Forget(mirror),
-        *(Forget(PartitionRecord(mirror.name, s)) for s in _statuses(state, mirror)),
-        *(Forget(entry) for entry in state.ledger_of(mirror.name)),
-    )
-
-
 def _standing_denials(link: Link, state: State) -> Iterator[str]:
     """Denials of this mirror that a cluster still has: fences, and applications demoted for its sake."""
     ours = [e for e in state.ledger_of(link.mirror.name) if e.purpose in (AclPurpose.FENCE, AclPurpose.DEMOTED)]
@@ -262,26 +133,26 @@ def _standing_denials(link: Link, state: State) -> Iterator[str]:
                 yield f"cluster {name}: {entry.acl}: fail back, or remove it yourself: {remove}"
 
 
-def _current(link: Link, writer: StateWriter) -> tuple[Mirror, State]:
-    mirror = writer.state.mirrors.get(link.mirror.name)
-    if mirror is None:
-        raise Refused(f"mirror {link.mirror.name}", ["it has just been deleted"])
-    return mirror, writer.state
+def _stopped(status: PartitionStatus, lmo: Offset | None) -> PartitionStatus:
+    return replace(status, state=after(status.state, Event.STOP, Event.LMO_RECORDED), lmo=lmo)
 
 
-def _statuses(state: State, mirror: Mirror) -> list[PartitionStatus]:
-    return list(state.partitions.get(mirror.name, {}).values())
+def _more(link: Link, verb: Verb) -> Look:
+    """What a verb has to ask of clusters before it acts."""
+    if verb is Verb.START:
+        loops = cycles(link.config, link.mirror)  # looked at once: a silent cluster costs seconds
+        return lambda state: loops
+    if verb is Verb.DELETE:
+        return lambda state: _standing_denials(link, state)
+    return lambda state: ()
 
 
-def refuse_during_run(link: Link, state: State, verb: str) -> None:
-    """Refused while a failover or failback holds the mirror."""
-    run = state.active_run(link.mirror.name)
-    if run is not None:
-        raise Refused(f"mirror {link.mirror.name}: {verb}", [f"{run.plan.kind} {run.id} is under way"])
+def _desire(link: Link, verb: Verb, desired: Desired) -> Mirror:
+    with door(link, verb, _more(link, verb)) as writer:
+        return _put(writer, replace(writer.state.mirrors[link.mirror.name], desired=desired))
 
 
-def _desire(writer: StateWriter, mirror: Mirror, desired: Desired) -> Mirror:
-    new = replace(mirror, desired=desired)
-    if new != mirror:
-        writer.put(new)
-    return new
+def _put(writer: StateWriter, mirror: Mirror) -> Mirror:
+    if mirror != writer.state.mirrors[mirror.name]:
+        writer.put(mirror)
+    return mirror

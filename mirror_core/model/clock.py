@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import time
+from typing import Final
+
+FRESH_S: Final = 10.0
+"""Whoever was last heard of longer ago counts as gone, and what was last seen longer ago as not known now."""
 
 
 def now_ms() -> int:

@@ -30,6 +30,10 @@ class Refused(MirrorError):
         super().__init__(what + ":" + "".join(f"\n  - {reason}" for reason in self.reasons))
 
 
+class HeldByRun(Refused):
+    """A failover or failback holds the mirror, and nobody else may change it meanwhile."""
+
+
 class Indeterminate(MirrorError):
     """Could not be known: nothing was compared, or something that decides could not be read."""
 

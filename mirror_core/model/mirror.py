@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mirror_core.model.clock import FRESH_S
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 
 
@@ -131,3 +132,8 @@ class Lease:
     writers_until_ms: int
     """No task of this owner sends anything after this wall-clock time, not even one that lost its driver."""
     released: bool = False
+
+
+def is_fresh(lease: Lease | None, now_ms: int) -> bool:
+    """Somebody beats it."""
+    return lease is not None and not lease.released and now_ms - lease.beat_ms < FRESH_S * 1000

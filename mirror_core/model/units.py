@@ -1,6 +1,28 @@
-"""Quantities as people read them."""
+"""Quantities as people read and write them."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Final
+
+from mirror_core.model.errors import BadRequest
+
+UNITS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "": 1,
+        "B": 1,
+        "kB": 10**3,
+        "MB": 10**6,
+        "GB": 10**9,
+        "KiB": 2**10,
+        "MiB": 2**20,
+        "GiB": 2**30,
+    }
+)
+_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)(?:/s)?")
 
 
 def in_bytes(value: float) -> str:
@@ -10,3 +32,19 @@ def in_bytes(value: float) -> str:
             return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
         value /= 1000
     return f"{value:,.1f} TB"
+
+
+def bytes_per_s(text: str) -> int:
+    """A rate as people write it, such as 50MB/s or 50000000; BadRequest says which forms there are."""
+    found = _RATE.fullmatch(text)
+    factor = UNITS.get(found[2]) if found else None
+    if found is None or factor is None:
+        units = ", ".join(unit for unit in UNITS if unit)
+        raise BadRequest(
+            f"{text!r} is no rate: give a number of bytes per second, with or without a unit ({units}) and with or "
+            "without /s, such as 50MB/s, 1.5GiB or 50000000"
+        )
+    rate = int(Decimal(found[1]) * factor)
+    if rate < 1:
+        raise BadRequest(f"{text!r}: nothing would be copied at that rate: pause the mirror instead")
+    return rate

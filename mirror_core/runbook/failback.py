@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide import failback as decision
+from mirror_core.decide.acls import denial
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, Strategy
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import Need, needing, point_of_no_return
@@ -19,7 +20,6 @@ from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.model.acl import Resource
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
@@ -33,7 +33,6 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync.fence import deny_write
 
 POINT_OF_NO_RETURN: Final = point_of_no_return(RunKind.FAILBACK)
 AT_HOME: Final = needing(RunKind.FAILBACK, Need.HOME)
@@ -149,7 +148,7 @@ def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus]) -> OldS
     with ClusterClient(link.source, timeout_s=CALL_S) as client:
         cluster_id, topics, ends = _logs(client, statuses)
         held = describe_acls(client)
-        denials = {deny_write(Resource.TOPIC, topic) for topic in topics}
+        denials = {denial(topic) for topic in topics}
         fenced = not isinstance(held, AuthorizerOff) and denials <= held.entries
         return OldSource(cluster_id=cluster_id, topics=topics, log_ends=ends, fenced=fenced)
 

@@ -20,18 +20,17 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics, describe_configs
+from mirror_core.mirrors.creation import ensure_state_topic, new_producer_id
 from mirror_core.mirrors.preflight import gaps_on
-from mirror_core.mirrors.verbs import ensure_state_topic, new_producer_id
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
-from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.parity import ParityRange
 from mirror_core.model.run import Evidence, RunKind, RunState
 from mirror_core.runbook.services import Services
 from mirror_core.state.journal import Journal
-from mirror_core.state.lease import is_fresh
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import PartitionRecord
 from mirror_core.state.table import Event, after

@@ -15,7 +15,7 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused
-from mirror_core.model.mirror import Desired, Lease, PartitionState, PartitionStatus
+from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.run import Evidence
@@ -23,6 +23,7 @@ from mirror_core.runbook.canary import sing
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.services import Services
 from mirror_core.state.journal import Journal
+from mirror_core.state.lease import next_lease
 from mirror_core.state.link import Link
 from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.table import Event, after
@@ -82,17 +83,8 @@ class Steps:
     def drain(self) -> Evidence:
         """Fence the data plane's driver out of the state topic, then copy up to the source's log ends."""
         with StateWriter(self.link.destination, data_id(self.link.mirror.name)) as data:
-            before = data.state.leases.get(self.link.mirror.name)
-            data.put(
-                Lease(
-                    mirror=self.link.mirror.name,
-                    owner=owner(self.journal.run_id),
-                    generation=before.generation + 1 if before else 1,
-                    beat_ms=now_ms(),
-                    # Tasks of the driver that was here may outlive it until then; ours end with this process.
-                    writers_until_ms=before.writers_until_ms if before else 0,
-                )
-            )
+            # Its tasks may outlive it until the time that its lease says; ours end with this process.
+            data.put(next_lease(data.state, self.link.mirror.name, owner(self.journal.run_id)))
             partitions = self._drained_partitions()
             with ClusterClient(self.link.source) as source:
                 ends = list_offsets(source, partitions, Point.LOG_END)
@@ -124,7 +116,6 @@ class Steps:
             self.link,
             self.writer,
             only=frozenset({Part.CONFIGS, Part.ACLS, Part.GROUPS}),
-            dry_run=False,
             run_id=self.journal.run_id,
         )
         return _counted(report.rows)

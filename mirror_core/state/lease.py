@@ -6,21 +6,22 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.model.clock import now_ms
+from mirror_core.model.clock import FRESH_S, now_ms
 from mirror_core.model.errors import LostOwnership
-from mirror_core.model.mirror import Lease
+from mirror_core.model.mirror import Lease, is_fresh
 from mirror_core.model.names import MirrorName
-from mirror_core.state.records import State
+from mirror_core.state.records import Forget, Record, State
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter, data_id
 
 BEAT_S: Final = 2.0
-FRESH_S: Final = 10.0
-"""A lease whose newest beat is older belongs to nobody."""
+_TICK_S: Final = 0.2
 
 
 def new_owner() -> str:
@@ -46,22 +47,53 @@ def died_here(owner: str) -> bool:
     return False
 
 
-def is_fresh(lease: Lease | None, now_ms: int) -> bool:
-    """Somebody beats it."""
-    return lease is not None and not lease.released and now_ms - lease.beat_ms < FRESH_S * 1000
+def copier(state: State, mirror: MirrorName) -> Lease | None:
+    """The lease of the process that keeps this mirror's data plane running; None when none does."""
+    lease = state.leases.get(mirror)
+    return lease if is_fresh(lease, now_ms()) and lease is not None and not died_here(lease.owner) else None
+
+
+def next_lease(state: State, mirror: MirrorName, owner: str) -> Lease:
+    """The lease of the next owner. Tasks of the one before may outlive him until the time that he has set."""
+    old, now = state.leases.get(mirror), now_ms()
+    return Lease(
+        mirror=mirror,
+        owner=owner,
+        generation=old.generation + 1 if old else 1,
+        beat_ms=now,
+        writers_until_ms=max(now, old.writers_until_ms if old else 0),
+    )
 
 
 class HeldLease:
-    """The lease while this process has it. Every beat may raise LostOwnership."""
+    """The lease while this process has it, and the right to write what the data plane has to say.
+
+    Every beat and every write may raise LostOwnership.
+    """
 
     def __init__(self, writer: StateWriter, lease: Lease) -> None:
-        self.writer = writer
+        self._writer = writer
         self.lease = lease
+        self._others_until_ms = lease.writers_until_ms
+        """Until then tasks of the owners before may write."""
         self._due = time.monotonic() + BEAT_S
 
     @property
     def generation(self) -> int:
         return self.lease.generation
+
+    @property
+    def state(self) -> State:
+        """As it was last read, with what this process has written since."""
+        return self._writer.state
+
+    def refresh(self) -> State:
+        """Read again what others have written since."""
+        return self._writer.refresh()
+
+    def put(self, *records: Record | Forget) -> None:
+        """Write records of the data plane, all or none."""
+        self._writer.put(*records)
 
     def beat(self, *, writers_until_ms: int | None = None) -> None:
         """Tell others that we live, when it is time; at once when tasks may now write longer than was said before."""
@@ -70,38 +102,58 @@ class HeldLease:
             return
         until = max(self.lease.writers_until_ms, writers_until_ms or 0)
         self.lease = replace(self.lease, beat_ms=now_ms(), writers_until_ms=until)
-        self.writer.put(self.lease)
+        self.put(self.lease)
         self._due = time.monotonic() + BEAT_S
 
+    def outwait_writers(self, say: Callable[[str], None]) -> None:
+        """Return when no task of an owner before can write any more: its own clock has stopped it by then."""
+        left_ms = self._others_until_ms - now_ms()
+        if left_ms > 0:
+            say(f"waiting {left_ms / 1000:.0f} s for tasks that may still write")
+        while now_ms() < self._others_until_ms:
+            self.beat()
+            time.sleep(_TICK_S)
+
     def release(self) -> None:
-        """Give it back: all tasks have ended."""
+        """Give it back: all tasks of ours have ended."""
         now = now_ms()
-        self.lease = replace(self.lease, beat_ms=now, writers_until_ms=now, released=True)
-        self.writer.put(self.lease)
+        until = max(now, self._others_until_ms)
+        self.lease = replace(self.lease, beat_ms=now, writers_until_ms=until, released=True)
+        self.put(self.lease)
+
+
+@contextmanager
+def kept(lease: HeldLease) -> Iterator[HeldLease]:
+    """The lease until the end of the block; given back then, unless another process has taken it."""
+    lost = False
+    try:
+        yield lease
+    except LostOwnership:
+        lost = True
+        raise
+    finally:
+        if not lost:
+            lease.release()
 
 
 def acquire(cluster: ClusterConfig, mirror: MirrorName, owner: str) -> HeldLease:
     """Take the lease, unless somebody else is beating it now."""
     refuse_if_held(read_state(cluster), mirror)
-    writer = StateWriter(cluster, data_id(mirror))
-    with writer:
-        old = writer.state.leases.get(mirror)
-        now = now_ms()
-        lease = Lease(
-            mirror=mirror,
-            owner=owner,
-            generation=old.generation + 1 if old else 1,
-            beat_ms=now,
-            writers_until_ms=max(now, old.writers_until_ms if old else 0),
-        )
+    return take_over(cluster, mirror, owner)
+
+
+def take_over(cluster: ClusterConfig, mirror: MirrorName, owner: str) -> HeldLease:
+    """Take the lease from whoever has it: a running data plane ends at its next beat, with LostOwnership."""
+    with StateWriter(cluster, data_id(mirror)) as writer:
+        lease = next_lease(writer.state, mirror, owner)
         writer.put(lease)
     return HeldLease(writer, lease)
 
 
 def refuse_if_held(state: State, mirror: MirrorName) -> None:
     """LostOwnership when another process keeps this mirror's data plane running."""
-    lease = state.leases.get(mirror)
-    if lease is not None and is_fresh(lease, now_ms()) and not died_here(lease.owner):
+    lease = copier(state, mirror)
+    if lease is not None:
         age = (now_ms() - lease.beat_ms) / 1000
         raise LostOwnership(
             f"mirror {mirror}: another process copies it already ({lease.owner}, generation {lease.generation}, "

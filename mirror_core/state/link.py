@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import ClusterConfig, Config
+from mirror_core.kafka.config import ClusterConfig, Config, load_config
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, MirrorName
@@ -28,6 +29,16 @@ class Link:
     mirror: Mirror
     source: ClusterConfig
     destination: ClusterConfig
+
+
+def configured(path: Path) -> Config:
+    """The clusters that a mirrorbook.yaml names."""
+    return load_config(path)
+
+
+def state_on(config: Config, cluster: str) -> State:
+    """The committed state on one cluster at this moment."""
+    return read_state(config.cluster(cluster))
 
 
 def link_of(config: Config, mirror: Mirror) -> Link:

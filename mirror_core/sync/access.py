@@ -1,7 +1,6 @@
 """Who may change mirror topics: nobody while they are mirrored, the applications after promotion, nobody again later.
 
-The ledger is written before each deed, and forgotten after it, so a crash anywhere leaves entries that a second call
-finds, and never one of ours that nobody remembers.
+Each deed goes through the ledger (`sync/ledger.py`), so a crash anywhere leaves nothing of ours that nobody remembers.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from mirror_core.decide.acls import AclPlan, Scope, covers, demotions, deny_write, plan_acls
+from mirror_core.decide.acls import AclPlan, Scope, covers, demotions, denial, plan_acls
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.topics import config_changes, promotion_configs
 from mirror_core.kafka.acls import (
@@ -25,7 +24,7 @@ from mirror_core.kafka.acls import (
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
+from mirror_core.model.acl import Acl, AclPurpose, Resource
 from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import ClusterName
@@ -33,10 +32,9 @@ from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
+from mirror_core.sync.ledger import entered, remember, take_away
 from mirror_core.sync.topics import apply_changes, change_rows, known_settings
 
-BARRIER_S: Final = 15.0
-"""How long every broker has to show a change of ACLs."""
 _OURS: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
 
 
@@ -111,28 +109,17 @@ def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) 
                     for acl in sorted(impossible)
                 ),
             )
-        known = {e.acl for e in _ledger(link, log, client, AclPurpose.DEMOTED)}
+        known = {e.acl for e in entered(log, link.mirror.name, client.name, AclPurpose.DEMOTED)}
         foreign = (deny & held.entries) - known
-        _remember(link, log, client, deny - foreign - known, AclPurpose.DEMOTED)
+        remember(log, link.mirror.name, client.name, deny - foreign - known, AclPurpose.DEMOTED)
         create_acls(client, deny - foreign)
-        present_on_every_broker(client, deny, BARRIER_S)
-        fence = _ledger(link, log, client, AclPurpose.FENCE)
-        _take_away(log, client, fence)
+        present_on_every_broker(client, deny)
+        fence = entered(log, link.mirror.name, client.name, AclPurpose.FENCE)
+        take_away(log, client, fence)
         rows = [_row(acl, Deed.CREATE, "keeps it a mirror topic") for acl in deny - held.entries]
         rows += [_row(acl, Deed.KEEP, "denied already, by somebody else's hand", done=False) for acl in foreign]
         rows += [_row(e.acl, Deed.REMOVE, "the fence is not needed any more") for e in fence]
         return tuple(sorted(rows, key=lambda row: row.subject))
-
-
-def staged_grants(link: Link, state: State) -> tuple[Acl, ...]:
-    """Rights that promotion would create on the destination."""
-    return tuple(
-        sorted(
-            e.acl
-            for e in state.ledger_of(link.mirror.name)
-            if e.purpose is AclPurpose.STAGED and e.cluster == link.destination.name
-        )
-    )
 
 
 def _final_settings(link: Link, state: State, client: ClusterClient, topics: Collection[str]) -> Iterable[DriftRow]:
@@ -164,24 +151,24 @@ def _promote_access(link: Link, log: Log, client: ClusterClient, topics: Collect
     grants = {
         e.acl
         for purpose in (AclPurpose.STAGED, AclPurpose.PROMOTED)
-        for e in _ledger(link, log, client, purpose)
+        for e in entered(log, link.mirror.name, client.name, purpose)
         if e.acl.resource is not Resource.TOPIC or any(covers(e.acl, topic) for topic in topics)
     }
     zombie = set[Acl]()
     data = link.destination.user(Principal.DATA)
     if data is not None and f"User:{data}" not in {acl.principal for acl in grants}:
-        zombie = deny_write(topics, f"User:{data}")
+        zombie = {denial(topic, f"User:{data}") for topic in topics}
     # An equal entry of somebody else's stays theirs, and stays when ours are taken away.
-    zombie -= held.entries - {e.acl for e in _ledger(link, log, client, AclPurpose.FENCE)}
-    _remember(link, log, client, grants, AclPurpose.PROMOTED)
-    _remember(link, log, client, zombie, AclPurpose.FENCE)
+    zombie -= held.entries - {e.acl for e in entered(log, link.mirror.name, client.name, AclPurpose.FENCE)}
+    remember(log, link.mirror.name, client.name, grants, AclPurpose.PROMOTED)
+    remember(log, link.mirror.name, client.name, zombie, AclPurpose.FENCE)
     create_acls(client, grants | zombie)
-    present_on_every_broker(client, grants | zombie, BARRIER_S)
+    present_on_every_broker(client, grants | zombie)
     demoted = [e for e in log.state.ledger.values() if e.purpose is AclPurpose.DEMOTED and e.cluster == client.name]
-    _take_away(log, client, demoted)
+    take_away(log, client, demoted)
     elsewhere, rows = _demotions_of_the_source(link)
     delete_acls(client, elsewhere)
-    absent_on_every_broker(client, elsewhere, BARRIER_S)
+    absent_on_every_broker(client, elsewhere)
     lifted = ({e.acl for e in demoted} | elsewhere) & held.entries
     rows += [_row(acl, Deed.CREATE, "staged until promotion") for acl in sorted(grants - held.entries)]
     rows += [_row(acl, Deed.CREATE, "stops copying tasks of the past") for acl in sorted(zombie - held.entries)]
@@ -205,36 +192,13 @@ def _demotions_of_the_source(link: Link) -> tuple[set[Acl], list[DriftRow]]:
 
 
 def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> None:
-    _remember(link, log, client, {*plan.create, *plan.share}, AclPurpose.COPIED)
-    _remember(link, log, client, plan.stage, AclPurpose.STAGED)
+    remember(log, link.mirror.name, client.name, {*plan.create, *plan.share}, AclPurpose.COPIED)
+    remember(log, link.mirror.name, client.name, plan.stage, AclPurpose.STAGED)
     create_acls(client, plan.create)
-    present_on_every_broker(client, plan.create, BARRIER_S)
-    _take_away(log, client, plan.remove)
+    present_on_every_broker(client, plan.create)
+    take_away(log, client, plan.remove)
     if plan.forget:
         log.put(*(Forget(entry) for entry in plan.forget))
-
-
-def _remember(link: Link, log: Log, client: ClusterClient, acls: Iterable[Acl], purpose: AclPurpose) -> None:
-    known = {e.acl for e in _ledger(link, log, client, purpose)}
-    entries = [
-        LedgerEntry(mirror=link.mirror.name, cluster=client.name, acl=acl, purpose=purpose)
-        for acl in sorted(set(acls) - known)
-    ]
-    if entries:
-        log.put(*entries)
-
-
-def _take_away(log: Log, client: ClusterClient, entries: Collection[LedgerEntry]) -> None:
-    if entries:
-        acls = [entry.acl for entry in entries]
-        delete_acls(client, acls)
-        absent_on_every_broker(client, acls, BARRIER_S)
-        log.put(*(Forget(entry) for entry in entries))
-
-
-def _ledger(link: Link, log: Log, client: ClusterClient, purpose: AclPurpose) -> tuple[LedgerEntry, ...]:
-    mine = log.state.ledger_of(link.mirror.name)
-    return tuple(e for e in mine if e.purpose is purpose and e.cluster == client.name)
 
 
 def _own_entries(link: Link, state: State) -> frozenset[Acl]:

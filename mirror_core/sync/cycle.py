@@ -6,28 +6,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from mirror_core.decide.verbs import held_by
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.model.drift import CHANGES, Deed, DriftRow, Part
-from mirror_core.model.errors import Refused
-from mirror_core.model.mirror import Mirror
+from mirror_core.model.errors import HeldByRun
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
-from mirror_core.state.writer import StateWriter
 from mirror_core.sync.access import sync_acls
 from mirror_core.sync.groups import groups_in_scope, sync_groups
+from mirror_core.sync.identity import check_identity
 from mirror_core.sync.topics import Placement, create_missing, mirror_topics, stopped_topics, sync_configs
-
-__all__ = [
-    "ALL_PARTS",
-    "Placement",
-    "SyncReport",
-    "create_missing",
-    "mirror_topics",
-    "refuse_beside_run",
-    "survey",
-    "sync",
-]
 
 ALL_PARTS: Final = frozenset(Part)
 
@@ -68,35 +57,26 @@ def survey(link: Link, state: State, *, only: frozenset[Part] = ALL_PARTS) -> Sy
 
 def sync(
     link: Link,
-    writer: StateWriter,
+    log: Log,
     *,
     only: frozenset[Part] = ALL_PARTS,
-    dry_run: bool = False,
     run_id: str | None = None,
 ) -> SyncReport:
     """Bring the destination in line with the source. Refused while a run holds the mirror, unless it is `run_id`'s.
 
-    Goes by `writer.state`, which is what the state topic said when the writer was entered, and what it wrote since.
+    Goes by `log.state`: what the state topic said when its writer was entered, and what it wrote since.
     Topics that this mirror has stopped (given to the applications) are left alone. May be repeated at any time.
     """
-    refuse_beside_run(writer.state, link.mirror, run_id)
-    return _sync(link, writer.state, None if dry_run else writer, only)
-
-
-def refuse_beside_run(state: State, mirror: Mirror, run_id: str | None = None) -> None:
-    """Refused when another run than `run_id` holds the mirror. Ask before becoming the writer: that fences the run."""
-    active = state.active_run(mirror.name)
+    active = log.state.active_run(link.mirror.name)
     if active is not None and active.id != run_id:
-        raise Refused(
-            f"mirror {mirror.name} cannot be synced now",
-            [f"{active.plan.kind} {active.id} holds it: wait for its end, or resume or abort it"],
-        )
+        raise HeldByRun(f"mirror {link.mirror.name}: sync", [held_by(active)])
+    return _sync(link, log.state, log, only)
 
 
 def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part]) -> SyncReport:
     rows: list[DriftRow] = []
     with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
-        _check_identity(link, source, destination)
+        check_identity(link, source, destination)
         chosen = mirror_topics(link, source)
         stopped = stopped_topics(link, state)
         placement = create_missing(
@@ -125,20 +105,6 @@ def _names(ready: Mapping[str, TopicView], chosen: Mapping[str, TopicView], plac
     """Topics whose access rights are the mirror's business: those there, and those about to be created."""
     coming = {row.subject for row in placement.rows if row.deed is Deed.CREATE}
     return frozenset(ready) | (coming & chosen.keys())
-
-
-def _check_identity(link: Link, source: ClusterClient, destination: ClusterClient) -> None:
-    """A cluster id is for life: another one under the same name is another cluster, with other topics."""
-    mirror = link.mirror
-    sides = ((source, mirror.source_id), (destination, mirror.destination_id))
-    reasons = [
-        f"cluster {client.name} is {found} now, it was {recorded} when the mirror was created: correct the address in "
-        f"{link.config.path}, or delete the mirror and create it anew"
-        for client, recorded in sides
-        if (found := client.metadata(()).cluster_id) != recorded
-    ]
-    if reasons:
-        raise Refused(f"mirror {mirror.name} cannot be synced", reasons)
 
 
 def _stopped(name: str) -> DriftRow:

@@ -11,26 +11,19 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from mirror_core.kafka.acls import (
-    AuthorizerOff,
-    absent_on_every_broker,
-    create_acls,
-    delete_acls,
-    describe_acls,
-    present_on_every_broker,
-)
+from mirror_core.decide.acls import EVERYBODY, denial
+from mirror_core.kafka.acls import AuthorizerOff, create_acls, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.transactions import open_transactions
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
+from mirror_core.model.acl import AclPurpose, LedgerEntry, Resource
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Evidence
 from mirror_core.state.journal import Log
-from mirror_core.state.records import Forget
+from mirror_core.sync.ledger import entered, take_away
 
-BARRIER_S: Final = 15.0
 STILL_S: Final = 0.1
 """Between two looks at the log ends behind a fence that every broker shows."""
 STILL_UNFENCED_S: Final = 2.0
@@ -56,14 +49,14 @@ def raise_fence(
     if isinstance(seen, AuthorizerOff):
         ends = await_stillness(client, partitions, pause_s=STILL_UNFENCED_S, resolve_s=resolve_s)
         return {"authorizer": False, "still_s": STILL_UNFENCED_S, "log_ends": as_evidence(ends)}
-    wanted = {deny_write(Resource.TOPIC, t) for t in topics}
-    wanted |= {deny_write(Resource.TRANSACTIONAL_ID, t.id) for t in transactions}
+    wanted = {denial(t) for t in topics}
+    wanted |= {denial(t.id, resource=Resource.TRANSACTIONAL_ID) for t in transactions}
     # An equal entry that somebody else made is as good, and must stay when our fence is lifted.
     foreign = (wanted & seen.entries) - {e.acl for e in standing(mirror, log, client)}
     ours = sorted(wanted - foreign)
     log.put(*(LedgerEntry(mirror=mirror.name, cluster=client.name, acl=acl, purpose=AclPurpose.FENCE) for acl in ours))
     create_acls(client, ours)
-    present_on_every_broker(client, wanted, BARRIER_S)
+    present_on_every_broker(client, wanted)
     ends = await_stillness(client, partitions, pause_s=STILL_S, resolve_s=resolve_s)
     return {
         "authorizer": True,
@@ -77,11 +70,7 @@ def raise_fence(
 
 def standing(mirror: Mirror, log: Log, client: ClusterClient) -> tuple[LedgerEntry, ...]:
     """Denials in the ledger that this mirror's fence has put on the cluster behind `client`."""
-    return tuple(
-        e
-        for e in log.state.ledger_of(mirror.name)
-        if e.cluster == client.name and e.purpose is AclPurpose.FENCE and e.acl.principal == "User:*"
-    )
+    return tuple(e for e in entered(log, mirror.name, client.name, AclPurpose.FENCE) if e.acl.principal == EVERYBODY)
 
 
 def lift_fence(mirror: Mirror, log: Log, client: ClusterClient) -> Evidence:
@@ -91,16 +80,11 @@ def lift_fence(mirror: Mirror, log: Log, client: ClusterClient) -> Evidence:
 
 def lift_denials(mirror: Mirror, log: Log, client: ClusterClient) -> Evidence:
     """The same for all denials in the ledger of this mirror, also those against copying tasks of the past."""
-    ledger = log.state.ledger_of(mirror.name)
-    return _lift([e for e in ledger if e.cluster == client.name and e.purpose is AclPurpose.FENCE], log, client)
+    return _lift(entered(log, mirror.name, client.name, AclPurpose.FENCE), log, client)
 
 
 def _lift(entries: Collection[LedgerEntry], log: Log, client: ClusterClient) -> Evidence:
-    if entries:
-        acls = [e.acl for e in entries]
-        delete_acls(client, acls)
-        absent_on_every_broker(client, acls, BARRIER_S)
-        log.put(*(Forget(e) for e in entries))
+    take_away(log, client, entries)
     return {"lifted": tuple(f"{e.acl.resource} {e.acl.name}" for e in entries)}
 
 
@@ -136,11 +120,6 @@ def await_stillness(
                 f"cluster {client.name} does not stand still after {resolve_s:.0f} s: {'; '.join(problems[:5])}{more}. "
                 "End these writers or transactions and resume the run, or abort it"
             )
-
-
-def deny_write(resource: Resource, name: str, principal: str = "User:*") -> Acl:
-    """The denial of WRITE, which wins over every grant, for all but super users."""
-    return Acl(resource=resource, name=name, principal=principal, operation=Operation.WRITE, permission=Permission.DENY)
 
 
 def as_evidence(offsets: dict[Partition, Offset]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Connections of type `kafka_cluster`: as the core's ClusterConfig, and as a private mirrorbook.yaml.
+"""Connections of type `kafka_cluster`, and the private mirrorbook.yaml that is written from them.
 
 The data plane is a process of its own that opens its configuration by path, so the connections that it needs are
 written to `$AIRFLOW_HOME/mirrorbook/config/`, readable by this user only. They reach no XCom, log or environment.
@@ -16,9 +16,7 @@ from typing import Any, Final
 import yaml
 from airflow.sdk import BaseHook
 
-from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import BadRequest, MirrorError
-from mirror_core.model.names import ClusterName
 
 _EXTRA: Final = (
     "security_protocol",
@@ -45,7 +43,10 @@ class KafkaClusterHook(BaseHook):
         self.kafka_conn_id = kafka_conn_id
 
     def document(self) -> dict[str, Any]:
-        """This cluster's entry of a mirrorbook.yaml. Holds passwords: not for logs."""
+        """This cluster's entry of a mirrorbook.yaml. Holds passwords: not for logs.
+
+        Raises BadRequest when the connection cannot be a cluster.
+        """
         connection = self.get_connection(self.kafka_conn_id)
         if connection.conn_type != self.conn_type:
             raise BadRequest(
@@ -71,22 +72,16 @@ class KafkaClusterHook(BaseHook):
                 raise BadRequest(f"connection {self.kafka_conn_id}: {key} must not hold ${{env:...}} or ${{file:...}}")
         return {**_given(control), "data": _given(data)}
 
-    def config(self) -> ClusterConfig:
-        """The cluster for the core's clients. Raises BadRequest when the connection cannot be one."""
-        document = self.document()
-        data = document.pop("data")
-        return ClusterConfig(ClusterName(self.kafka_conn_id), document, {**document, **data})
-
     def test_connection(self) -> tuple[bool, str]:
         """For the button on the connection's page."""
-        from mirror_core.kafka.client import ClusterClient
+        from mirror_core.mirrors.preflight import reach
 
         try:
-            with ClusterClient(self.config(), timeout_s=5) as client:
-                view = client.metadata(())
+            document = self.document()
+            del document["data"]
+            return True, reach(self.kafka_conn_id, document)
         except MirrorError as error:
             return False, str(error)
-        return True, f"cluster {view.cluster_id}, {len(view.brokers)} broker(s)"
 
 
 def write_config(name: str, connections: Iterable[str]) -> Path:

@@ -54,14 +54,13 @@ def config_path(mirror: str) -> Path:
 
 def started_mirrors() -> list[str]:
     """Names of the mirrors that are meant to run, from every known cluster that answers."""
-    from mirror_core.kafka.config import load_config
-    from mirror_core.state.link import states
+    from mirror_core.state.link import configured, states
 
     clusters = listed_clusters()
     if not clusters:
         return []
     names = set()
-    for cluster, answer in states(load_config(write_config("all-clusters", clusters))):
+    for cluster, answer in states(configured(write_config("all-clusters", clusters))):
         if isinstance(answer, MirrorError):
             _log.warning("mirrors towards %s are left out: %s", cluster, answer)
         else:
@@ -71,7 +70,6 @@ def started_mirrors() -> list[str]:
 
 def find_mirror(mirror: str) -> tuple[Link, State]:
     """The mirror and the state of its destination."""
-    from mirror_core.kafka.config import load_config
-    from mirror_core.state.link import find
+    from mirror_core.state.link import configured, find
 
-    return find(load_config(config_path(mirror)), mirror)
+    return find(configured(config_path(mirror)), mirror)

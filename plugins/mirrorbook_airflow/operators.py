@@ -11,7 +11,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from mirror_core.model.errors import BadRequest, LostOwnership, Refused
+from mirror_core.model.errors import BadRequest, HeldByRun, LostOwnership, Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.model.parity import Verdict
 from mirrorbook_airflow.errors import airflow_errors
@@ -54,18 +54,17 @@ class CreateMirror(MirrorOperator):
     """Check both clusters and record the mirror as the run's parameters describe it. Doing it twice is harmless."""
 
     def execute(self, context: Context) -> None:
-        from mirror_core.kafka.config import load_config
+        from mirror_core.mirrors.creation import create
         from mirror_core.mirrors.describe import GAPS
         from mirror_core.mirrors.estimate import lines
-        from mirror_core.mirrors.verbs import create
-        from mirror_core.state.link import find, link_of
+        from mirror_core.state.link import configured, find, link_of
 
         params = context["params"]
         asked: dict[str, Any] = {name: params[name] for name in ("source", "destination")}
         with airflow_errors():
             remember_clusters(asked.values())
             asked |= {name: tuple(params[name]) for name in ("topics", "exclude_topics", "groups")}
-            config = load_config(config_path(self.mirror))
+            config = configured(config_path(self.mirror))
             try:
                 found = find(config, self.mirror)[0].mirror
             except BadRequest:
@@ -84,29 +83,22 @@ class StartMirror(MirrorOperator):
 
     def execute(self, context: Context) -> None:
         from mirror_core.mirrors.verbs import start
-        from mirror_core.state.writer import StateWriter, control_id
 
         with airflow_errors():
-            link, _ = find_mirror(self.mirror)
-            with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-                start(link, writer)
+            start(find_mirror(self.mirror)[0])
 
 
 class SyncMirror(MirrorOperator):
     """Bring topics, configurations, access rights and group offsets over. Skipped while a run holds the mirror."""
 
     def execute(self, context: Context) -> dict[str, int]:
-        from mirror_core.state.writer import StateWriter, control_id
-        from mirror_core.sync.cycle import sync
+        from mirror_core.mirrors.verbs import sync
 
         with airflow_errors():
-            link, state = find_mirror(self.mirror)
-            # Looked up before the writer is entered, since entering fences the run's conductor.
-            if run := state.active_run(link.mirror.name):
-                raise AirflowSkipException(f"run {run.id} holds mirror {self.mirror} and syncs by itself")
             try:
-                with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
-                    report = sync(link, writer)
+                report = sync(find_mirror(self.mirror)[0])
+            except HeldByRun as error:
+                raise AirflowSkipException(f"{error}; it syncs by itself") from None
             except LostOwnership as error:
                 raise AirflowSkipException(f"{error}: the next sync looks again") from None
             for row in report.rows:

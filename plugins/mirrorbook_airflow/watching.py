@@ -9,15 +9,13 @@ from typing import Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from mirror_core.model.clock import now_ms
+from mirror_core.model.clock import FRESH_S, now_ms
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
 from mirror_core.state.records import State
 
 POLL_S: Final = 2.0
-UNHEALTHY_S: Final = 10.0
-"""Silence after which the data plane counts as ill; its lease beats every few seconds."""
 
 
 def ended(state: State, mirror: MirrorName) -> str | None:
@@ -54,7 +52,7 @@ class DataPlaneTrigger(BaseTrigger):
         return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in fields}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        healthy_ms = now_ms() + round((self.patience_s - UNHEALTHY_S) * 1000)
+        healthy_ms = now_ms() + round((self.patience_s - FRESH_S) * 1000)
         problem = "its lease has no heartbeat"
         while True:
             try:
@@ -70,17 +68,16 @@ class DataPlaneTrigger(BaseTrigger):
                 yield TriggerEvent({"status": "unhealthy", "reason": str(error)})
                 return
             silent_s = (now_ms() - healthy_ms) / 1000
-            if silent_s > UNHEALTHY_S:
+            if silent_s > FRESH_S:
                 yield TriggerEvent({"status": "unhealthy", "reason": f"{problem} for {silent_s:.0f} s"})
                 return
             await asyncio.sleep(POLL_S)
 
     def _look(self) -> State:
         """The mirror's state now; a supervisor that has died is started again first."""
-        from mirror_core.kafka.config import load_config
-        from mirror_core.state.topic import read_state
+        from mirror_core.state.link import configured, state_on
         from mirror_core.supervisor.supervise import ensure
 
         path = Path(self.config_path)
         ensure(path, self.mirror, Path(self.home), self.args)
-        return read_state(load_config(path).cluster(self.destination))
+        return state_on(configured(path), self.destination)

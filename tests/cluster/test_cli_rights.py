@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
+from mirror_core.decide.verbs import RULES, Verb
 from mirror_core.model.mirror import PartitionState
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.grants import CLUSTER_NAME
@@ -82,7 +83,7 @@ def test_a_control_principal_that_may_not_write_the_state(desk: Desk) -> None:
     before = desk.traces()
     assert desk.run("mirror", "pause", mirrored.name) == Said(
         2,
-        "",
+        f"pause mirror {mirrored.name} (east -> west, STARTED): {RULES[Verb.PAUSE].does}\n",
         f"error: cluster west, state topic {TOPIC}: cannot write: TOPIC_AUTHORIZATION_FAILED for {user}; "
         "`mirrorbook cluster check west` names the rights\n",
     )

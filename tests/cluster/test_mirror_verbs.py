@@ -11,16 +11,12 @@ from mirror_core.mirrors import verbs
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
 from tests.brokers import Pair, grant, new_topic, produce, read_all
+from tests.cluster.links import writer_of
 from tests.mirroring import Mirrored, new_mirror, replicate
 
 pytestmark = pytest.mark.cluster
-
-
-def writer(mirrored: Mirrored) -> StateWriter:
-    return StateWriter(mirrored.link.destination, control_id(mirrored.name))
 
 
 @pytest.fixture
@@ -34,47 +30,44 @@ def mirrored(pair: Pair, tmp_path: Path) -> Mirrored:
 
 def test_a_paused_mirror_is_not_copied_and_goes_on_when_resumed(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
-    with writer(mirrored) as state:
-        verbs.pause(mirrored.link, state)
+    verbs.pause(mirrored.link)
     produce(mirrored.pair.east, topic, 10)
     with pytest.raises(Refused, match="it is PAUSED"):
         replicate(mirrored.link)
-    with writer(mirrored) as state:
-        verbs.resume(mirrored.link, state)
+    verbs.resume(mirrored.link)
     mirrored.copy()
     assert read_all(mirrored.pair.east, topic) == read_all(mirrored.pair.west, topic)
 
 
 def test_stop_records_where_mirroring_ended_and_start_does_not_undo_it(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
-    with writer(mirrored) as state:
-        assert verbs.stop(mirrored.link, state) == {Partition(topic, 0): 100}
+    assert verbs.stop(mirrored.link) == {Partition(topic, 0): 100}
     status = mirrored.statuses[Partition(topic, 0)]
     assert (status.state, status.lmo) == (PartitionState.STOPPED, 100)
     assert mirrored.link.mirror.desired is Desired.STOPPED
-    with writer(mirrored) as state, pytest.raises(Refused, match="use `mirrorbook failback`"):
-        verbs.start(mirrored.link, state)
+    with pytest.raises(Refused, match="use `mirrorbook failback`"):
+        verbs.start(mirrored.link)
 
 
 def test_only_a_stopped_mirror_can_be_deleted_and_then_nothing_of_it_is_left(mirrored: Mirrored) -> None:
-    with writer(mirrored) as state, pytest.raises(Refused, match="stop it first"):
-        verbs.delete(mirrored.link, state)
-    with writer(mirrored) as state:
-        verbs.stop(mirrored.link, state)
-        verbs.delete(mirrored.link, state)
+    with pytest.raises(Refused, match="stop it first"):
+        verbs.delete(mirrored.link)
+    verbs.stop(mirrored.link)
+    verbs.delete(mirrored.link)
     after = mirrored.state
     assert mirrored.name not in after.mirrors
     assert not after.partitions.get(mirrored.name)
     assert not after.ledger_of(mirrored.name)
+    assert mirrored.name not in {mirror for mirror, _ in after.settings}
 
 
 def test_a_mirror_whose_denials_stand_is_not_forgotten(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
     link = mirrored.link
     grant(mirrored.pair.east, "app", ResourceType.TOPIC, topic, [AclOperation.WRITE])
-    with writer(mirrored) as state:
-        verbs.stop(link, state)
-        demote(link, state, [topic], link.source.name)
-        with pytest.raises(Refused, match=f"--remove --deny-principal 'User:app' --operation Write --topic '{topic}'"):
-            verbs.delete(link, state)
+    verbs.stop(link)
+    with writer_of(link) as log:
+        demote(link, log, [topic], link.source.name)
+    with pytest.raises(Refused, match=f"--remove --deny-principal 'User:app' --operation Write --topic '{topic}'"):
+        verbs.delete(link)
     assert mirrored.name in mirrored.state.mirrors

@@ -22,6 +22,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.topics import alter_configs, delete_topics
 from mirror_core.mirrors import recovery
+from mirror_core.mirrors.survey import survey
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Partition
@@ -241,7 +242,7 @@ def test_a_recopy_that_has_not_deleted_yet_can_be_given_up(desk: Desk) -> None:
     mirrored, topic = copied(desk)
     produce(desk.pair.west, topic, 1)
     failed(mirrored, topic, FailureKind.FOREIGN)
-    seen = recovery.survey(mirrored.link, mirrored.state, None, Action.RECOPY)
+    seen = survey(mirrored.link, mirrored.state, None, Action.RECOPY)
     with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer:
         recovery.begin_recopy(mirrored.link, writer, seen.prices[0])
     assert recover(desk, mirrored, "--action", "retry", "--yes").code == 0
@@ -254,15 +255,12 @@ def test_another_topic_than_the_one_that_was_shown_is_not_deleted(desk: Desk) ->
     mirrored, topic = copied(desk)
     produce(desk.pair.west, topic, 1)
     failed(mirrored, topic, FailureKind.FOREIGN)
-    seen = recovery.survey(mirrored.link, mirrored.state, None, Action.RECOPY)
+    seen = survey(mirrored.link, mirrored.state, None, Action.RECOPY)
     delete(desk.pair.west, topic)
     create(desk.pair.west, topic)
     produce(desk.pair.west, topic, 5)
-    with (
-        StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer,
-        pytest.raises(Refused, match="it is another topic now"),
-    ):
-        recovery.carry_out(mirrored.link, writer, seen, print)
+    with pytest.raises(Refused, match="it is another topic now"):
+        recovery.recover(mirrored.link, seen, print)
     assert len(read_all(desk.pair.west, topic)) == 5
 
 

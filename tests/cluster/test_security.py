@@ -17,12 +17,12 @@ from mirror_core.dataplane.local import LocalRunner
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config, load_config
 from mirror_core.mirrors import verbs
+from mirror_core.mirrors.creation import create
 from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import ADMIN
 from mirror_core.state.link import find
-from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.cluster.secure import NAME, Secure, secure_cluster
 from tests.waiting import wait_until
@@ -67,10 +67,9 @@ class Way:
     def copy(self, topic: str) -> None:
         name = MirrorName("m-" + secrets.token_hex(4))
         ends = {"source": self.source.name, "destination": self.destination.name}
-        verbs.create(self.config, name, topics=[topic], groups=["none"], **ends)  # type: ignore[arg-type]
+        create(self.config, name, topics=[topic], groups=["none"], **ends)  # type: ignore[arg-type]
         link, _ = find(self.config, name)
-        with StateWriter(link.destination, control_id(name)) as writer:
-            verbs.start(link, writer)
+        verbs.start(link)
         options = Options(until_caught_up=True)
         summary = Replication(link, LocalRunner, options, stop=threading.Event(), say=lambda line: None).run()
         assert (summary.caught_up, summary.failed) == (True, {})

@@ -13,7 +13,6 @@ from mirror_core.kafka.topics import delete_records, delete_topics
 from mirror_core.mirrors import verbs
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Offset, Partition
-from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.wire.batch import (
     CODEC_MASK,
     CONTROL,
@@ -100,9 +99,8 @@ def test_every_shape_is_mirrored_exactly(pair: Pair, tmp_path: Path, made: Shape
     for name in ("tiny", "empty"):
         with pytest.raises(AssertionError):
             assert_same(pair, [made.topics[name]])
-    with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer:
-        verbs.stop(mirrored.link, writer)
-        verbs.delete(mirrored.link, writer)
+    verbs.stop(mirrored.link)
+    verbs.delete(mirrored.link)
 
 
 def test_every_shape_is_mirrored_exactly_where_no_markers_may_be_written(

@@ -17,8 +17,9 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.link import Link
-from mirror_core.sync.access import apply_promotion, demote, staged_grants
+from mirror_core.sync.access import apply_promotion, demote
 from mirror_core.sync.cycle import sync
+from mirror_core.sync.ledger import entered
 from tests.brokers import Pair, new_topic
 from tests.cluster.links import new_link, record, writer_of
 
@@ -99,7 +100,9 @@ def test_reading_is_granted_at_once_and_writing_only_by_promotion(pair: Pair, li
     assert on(link, "destination", topic) == {acl(topic, Operation.READ)}
     assert not may_write(pair.west, topic)
     with writer_of(link) as writer:
-        assert [a for a in staged_grants(link, writer.state) if a.name == topic] == [acl(topic, Operation.WRITE)]
+        assert [e.acl for e in entered(writer, link.mirror.name, link.destination.name, AclPurpose.STAGED)] == [
+            acl(topic, Operation.WRITE)
+        ]
 
 
 def test_a_second_cycle_changes_nothing(link: Link, topic: str) -> None:

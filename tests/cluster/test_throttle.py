@@ -14,7 +14,6 @@ from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.decide.rate import RateLimiter
 from mirror_core.mirrors import verbs
-from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import TIMEOUT_S, Pair, new_topic, read_all
 from tests.cluster.desk import Desk, Said
 from tests.copiers import Progress
@@ -27,8 +26,7 @@ RECORDS, SIZE = 3_000, 1_000
 
 
 def set_throttle(mirrored: Mirrored, rate: int | None) -> None:
-    with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer:
-        verbs.throttle(mirrored.link, writer, rate)
+    verbs.throttle(mirrored.link, rate)
 
 
 def test_a_throttle_holds_back_until_it_is_lifted(pair: Pair, tmp_path: Path) -> None:
@@ -65,19 +63,19 @@ def test_a_throttle_holds_back_until_it_is_lifted(pair: Pair, tmp_path: Path) ->
 
 def test_the_throttle_is_said_and_nonsense_is_refused(desk: Desk) -> None:
     mirrored = desk.started(new_topic(desk.pair.east))
-    said = desk.run("mirror", "throttle", mirrored.name, "5000000")
+    said = desk.run("mirror", "throttle", mirrored.name, "5MB/s")
+    plan = (
+        f"throttle mirror {mirrored.name} (east -> west, STARTED): limits what is read from the source, from the data "
+        "plane's next epoch on\n  no limit now, 5.0 MB/s then\n"
+    )
     assert said == Said(
-        0, f"mirror {mirrored.name}: 5000000 bytes/s; the running data plane notices at its next epoch\n", ""
+        0, plan + f"mirror {mirrored.name}: 5.0 MB/s; the running data plane notices at its next epoch\n", ""
     )
     assert mirrored.link.mirror.throttle == 5_000_000
-    assert "5000000 bytes/s" in desk.run("mirror", "describe", mirrored.name).out
+    assert "5.0 MB/s" in desk.run("mirror", "describe", mirrored.name).out
     assert desk.run("mirror", "throttle", mirrored.name, "off").code == 0
     assert mirrored.link.mirror.throttle is None
-    assert desk.run("mirror", "throttle", mirrored.name, "5MB") == Said(
-        2, "", "error: throttle '5MB': give whole bytes per second, such as 50000000, or off\n"
-    )
+    assert desk.run("mirror", "throttle", mirrored.name, "5Mb").code == 2
     assert desk.run("mirror", "throttle", mirrored.name, "0") == Said(
-        2,
-        "",
-        f"error: mirror {mirrored.name}: a throttle of 0 bytes/s would copy nothing: pause it instead\n",
+        2, "", "error: '0': nothing would be copied at that rate: pause the mirror instead\n"
     )

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import Principal, load_config
+from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import ClusterName
 from tests.brokers import Pair
 from tests.dag.airflow_home import add_connection, connection_of
 
@@ -44,7 +45,9 @@ def test_a_connection_connects_as_both_principals(east: str) -> None:
     well, message = hook.test_connection()
     assert well, message
     assert "1 broker(s)" in message
-    config = hook.config()
+    control = hook.document()
+    data = control.pop("data")
+    config = ClusterConfig(ClusterName(east), control, {**control, **data})
     assert [config.user(principal) for principal in Principal] == ["mirror-control", "mirror-data"]
     for principal in Principal:
         with ClusterClient(config, principal, timeout_s=10) as client:
@@ -108,6 +111,6 @@ def test_a_connection_that_cannot_be_a_cluster_is_refused_by_name(
     add_connection("broken", {**connection_of(pair.east), **change})
 
     with pytest.raises(BadRequest, match=said) as caught:
-        KafkaClusterHook("broken").config()
+        KafkaClusterHook("broken").document()
 
     assert "connection broken" in str(caught.value)

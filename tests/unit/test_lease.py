@@ -8,10 +8,11 @@ import time
 
 import pytest
 
+from mirror_core.model.clock import FRESH_S
 from mirror_core.model.errors import LostOwnership
-from mirror_core.model.mirror import Lease
+from mirror_core.model.mirror import Lease, is_fresh
 from mirror_core.model.names import MirrorName
-from mirror_core.state.lease import FRESH_S, died_here, is_fresh, new_owner, refuse_if_held
+from mirror_core.state.lease import died_here, new_owner, refuse_if_held
 from mirror_core.state.records import State
 
 MIRROR = MirrorName("m")

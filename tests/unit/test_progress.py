@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import socket
 
-from mirror_core.dataplane.progress import FRESH_S, Listener, Progress
+from mirror_core.dataplane.progress import Listener, Progress
+from mirror_core.model.clock import FRESH_S
 from mirror_core.model.names import Partition
 from tests.waiting import wait_until
 

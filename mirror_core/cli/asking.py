@@ -1,0 +1,36 @@
+"""Before a verb acts: what it would do is printed, why it may not is said, and somebody agrees."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from mirror_core.cli.common import agree
+from mirror_core.decide.verbs import RULES, Verb
+from mirror_core.mirrors import verbs
+from mirror_core.state.link import Link
+
+UndoableYesOption = Annotated[
+    bool,
+    typer.Option("--yes", help="Do not ask. Off a terminal nothing is asked anyway: it is undone as easily as done."),
+]
+
+
+def agreed(link: Link, verb: Verb, *, dry_run: bool, yes: bool, more: Iterable[str] = ()) -> bool:
+    """Say what would be done; raise why it is refused; whether to go on. No answer is awaited off a terminal."""
+    intent = verbs.intend(link, verb)
+    if not dry_run:
+        intent.check()
+    first, *rest = intent.lines
+    typer.echo(first)
+    for line in (*rest, *more):
+        typer.echo(f"  {line}")
+    intent.check()
+    if dry_run:
+        return False
+    if sys.stdin.isatty() or not RULES[verb].undone:
+        agree(f"{verb.capitalize()} mirror {link.mirror.name}?", yes)
+    return True

@@ -1,0 +1,149 @@
+"""The verbs of a mirror: what each does, and every reason why it may not act now. Pure.
+
+A verb that writes must first become the writer of the mirror's state, which ends whoever was that before: the conductor
+of a run, for example. So it is decided before that whether it may act, and once more afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.run import Run
+
+
+class Verb(StrEnum):
+    """What can be asked of a mirror that exists."""
+
+    START = "start"
+    PAUSE = "pause"
+    RESUME = "resume"
+    THROTTLE = "throttle"
+    SYNC = "sync"
+    STOP = "stop"
+    RECOVER = "recover"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is known of a verb."""
+
+    does: str
+    undone: str
+    """How a person undoes it; empty: not at all, so nobody does it unasked."""
+    wants: frozenset[Desired] = frozenset(Desired)
+    """What must be desired of the mirror."""
+    otherwise: str = ""
+    """What to do when it is not."""
+
+
+RULES: Final[Mapping[Verb, Rule]] = MappingProxyType(
+    {
+        Verb.START: Rule("`replicate` may copy it from now on", "`mirror pause`"),
+        Verb.PAUSE: Rule(
+            "copying ends for now, at the data plane's next epoch; the topics stay the mirror's",
+            "`mirror resume`",
+            frozenset({Desired.STARTED}),
+        ),
+        Verb.RESUME: Rule("copying goes on", "`mirror pause`", frozenset({Desired.PAUSED})),
+        Verb.THROTTLE: Rule(
+            "limits what is read from the source, from the data plane's next epoch on", "`mirror throttle`"
+        ),
+        Verb.SYNC: Rule(
+            "brings topics, settings, access rights and groups' offsets in line with the source", "the next sync"
+        ),
+        Verb.STOP: Rule(
+            "ends mirroring, and records where: the last mirrored offset (LMO) of each partition. Only a failback "
+            "starts it again",
+            "",
+        ),
+        Verb.RECOVER: Rule("does what is shown about FAILED partitions", ""),
+        Verb.DELETE: Rule(
+            "forgets the mirror; its topics stay as they are", "", frozenset({Desired.STOPPED}), ": stop it first"
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A mirror, as the state topic tells of it at one moment."""
+
+    mirror: Mirror | None
+    """None: it has been deleted."""
+    run: Run | None
+    """The failover or failback that holds it."""
+    statuses: Sequence[PartitionStatus]
+    copier: str | None
+    """Who keeps its data plane running."""
+    writing_s: float
+    """For so many seconds tasks of a data plane, of this one or the last, may still write."""
+
+
+def refusals(verb: Verb, seen: Seen) -> Iterator[str]:
+    """Every reason why it may not be done now."""
+    rule = RULES[verb]
+    if seen.mirror is None:
+        yield "it has just been deleted"
+        return
+    if seen.run is not None:
+        yield held_by(seen.run)
+    if seen.mirror.desired not in rule.wants:
+        yield f"it is {seen.mirror.desired}{rule.otherwise}"
+    if verb is Verb.START and (given_away := _of(seen, PartitionState.STOPPED)):
+        yield (
+            f"{len(given_away)} partitions are STOPPED (first {min(s.partition for s in given_away)}): "
+            f"applications may have written to cluster {seen.mirror.destination} since; use `mirrorbook failback`"
+        )
+    if verb is Verb.DELETE and seen.copier:
+        yield f"{seen.copier} still runs its data plane: end that first"
+
+
+def effects(verb: Verb, seen: Seen) -> Iterator[str]:
+    """What a person should know before agreeing, besides what the verb does."""
+    if verb is Verb.STOP:
+        yield f"{len(seen.statuses) - len(_of(seen, PartitionState.STOPPED))} partitions become STOPPED"
+    if verb is Verb.DELETE:
+        yield f"{len(seen.statuses)} partitions are forgotten"
+    if verb in (Verb.STOP, Verb.PAUSE) and seen.copier:
+        yield f"{seen.copier} runs its data plane, which ends by this"
+    if verb is Verb.STOP and seen.writing_s > 0:
+        yield f"its tasks may write for {seen.writing_s:.0f} s more: that is waited for"
+
+
+def held_by(run: Run) -> str:
+    """Why nobody else may change the mirror, and what to do."""
+    command = f"`mirrorbook {run.plan.kind}"
+    return (
+        f"{run.plan.kind} {run.id} is under way, begun by {run.started_by}: wait for its end. If nobody conducts it "
+        f"any more, {command} resume {run.plan.mirror}` goes on with it, and {command} abort {run.plan.mirror}` gives "
+        "it up for as long as that is possible"
+    )
+
+
+def interrupted(run: Run) -> str:
+    """A run that began between a verb's look and its taking the mirror's state over."""
+    return (
+        f"{run.plan.kind} {run.id} began at this very moment, and whoever conducts it has been interrupted by this "
+        f"(exit code 5). Nothing else was changed: `mirrorbook {run.plan.kind} resume {run.plan.mirror}` goes on "
+        "with it"
+    )
+
+
+def as_markdown() -> Iterator[str]:
+    """The table for the documentation, a line at a time."""
+    yield "| verb | what it does | of a mirror that is | undone by | off a terminal, without `--yes` |"
+    yield "|---|---|---|---|---|"
+    for verb, rule in RULES.items():
+        wants = "any" if rule.wants == frozenset(Desired) else ", ".join(sorted(rule.wants))
+        unasked = "goes on" if rule.undone else "refused"
+        yield f"| {verb} | {rule.does} | {wants} | {rule.undone or 'nothing'} | {unasked} |"
+
+
+def _of(seen: Seen, state: PartitionState) -> list[PartitionStatus]:
+    return [s for s in seen.statuses if s.state is state]

@@ -1,0 +1,121 @@
+"""A mirror is created: everything is checked first, and recorded once."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+from mirror_core.decide.filters import group_filter
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Config
+from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics
+from mirror_core.mirrors.preflight import gaps_on
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import BadRequest, MirrorError, Refused
+from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.names import MirrorName
+from mirror_core.state.link import Link, link_of, states
+from mirror_core.state.records import TOPIC, State
+from mirror_core.state.topic import read_whole
+from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.sync.topics import create_missing, mirror_topics
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
+_LITERAL: Final = re.compile(r"[a-zA-Z0-9_-]+")
+
+
+def create(
+    config: Config,
+    name: str,
+    *,
+    source: str,
+    destination: str,
+    topics: Sequence[str],
+    exclude_topics: Sequence[str] = (),
+    groups: Sequence[str] = (".*",),
+    dry_run: bool = False,
+) -> Mirror:
+    """Check that a mirror is possible, and record it, not started. Nothing is left behind when it is refused."""
+    if not _NAME.fullmatch(name):
+        raise BadRequest(f"mirror name {name!r}: use letters, digits, dot, underscore and hyphen, 63 at most")
+    if not topics:
+        raise BadRequest(f"mirror {name}: say which topics: --topics 'orders.*'")
+    there, here = config.cluster(source), config.cluster(destination)
+    with ClusterClient(there) as source_client, ClusterClient(here) as destination_client:
+        source_id = source_client.metadata(()).cluster_id
+        destination_id = destination_client.metadata(()).cluster_id
+        if source_id == destination_id:
+            reason = f"{source} and {destination} are the same cluster ({source_id}): a mirror needs two"
+            raise Refused(f"mirror {name}", [reason])
+        mirror = Mirror(
+            name=MirrorName(name),
+            source=there.name,
+            destination=here.name,
+            source_id=source_id,
+            destination_id=destination_id,
+            topics=tuple(topics),
+            exclude_topics=tuple(exclude_topics),
+            groups=tuple(groups),
+            producer_id=new_producer_id(),
+            gaps=gaps_on(here),
+            desired=Desired.STOPPED,
+            created_ms=now_ms(),
+        )
+        group_filter(mirror)  # a bad expression is the operator's to know now
+        link = link_of(config, mirror)
+        _check_topics(link, source_client, destination_client)
+        _check_elsewhere(config, mirror)
+        if dry_run:
+            return mirror
+        ensure_state_topic(destination_client)
+    _refuse_if_known(mirror, read_whole(here))
+    with StateWriter(here, control_id(mirror.name)) as writer:
+        _refuse_if_known(mirror, writer.state)
+        writer.put(mirror)
+    return mirror
+
+
+def new_producer_id() -> int:
+    """2**62 or more: brokers hand out ids from 0 in blocks, and never get there."""
+    return (1 << 62) + secrets.randbits(61)
+
+
+def ensure_state_topic(client: ClusterClient) -> None:
+    """Create the state topic on a destination, compacted and as well replicated as the cluster allows."""
+    if TOPIC in client.metadata([TOPIC]).topics:
+        return
+    factor = min(3, len(client.brokers()))
+    configs = {"cleanup.policy": "compact", "min.insync.replicas": "2" if factor == 3 else "1"}
+    create_topics(client, [NewTopic(name=TOPIC, partitions=1, replication_factor=factor, configs=configs)])
+    await_leaders(client, [TOPIC])
+
+
+def _check_topics(link: Link, source: ClusterClient, destination: ClusterClient) -> None:
+    """The filters must find something, and nothing foreign may be in the way."""
+    matching = mirror_topics(link, source)
+    literal = [t for t in link.mirror.topics if _LITERAL.fullmatch(t)]
+    missing = [t for t in literal if t not in matching]
+    if missing:
+        raise BadRequest(
+            f"unknown topic {missing[0]!r}: cluster {source.name} has none of this name that "
+            f"{source.config.user() or 'this principal'} may DESCRIBE (or --exclude-topics takes it out)"
+        )
+    placement = create_missing(link, State(), source, destination, matching, dry_run=True)
+    if placement.refused:
+        raise Refused(f"mirror {link.mirror.name}", placement.refused.values())
+
+
+def _check_elsewhere(config: Config, mirror: Mirror) -> None:
+    """The name must be free wherever we can look."""
+    for _, answer in states(config):
+        if isinstance(answer, MirrorError):
+            continue  # a cluster that is not part of this mirror may be down; both ends answered just now
+        _refuse_if_known(mirror, answer)
+
+
+def _refuse_if_known(mirror: Mirror, state: State) -> None:
+    known = state.mirrors.get(mirror.name)
+    if known is not None:
+        raise Refused(f"mirror {mirror.name}", [f"it exists already on cluster {known.destination}"])

@@ -1,0 +1,80 @@
+"""The one way to a mirror's state for whoever is not its run: look, decide, and only then take it over.
+
+Taking the control id ends whoever has it, at his next write. So a verb that may not act must never take it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mirror_core.decide.verbs import RULES, Seen, Verb, effects, interrupted, refusals
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import HeldByRun, Refused
+from mirror_core.state.lease import copier
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+from mirror_core.state.topic import read_whole
+from mirror_core.state.writer import StateWriter, control_id
+
+Look = Callable[[State], Iterable[str]]
+"""More reasons why a verb may not act: those that the state topic alone does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What a verb would do now, in words, and every reason why it may not."""
+
+    lines: tuple[str, ...]
+    refused: Refused | None
+
+    def check(self) -> None:
+        """Raise the refusal, if there is one."""
+        if self.refused is not None:
+            raise self.refused
+
+
+def intend(link: Link, verb: Verb, more: Look = lambda state: ()) -> Intent:
+    """Look at the mirror as it is now. Takes nothing over and changes nothing."""
+    state = read_whole(link.destination)
+    seen = _seen(link, state)
+    mirror = seen.mirror or link.mirror
+    lines = (
+        f"{verb} mirror {mirror.name} ({mirror.source} -> {mirror.destination}, {mirror.desired}): {RULES[verb].does}",
+        *effects(verb, seen),
+    )
+    return Intent(lines, _refusal(link, verb, seen, more(state)))
+
+
+@contextmanager
+def door(link: Link, verb: Verb, more: Look = lambda state: ()) -> Iterator[StateWriter]:
+    """The mirror's state in our hands, for this verb. Refused, with nobody disturbed, when it may not act."""
+    intend(link, verb, more).check()
+    with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
+        seen = _seen(link, writer.state)
+        if seen.run is not None:
+            raise HeldByRun(f"mirror {link.mirror.name}: {verb}", [interrupted(seen.run)])
+        refused = _refusal(link, verb, seen, more(writer.state))
+        if refused is not None:
+            raise refused
+        yield writer
+
+
+def _seen(link: Link, state: State) -> Seen:
+    name = link.mirror.name
+    lease = state.leases.get(name)
+    living = copier(state, name)
+    return Seen(
+        mirror=state.mirrors.get(name),
+        run=state.active_run(name),
+        statuses=tuple(state.partitions.get(name, {}).values()),
+        copier=living.owner if living else None,
+        writing_s=max(0, lease.writers_until_ms - now_ms()) / 1000 if lease else 0,
+    )
+
+
+def _refusal(link: Link, verb: Verb, seen: Seen, more: Iterable[str]) -> Refused | None:
+    reasons = [*refusals(verb, seen), *more]
+    kind = HeldByRun if seen.run is not None else Refused
+    return kind(f"mirror {link.mirror.name}: {verb}", reasons) if reasons else None

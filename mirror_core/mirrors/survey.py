@@ -1,0 +1,220 @@
+"""What can be done about a mirror's FAILED partitions, and what it would cost. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.decide.filters import topics_named
+from mirror_core.decide.recovery import OWN_RECORDS, REMEDIES, Action, TopicNow, hindrances, kind_now
+from mirror_core.decide.verbs import held_by
+from mirror_core.kafka.client import ClusterClient, ClusterView
+from mirror_core.kafka.groups import OFFSET_KINDS, fetch_offsets, list_groups
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.sizes import log_sizes
+from mirror_core.model.errors import HeldByRun, RemoteFault
+from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import ParityRange
+from mirror_core.state.lease import copier
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+from mirror_core.sync.identity import check_identity
+
+_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """One FAILED partition, and what is to be done about it."""
+
+    status: PartitionStatus
+    kind: FailureKind
+    """As it stands now."""
+    position: Offset | None
+    """The destination's log end; None when there is no log."""
+    action: Action
+    """What was asked for; the usual remedy, if nothing was."""
+    hindrances: tuple[str, ...]
+    """Why it is not done now; empty when it is."""
+
+    @property
+    def partition(self) -> Partition:
+        return self.status.partition
+
+    @property
+    def lost(self) -> ParityRange | None:
+        """Offsets that a recopy deletes and the source may not have: from where both sides differ, or all of them."""
+        start = self.status.failed_at if self.kind in OWN_RECORDS else Offset(0)
+        if self.action is not Action.RECOPY or self.kind is FailureKind.WORN_OUT or self.position is None:
+            return None
+        return ParityRange(partition=self.partition, start=min(start or Offset(0), self.position), end=self.position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a recopy deletes, and what it copies. Offsets are counted, so records are as many at most."""
+
+    topic: str
+    destination_id: str | None
+    partitions: int
+    deleted: int
+    deleted_bytes: int | None
+    """Of one replica; None: no broker tells."""
+    copied: int
+    copied_bytes: int | None
+    groups: tuple[str, ...] | None
+    """Whose committed offsets on the destination go with the topic; None when they could not be read."""
+    joined: tuple[str, ...]
+    """Those of them that have members there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What `recover` would do, seen a moment ago."""
+
+    proposals: tuple[Proposal, ...]
+    prices: tuple[Price, ...]
+    """Of each topic that would be copied anew."""
+
+    @property
+    def lost(self) -> tuple[ParityRange, ...]:
+        """What the recopies that are done delete, and the source may not have."""
+        return tuple(p.lost for p in self.agreed if p.lost is not None)
+
+    @property
+    def agreed(self) -> tuple[Proposal, ...]:
+        """What is done once somebody agrees."""
+        return tuple(p for p in self.proposals if not p.hindrances)
+
+
+def survey(link: Link, state: State, expressions: Iterable[str] | None, action: Action | None) -> Survey:
+    """Look at both clusters, and say what can be done about FAILED partitions of these topics (all, when None).
+
+    Without an action only retries are done: what deletes or gives up something must be named. Raises Refused while a
+    run holds the mirror, Unreachable when a cluster does not answer: what is not seen must not be decided on.
+    """
+    run = state.active_run(link.mirror.name)
+    if run is not None:
+        raise HeldByRun(f"mirror {link.mirror.name}: recover", [held_by(run)])
+    chosen = None if expressions is None else topics_named(expressions)
+    statuses = state.partitions.get(link.mirror.name, {})
+    failed = [
+        s
+        for p, s in sorted(statuses.items())
+        if s.state is PartitionState.FAILED and (chosen is None or p.topic in chosen)
+    ]
+    if not failed:
+        return Survey((), ())
+    names = sorted({s.partition.topic for s in failed})
+    with (
+        ClusterClient(link.source, timeout_s=_TIMEOUT_S) as source,
+        ClusterClient(link.destination, timeout_s=_TIMEOUT_S) as destination,
+    ):
+        check_identity(link, source, destination)
+        there, here = source.metadata(names), destination.metadata(names)
+        starts, ends = _offsets(source, there, Point.START), _offsets(destination, here, Point.LOG_END)
+        now = {name: _topic_now(link, state, name, there, here) for name in names}
+        living = copier(state, link.mirror.name)
+        owner = living.owner if living else None
+        proposals = tuple(
+            _propose(link, s, now[s.partition.topic], ends.get(s.partition), action, owner) for s in failed
+        )
+        doomed = sorted({p.partition.topic for p in proposals if p.action is Action.RECOPY})
+        prices = tuple(_prices(source, destination, there, here, doomed, starts, ends))
+    return Survey(proposals, prices)
+
+
+def _offsets(client: ClusterClient, view: ClusterView, point: Point) -> dict[Partition, Offset]:
+    wanted = [Partition(name, index) for name, topic in view.topics.items() for index in topic.partitions]
+    return list_offsets(client, wanted, point) if wanted else {}
+
+
+def _topic_now(link: Link, state: State, name: str, there: ClusterView, here: ClusterView) -> TopicNow:
+    source, destination = there.topics.get(name), here.topics.get(name)
+    owners = [
+        mirror
+        for mirror, statuses in state.partitions.items()
+        for p, s in statuses.items()
+        if mirror != link.mirror.name and destination and p.topic == name and s.destination_topic_id == destination.id
+    ]
+    mine = state.partitions.get(link.mirror.name, {})
+    return TopicNow(
+        name=name,
+        source_id=source.id if source else None,
+        hidden=name in there.denied,
+        destination_id=destination.id if destination else None,
+        states=frozenset(s.state for p, s in mine.items() if p.topic == name),
+        other_mirror=owners[0] if owners else None,
+    )
+
+
+def _propose(
+    link: Link,
+    status: PartitionStatus,
+    topic: TopicNow,
+    position: Offset | None,
+    asked: Action | None,
+    copier: str | None,
+) -> Proposal:
+    kind = kind_now(status, topic)
+    remedy = REMEDIES[kind]
+    action = asked or remedy.actions[0]
+    reasons = list(hindrances(action, topic, link.mirror, copier))
+    if action not in remedy.actions:
+        reasons = [f"{action} does not help: {remedy.happened}; --action {' or '.join(remedy.actions)}"]
+    elif asked is None and action is not Action.RETRY:
+        reasons.append(f"ask for it by name: --action {' or '.join(remedy.actions)}")
+    return Proposal(status=status, kind=kind, position=position, action=action, hindrances=tuple(reasons))
+
+
+def _prices(
+    source: ClusterClient,
+    destination: ClusterClient,
+    there: ClusterView,
+    here: ClusterView,
+    topics: list[str],
+    starts: Mapping[Partition, Offset],
+    ends: Mapping[Partition, Offset],
+) -> Iterator[Price]:
+    if not topics:
+        return
+    source_ends = _offsets(source, there, Point.STABLE_END)
+    own_starts = _offsets(destination, here, Point.START)
+    sizes, source_sizes = log_sizes(destination, ends), log_sizes(source, source_ends)
+    groups = _groups(destination, topics)
+    for topic in topics:
+        mine = [p for p in ends if p.topic == topic]
+        theirs = [p for p in source_ends if p.topic == topic]
+        found = None if groups is None else groups.get(topic, {})
+        yield Price(
+            topic=topic,
+            destination_id=here.topics[topic].id if topic in here.topics else None,
+            partitions=len(theirs),
+            deleted=sum(ends[p] - own_starts[p] for p in mine),
+            deleted_bytes=_sum(sizes, mine),
+            copied=sum(source_ends[p] - starts[p] for p in theirs),
+            copied_bytes=_sum(source_sizes, theirs),
+            groups=None if found is None else tuple(sorted(found)),
+            joined=tuple(sorted(name for name, idle in (found or {}).items() if not idle)),
+        )
+
+
+def _sum(sizes: Mapping[Partition, int], partitions: list[Partition]) -> int | None:
+    return sum(sizes[p] for p in partitions) if all(p in sizes for p in partitions) else None
+
+
+def _groups(client: ClusterClient, topics: list[str]) -> dict[str, dict[str, bool]] | None:
+    """Groups with committed offsets by topic, and whether each is without members; None when that is not to be seen."""
+    found: dict[str, dict[str, bool]] = {}
+    try:
+        for group in list_groups(client).values():
+            if group.kind not in OFFSET_KINDS:
+                continue
+            for partition in fetch_offsets(client, group.id, group.coordinator).committed:
+                if partition.topic in topics:
+                    found.setdefault(partition.topic, {})[group.id] = group.idle
+    except RemoteFault:
+        return None
+    return found

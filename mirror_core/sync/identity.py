@@ -1,0 +1,21 @@
+"""Whether the clusters that answer are those that the mirror was created for."""
+
+from __future__ import annotations
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.errors import Refused
+from mirror_core.state.link import Link
+
+
+def check_identity(link: Link, source: ClusterClient, destination: ClusterClient) -> None:
+    """A cluster id is for life: another one under the same name is another cluster, with other topics."""
+    mirror = link.mirror
+    sides = ((source, mirror.source_id), (destination, mirror.destination_id))
+    reasons = [
+        f"cluster {client.name} is {found} now, and was {recorded} when the mirror was created: correct the address in "
+        f"{link.config.path}, or delete the mirror and create it anew"
+        for client, recorded in sides
+        if (found := client.metadata(()).cluster_id) != recorded
+    ]
+    if reasons:
+        raise Refused(f"mirror {mirror.name}: not the clusters it was created for", reasons)

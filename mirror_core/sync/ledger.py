@@ -1,0 +1,39 @@
+"""The ledger and the clusters: an entry of ours is remembered before it exists, and forgotten after it is gone.
+
+So a crash anywhere leaves entries that a second call finds, and never one of ours that nobody remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.state.journal import Log
+from mirror_core.state.records import Forget
+
+
+def entered(log: Log, mirror: MirrorName, cluster: ClusterName, purpose: AclPurpose) -> tuple[LedgerEntry, ...]:
+    """What the ledger knows of a mirror's entries on one cluster, made for this purpose."""
+    return tuple(e for e in log.state.ledger_of(mirror) if e.purpose is purpose and e.cluster == cluster)
+
+
+def remember(log: Log, mirror: MirrorName, cluster: ClusterName, acls: Iterable[Acl], purpose: AclPurpose) -> None:
+    """Enter what is about to be created; what is entered for this purpose already stays as it is."""
+    known = {e.acl for e in entered(log, mirror, cluster, purpose)}
+    entries = [
+        LedgerEntry(mirror=mirror, cluster=cluster, acl=acl, purpose=purpose) for acl in sorted(set(acls) - known)
+    ]
+    if entries:
+        log.put(*entries)
+
+
+def take_away(log: Log, client: ClusterClient, entries: Collection[LedgerEntry]) -> None:
+    """Delete these entries from their cluster, and forget them when no broker shows one any more."""
+    if entries:
+        acls = [entry.acl for entry in entries]
+        delete_acls(client, acls)
+        absent_on_every_broker(client, acls)
+        log.put(*(Forget(entry) for entry in entries))

@@ -1,0 +1,197 @@
+"""The one door to a mirror: who may not act disturbs nobody, and says who holds it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.local import LocalRunner
+from mirror_core.decide.steps import names
+from mirror_core.decide.verbs import Verb
+from mirror_core.mirrors import door, recovery, verbs
+from mirror_core.mirrors.survey import Survey
+from mirror_core.model.errors import HeldByRun, LostOwnership
+from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.names import Partition
+from mirror_core.model.run import Mode, RunKind, RunState, StepState
+from mirror_core.runbook.failover import Failover
+from mirror_core.state.link import Link
+from mirror_core.state.writer import StateWriter
+from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.cluster.desk import Desk
+from tests.commands import mirrorbook
+from tests.mirroring import new_mirror
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+def command(verb: Verb, name: str) -> tuple[str, ...]:
+    """As an operator types it."""
+    if verb is Verb.SYNC:
+        return ("sync", name, "--yes")
+    rate = ("1MB/s",) if verb is Verb.THROTTLE else ()
+    return ("mirror", verb, name, *rate, "--yes")
+
+
+CALLS: Final[Mapping[Verb, Callable[[Link], object]]] = {
+    Verb.START: verbs.start,
+    Verb.PAUSE: verbs.pause,
+    Verb.RESUME: verbs.resume,
+    Verb.THROTTLE: lambda link: verbs.throttle(link, 1_000_000),
+    Verb.SYNC: verbs.sync,
+    Verb.STOP: verbs.stop,
+    Verb.RECOVER: lambda link: recovery.recover(link, Survey((), ()), print),
+    Verb.DELETE: verbs.delete,
+}
+"""As Airflow does it, which asks nothing before."""
+
+
+def test_before_each_step_of_a_failover_every_verb_is_refused_and_the_run_never_knows(desk: Desk) -> None:
+    topic = new_topic(desk.pair.east)
+    sent = produce(desk.pair.east, topic, 40)
+    mirrored = desk.started(topic)
+    mirrored.copy()
+    standing: list[str] = []
+    """Steps before which verbs were tried, while one conductor had the mirror's state in its hands."""
+
+    def operators_interfere(line: str) -> None:
+        step, dots, _ = line.partition(" ...")
+        if not dots:
+            return
+        # From a process of its own, as another operator's would be, one verb a step: each takes seconds to start.
+        own = list(Verb)[len(standing) % len(Verb)]
+        standing.append(step)
+        for verb in Verb:
+            typed = command(verb, mirrored.name)
+            if verb is own:
+                done = mirrorbook(*typed, "--config", str(desk.config))
+                code, out, err = done.returncode, done.stdout, done.stderr
+            else:
+                said = desk.run(*typed)
+                code, out, err = said.code, said.out, said.err
+            assert (code, out) == (3, ""), f"{verb} before {step}: {out}{err}"
+            assert f"error: mirror {mirrored.name}: {verb}:\n  - failover {run.id} is under way" in err
+            with pytest.raises(HeldByRun, match=f"{verb}:\n  - failover {run.id} is under way"):
+                CALLS[verb](mirrored.link)
+
+    failover = Failover(mirrored.link, mirrored.services, started_by="test", say=operators_interfere)
+    run = failover.begin(failover.plan(Mode.PLANNED).hash)
+    assert failover.drive(run.id).state is RunState.DONE
+    assert standing == list(names(RunKind.FAILOVER))
+    _, steps = failover.status(run.id)
+    assert [(s.step, s.state, s.attempt) for s in steps] == [
+        (name, StepState.DONE, 1) for name in names(RunKind.FAILOVER)
+    ]
+    assert {p: (s.state, s.lmo) for p, s in mirrored.statuses.items()} == {
+        Partition(topic, 0): (PartitionState.STOPPED, 40)
+    }
+    mirror = mirrored.link.mirror
+    assert (mirror.desired, mirror.throttle) == (Desired.STOPPED, None)
+    assert [record.value for record in read_all(desk.pair.west, topic)] == [value.value for value in sent]
+
+
+def test_a_run_that_begins_in_the_moment_of_taking_over_is_told_and_can_be_resumed(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(pair.east)
+    produce(pair.east, topic, 5)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    before = mirrored.link.mirror
+    failover = mirrored.failover
+    begun: list[str] = []
+
+    class JustBefore(StateWriter):
+        """Another operator is a moment faster: his run begins between our look and our taking the id."""
+
+        def __enter__(self) -> StateWriter:
+            begun.append(failover.begin(failover.plan(Mode.PLANNED).hash).id)
+            return super().__enter__()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(door, "StateWriter", JustBefore)
+        with pytest.raises(HeldByRun) as refused:
+            verbs.pause(mirrored.link)
+    assert refused.value.reasons == (
+        f"failover {begun[0]} began at this very moment, and whoever conducts it has been interrupted by this (exit "
+        f"code 5). Nothing else was changed: `mirrorbook failover resume {mirrored.name}` goes on with it",
+    )
+    assert mirrored.link.mirror == before
+    assert failover.drive(begun[0]).state is RunState.DONE
+
+
+def test_a_dry_run_says_what_would_be_done_or_why_not_and_writes_nothing(desk: Desk) -> None:
+    topic = new_topic(desk.pair.east)
+    produce(desk.pair.east, topic, 5)
+    mirrored = desk.started(topic)
+    mirrored.copy()
+    before = desk.traces()
+    refused = {Verb.RESUME: "it is STARTED", Verb.DELETE: "it is STARTED: stop it first"}
+    for verb in Verb:
+        said = desk.run(*command(verb, mirrored.name), "--dry-run")
+        assert said.code == (3 if verb in refused else 0), f"{verb}: {said}"
+        assert said.out, f"{verb} says nothing"
+        reason = refused.get(verb)
+        assert said.err == (f"error: mirror {mirrored.name}: {verb}:\n  - {reason}\n" if reason else "")
+    assert desk.traces() == before
+
+
+def test_off_a_terminal_only_what_is_easily_undone_goes_on_without_being_agreed_to(desk: Desk) -> None:
+    mirrored = desk.started(new_topic(desk.pair.east))
+    for verb in (Verb.PAUSE, Verb.RESUME, Verb.THROTTLE, Verb.START, Verb.SYNC):
+        said = desk.run(*command(verb, mirrored.name)[:-1])
+        assert said.code == 0, f"{verb}: {said.err}"
+    before = desk.traces()
+    said = desk.run("mirror", "stop", mirrored.name)
+    assert (said.code, said.err) == (
+        3,
+        "error: not done:\n  - nobody is there to ask: give --yes, or run it on a terminal\n",
+    )
+    assert desk.traces() == before
+
+
+def test_a_stop_beside_a_running_data_plane_records_where_the_last_task_ended(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    stop = threading.Event()
+    options = Options(epoch_s=4.0)
+    copying = Replication(mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None)
+    with ThreadPoolExecutor(1) as pool:
+        driver = pool.submit(copying.run)
+        try:
+            produce(pair.east, topic, 200)
+            wait_until(
+                lambda: mirrored.statuses and read_all(pair.west, topic), timeout_s=TIMEOUT_S, why="records are copied"
+            )
+            produce(pair.east, topic, 200)  # some are still on their way while it is stopped
+            said: list[str] = []
+            ends = verbs.stop(mirrored.link, said.append)
+            with pytest.raises(LostOwnership):
+                driver.result(TIMEOUT_S)
+        finally:
+            stop.set()
+    assert any("tasks that may still write" in line for line in said)
+    assert ends == {Partition(topic, 0): len(read_all(pair.west, topic))}
+    assert {s.lmo for s in mirrored.statuses.values()} == set(ends.values())
+
+
+def test_other_clusters_under_the_same_names_are_refused(desk: Desk) -> None:
+    topic = new_topic(desk.pair.east)
+    produce(desk.pair.east, topic, 5)
+    mirrored = desk.started(topic)
+    there = mirrored.link.mirror.source_id
+    desk.change("east", bootstrap_servers=desk.pair.west.bootstrap)
+    before = desk.traces()
+    for typed in (("replicate", mirrored.name, "--runner", "local", "--until-caught-up"), ("sync", mirrored.name)):
+        said = desk.run(*typed)
+        assert said.code == 3, said
+        assert f"error: mirror {mirrored.name}: not the clusters it was created for:\n  - cluster east is " in said.err
+        assert f"and was {there} when the mirror was created: correct the address in {desk.config}" in said.err
+    assert {**desk.traces(), "west state": 0, "files": 0} == {**before, "west state": 0, "files": 0}

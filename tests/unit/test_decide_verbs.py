@@ -1,0 +1,109 @@
+"""Which verb may act on which mirror, and what is said before it does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.verbs import RULES, Seen, Verb, effects, held_by, interrupted, refusals
+from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
+
+MIRROR = Mirror(
+    name=MirrorName("m"),
+    source=ClusterName("east"),
+    destination=ClusterName("west"),
+    source_id="E",
+    destination_id="W",
+    topics=("t",),
+    producer_id=1 << 62,
+    desired=Desired.STARTED,
+    created_ms=0,
+)
+RUN = Run(
+    id="m-failover-1",
+    plan=Plan(kind=RunKind.FAILOVER, mirror=MIRROR.name, mode=Mode.PLANNED, steps=(), bound={}),
+    plan_hash="0" * 12,
+    state=RunState.RUNNING,
+    started_by="ann@desk",
+    started_ms=0,
+)
+
+
+def status(index: int, state: PartitionState) -> PartitionStatus:
+    return PartitionStatus(partition=Partition("t", index), state=state, source_topic_id="1", destination_topic_id="2")
+
+
+def seen(desired: Desired = Desired.STARTED, *states: PartitionState, copier: str | None = None) -> Seen:
+    return Seen(
+        mirror=replace(MIRROR, desired=desired),
+        run=None,
+        statuses=[status(index, state) for index, state in enumerate(states)],
+        copier=copier,
+        writing_s=12.4 if copier else 0.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("verb", "desired"),
+    [
+        (Verb.PAUSE, {Desired.STARTED}),
+        (Verb.RESUME, {Desired.PAUSED}),
+        (Verb.DELETE, {Desired.STOPPED}),
+        *((verb, set(Desired)) for verb in (Verb.START, Verb.THROTTLE, Verb.SYNC, Verb.STOP, Verb.RECOVER)),
+    ],
+)
+def test_a_verb_is_for_mirrors_of_which_this_is_desired(verb: Verb, desired: set[Desired]) -> None:
+    assert {d for d in Desired if not list(refusals(verb, seen(d)))} == desired
+
+
+@pytest.mark.parametrize("verb", Verb)
+def test_while_a_run_holds_the_mirror_every_verb_is_refused_with_all_its_reasons(verb: Verb) -> None:
+    reasons = list(refusals(verb, replace(seen(Desired.PAUSED), run=RUN)))
+    assert reasons[0] == held_by(RUN)
+    assert reasons[1:] == list(refusals(verb, seen(Desired.PAUSED)))
+
+
+@pytest.mark.parametrize("verb", Verb)
+def test_a_mirror_that_is_gone_is_nobodys(verb: Verb) -> None:
+    assert list(refusals(verb, replace(seen(), mirror=None))) == ["it has just been deleted"]
+
+
+def test_only_a_start_minds_that_topics_were_given_away() -> None:
+    given = seen(Desired.STOPPED, PartitionState.FAILED, PartitionState.STOPPED, PartitionState.STOPPED)
+    [reason] = refusals(Verb.START, given)
+    assert reason.startswith("2 partitions are STOPPED (first t-1): ")
+    assert not list(refusals(Verb.DELETE, given))
+
+
+def test_a_mirror_whose_data_plane_lives_is_not_forgotten() -> None:
+    assert list(refusals(Verb.DELETE, seen(Desired.STOPPED, copier="host/1/ab"))) == [
+        "host/1/ab still runs its data plane: end that first"
+    ]
+
+
+def test_a_stop_says_what_it_ends_and_what_it_waits_for() -> None:
+    lines = list(
+        effects(Verb.STOP, seen(Desired.STARTED, PartitionState.MIRRORING, PartitionState.STOPPED, copier="h/1"))
+    )
+    assert lines == [
+        "1 partitions become STOPPED",
+        "h/1 runs its data plane, which ends by this",
+        "its tasks may write for 12 s more: that is waited for",
+    ]
+    assert list(effects(Verb.STOP, seen())) == ["0 partitions become STOPPED"]
+
+
+def test_the_run_and_the_way_on_are_named() -> None:
+    assert "failover m-failover-1 is under way, begun by ann@desk" in held_by(RUN)
+    assert "`mirrorbook failover resume m`" in held_by(RUN)
+    assert "`mirrorbook failover abort m`" in held_by(RUN)
+    assert "failover m-failover-1 began at this very moment" in interrupted(RUN)
+    assert "`mirrorbook failover resume m`" in interrupted(RUN)
+
+
+def test_what_cannot_be_undone_is_never_done_unasked() -> None:
+    assert {verb for verb, rule in RULES.items() if not rule.undone} == {Verb.STOP, Verb.RECOVER, Verb.DELETE}
+    assert RULES.keys() == set(Verb)

@@ -1,0 +1,41 @@
+"""Sizes and rates as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.units import UNITS, bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("50000000", 50_000_000),
+        ("50MB/s", 50_000_000),
+        ("50 MB/s", 50_000_000),
+        ("1.5kB", 1_500),
+        ("2GB", 2_000_000_000),
+        ("1KiB", 1_024),
+        ("0.5MiB/s", 524_288),
+        ("1GiB", 1_073_741_824),
+        ("7B/s", 7),
+        ("1/s", 1),
+    ],
+)
+def test_a_rate_is_read(text: str, rate: int) -> None:
+    assert bytes_per_s(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1e6", "5Mb", "5MB/m", "1,5MB", "5 MB /s", "٥MB", "5MB\n", "off"])
+def test_anything_else_is_refused_with_the_forms_that_there_are(text: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        bytes_per_s(text)
+    for unit in UNITS:
+        assert unit in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["0", "0.0MB", "0.9B"])
+def test_a_rate_at_which_nothing_moves_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest, match="pause the mirror instead"):
+        bytes_per_s(text)
