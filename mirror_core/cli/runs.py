@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,45 +11,10 @@ import typer
 from mirror_core.cli.common import ConfigOption, JsonOption, configuration, print_facts, print_json, print_table
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.run import Plan, Run, RunKind, StepRecord
-from mirror_core.runbook.services import Services, local_services
 from mirror_core.state.link import Link, states
 from mirror_core.state.records import State
 
 runs_app = typer.Typer(help="Runs of failover and failback: journal and evidence.", no_args_is_help=True)
-
-
-class Runner(StrEnum):
-    """Where the heavy comparison and the salvage are done."""
-
-    SPARK = "spark"
-    LOCAL = "local"
-
-
-RunnerOption = Annotated[
-    Runner, typer.Option("--runner", help="Where everything is compared and salvaged: on Spark, or in this process.")
-]
-MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
-EvidenceOption = Annotated[
-    Path | None, typer.Option("--evidence", help="Folder for evidence. Default: `evidence` beside mirrorbook.yaml.")
-]
-
-HashOption = Annotated[str | None, typer.Option("--plan-hash", help="Run only the plan with this hash.")]
-RunOption = Annotated[str | None, typer.Option("--run", help="Which run. Default: the one that holds the mirror.")]
-
-
-def services(config_path: Path, runner: Runner, master: str, evidence: Path | None) -> Services:
-    """What a run is given, as the options say."""
-    folder = evidence or config_path.parent / "evidence"
-    if runner is Runner.LOCAL:
-        return local_services(config_path, evidence_dir=folder)
-    from mirror_core.spark.services import spark_services  # Spark is an extra, and slow to import
-
-    return spark_services(config_path, evidence_dir=folder, master=master)
-
-
-def operator() -> str:
-    """Who asks, for the journal."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 @runs_app.command("list")
