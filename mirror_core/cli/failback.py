@@ -23,8 +23,7 @@ from mirror_core.cli.conducting import (
     show_outcome,
 )
 from mirror_core.cli.runs import show_newest
-from mirror_core.decide.failback import Strategy
-from mirror_core.model.run import Run, RunKind, RunState
+from mirror_core.model.run import Run, RunKind, RunState, Strategy
 from mirror_core.runbook.failback import Failback
 
 failback_app = typer.Typer(help="Bring applications home after a failover.", no_args_is_help=True)
@@ -64,7 +63,7 @@ def run(
     link, _ = mirror(config, name)
     failback = conductor(Failback, link, runner, master, evidence, quiet=as_json)
     decision = failback.decide(strategy)
-    question = f"salvage and discard {decision.plan.figures['offsets to discard']} offset(s) of {link.source.name}"
+    question = f"salvage and discard {decision.plan.discarded} offset(s) of {link.source.name}"
     title = f"failback of {name}"
     if approved(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
         _go_on(failback, begun(failback, decision, strategy, as_json=as_json), yes=yes, as_json=as_json)

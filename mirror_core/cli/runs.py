@@ -87,7 +87,7 @@ def show_run(run: Run, steps: tuple[StepRecord, ...], *, as_json: bool, evidence
     rows = [(s.step, s.state, s.attempt, _seconds(s), s.error) for s in steps]
     print_table("Steps", ("step", "state", "attempts", "seconds", "error"), rows)
     if evidence:
-        rows_ = [(s.step, key, _words(value)) for s in steps for key, value in s.evidence.items()]
+        rows_ = [(s.step, key, value) for s in steps for key, value in s.evidence.items()]
         print_table("Evidence", ("step", "what", "value"), rows_)
 
 
@@ -103,6 +103,9 @@ def show_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
     if turning:
         typer.echo(f"point of no return: {turning}")
     print_table("What is known now", ("what", "value"), list(plan.figures.items()))
+    for title, figures in (("partition", plan.partitions), ("consumer group", plan.groups)):
+        if figures:
+            print_table(f"By {title}", (title, "now"), list(figures.items()))
     if plan.strategies:
         print_table("Strategies", ("topic", "strategy"), list(plan.strategies.items()))
     for title, lines in (("warning", plan.warnings), ("unknown", plan.unknown), ("refused", reasons)):
@@ -119,8 +122,11 @@ def plan_document(plan: Plan, reasons: tuple[str, ...]) -> dict[str, Any]:
         "hash": plan.hash,
         "steps": [{"name": s.name, "action": s.action, "reversible": s.reversible} for s in plan.steps],
         "figures": dict(plan.figures),
-        "bound": dict(plan.bound),
+        "partitions": dict(plan.partitions),
+        "groups": dict(plan.groups),
+        "bound": {fact.name: fact.value for fact in plan.bound},
         "strategies": dict(plan.strategies),
+        "discarded": plan.discarded,
         "warnings": list(plan.warnings),
         "unknown": list(plan.unknown),
         "refused": list(reasons),
@@ -135,6 +141,7 @@ def run_document(run: Run, steps: tuple[StepRecord, ...]) -> dict[str, Any]:
         "plan": plan_document(run.plan, ()),
         "plan_hash": run.plan_hash,
         "started_by": run.started_by,
+        "conducted_by": run.conducted_by,
         "started_ms": run.started_ms,
         "ended_ms": run.ended_ms,
         "note": run.note,
@@ -159,13 +166,6 @@ def when(ms: int) -> str:
 
 def _seconds(step: StepRecord) -> str:
     return "" if step.ended_ms is None else f"{(step.ended_ms - step.started_ms) / 1000:.1f}"
-
-
-def _words(value: object) -> str:
-    if isinstance(value, tuple | list):
-        more = f" and {len(value) - 10} more" if len(value) > 10 else ""
-        return ", ".join(str(item) for item in value[:10]) + more
-    return str(value)
 
 
 def _all(config: Path | None) -> tuple[dict[str, State], dict[str, str]]:

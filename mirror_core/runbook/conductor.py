@@ -151,6 +151,8 @@ class Conductor(ABC, Generic[Choice]):
             state=RunState.RUNNING,
             started_by=self.started_by,
             started_ms=started,
+            desired=writer.state.mirrors[self.link.mirror.name].desired,
+            conducted_by=self.started_by,
         )
         writer.put(run)
         return run

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mirror_core.decide import failback as decision
-from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, Strategy
+from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import Need, needing
 from mirror_core.decide.view import Topic
@@ -22,7 +22,8 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.model.acl import Resource
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
-from mirror_core.model.run import Evidence, Run, RunKind, RunState
+from mirror_core.model.run import Evidence, Run, RunKind, RunState, Strategy
+from mirror_core.runbook.checkpoints import all_left
 from mirror_core.runbook.conductor import PLAN_S, Conductor
 from mirror_core.runbook.failback_steps import FailbackSteps, reverse_link
 from mirror_core.runbook.failover import Failover
@@ -69,7 +70,7 @@ class Failback(Conductor[Strategy]):
         if journal.run.ended_ms is None:
             steps = [r for r in (journal.record(name) for name in journal.steps) if r]
             statuses = writer.state.partitions.get(self.link.mirror.name, {})
-            write_run_report(self.services.run_dir(journal.run_id), journal.run, steps, statuses)
+            write_run_report(self.services.run_dir(journal.run_id), journal.run, steps, statuses, all_left(journal))
         return journal.end(RunState.DONE)
 
     def _no_way_back(self) -> str:

@@ -63,9 +63,8 @@ class Failover(Conductor[Mode]):
     def _mirroring_again(self, state: State, run: Run) -> list[Record]:
         """The mirror and its partitions as they were when the run began."""
         name = self.link.mirror.name
-        desired = Desired(run.plan.bound.get("desired", Desired.STARTED))
-        well = (Event.ALIGNED, Event.PAUSE, Event.QUIET) if desired is Desired.PAUSED else (Event.ALIGNED,)
-        records: list[Record] = [replace(state.mirrors[name], desired=desired)]
+        well = (Event.ALIGNED, Event.PAUSE, Event.QUIET) if run.desired is Desired.PAUSED else (Event.ALIGNED,)
+        records: list[Record] = [replace(state.mirrors[name], desired=run.desired)]
         for status in state.partitions.get(name, {}).values():
             if status.state in (PartitionState.STOPPED, PartitionState.STOPPING):
                 undone = after(status.state, Event.ABORT, *((Event.FAIL,) if status.reason else well))
