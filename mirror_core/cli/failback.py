@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mirror_core.cli.common import ConfigOption, DryRunOption, JsonOption, NameArgument, YesOption, agree, mirror
-from mirror_core.cli.runs import (
+from mirror_core.cli.common import ConfigOption, DryRunOption, JsonOption, NameArgument, YesOption, mirror
+from mirror_core.cli.conducting import (
     EvidenceOption,
     HashOption,
     MasterOption,
     Runner,
     RunnerOption,
     RunOption,
-    newest,
-    operator,
-    services,
-    show_newest,
-    show_plan,
-    show_run,
+    approved,
+    begun,
+    conductor,
+    found,
+    give_up,
+    show_decision,
+    show_outcome,
 )
-from mirror_core.decide.failback import Strategy
-from mirror_core.model.errors import Refused
-from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.cli.runs import show_newest
+from mirror_core.model.run import Run, RunKind, RunState, Strategy
 from mirror_core.runbook.failback import Failback
-from mirror_core.state.link import Link
 
 failback_app = typer.Typer(help="Bring applications home after a failover.", no_args_is_help=True)
 
@@ -45,10 +43,7 @@ def plan(
 ) -> None:
     """What a failback would do now, and what would be discarded. Exit code 3 when it may not be run."""
     link, _ = mirror(config, name)
-    decision = _failback(link).decide(strategy)
-    show_plan(decision.plan, decision.reasons, as_json=as_json)
-    if decision.reasons:
-        raise Refused(f"this plan cannot be run: failback of {name}", decision.reasons)
+    show_decision(f"failback of {name}", conductor(Failback, link).decide(strategy), as_json=as_json)
 
 
 @failback_app.command()
@@ -66,23 +61,12 @@ def run(
 ) -> None:
     """Show the plan, ask, run it; then show the plan of the failover that leads home, ask again, and run that."""
     link, _ = mirror(config, name)
-    failback = _failback(link, runner, master, evidence, quiet=as_json)
+    failback = conductor(Failback, link, runner, master, evidence, quiet=as_json)
     decision = failback.decide(strategy)
-    if not as_json or dry_run:
-        show_plan(decision.plan, decision.reasons, as_json=as_json)
-    reasons = list(decision.reasons)
-    if plan_hash not in (None, decision.plan.hash):
-        reasons.append(f"the plan with hash {plan_hash} no longer holds: it is {decision.plan.hash} now")
-    if reasons:
-        raise Refused(f"failback of {name}", reasons)
-    if dry_run:
-        return
-    discarded = decision.plan.figures["offsets to discard"]
-    agree(f"Run plan {decision.plan.hash}: salvage and discard {discarded} offset(s) of {link.source.name}?", yes)
-    started = failback.begin(decision.plan.hash, strategy)
-    if not as_json:
-        typer.echo(f"run {started.id}; after a crash: mirrorbook failback resume {name}")
-    _go_on(failback, started.id, yes=yes, as_json=as_json)
+    question = f"salvage and discard {decision.plan.discarded} offset(s) of {link.source.name}"
+    title = f"failback of {name}"
+    if approved(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
+        _go_on(failback, begun(failback, decision, strategy, as_json=as_json), yes=yes, as_json=as_json)
 
 
 @failback_app.command()
@@ -106,9 +90,9 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a run whose conductor died or failed, the failover that leads home included."""
-    link, state = mirror(config, name)
-    found = newest(link, state, run_id, RunKind.FAILBACK)
-    _go_on(_failback(link, runner, master, evidence, quiet=as_json), found.id, yes=yes, as_json=as_json)
+    link, begun_before = found(Failback, config, name, run_id)
+    failback = conductor(Failback, link, runner, master, evidence, quiet=as_json)
+    _go_on(failback, begun_before, yes=yes, as_json=as_json)
 
 
 @failback_app.command()
@@ -120,43 +104,22 @@ def abort(
     as_json: JsonOption = False,
 ) -> None:
     """Before anything on the old source is changed: give up, and leave applications where they are."""
-    link, state = mirror(config, name)
-    found = newest(link, state, run_id, RunKind.FAILBACK)
-    failback = _failback(link, quiet=as_json)
-    agree(f"Abort run {found.id}?", yes)
-    failback.abort(found.id)
-    ended, steps = failback.status(found.id)
-    show_run(ended, steps, as_json=as_json)
+    link, begun_before = found(Failback, config, name, run_id)
+    failback = conductor(Failback, link, quiet=as_json)
+    give_up(failback, begun_before, f"Abort run {begun_before.id}?", yes=yes, as_json=as_json)
 
 
-def _go_on(failback: Failback, run_id: str, *, yes: bool, as_json: bool) -> None:
+def _go_on(failback: Failback, started: Run, *, yes: bool, as_json: bool) -> None:
     """To the end: the failback's steps, the failover home with its own approval, the last step."""
-    run = failback.drive(run_id)
-    if run.state is RunState.RUNNING:
+    if failback.drive(started.id).state is RunState.RUNNING:
         home = failback.home()
         under_way = home.active()
         if under_way is None:
-            decision = home.decide(Mode.PLANNED)
-            if not as_json:
-                show_plan(decision.plan, decision.reasons, as_json=False)
-            if decision.reasons:
-                raise Refused(f"failover of {home.link.mirror.name}, the way home", decision.reasons)
-            agree(f"Run plan {decision.plan.hash}: bring applications home to {failback.link.source.name}?", yes)
+            decision = home.decide()
+            title = f"failover of {home.link.mirror.name}, the way home"
+            question = f"bring applications home to {failback.link.source.name}"
+            approved(title, decision, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json)
             under_way = home.begin(decision.plan.hash)
         home.drive(under_way.id)
-        failback.drive(run_id)
-    found, steps = failback.status(run_id)
-    show_run(found, steps, as_json=as_json)
-
-
-def _failback(
-    link: Link,
-    runner: Runner = Runner.LOCAL,
-    master: str = "local[*]",
-    evidence: Path | None = None,
-    *,
-    quiet: bool = False,
-) -> Failback:
-    given = services(link.config.path, runner, master, evidence)
-    say = (lambda line: None) if quiet else typer.echo
-    return Failback(link, given, started_by=operator(), say=say)
+        failback.drive(started.id)
+    show_outcome(failback, started, as_json=as_json)

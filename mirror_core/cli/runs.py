@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,45 +11,10 @@ import typer
 from mirror_core.cli.common import ConfigOption, JsonOption, configuration, print_facts, print_json, print_table
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.run import Plan, Run, RunKind, StepRecord
-from mirror_core.runbook.services import Services, local_services
 from mirror_core.state.link import Link, states
 from mirror_core.state.records import State
 
 runs_app = typer.Typer(help="Runs of failover and failback: journal and evidence.", no_args_is_help=True)
-
-
-class Runner(StrEnum):
-    """Where the heavy comparison and the salvage are done."""
-
-    SPARK = "spark"
-    LOCAL = "local"
-
-
-RunnerOption = Annotated[
-    Runner, typer.Option("--runner", help="Where everything is compared and salvaged: on Spark, or in this process.")
-]
-MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
-EvidenceOption = Annotated[
-    Path | None, typer.Option("--evidence", help="Folder for evidence. Default: `evidence` beside mirrorbook.yaml.")
-]
-
-HashOption = Annotated[str | None, typer.Option("--plan-hash", help="Run only the plan with this hash.")]
-RunOption = Annotated[str | None, typer.Option("--run", help="Which run. Default: the one that holds the mirror.")]
-
-
-def services(config_path: Path, runner: Runner, master: str, evidence: Path | None) -> Services:
-    """What a run is given, as the options say."""
-    folder = evidence or config_path.parent / "evidence"
-    if runner is Runner.LOCAL:
-        return local_services(config_path, evidence_dir=folder)
-    from mirror_core.spark.services import spark_services  # Spark is an extra, and slow to import
-
-    return spark_services(config_path, evidence_dir=folder, master=master)
-
-
-def operator() -> str:
-    """Who asks, for the journal."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 @runs_app.command("list")
@@ -125,7 +87,7 @@ def show_run(run: Run, steps: tuple[StepRecord, ...], *, as_json: bool, evidence
     rows = [(s.step, s.state, s.attempt, _seconds(s), s.error) for s in steps]
     print_table("Steps", ("step", "state", "attempts", "seconds", "error"), rows)
     if evidence:
-        rows_ = [(s.step, key, _words(value)) for s in steps for key, value in s.evidence.items()]
+        rows_ = [(s.step, key, value) for s in steps for key, value in s.evidence.items()]
         print_table("Evidence", ("step", "what", "value"), rows_)
 
 
@@ -141,6 +103,9 @@ def show_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
     if turning:
         typer.echo(f"point of no return: {turning}")
     print_table("What is known now", ("what", "value"), list(plan.figures.items()))
+    for title, figures in (("partition", plan.partitions), ("consumer group", plan.groups)):
+        if figures:
+            print_table(f"By {title}", (title, "now"), list(figures.items()))
     if plan.strategies:
         print_table("Strategies", ("topic", "strategy"), list(plan.strategies.items()))
     for title, lines in (("warning", plan.warnings), ("unknown", plan.unknown), ("refused", reasons)):
@@ -157,8 +122,11 @@ def plan_document(plan: Plan, reasons: tuple[str, ...]) -> dict[str, Any]:
         "hash": plan.hash,
         "steps": [{"name": s.name, "action": s.action, "reversible": s.reversible} for s in plan.steps],
         "figures": dict(plan.figures),
-        "bound": dict(plan.bound),
+        "partitions": dict(plan.partitions),
+        "groups": dict(plan.groups),
+        "bound": {fact.name: fact.value for fact in plan.bound},
         "strategies": dict(plan.strategies),
+        "discarded": plan.discarded,
         "warnings": list(plan.warnings),
         "unknown": list(plan.unknown),
         "refused": list(reasons),
@@ -173,6 +141,7 @@ def run_document(run: Run, steps: tuple[StepRecord, ...]) -> dict[str, Any]:
         "plan": plan_document(run.plan, ()),
         "plan_hash": run.plan_hash,
         "started_by": run.started_by,
+        "conducted_by": run.conducted_by,
         "started_ms": run.started_ms,
         "ended_ms": run.ended_ms,
         "note": run.note,
@@ -197,13 +166,6 @@ def when(ms: int) -> str:
 
 def _seconds(step: StepRecord) -> str:
     return "" if step.ended_ms is None else f"{(step.ended_ms - step.started_ms) / 1000:.1f}"
-
-
-def _words(value: object) -> str:
-    if isinstance(value, tuple | list):
-        more = f" and {len(value) - 10} more" if len(value) > 10 else ""
-        return ", ".join(str(item) for item in value[:10]) + more
-    return str(value)
 
 
 def _all(config: Path | None) -> tuple[dict[str, State], dict[str, str]]:

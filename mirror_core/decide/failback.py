@@ -7,27 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
-from mirror_core.decide.failover import Decision, digest
+from mirror_core.decide.failover import UNSEEN, Decision, digest
+from mirror_core.decide.figures import SHOWN
 from mirror_core.decide.steps import planned
 from mirror_core.decide.view import Topic, Unseen, some
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, Plan, RunKind
-
-
-class Strategy(StrEnum):
-    """How a topic's log on the old source is taken back to the last mirrored offset."""
-
-    NONE = "none"
-    """Nothing to take back: the old source has nothing beyond it."""
-    RECREATE = "recreate"
-    """Salvage the divergent tail, delete the topic, create it with the same settings, copy it anew from offset 0."""
-    OFFLINE = "offline"
-    REPLICA = "replica"
-
+from mirror_core.model.run import Fact, Mode, Plan, RunKind, Strategy
 
 NOT_YET: Final = frozenset({Strategy.OFFLINE, Strategy.REPLICA})
 
@@ -76,11 +64,13 @@ def decide(view: FailbackView) -> Decision:
             mirror=view.mirror.name,
             mode=Mode.PLANNED,
             steps=planned(RunKind.FAILBACK, view.mirror),
-            bound=dict(_bound(view)),
+            bound=tuple(_bound(view)),
             warnings=tuple(_warnings(view)),
             unknown=tuple(_unknown(view)),
             figures=dict(_figures(view, strategies)),
-            strategies={t: str(s) for t, s in strategies.items()},
+            partitions=dict(_tail_figures(view)),
+            strategies=strategies,
+            discarded=_discarded(view),
         ),
         tuple(_reasons(view, strategies)),
     )
@@ -110,7 +100,7 @@ def _strategies(view: FailbackView) -> dict[str, Strategy]:
     topics = sorted({p.topic for p in view.statuses})
     if isinstance(view.old, Unseen):
         return {}
-    divergent = {p.topic for p in tails(view.statuses, view.old.topics, view.old.log_ends)}
+    divergent = {p.topic for p in _tails(view, view.old)}
     divergent |= {
         p.topic
         for p, s in view.statuses.items()
@@ -119,17 +109,17 @@ def _strategies(view: FailbackView) -> dict[str, Strategy]:
     return {t: Strategy.RECREATE if t in divergent else Strategy.NONE for t in topics}
 
 
-def _bound(view: FailbackView) -> Iterator[tuple[str, str]]:
-    yield "mirror", f"created {view.mirror.created_ms}"
-    yield "old source", view.old.cluster_id if isinstance(view.old, OldSource) else "unseen"
-    yield "new primary", view.new.cluster_id if isinstance(view.new, NewPrimary) else "unseen"
-    yield "last mirrored offsets", digest(f"{p}={s.lmo}" for p, s in view.statuses.items())
+def _bound(view: FailbackView) -> Iterator[Fact]:
+    yield Fact("mirror", f"created {view.mirror.created_ms}")
+    yield Fact("old source", view.old.cluster_id if isinstance(view.old, OldSource) else UNSEEN)
+    yield Fact("new primary", view.new.cluster_id if isinstance(view.new, NewPrimary) else UNSEEN)
+    yield Fact("last mirrored offsets", digest(f"{p}={s.lmo}" for p, s in view.statuses.items()))
     if isinstance(view.old, OldSource):
-        found = tails(view.statuses, view.old.topics, view.old.log_ends)
         # Behind the fence these do not move: what would be discarded is part of what is approved.
-        yield "divergent tails", digest(f"{p} [{start}, {end})" for p, (start, end) in found.items())
-        yield "topic ids", digest(f"{name} {t.id}" for name, t in view.old.topics.items())
-        yield "fenced", str(view.old.fenced)
+        found = _tails(view, view.old)
+        yield Fact("divergent tails", digest(f"{p} [{start}, {end})" for p, (start, end) in found.items()))
+        yield Fact("topic ids", digest(f"{name} {t.id}" for name, t in view.old.topics.items()))
+        yield Fact("fenced", str(view.old.fenced))
 
 
 def _reasons(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator[str]:
@@ -163,8 +153,10 @@ def _reasons(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator
 
 def _new_primary_reasons(view: FailbackView, new: NewPrimary) -> Iterator[str]:
     name = view.mirror.destination
-    for topic in sorted({p.topic for p in view.statuses}):
-        ids = {s.destination_topic_id for p, s in view.statuses.items() if p.topic == topic}
+    recorded: dict[str, set[str]] = {}
+    for partition, status in view.statuses.items():
+        recorded.setdefault(partition.topic, set()).add(status.destination_topic_id)
+    for topic, ids in sorted(recorded.items()):
         if topic not in new.topics:
             yield f"topic {topic} is gone from {name}: nothing could be brought home"
         elif ids != {new.topics[topic].id}:
@@ -181,8 +173,11 @@ def _warnings(view: FailbackView) -> Iterator[str]:
                 f"{view.mirror.source} is not under this mirror's fence: an application that still writes there holds "
                 "the failback up, since its records would be neither salvaged nor mirrored"
             )
-        for partition, (start, end) in tails(view.statuses, view.old.topics, view.old.log_ends).items():
+        found = list(_tails(view, view.old).items())
+        for partition, (start, end) in found[:SHOWN]:
             yield f"{partition} on {view.mirror.source}: offsets {start} to {end - 1} are salvaged, then discarded"
+        if len(found) > SHOWN:
+            yield f"{len(found) - SHOWN} more partitions on {view.mirror.source} have such a tail"
         gone = sorted({p.topic for p in view.statuses} - set(view.old.topics))
         if gone:
             yield f"no longer on {view.mirror.source}, to be created and copied as a whole: {some(gone)}"
@@ -196,17 +191,30 @@ def _unknown(view: FailbackView) -> Iterator[str]:
 
 
 def _figures(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator[tuple[str, str]]:
+    discarded = _discarded(view)
     yield "partitions", str(len(view.statuses))
+    yield "offsets to discard", "unknown" if discarded is None else str(discarded)
     if isinstance(view.old, Unseen) or isinstance(view.new, Unseen):
-        yield "offsets to discard", "unknown"
         yield "offsets to copy", "unknown"
         return
-    found = tails(view.statuses, view.old.topics, view.old.log_ends)
-    yield "offsets to discard", str(sum(end - start for start, end in found.values()))
     copied = 0
     for partition, end in view.new.log_ends.items():
         anew = strategies.get(partition.topic) is Strategy.RECREATE or partition.topic not in view.old.topics
         copied += end if anew else max(0, end - view.old.log_ends.get(partition, Offset(0)))
     yield "offsets to copy", str(copied)
-    for partition, (start, end) in list(found.items())[:200]:
-        yield f"discarded from {partition}", f"{end - start} offset(s), [{start}, {end})"
+
+
+def _tail_figures(view: FailbackView) -> Iterator[tuple[str, str]]:
+    if isinstance(view.old, OldSource):
+        for partition, (start, end) in list(_tails(view, view.old).items())[:SHOWN]:
+            yield str(partition), f"{end - start} offset(s) discarded, [{start}, {end})"
+
+
+def _discarded(view: FailbackView) -> int | None:
+    if isinstance(view.old, Unseen):
+        return None
+    return sum(end - start for start, end in _tails(view, view.old).values())
+
+
+def _tails(view: FailbackView, old: OldSource) -> dict[Partition, tuple[Offset, Offset]]:
+    return tails(view.statuses, old.topics, old.log_ends)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide.figures import figures_of, unknown_of, warnings_of
+from mirror_core.decide.figures import figures_of, group_figures, partition_figures, unknown_of, warnings_of
 from mirror_core.decide.steps import planned
 from mirror_core.decide.view import DestinationView, SourceView, Unseen, View, failed_of, healthy, lags_of, some
 from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Mode, Plan, RunKind
+from mirror_core.model.run import Fact, Lasts, Mode, Plan, RunKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,61 +35,65 @@ def decide(view: View) -> Decision:
                 view.mirror,
                 authorizer=not isinstance(view.source, SourceView) or view.source.authorizer,
             ),
-            bound=dict(_bound(view)),
+            bound=tuple(_bound(view)),
             warnings=tuple(warnings_of(view)),
             unknown=tuple(unknown_of(view)),
             figures=dict(figures_of(view)),
+            partitions=dict(partition_figures(view)),
+            groups=dict(group_figures(view)),
         ),
         tuple(_reasons(view)),
     )
 
 
-def changed_since(approved: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Facts that make an approval void, of those that the run itself does not change: the check before promotion.
+def changed_since(approved: Iterable[Fact], now: Iterable[Fact], *, source_seen: bool) -> tuple[str, ...]:
+    """Facts that make an approval void, of those that have to last until promotion: the check before it.
 
     A source that has died since it was fenced, drained and compared contradicts nothing: what only it could tell is
     left out, so that a disaster in the middle of a planned failover does not hold applications up on both sides.
     """
-    lasting = _LASTING if now.get("source") != UNSEEN else _LASTING_WITHOUT_SOURCE
+    lasting = {Lasts.UNTIL_PROMOTION, Lasts.WHILE_SEEN} if source_seen else {Lasts.UNTIL_PROMOTION}
+    before, after = ({f.name: f.value for f in facts if f.lasts in lasting} for facts in (approved, now))
     return tuple(
-        f"{key}: approved was {approved.get(key, 'absent')}, now it is {now.get(key, 'absent')}"
-        for key in sorted({**approved, **now})
-        if key.startswith(lasting) and approved.get(key) != now.get(key)
+        f"{name}: approved was {before.get(name, 'absent')}, now it is {after.get(name, 'absent')}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
     )
 
 
 UNSEEN: Final = "unseen"
-_LASTING_WITHOUT_SOURCE: Final = ("destination", "topic ", "failed partitions")
-_LASTING: Final = (*_LASTING_WITHOUT_SOURCE, "source", "grants")
 
 
-def _bound(view: View) -> Iterator[tuple[str, str]]:
-    yield "desired", view.mirror.desired
-    yield "mirror", f"created {view.mirror.created_ms}"
-    yield "source", view.source.cluster_id if isinstance(view.source, SourceView) else UNSEEN
-    yield "destination", view.destination.cluster_id if isinstance(view.destination, DestinationView) else UNSEEN
+def _bound(view: View) -> Iterator[Fact]:
+    mirror, source, destination = view.mirror, view.source, view.destination
+    yield Fact("desired", mirror.desired)
+    yield Fact("mirror", f"created {mirror.created_ms}")
+    yield Fact("source", source.cluster_id if isinstance(source, SourceView) else UNSEEN, Lasts.WHILE_SEEN)
+    seen = destination.cluster_id if isinstance(destination, DestinationView) else UNSEEN
+    yield Fact("destination", seen, Lasts.UNTIL_PROMOTION)
     topics: dict[str, list[PartitionStatus]] = {}
     for partition, status in sorted(view.statuses.items()):
         topics.setdefault(partition.topic, []).append(status)
     for name, statuses in topics.items():
         ids = sorted({f"{s.source_topic_id} -> {s.destination_topic_id}" for s in statuses})
-        yield f"topic {name}", f"{len(statuses)} partition(s), {', '.join(ids)}"
-    if isinstance(view.source, SourceView):
-        for name in sorted(set(view.source.topics) - set(topics)):
-            yield f"topic {name}", f"not mirrored, {view.source.topics[name].id}"
-        yield "groups", digest(view.source.groups)
-        yield "authorizer of the source", str(view.source.authorizer)
-    yield "states", digest(f"{p}={s.state}" for p, s in view.statuses.items())
-    yield "failed partitions", digest(str(p) for p in failed_of(view))
-    yield "grants", digest(view.grants)
+        yield Fact(f"topic {name}", f"{len(statuses)} partition(s), {', '.join(ids)}", Lasts.UNTIL_PROMOTION)
+    if isinstance(source, SourceView):
+        for name in sorted(set(source.topics) - set(topics)):
+            yield Fact(f"topic {name}", f"not mirrored, {source.topics[name].id}", Lasts.WHILE_SEEN)
+        yield Fact("groups", digest(source.groups))
+        yield Fact("authorizer of the source", str(source.authorizer))
+    yield Fact("states", digest(f"{p}={s.state}" for p, s in view.statuses.items()))
+    yield Fact("failed partitions", digest(str(p) for p in failed_of(view)), Lasts.UNTIL_PROMOTION)
+    yield Fact("grants", digest(view.grants), Lasts.WHILE_SEEN)
 
 
 def digest(items: Iterable[str]) -> str:
-    """How many, and a fingerprint: a plan must fit into one record of the state topic."""
+    """How many, the first three, and a fingerprint of all: for what may be long, and need not be listed."""
     ordered = sorted(items)
     if not ordered:
         return "none"
-    return f"{len(ordered)}, {hashlib.sha256(chr(10).join(ordered).encode()).hexdigest()[:16]}"
+    fingerprint = hashlib.sha256(chr(10).join(ordered).encode()).hexdigest()[:16]
+    return f"{len(ordered)}: {', '.join(ordered[:3])}{', ...' if len(ordered) > 3 else ''} ({fingerprint})"
 
 
 def _reasons(view: View) -> Iterator[str]:

@@ -13,10 +13,13 @@ SHOWN: Final = 200
 
 
 def warnings_of(view: View) -> Iterator[str]:
-    for partition in failed_of(view):
+    failed = failed_of(view)
+    for partition in failed[:SHOWN]:
         status = view.statuses[partition]
         at = "" if status.failed_at is None else f" at offset {status.failed_at}"
         yield f"{partition} is FAILED{at} and will be promoted as it is, without its newer records: {status.reason}"
+    if len(failed) > SHOWN:
+        yield f"{len(failed) - SHOWN} more partitions are FAILED and will be promoted as they are"
     if isinstance(view.source, SourceView):
         if not view.source.authorizer:
             yield (
@@ -60,23 +63,30 @@ def figures_of(view: View) -> Iterator[tuple[str, str]]:
         age = max(0, view.now_ms - view.lease.beat_ms) / 1000
         state = "released" if view.lease.released else "held"
         yield "data plane", f"lease {state} by {view.lease.owner}, last heartbeat {age:.0f} s ago"
-    # Unknown counts as worst; then the greatest lag first.
-    worst = sorted(lags.items(), key=lambda item: (item[1] is not None, -(item[1] or 0), item[0]))
+    if isinstance(view.source, SourceView):
+        unread = len(set(view.source.groups) - set(view.source.committed))
+        if unread:
+            yield "groups not looked at in time", str(unread)
+
+
+def partition_figures(view: View) -> Iterator[tuple[str, str]]:
+    """Unknown counts as worst; then the greatest lag first."""
+    worst = sorted(lags_of(view), key=lambda item: (item[1] is not None, -(item[1] or 0), item[0]))
     for partition, lag in worst[:SHOWN]:
-        yield f"partition {partition}", f"{view.statuses[partition].state}, lag {'unknown' if lag is None else lag}"
-    yield from _group_figures(view)
+        yield str(partition), f"{view.statuses[partition].state}, lag {'unknown' if lag is None else lag}"
 
 
 def _predicted(view: View) -> str:
     return "unknown (no earlier run)" if view.earlier_seconds is None else f"{view.earlier_seconds:.1f} (last run)"
 
 
-def _group_figures(view: View) -> Iterator[tuple[str, str]]:
+def group_figures(view: View) -> Iterator[tuple[str, str]]:
+    """What each consumer group would read again."""
     if isinstance(view.source, Unseen):
         if isinstance(view.destination, DestinationView):
             for group, offsets in sorted(view.destination.committed.items())[:SHOWN]:
                 behind = sum(max(0, view.destination.positions.get(p, o) - o) for p, o in offsets.items())
-                yield f"group {group}", f"0 to {behind} record(s) read again"
+                yield group, f"0 to {behind} record(s) read again"
         return
     synced = view.destination.committed if isinstance(view.destination, DestinationView) else {}
     for group, offsets in sorted(view.source.committed.items())[:SHOWN]:
@@ -84,7 +94,4 @@ def _group_figures(view: View) -> Iterator[tuple[str, str]]:
         again = sum(max(0, o - there[p]) for p, o in offsets.items() if p in there)
         absent = sum(p not in there for p in offsets)
         missing = f", {absent} partition(s) not synced yet" if absent else ""
-        yield f"group {group}", f"{again} record(s) read again by the sync of now{missing}; 0 after the final sync"
-    unread = len(set(view.source.groups) - set(view.source.committed))
-    if unread:
-        yield "groups not looked at in time", str(unread)
+        yield group, f"{again} record(s) read again by the sync of now{missing}; 0 after the final sync"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import jinja2
 import msgspec
@@ -16,7 +16,9 @@ from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Run, StepRecord
 
-SCHEMA: Final = "mirrorbook/run/1"
+SCHEMA: Final = "mirrorbook/run/2"
+SHOWN: Final = 1000
+"""Rows of a table on the page; `run.json` has all."""
 
 
 def write_run_report(
@@ -24,23 +26,38 @@ def write_run_report(
     run: Run,
     steps: Sequence[StepRecord],
     statuses: Mapping[Partition, PartitionStatus],
+    left: Mapping[str, Mapping[str, object]],
 ) -> Path:
-    """Write `run.json` and `report.html` into the folder; returns the page.
+    """Write `run.json` and `report.html` into the folder; returns the page. `left`: what steps left for later ones.
 
     Both are replaced as a whole, so a reader never sees half of one.
     """
-    document = {
-        "schema": SCHEMA,
-        "run": run,
-        "steps": list(steps),
-        "partitions": [statuses[p] for p in sorted(statuses)],
-        "clocks": clocks(run, steps),
-    }
-    encoded = msgspec.json.format(msgspec.json.encode(document), indent=2)
-    _replace(folder / "run.json", encoded)
+    _replace(folder / "run.json", _document(run, steps, statuses, left))
     page = folder / "report.html"
-    _replace(page, _render(run, steps, statuses).encode())
+    _replace(page, _pages(run, steps, statuses))
     return page
+
+
+def _document(
+    run: Run,
+    steps: Sequence[StepRecord],
+    statuses: Mapping[Partition, PartitionStatus],
+    left: Mapping[str, Mapping[str, object]],
+) -> Iterator[bytes]:
+    """The JSON part by part, as a mirror may have many partitions: each on a line of its own."""
+    head = {"schema": SCHEMA, "run": run, "steps": list(steps), "clocks": clocks(run, steps)}
+    for number, (key, value) in enumerate(head.items()):
+        yield b'%s\n"%s": ' % (b"," if number else b"{", key.encode())
+        yield msgspec.json.format(msgspec.json.encode(value), indent=2)
+    yield b',\n"left": {'
+    for number, (step, values) in enumerate(left.items()):
+        yield b'%s\n"%s": ' % (b"," if number else b"", step.encode())
+        yield msgspec.json.encode(values)
+    yield b'},\n"partitions": ['
+    for number, partition in enumerate(sorted(statuses)):
+        yield b",\n" if number else b"\n"
+        yield msgspec.json.encode(statuses[partition])
+    yield b"]}\n"
 
 
 def clocks(run: Run, steps: Sequence[StepRecord]) -> dict[str, float | None]:
@@ -66,7 +83,7 @@ def clocks(run: Run, steps: Sequence[StepRecord]) -> dict[str, float | None]:
     }
 
 
-def _render(run: Run, steps: Sequence[StepRecord], statuses: Mapping[Partition, PartitionStatus]) -> str:
+def _pages(run: Run, steps: Sequence[StepRecord], statuses: Mapping[Partition, PartitionStatus]) -> Iterator[bytes]:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mirror_core.evidence", "templates"),
         autoescape=True,
@@ -75,15 +92,24 @@ def _render(run: Run, steps: Sequence[StepRecord], statuses: Mapping[Partition, 
         lstrip_blocks=True,
     )
     environment.filters["when"] = _when
-    environment.filters["words"] = _words
-    return environment.get_template("run.html.j2").render(
+    plan = run.plan
+    approved = [
+        *((fact.name, fact.value) for fact in plan.bound),
+        *((name, value) for part in (plan.figures, plan.partitions, plan.groups) for name, value in part.items()),
+        *((f"topic {topic}", f"strategy {strategy}") for topic, strategy in plan.strategies.items()),
+    ]
+    stream = environment.get_template("run.html.j2").stream(
         run=run,
-        plan=run.plan,
+        plan=plan,
         steps=steps,
-        statuses=[statuses[p] for p in sorted(statuses)],
+        statuses=[statuses[p] for p in sorted(statuses)[:SHOWN]],
+        partitions=len(statuses),
+        approved=approved[:SHOWN],
+        approved_in_all=len(approved),
         clocks=clocks(run, steps),
-        writes={step.name: step.writes for step in STEPS[run.plan.kind]},
+        writes={step.name: step.writes for step in STEPS[plan.kind]},
     )
+    return (part.encode() for part in stream)
 
 
 def _when(ms: int | None) -> str:
@@ -93,18 +119,10 @@ def _when(ms: int | None) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
 
 
-def _words(value: Any) -> str:
-    """One value of a step's evidence, the first twenty of a list."""
-    if isinstance(value, tuple | list):
-        more = f" … and {len(value) - 20} more" if len(value) > 20 else ""
-        return (", ".join(str(item) for item in value[:20]) or "none") + more
-    return str(value)
-
-
-def _replace(path: Path, content: bytes) -> None:
+def _replace(path: Path, content: Iterable[bytes]) -> None:
     temporary = path.with_name("_" + path.name)
     with temporary.open("wb") as file:
-        file.write(content)
+        file.writelines(content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
 
-Evidence = Mapping[str, str | int | float | bool | tuple[str | int, ...] | None]
-"""What a step saw: flat, JSON-able, without secrets."""
+Evidence = Mapping[str, str | int | float | bool | None]
+"""What a step saw, for people: counts, verdicts, the first few of something. Flat, without secrets; nobody reads it
+back: what a later step needs is a checkpoint."""
 
 
 class RunKind(StrEnum):
@@ -22,6 +24,17 @@ class RunKind(StrEnum):
 class Mode(StrEnum):
     PLANNED = "planned"
     UNPLANNED = "unplanned"
+
+
+class Strategy(StrEnum):
+    """How a topic's log on the old source is taken back to the last mirrored offset."""
+
+    NONE = "none"
+    """Nothing to take back: the old source has nothing beyond it."""
+    RECREATE = "recreate"
+    """Salvage the divergent tail, delete the topic, create it with the same settings, copy it anew from offset 0."""
+    OFFLINE = "offline"
+    REPLICA = "replica"
 
 
 class RunState(StrEnum):
@@ -48,6 +61,26 @@ class PlanStep:
     """False from the point of no return on: after this step only a failback leads back."""
 
 
+class Lasts(StrEnum):
+    """How long a fact has to hold that somebody has approved."""
+
+    UNTIL_BEGUN = "until the run begins"
+    """The run itself changes it, or finds out by itself."""
+    WHILE_SEEN = "until promotion, while the source is seen"
+    """Only the source can tell it. One that has died since it was fenced, drained and compared contradicts nothing."""
+    UNTIL_PROMOTION = "until promotion"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that an approval is bound to. No number that always moves."""
+
+    name: str
+    """Unique within a plan, and naming the culprit: `topic orders`."""
+    value: str
+    lasts: Lasts = Lasts.UNTIL_BEGUN
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a run would do. The hash binds an approval to it."""
@@ -56,15 +89,21 @@ class Plan:
     mirror: MirrorName
     mode: Mode
     steps: tuple[PlanStep, ...]
-    bound: Mapping[str, str]
-    """Facts the approval is bound to: states, cluster and topic ids, groups, grants. No number that always moves."""
+    bound: tuple[Fact, ...]
+    """What the approval is bound to: states, cluster and topic ids, groups, grants."""
     warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     """What could not be seen, and why."""
     figures: Mapping[str, str] = field(default_factory=dict)
     """Lag, records to be read again, predicted seconds...: shown, not hashed; the word `unknown` is a value."""
-    strategies: Mapping[str, str] = field(default_factory=dict)
-    """Failback: topic-partition to strategy, with the count of records that would be discarded in `figures`."""
+    partitions: Mapping[str, str] = field(default_factory=dict)
+    """The same of single partitions, those that matter most first; of many only the first."""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """The same of consumer groups."""
+    strategies: Mapping[str, Strategy] = field(default_factory=dict)
+    """Failback: what becomes of each topic."""
+    discarded: int | None = None
+    """Failback: offsets that only the old source has, to be salvaged and then given up. None: unknown."""
 
     @property
     def hash(self) -> str:
@@ -74,7 +113,7 @@ class Plan:
             "mirror": self.mirror,
             "mode": self.mode,
             "steps": [[s.name, s.action, s.reversible] for s in self.steps],
-            "bound": dict(sorted(self.bound.items())),
+            "bound": sorted([f.name, f.value, f.lasts] for f in self.bound),
             "strategies": dict(sorted(self.strategies.items())),
             "unknown": sorted(self.unknown),
         }
@@ -91,6 +130,10 @@ class Run:
     state: RunState
     started_by: str
     started_ms: int
+    desired: Desired
+    """What the operator wanted of the mirror when the run began: an abort goes back to it."""
+    conducted_by: str
+    """Who takes its steps now: whoever took it over last."""
     ended_ms: int | None = None
     note: str = ""
 

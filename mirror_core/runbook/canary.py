@@ -7,6 +7,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics
@@ -28,8 +29,8 @@ def sing(config: ClusterConfig, note: str) -> Evidence:
     written = time.monotonic()
     _read_back(config, values, offsets)
     return {
-        "brokers": tuple(sorted(partitions)),
-        "offsets": tuple(f"{TOPIC}-{p}={o}" for p, o in sorted(offsets.items())),
+        "brokers": some(sorted(partitions)),
+        "offsets": some(f"{TOPIC}-{p}={o}" for p, o in sorted(offsets.items())),
         "write_s": round(written - started, 3),
         "read_s": round(time.monotonic() - written, 3),
     }

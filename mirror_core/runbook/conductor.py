@@ -1,29 +1,38 @@
-"""What a failover and a failback have in common: opening a run, its journal, taking a step, telling where it stands.
+"""What a failover and a failback have in common: opening a run, its journal, taking steps, giving up.
 
-Every process takes over the mirror's control id first (KIP-98 fences whoever had it), so two conductors never act at
-once: the one before learns at its next write to the journal that it has lost.
+Every process that acts takes over the mirror's control id first (KIP-98 fences whoever had it), so two conductors never
+act at once: the one before learns at its next write to the journal that it has lost. Whoever only asks, or would be
+refused anyway, takes over nothing: that would cost a healthy run its conductor.
 """
 
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import ClassVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from mirror_core.decide.failover import Decision
-from mirror_core.decide.steps import names
+from mirror_core.decide.steps import names, point_of_no_return
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.model.run import Evidence, Run, RunKind, RunState, StepRecord
+from mirror_core.model.run import Evidence, Plan, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.runbook.services import Services
 from mirror_core.state.journal import Journal, find_run
 from mirror_core.state.link import Link
+from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter, control_id
 
+PLAN_S: Final = 3.0
+"""Limit for reading the state topic when a plan is made."""
 
-class Conductor:
+Choice = TypeVar("Choice")
+"""What the operator chooses for the plan."""
+
+
+class Conductor(ABC, Generic[Choice]):
     """One mirror's runs of one kind. Holds no state of its own: that is in the destination's state topic."""
 
     KIND: ClassVar[RunKind]
@@ -36,6 +45,55 @@ class Conductor:
         self.started_by = started_by
         self._say = say
 
+    def decide(self, choice: Choice | None = None) -> Decision:
+        """The plan, and every reason why it may not be run now. Within seconds, also when a side is dead."""
+        return self._decide(read_state(self.link.destination, timeout_s=PLAN_S), choice)
+
+    def plan(self, choice: Choice | None = None) -> Plan:
+        """The plan alone: also for what may not be run."""
+        return self.decide(choice).plan
+
+    def begin(self, plan_hash: str, choice: Choice | None = None) -> Run:
+        """Open a run of the plan with this hash. Refused when it may not be run, or is another plan by now."""
+        under_way = self.active()
+        if under_way:
+            raise Refused(self._title(), [f"run {under_way.id} holds this mirror: resume or abort it first"])
+        with self._control() as writer:
+            return self._open(writer, self._decide(writer.state, choice), plan_hash)
+
+    def step(self, run_id: str, name: str) -> StepRecord:
+        """Take one step; at once when it is done already. Refused when an earlier one is not."""
+        state = read_state(self.link.destination)
+        run, found = self._mine(state, run_id), state.steps.get((run_id, name))
+        # The last step closes the run, which may be due although the step is done.
+        if found and found.state is StepState.DONE and (run.ended_ms is not None or name != names(self.KIND)[-1]):
+            return found
+        with self._control() as writer:
+            return self._take(writer, self._journal(writer, run_id), name)
+
+    def drive(self, run_id: str) -> Run:
+        """Take all steps that can be taken, or finish an abort that was begun: also the way to resume."""
+        run = self._mine(read_state(self.link.destination), run_id)
+        if run.ended_ms is not None:
+            return run
+        with self._control() as writer:
+            journal = self._journal(writer, run_id)
+            if journal.run.state is RunState.ABORTING:
+                return self._abort(writer, journal)
+            while (name := journal.next()) is not None:
+                if not self._ready(journal.run, name):
+                    return journal.run
+                self._take(writer, journal, name)
+            return self._finish(writer, journal)
+
+    def abort(self, run_id: str) -> Run:
+        """Give up, and undo what was done. Refused from the point of no return on."""
+        self._check_abort(read_state(self.link.destination), run_id)
+        with self._control() as writer:
+            journal = self._journal(writer, run_id)
+            self._check_abort(writer.state, run_id)
+            return journal.run if journal.run.state is RunState.ABORTED else self._abort(writer, journal)
+
     def active(self) -> Run | None:
         """The run that holds this mirror now."""
         return read_state(self.link.destination).active_run(self.link.mirror.name)
@@ -43,21 +101,48 @@ class Conductor:
     def status(self, run_id: str) -> tuple[Run, tuple[StepRecord, ...]]:
         """The run and its steps so far, in order. Takes over nothing."""
         state = read_state(self.link.destination)
-        run = find_run(state, run_id)
+        run = self._mine(state, run_id)
         return run, tuple(state.steps[run_id, s] for s in names(self.KIND) if (run_id, s) in state.steps)
+
+    # -- what differs --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _decide(self, state: State, choice: Choice | None) -> Decision:
+        """Look at both sides, and make the plan."""
+
+    @abstractmethod
+    def _act(self, writer: StateWriter, journal: Journal, name: str) -> Callable[[], Evidence]:
+        """What the step does. Refused when it may not be begun now."""
+
+    @abstractmethod
+    def _abort(self, writer: StateWriter, journal: Journal) -> Run:
+        """Undo what was done, and close the run."""
+
+    @abstractmethod
+    def _finish(self, writer: StateWriter, journal: Journal) -> Run:
+        """Close a run whose steps are done. Closing it twice changes nothing."""
+
+    @abstractmethod
+    def _no_way_back(self) -> str:
+        """Why there is no abort from the point of no return on, and what to do."""
+
+    def _ready(self, run: Run, name: str) -> bool:
+        """Whether the next step can be taken now; if not, the run waits."""
+        return True
+
+    # -- inside --------------------------------------------------------------------------------------------------
 
     def _control(self) -> StateWriter:
         return StateWriter(self.link.destination, control_id(self.link.mirror.name))
 
+    def _title(self) -> str:
+        return f"{self.KIND} of mirror {self.link.mirror.name}"
+
     def _open(self, writer: StateWriter, found: Decision, plan_hash: str) -> Run:
         """A new run of this plan. Refused when it may not be run, or is not the one with this hash."""
-        reasons = list(found.reasons)
-        if found.plan.hash != plan_hash:
-            reasons.append(
-                f"the plan with hash {plan_hash} no longer holds: it is {found.plan.hash} now; look at the new plan"
-            )
+        reasons = (*found.reasons, *other_plan(found.plan, plan_hash))
         if reasons:
-            raise Refused(f"{self.KIND} of mirror {self.link.mirror.name}", reasons)
+            raise Refused(self._title(), reasons)
         started = now_ms()
         run = Run(
             id=self._new_id(started),
@@ -66,6 +151,8 @@ class Conductor:
             state=RunState.RUNNING,
             started_by=self.started_by,
             started_ms=started,
+            desired=writer.state.mirrors[self.link.mirror.name].desired,
+            conducted_by=self.started_by,
         )
         writer.put(run)
         return run
@@ -76,17 +163,38 @@ class Conductor:
         return f"{self.link.mirror.name}-{self.KIND}-{when}-{secrets.token_hex(2)}"
 
     def _journal(self, writer: StateWriter, run_id: str) -> Journal:
-        journal = Journal(writer, run_id, names(self.KIND))
-        plan = journal.run.plan
-        if plan.mirror != self.link.mirror.name or plan.kind is not self.KIND:
-            raise BadRequest(f"run {run_id} is a {plan.kind} of mirror {plan.mirror}")
-        return journal
+        self._mine(writer.state, run_id)
+        return Journal(writer, run_id, names(self.KIND))
 
-    def _perform(self, journal: Journal, name: str, act: Callable[[], Callable[[], Evidence]]) -> StepRecord:
-        """Take a step, saying so unless it is done. `act` finds what to do once the journal knows the name."""
+    def _mine(self, state: State, run_id: str) -> Run:
+        """The run of this id. BadRequest when it is none of this mirror and kind."""
+        run = find_run(state, run_id)
+        if run.plan.mirror != self.link.mirror.name or run.plan.kind is not self.KIND:
+            raise BadRequest(f"run {run_id} is a {run.plan.kind} of mirror {run.plan.mirror}")
+        return run
+
+    def _take(self, writer: StateWriter, journal: Journal, name: str) -> StepRecord:
+        """Take a step, saying so unless it is done; the last one closes the run."""
+        journal.check_turn(name)
         if journal.done(name):
-            return journal.perform(name, lambda: act()())
-        self._say(f"{name} ...")
-        record = journal.perform(name, lambda: act()())
-        self._say(f"{name} done in {((record.ended_ms or 0) - record.started_ms) / 1000:.1f} s")
+            record = journal.perform(name, dict)
+        else:
+            act = self._act(writer, journal, name)
+            self._say(f"{name} ...")
+            record = journal.perform(name, act)
+            self._say(f"{name} done in {((record.ended_ms or 0) - record.started_ms) / 1000:.1f} s")
+        if journal.next() is None:
+            self._finish(writer, journal)
         return record
+
+    def _check_abort(self, state: State, run_id: str) -> None:
+        run, turning = self._mine(state, run_id), point_of_no_return(self.KIND)
+        if run.state is RunState.DONE or (run_id, turning) in state.steps:
+            raise Refused(f"run {run_id}: abort", [f"step {turning} has begun: {self._no_way_back()}"])
+
+
+def other_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:
+    """The reason not to run this plan when another one was approved; None: whichever it is."""
+    if plan_hash in (None, plan.hash):
+        return ()
+    return (f"the plan with hash {plan_hash} no longer holds: it is {plan.hash} now; look at the new plan",)

@@ -14,9 +14,9 @@ from typing import Final
 
 from mirror_core.dataplane.driver import Options, Replication, raise_if_failed
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.decide.failback import Strategy, tails
+from mirror_core.decide.failback import tails
 from mirror_core.decide.view import Topic, some
-from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics, describe_configs
@@ -28,7 +28,8 @@ from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.parity import ParityRange
-from mirror_core.model.run import Evidence, RunKind, RunState
+from mirror_core.model.run import Evidence, RunKind, RunState, Strategy
+from mirror_core.runbook.checkpoints import Offsets, OldTopic, OldTopics, Salvaged, left_by
 from mirror_core.runbook.services import Services
 from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link, link_of
@@ -38,7 +39,7 @@ from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
 from mirror_core.sync.cycle import sync
-from mirror_core.sync.fence import as_evidence, from_evidence, lift_denials
+from mirror_core.sync.fence import lift_denials
 
 CLOSE_OFFSETS: Final = 1_000
 """Catching up is over when no more than this is left in all: the reverse failover's drain takes the rest."""
@@ -72,39 +73,44 @@ class FailbackSteps:
         ranges = [ParityRange(partition=p, start=start, end=end) for p, (start, end) in found.items()]
         folder = self.services.run_dir(self.journal.run_id) / "salvage"
         saved = self.services.salvage(self.link.source.name, ranges, folder) if ranges else {}
+        self.journal.keep("salvage", Salvaged(ends=Offsets.of(ends)))
+        tailed = some(f"{p} [{start}, {end}): {saved[p]} record(s)" for p, (start, end) in found.items())
         return {
             "records": sum(saved.values()),
-            "salvaged": tuple(f"{p} [{start}, {end}): {saved[p]} record(s)" for p, (start, end) in found.items()),
-            "log_ends": as_evidence(ends),
+            "partitions": len(found),
+            "salvaged": tailed or "nothing: there is no tail",
             "folder": str(folder) if ranges else "",
         }
 
     def align(self) -> Evidence:
         """Take the old source's logs back to what the new primary has: recreate the topics that have a tail."""
-        doomed = [t for t, s in self.journal.run.plan.strategies.items() if s == Strategy.RECREATE]
+        doomed = [t for t, s in self.journal.run.plan.strategies.items() if s is Strategy.RECREATE]
         with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
-            self._note_settings(old, doomed)
-            noted = self.journal.evidence("align")
+            topics = self._noted(old, doomed)
+            salvaged = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
             widths = {name: len(view.partitions) for name, view in new.metadata(doomed).topics.items()}
-            for topic in doomed:
-                if f"old id of {topic}" not in noted or topic not in widths:
-                    continue  # deleted by hand since the plan was made: the reverse mirror creates it, or finds it gone
-                view = old.metadata([topic]).topics.get(topic)
-                if view is not None and view.id == noted[f"old id of {topic}"]:
-                    self._refuse_if_grown(old, topic)
-                    delete_topics(old, [topic])
-                configs = dict(str(row).split("=", 1) for row in _rows(noted[f"settings of {topic}"]))
-                factor = int(str(noted[f"replication factor of {topic}"]))
-                anew = NewTopic(name=topic, partitions=widths[topic], replication_factor=factor, configs=configs)
+            for topic in topics:
+                if topic.name not in widths:
+                    continue  # deleted by hand since the plan was made: the reverse mirror finds it gone
+                view = old.metadata([topic.name]).topics.get(topic.name)
+                if view is not None and view.id == topic.id:
+                    self._refuse_if_grown(old, view, salvaged)
+                    delete_topics(old, [topic.name])
+                anew = NewTopic(
+                    name=topic.name,
+                    partitions=widths[topic.name],
+                    replication_factor=topic.replication_factor,
+                    configs=dict(topic.settings),
+                )
                 create_topics(old, [anew])
-        return {"recreated": tuple(doomed)}
+        return {"recreated": len(topics), "topics": some(topic.name for topic in topics) or "none"}
 
     def demote(self) -> Evidence:
         """On the old source applications may not change the topics, the mirror may: denials first, then no fence."""
         self._await_zombies()
         topics = self._present_topics(self.link.source)
         rows = demote(self.link, self.writer, topics, self.link.source.name)
-        return {"access": tuple(f"{r.deed} {r.subject}" for r in rows)[:200]}
+        return {"access": len(rows), "such_as": some(f"{r.deed} {r.subject}" for r in rows)}
 
     def create_reverse(self) -> Evidence:
         """Record M-back with all partitions that are there already: their logs are aligned, so copying may begin."""
@@ -188,7 +194,8 @@ class FailbackSteps:
             )
         report = sync(self.link, self.writer, only=frozenset({Part.CONFIGS}), run_id=self.journal.run_id)
         return {
-            "access": tuple(f"{r.deed} {r.subject}" for r in rows)[:200],
+            "access": len(rows),
+            "such_as": some(f"{r.deed} {r.subject}" for r in rows),
             "settings_changed": sum(r.done for r in report.rows),
             "partitions": len(statuses),
         }
@@ -229,30 +236,35 @@ class FailbackSteps:
         topics = {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}
         return topics, list_offsets(client, there, Point.LOG_END)
 
-    def _note_settings(self, old: ClusterClient, doomed: list[str]) -> None:
-        """Into the journal, before anything is deleted: a crash in between must not cost a topic its settings."""
-        noted = self.journal.evidence("align")
-        unknown = [t for t in doomed if f"old id of {t}" not in noted]
-        settings, views = describe_configs(old, unknown), old.metadata(unknown).topics
-        for topic in sorted(settings.keys() & views.keys()):
-            self.journal.note(
-                "align",
-                {
-                    f"old id of {topic}": views[topic].id,
-                    f"replication factor of {topic}": views[topic].replication_factor,
-                    f"settings of {topic}": tuple(f"{k}={v}" for k, v in sorted(settings[topic].overrides.items())),
-                },
-            )
+    def _noted(self, old: ClusterClient, doomed: list[str]) -> tuple[OldTopic, ...]:
+        """The topics as they were before the first one was deleted: a crash must not cost one its settings.
 
-    def _refuse_if_grown(self, old: ClusterClient, topic: str) -> None:
-        """Only what was salvaged may be deleted."""
-        salvaged = from_evidence(self.journal.evidence("salvage").get("log_ends"))
-        mine = {p: end for p, end in salvaged.items() if p.topic == topic}
-        now = list_offsets(old, mine, Point.LOG_END)
-        grown = [f"{p} from {end} to {now[p]}" for p, end in mine.items() if now[p] != end]
+        Looked at once. One that is not there was deleted by hand since the plan was made: M-back creates it.
+        """
+        noted = self.journal.kept("align", OldTopics)
+        if noted is None:
+            settings, views = describe_configs(old, doomed), old.metadata(doomed).topics
+            noted = OldTopics(
+                topics=tuple(
+                    OldTopic(
+                        name=topic,
+                        id=views[topic].id,
+                        replication_factor=views[topic].replication_factor,
+                        settings=dict(sorted(settings[topic].overrides.items())),
+                    )
+                    for topic in sorted(settings.keys() & views.keys())
+                )
+            )
+            self.journal.keep("align", noted)
+        return noted.topics
+
+    def _refuse_if_grown(self, old: ClusterClient, topic: TopicView, salvaged: Mapping[Partition, Offset]) -> None:
+        """Only what was salvaged may be deleted: also of a partition that was added since."""
+        now = list_offsets(old, [Partition(topic.name, i) for i in topic.partitions], Point.LOG_END)
+        grown = [f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in now.items() if end != salvaged.get(p, 0)]
         if grown:
             raise Refused(
-                f"failback {self.journal.run_id}: topic {topic} on {old.name} is not deleted",
+                f"failback {self.journal.run_id}: topic {topic.name} on {old.name} is not deleted",
                 [f"it has grown since its tail was salvaged: {some(grown)}: somebody writes in spite of the fence"],
             )
 
@@ -332,7 +344,3 @@ def reverse_link(link: Link) -> Link:
     if mirror is None:
         raise Unreachable(f"mirror {reverse_name(link.mirror.name)} is not recorded on cluster {link.source.name}")
     return link_of(link.config, mirror)
-
-
-def _rows(value: object) -> tuple[object, ...]:
-    return tuple(value) if isinstance(value, tuple | list) else ()

@@ -8,7 +8,7 @@ from typing import Final
 
 from mirror_core.decide.failover import changed_since, decide
 from mirror_core.decide.parity import NOTHING_COMPARED
-from mirror_core.decide.view import healthy, some
+from mirror_core.decide.view import SourceView, healthy, some
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
@@ -20,6 +20,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.run import Evidence
 from mirror_core.runbook.canary import sing
+from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Offsets, Proven, all_left, left_by
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.services import Services
 from mirror_core.state.journal import Journal
@@ -30,7 +31,7 @@ from mirror_core.state.table import Event, after
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.access import apply_promotion
 from mirror_core.sync.cycle import sync
-from mirror_core.sync.fence import as_evidence, from_evidence, raise_fence
+from mirror_core.sync.fence import raise_fence
 
 DRAIN_S: Final = 3600.0
 """The drain copies this long at most before the step fails; a resumed run goes on where it was."""
@@ -60,7 +61,8 @@ class Steps:
             positions = list_offsets(destination, self._drained_partitions(), Point.LOG_END)
         ranges = [ParityRange(partition=p, start=Offset(0), end=end) for p, end in sorted(positions.items()) if end]
         if not ranges:
-            return {"verdict": "nothing mirrored yet", "records": 0, "proven": ()}
+            self.journal.keep("prove", Proven(ends=Offsets(), records=0))
+            return {"verdict": "nothing mirrored yet", "records": 0}
         result = self.services.parity(
             self.link.source.name,
             self.link.destination.name,
@@ -68,17 +70,27 @@ class Steps:
             self.services.run_dir(self.journal.run_id) / "prove",
         )
         _open_gate(result, "the proof of what is mirrored so far", earlier_records=0)
+        self.journal.keep("prove", Proven(ends=Offsets.of(dict(result.proven)), records=result.records))
         return {
             "verdict": result.verdict,
             "records": result.records,
             "chunks": result.chunks,
-            "proven": as_evidence(dict(result.proven)),
+            "partitions": len(result.proven),
             "report": result.report,
         }
 
     def fence(self) -> Evidence:
         with ClusterClient(self.link.source) as source:
-            return raise_fence(self.link.mirror, self.writer, source, self._drained_partitions())
+            fence = raise_fence(self.link.mirror, self.writer, source, self._drained_partitions())
+        self.journal.keep("fence", Fenced(ends=Offsets.of(fence.ends)))
+        return {
+            "authorizer": fence.authorizer,
+            "denials": len(fence.denials),
+            "shown_by_brokers": some(fence.brokers),
+            "transactions_waited_for": some(fence.transactions),
+            "still_s": fence.still_s,
+            "partitions": len(fence.ends),
+        }
 
     def drain(self) -> Evidence:
         """Fence the data plane's driver out of the state topic, then copy up to the source's log ends."""
@@ -91,7 +103,8 @@ class Steps:
             started = now_ms()
             self.services.copy(self.link)(ends, DRAIN_S)
         positions = self._verify_drained(ends)
-        return {"positions": as_evidence(positions), "copied_ms": now_ms() - started}
+        self.journal.keep("drain", Drained(positions=Offsets.of(positions)))
+        return {"partitions": len(positions), "copied_ms": now_ms() - started}
 
     def _verify_drained(self, ends: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
         """The source has not moved and every position is its log end, as the brokers say, not the copier."""
@@ -122,8 +135,8 @@ class Steps:
 
     def parity(self) -> Evidence:
         """The gate: what was copied since the proof is equal, and so are the logs' ends."""
-        proof = self.journal.evidence("prove")
-        proven = from_evidence(proof.get("proven"))
+        proof = left_by(self.journal, "prove", Proven)
+        proven = proof.ends.by_partition()
         with ClusterClient(self.link.destination) as destination:
             ends = list_offsets(destination, self._drained_partitions(), Point.LOG_END)
         ranges = [
@@ -136,13 +149,13 @@ class Steps:
             ranges,
             self.services.run_dir(self.journal.run_id) / "parity",
         )
-        earlier = proof.get("records")
-        _open_gate(result, "the parity gate", earlier_records=earlier if isinstance(earlier, int) else 0)
+        _open_gate(result, "the parity gate", earlier_records=proof.records)
+        self.journal.keep("parity", Equal(ends=Offsets.of(ends)))
         return {
             "verdict": Verdict.PASSED,
             "records_since_proof": result.records,
-            "records_in_all": result.records + (earlier if isinstance(earlier, int) else 0),
-            "equal_up_to": as_evidence(ends),
+            "records_in_all": result.records + proof.records,
+            "partitions": len(ends),
             "report": result.report,
         }
 
@@ -159,13 +172,14 @@ class Steps:
             state = after(status.state, *events, Event.LMO_RECORDED)
             records.append(PartitionRecord(self.link.mirror.name, replace(status, state=state, lmo=ends[partition])))
         self.writer.put(*records)
-        return {"lmo": as_evidence({p: s.lmo for p, s in self._statuses().items() if s.lmo is not None})}
+        return {"partitions": sum(s.lmo is not None for s in self._statuses().values())}
 
     def check_approval(self) -> None:
         """Refused when what was approved holds no more; asked before promotion begins, while an abort is possible."""
         approved = self.journal.run.plan
-        now = decide(observe(self.link, self.writer.state, approved.mode)).plan
-        changed = changed_since(approved.bound, now.bound)
+        view = observe(self.link, self.writer.state, approved.mode)
+        seen = isinstance(view.source, SourceView)
+        changed = changed_since(approved.bound, decide(view).plan.bound, source_seen=seen)
         if changed:
             raise Refused(
                 f"run {self.journal.run_id}: promotion, since what was approved (hash {approved.hash}) holds no more; "
@@ -182,8 +196,8 @@ class Steps:
 
     def report(self) -> Evidence:
         steps = [r for r in (self.journal.record(name) for name in self.journal.steps) if r and r.step != "report"]
-        folder = self.services.run_dir(self.journal.run_id)
-        return {"report": str(write_run_report(folder, self.journal.run, steps, self._statuses()))}
+        folder, left = self.services.run_dir(self.journal.run_id), all_left(self.journal)
+        return {"report": str(write_run_report(folder, self.journal.run, steps, self._statuses(), left))}
 
     def _statuses(self) -> dict[Partition, PartitionStatus]:
         return dict(sorted(self.writer.state.partitions.get(self.link.mirror.name, {}).items()))
@@ -216,7 +230,7 @@ def _open_gate(result: ParityResult, what: str, *, earlier_records: int) -> None
 
 
 def _counted(rows: tuple[DriftRow, ...] | list[DriftRow]) -> Evidence:
-    """How many rows of each deed, and every row that could not be done, in words."""
+    """How many rows of each deed, and the first ones that could not be done, in words."""
     counts = {f"{deed}": sum(r.deed is deed for r in rows) for deed in Deed}
-    skipped = tuple(f"{r.part} {r.subject}: {r.reason}" for r in rows if r.deed in (Deed.SKIP, Deed.REFUSE))
-    return {**{k: v for k, v in counts.items() if v}, "not_done": skipped[:100]}
+    skipped = [f"{r.part} {r.subject}: {r.reason}" for r in rows if r.deed in (Deed.SKIP, Deed.REFUSE)]
+    return {**{k: v for k, v in counts.items() if v}, "not_done": some(skipped) or "none"}

@@ -8,7 +8,8 @@ are over, see that the logs stand still.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.acls import EVERYBODY, denial
@@ -16,11 +17,10 @@ from mirror_core.kafka.acls import AuthorizerOff, create_acls, describe_acls, pr
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.transactions import open_transactions
-from mirror_core.model.acl import AclPurpose, LedgerEntry, Resource
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Evidence
 from mirror_core.state.journal import Log
 from mirror_core.sync.ledger import entered, take_away
 
@@ -32,23 +32,39 @@ RESOLVE_S: Final = 120.0
 """Open transactions get this long to end: twice the default transaction timeout."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """A fence that was seen to hold."""
+
+    authorizer: bool
+    still_s: float
+    """The logs did not move for so long."""
+    ends: Mapping[Partition, Offset]
+    """Log ends at which they stand still."""
+    denials: tuple[Acl, ...] = ()
+    """Shown by every one of these brokers."""
+    brokers: tuple[int, ...] = ()
+    transactions: tuple[str, ...] = ()
+    """Were open, and have been waited for."""
+
+
 class NotFenced(MirrorError):
     """Somebody still writes, or may still write. The denials stay until the run is resumed or aborted."""
 
 
 def raise_fence(
     mirror: Mirror, log: Log, client: ClusterClient, partitions: Collection[Partition], *, resolve_s: float = RESOLVE_S
-) -> Evidence:
+) -> Fence:
     """Fence these partitions of the cluster behind `client`, and prove it. Safe to repeat, from the start or half-way.
 
-    Returns the evidence: denials, brokers that showed them, and per partition the log end at which it stands still.
+    Returns what was seen: denials, brokers that showed them, and per partition the log end at which it stands still.
     """
     topics = {p.topic for p in partitions}
     transactions = open_transactions(client, topics)
     seen = describe_acls(client)
     if isinstance(seen, AuthorizerOff):
         ends = await_stillness(client, partitions, pause_s=STILL_UNFENCED_S, resolve_s=resolve_s)
-        return {"authorizer": False, "still_s": STILL_UNFENCED_S, "log_ends": as_evidence(ends)}
+        return Fence(authorizer=False, still_s=STILL_UNFENCED_S, ends=ends)
     wanted = {denial(t) for t in topics}
     wanted |= {denial(t.id, resource=Resource.TRANSACTIONAL_ID) for t in transactions}
     # An equal entry that somebody else made is as good, and must stay when our fence is lifted.
@@ -58,14 +74,14 @@ def raise_fence(
     create_acls(client, ours)
     present_on_every_broker(client, wanted)
     ends = await_stillness(client, partitions, pause_s=STILL_S, resolve_s=resolve_s)
-    return {
-        "authorizer": True,
-        "denials": tuple(f"{acl.resource} {acl.name}" for acl in sorted(wanted)),
-        "shown_by_brokers": client.brokers(),
-        "transactions_waited_for": tuple(t.id for t in transactions),
-        "still_s": STILL_S,
-        "log_ends": as_evidence(ends),
-    }
+    return Fence(
+        authorizer=True,
+        still_s=STILL_S,
+        ends=ends,
+        denials=tuple(sorted(wanted)),
+        brokers=client.brokers(),
+        transactions=tuple(t.id for t in transactions),
+    )
 
 
 def standing(mirror: Mirror, log: Log, client: ClusterClient) -> tuple[LedgerEntry, ...]:
@@ -73,19 +89,14 @@ def standing(mirror: Mirror, log: Log, client: ClusterClient) -> tuple[LedgerEnt
     return tuple(e for e in entered(log, mirror.name, client.name, AclPurpose.FENCE) if e.acl.principal == EVERYBODY)
 
 
-def lift_fence(mirror: Mirror, log: Log, client: ClusterClient) -> Evidence:
+def lift_fence(mirror: Mirror, log: Log, client: ClusterClient) -> None:
     """Delete exactly the denials of this mirror's fence; return when no broker shows one. Safe to repeat."""
-    return _lift(standing(mirror, log, client), log, client)
+    take_away(log, client, standing(mirror, log, client))
 
 
-def lift_denials(mirror: Mirror, log: Log, client: ClusterClient) -> Evidence:
+def lift_denials(mirror: Mirror, log: Log, client: ClusterClient) -> None:
     """The same for all denials in the ledger of this mirror, also those against copying tasks of the past."""
-    return _lift(entered(log, mirror.name, client.name, AclPurpose.FENCE), log, client)
-
-
-def _lift(entries: Collection[LedgerEntry], log: Log, client: ClusterClient) -> Evidence:
-    take_away(log, client, entries)
-    return {"lifted": tuple(f"{e.acl.resource} {e.acl.name}" for e in entries)}
+    take_away(log, client, entered(log, mirror.name, client.name, AclPurpose.FENCE))
 
 
 def await_stillness(
@@ -120,18 +131,3 @@ def await_stillness(
                 f"cluster {client.name} does not stand still after {resolve_s:.0f} s: {'; '.join(problems[:5])}{more}. "
                 "End these writers or transactions and resume the run, or abort it"
             )
-
-
-def as_evidence(offsets: dict[Partition, Offset]) -> tuple[str, ...]:
-    """Offsets as a step's evidence keeps them: `topic-0=17`."""
-    return tuple(f"{p}={o}" for p, o in sorted(offsets.items()))
-
-
-def from_evidence(rows: object) -> dict[Partition, Offset]:
-    """What `as_evidence` wrote; empty when nothing was."""
-    offsets = {}
-    for row in rows if isinstance(rows, tuple | list) else ():
-        name, _, offset = str(row).rpartition("=")
-        topic, _, index = name.rpartition("-")
-        offsets[Partition(topic, int(index))] = Offset(int(offset))
-    return offsets

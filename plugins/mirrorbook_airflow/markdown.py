@@ -5,7 +5,7 @@ Airflow strips HTML there, and a page of more than about a hundred rows is slow 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from mirror_core.model.run import Plan, RunKind
@@ -24,16 +24,12 @@ def plan_markdown(plan: Plan) -> str:
         *_bullets("Warnings", plan.warnings),
         *_bullets("Not known", plan.unknown),
         _table(("step", "what is done", ""), _steps(plan)),
-        _table(("figure", "now"), _chosen(plan.figures, "", ("partition ", "group "))),
+        _table(("figure", "now"), plan.figures.items()),
     ]
     if plan.strategies:
-        parts.append(_table(("partition", "strategy"), sorted(plan.strategies.items()), MAX_PARTITIONS))
-    partitions = _chosen(plan.figures, "partition ")
-    if partitions:
-        parts.append(_table(("partition", "state"), partitions, MAX_PARTITIONS))
-    groups = _chosen(plan.figures, "group ")
-    if groups:
-        parts.append(_table(("consumer group", "progress"), groups, MAX_GROUPS))
+        parts.append(_table(("topic", "strategy"), sorted(plan.strategies.items()), MAX_PARTITIONS))
+    parts.append(_table(("partition", "state"), plan.partitions.items(), MAX_PARTITIONS))
+    parts.append(_table(("consumer group", "progress"), plan.groups.items(), MAX_GROUPS))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -46,14 +42,6 @@ def _bullets(title: str, lines: Sequence[str]) -> Iterator[str]:
     if lines:
         more = [f"... and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
         yield "\n".join([f"**{title}**", "", *(f"- {_cell(line)}" for line in [*lines[:MAX_LINES], *more])])
-
-
-def _chosen(figures: Mapping[str, str], prefix: str, without: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    return [
-        (name.removeprefix(prefix), value)
-        for name, value in figures.items()
-        if name.startswith(prefix) and not (without and name.startswith(without))
-    ]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], limit: int = MAX_PARTITIONS) -> str:

@@ -7,13 +7,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mirror_core.decide.failback import Strategy
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.model.run import Mode, RunState
+from mirror_core.model.run import Mode, RunState, Strategy
 from mirror_core.parity.salvage import MANIFEST
 from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -140,7 +139,7 @@ def test_a_divergent_tail_is_salvaged_and_the_topic_copied_anew(pair: Pair, tmp_
     plan = failback.plan()
     assert plan.strategies == {topic: "recreate"}
     assert plan.figures["offsets to discard"] == "7"
-    assert plan.figures[f"discarded from {Partition(topic, 0)}"] == "5 offset(s), [30, 35)"
+    assert plan.partitions[f"{Partition(topic, 0)}"] == "5 offset(s) discarded, [30, 35)"
 
     run = failback.begin(plan.hash)
     failback.drive(run.id)

@@ -19,7 +19,7 @@ from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.state.records import Forget, Record, State
-from mirror_core.sync.fence import NotFenced, from_evidence, lift_fence, raise_fence
+from mirror_core.sync.fence import NotFenced, lift_fence, raise_fence
 from tests.brokers import Pair, grant, new_topic, produce
 from tests.waiting import wait_until
 
@@ -113,9 +113,9 @@ def test_nothing_is_acknowledged_beyond_the_log_end_that_the_fence_proved(
     topic = new_topic(pair.east, prefix="app-")
     log, before = MemoryLog(), entries(east)
     with writing(pair, topic) as acked, ClusterClient(east) as client:
-        evidence = raise_fence(mirror, log, client, [Partition(topic, 0)])
-        end = from_evidence(evidence["log_ends"])[Partition(topic, 0)]
-        assert evidence["shown_by_brokers"] == (1,)
+        fence = raise_fence(mirror, log, client, [Partition(topic, 0)])
+        end = fence.ends[Partition(topic, 0)]
+        assert fence.brokers == (1,)
     assert acked
     assert max(acked) == end - 1
     assert refusal(pair, topic, "app") is not None
@@ -143,11 +143,11 @@ def test_an_open_transaction_holds_the_fence_up_until_its_end(pair: Pair, mirror
         assert [t.id for t in open_transactions(client, {topic})] == [tx]
         with pytest.raises(NotFenced, match=f"transaction '{tx}' is Ongoing"):
             raise_fence(mirror, log, client, [partition], resolve_s=0)
-        evidence = raise_fence(mirror, log, client, [partition], resolve_s=90)
+        fence = raise_fence(mirror, log, client, [partition], resolve_s=90)
         assert open_transactions(client, {topic}) == ()
         # The record, and the marker by which the coordinator aborted it.
-        assert from_evidence(evidence["log_ends"]) == {partition: 2}
-        assert f"TRANSACTIONAL_ID {tx}" in str(evidence["denials"])
+        assert fence.ends == {partition: 2}
+        assert ("TRANSACTIONAL_ID", tx) in {(acl.resource, acl.name) for acl in fence.denials}
         lift_fence(mirror, log, client)
     assert not any(acl.name == tx and acl.permission == "DENY" for acl in entries(east))
 

@@ -14,6 +14,7 @@ from mirror_core.kafka.groups import Committed, commit_offsets, fetch_offsets, l
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import Refused
+from mirror_core.model.mirror import Desired
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -201,7 +202,7 @@ def test_groups_are_listed_with_their_kind_and_state(pair: Pair, link: Link, gro
 
 
 def test_a_sync_stays_away_from_a_mirror_that_a_run_holds(link: Link) -> None:
-    plan = Plan(kind=RunKind.FAILOVER, mirror=link.mirror.name, mode=Mode.PLANNED, steps=(), bound={})
+    plan = Plan(kind=RunKind.FAILOVER, mirror=link.mirror.name, mode=Mode.PLANNED, steps=(), bound=())
     run = Run(
         id="r-" + secrets.token_hex(4),
         plan=plan,
@@ -209,6 +210,8 @@ def test_a_sync_stays_away_from_a_mirror_that_a_run_holds(link: Link) -> None:
         state=RunState.RUNNING,
         started_by="test",
         started_ms=0,
+        desired=Desired.STARTED,
+        conducted_by="test",
     )
     with writer_of(link) as writer:
         writer.put(run)

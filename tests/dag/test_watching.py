@@ -67,8 +67,17 @@ def test_the_newest_heartbeat_is_the_sign_of_life() -> None:
 def test_a_run_that_holds_the_mirror_is_no_illness() -> None:
     from mirrorbook_airflow.watching import last_sign_ms
 
-    plan = Plan(kind=RunKind.FAILOVER, mirror=NAME, mode=Mode.PLANNED, steps=(), bound={})
-    run = Run(id="r", plan=plan, plan_hash=plan.hash, state=RunState.RUNNING, started_by="", started_ms=0)
+    plan = Plan(kind=RunKind.FAILOVER, mirror=NAME, mode=Mode.PLANNED, steps=(), bound=())
+    run = Run(
+        id="r",
+        plan=plan,
+        plan_hash=plan.hash,
+        state=RunState.RUNNING,
+        started_by="",
+        started_ms=0,
+        desired=Desired.STARTED,
+        conducted_by="",
+    )
     state = state_of(beat_ms=0)
     state.runs["r"] = run
 

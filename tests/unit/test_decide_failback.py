@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, Strategy, decide, tails
+from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, decide, tails
 from mirror_core.decide.view import Topic, Unseen
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.run import Strategy
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 OLD, NEW = "a" * 32, "b" * 32
@@ -70,7 +71,8 @@ def test_a_topic_is_recreated_only_when_one_of_its_partitions_has_a_tail(view: F
     assert decision.reasons == ()
     assert decision.plan.strategies == {"a": "recreate", "b": "none"}
     assert decision.plan.figures["offsets to discard"] == "3"
-    assert decision.plan.figures["discarded from a-1"] == "3 offset(s), [20, 23)"
+    assert decision.plan.partitions["a-1"] == "3 offset(s) discarded, [20, 23)"
+    assert decision.plan.discarded == 3
     # All of a, and the two that b lacks.
     assert decision.plan.figures["offsets to copy"] == str(50 + 20 + 2)
 
@@ -131,3 +133,50 @@ def test_an_old_source_without_fence_is_a_warning(view: FailbackView) -> None:
         "not under this mirror's fence" in w
         for w in decide(replace(view, old=replace(old_of(view), fenced=False))).plan.warnings
     )
+
+
+@pytest.mark.parametrize(
+    ("state", "lmo"), [(PartitionState.MIRRORING, 10), (PartitionState.STOPPED, None), (PartitionState.FAILED, 10)]
+)
+def test_only_a_stopped_partition_with_its_last_mirrored_offset_comes_home(
+    view: FailbackView, state: PartitionState, lmo: int | None
+) -> None:
+    going = replace(view.statuses[A0], state=state, lmo=None if lmo is None else Offset(lmo))
+    assert "not STOPPED with a last mirrored offset): a-0" in reasons_of(
+        replace(view, statuses={**view.statuses, A0: going})
+    )
+
+
+def test_what_was_approved_is_bound_to_everything_that_was_seen(view: FailbackView) -> None:
+    assert isinstance(view.new, NewPrimary)
+    lmo = {**view.statuses, B0: stopped(B0, 4)}
+    others = [
+        replace(view, mirror=replace(view.mirror, created_ms=2)),
+        replace(view, old=replace(old_of(view), cluster_id="X")),
+        replace(view, new=replace(view.new, cluster_id="X")),
+        replace(view, old=replace(old_of(view), fenced=False)),
+        replace(view, old=Unseen("dead")),
+        replace(view, new=Unseen("dead")),
+        replace(view, statuses=lmo),
+        replace(view, old=replace(old_of(view), topics={"a": Topic(id="f" * 32, partitions=2)})),
+    ]
+    hashes = [decide(found).plan.hash for found in (view, *others)]
+    assert len(set(hashes)) == len(hashes)
+
+
+def test_from_the_alignment_on_there_is_no_way_back(view: FailbackView) -> None:
+    assert [s.name for s in decide(view).plan.steps if s.reversible] == ["salvage"]
+
+
+def test_nothing_is_known_of_what_an_unseen_source_has(view: FailbackView) -> None:
+    plan = decide(replace(view, old=Unseen("dead"))).plan
+    assert (plan.discarded, plan.figures["offsets to discard"], plan.strategies) == (None, "unknown", {})
+
+
+def test_a_thousand_tails_are_counted_and_not_all_listed(view: FailbackView) -> None:
+    many = [Partition("a", n) for n in range(1000)]
+    old = replace(old_of(view), log_ends=dict.fromkeys(many, Offset(3)))
+    plan = decide(replace(view, statuses={p: stopped(p, 1) for p in many}, old=old)).plan
+    assert plan.discarded == 2000
+    assert len(plan.warnings) < 250
+    assert any("800 more partitions on east have such a tail" in line for line in plan.warnings)

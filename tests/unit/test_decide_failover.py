@@ -8,7 +8,7 @@ import pytest
 
 from mirror_core.decide.failover import changed_since, decide
 from mirror_core.decide.steps import names
-from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View
+from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View, healthy
 from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Mode, RunKind
@@ -80,8 +80,8 @@ def test_a_healthy_mirror_may_fail_over(view: View) -> None:
     assert tuple(s.name for s in decision.plan.steps) == names(RunKind.FAILOVER)
     assert [s.name for s in decision.plan.steps if not s.reversible] == ["promote", "canary", "report"]
     assert decision.plan.figures["lag in offsets"] == "5"
-    assert decision.plan.figures["partition orders-1"] == "MIRRORING, lag 5"
-    assert decision.plan.figures["group g"].startswith("3 record(s)")
+    assert decision.plan.partitions["orders-1"] == "MIRRORING, lag 5"
+    assert decision.plan.groups["g"].startswith("3 record(s)")
 
 
 def test_the_hash_holds_while_only_numbers_move(view: View) -> None:
@@ -110,8 +110,8 @@ def test_a_dead_source_forbids_a_planned_failover_but_not_its_plan(view: View) -
     decision = decide(replace(view, source=Unseen("refused")))
     assert "east could not be read" in decision.reasons[0]
     assert decision.plan.figures["lag in offsets"] == "unknown"
-    assert decision.plan.figures["partition orders-0"] == "MIRRORING, lag unknown"
-    assert decision.plan.figures["group g"] == "0 to 5 record(s) read again"
+    assert decision.plan.partitions["orders-0"] == "MIRRORING, lag unknown"
+    assert decision.plan.groups["g"] == "0 to 5 record(s) read again"
     assert decision.plan.unknown
 
 
@@ -181,7 +181,7 @@ def test_the_check_before_promotion_ignores_what_the_run_itself_changes(view: Vi
     stopped = {p: replace(s, state=PartitionState.STOPPED, lmo=Offset(9)) for p, s in view.statuses.items()}
     mirror = replace(view.mirror, desired=Desired.STOPPED)
     after = decide(replace(view, mirror=mirror, statuses=stopped, active_run="r")).plan.bound
-    assert changed_since(approved, after) == ()
+    assert changed_since(approved, after, source_seen=True) == ()
 
 
 def test_the_check_before_promotion_sees_new_topics_failures_and_grants(view: View) -> None:
@@ -193,12 +193,49 @@ def test_the_check_before_promotion_sees_new_topics_failures_and_grants(view: Vi
         statuses={P0: status(P0), P1: status(P1, PartitionState.FAILED)},
         grants=(),
     )
-    changed = changed_since(approved, decide(worse).plan.bound)
+    changed = changed_since(approved, decide(worse).plan.bound, source_seen=True)
     assert [line.split(":")[0] for line in changed] == ["failed partitions", "grants", "topic orders2"]
 
 
 def test_a_source_that_died_after_it_was_drained_does_not_forbid_promotion(view: View) -> None:
     approved = decide(view).plan.bound
-    assert changed_since(approved, decide(replace(view, source=Unseen("dead"), grants=())).plan.bound) == ()
-    lost = replace(view, source=Unseen("dead"), destination=Unseen("dead"))
-    assert changed_since(approved, decide(lost).plan.bound) == ("destination: approved was W, now it is unseen",)
+    dead = decide(replace(view, source=Unseen("dead"), grants=())).plan.bound
+    assert changed_since(approved, dead, source_seen=False) == ()
+    assert [line.split(":")[0] for line in changed_since(approved, dead, source_seen=True)] == ["grants", "source"]
+    lost = decide(replace(view, source=Unseen("dead"), destination=Unseen("dead"))).plan.bound
+    assert changed_since(approved, lost, source_seen=False) == ("destination: approved was W, now it is unseen",)
+
+
+@pytest.mark.parametrize(("source_id", "destination_id"), [("f" * 32, DST), (SRC, "f" * 32)])
+def test_a_topic_of_another_id_makes_the_approval_void_also_when_the_source_is_dead(
+    view: View, source_id: str, destination_id: str
+) -> None:
+    approved = decide(view).plan
+    anew = {
+        p: replace(s, source_topic_id=source_id, destination_topic_id=destination_id) for p, s in view.statuses.items()
+    }
+    now = decide(replace(view, statuses=anew, source=Unseen("dead"))).plan
+    assert now.hash != decide(replace(view, source=Unseen("dead"))).plan.hash
+    assert [line.split(":")[0] for line in changed_since(approved.bound, now.bound, source_seen=False)] == [
+        "topic orders"
+    ]
+
+
+def test_a_partition_that_failed_and_was_stopped_is_not_healthy(view: View) -> None:
+    stopped = replace(status(P1, PartitionState.FAILED), state=PartitionState.STOPPED)
+    assert list(healthy({P0: status(P0), P1: stopped})) == [P0]
+    assert "orders-1 is FAILED" in decide(replace(view, statuses={P0: status(P0), P1: stopped})).plan.warnings[0]
+
+
+def test_facts_have_names_of_their_own(view: View) -> None:
+    names_of_facts = [fact.name for fact in decide(view).plan.bound]
+    assert len(set(names_of_facts)) == len(names_of_facts)
+
+
+def test_a_thousand_failed_partitions_are_counted_and_not_all_listed(view: View) -> None:
+    failed = {p: status(p, PartitionState.FAILED) for p in (Partition("orders", n) for n in range(1000))}
+    plan = decide(replace(view, statuses=failed)).plan
+    assert len(plan.warnings) < 250
+    assert any("800 more partitions are FAILED" in line for line in plan.warnings)
+    assert len(plan.partitions) == 200
+    assert next(f.value for f in plan.bound if f.name == "failed partitions").startswith("1000: orders-0, ")

@@ -24,11 +24,13 @@ MIRROR = Mirror(
 )
 RUN = Run(
     id="m-failover-1",
-    plan=Plan(kind=RunKind.FAILOVER, mirror=MIRROR.name, mode=Mode.PLANNED, steps=(), bound={}),
+    plan=Plan(kind=RunKind.FAILOVER, mirror=MIRROR.name, mode=Mode.PLANNED, steps=(), bound=()),
     plan_hash="0" * 12,
     state=RunState.RUNNING,
     started_by="ann@desk",
+    conducted_by="ann@desk",
     started_ms=0,
+    desired=Desired.STARTED,
 )
 
 

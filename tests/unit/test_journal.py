@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 
 from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, Refused, RemoteFault
+from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Evidence, Mode, Plan, Run, RunKind, RunState, StepState
 from mirror_core.state.journal import Journal
@@ -30,9 +31,20 @@ class MemoryLog:
 
 @pytest.fixture
 def journal() -> Journal:
-    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound={})
+    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
     log = MemoryLog()
-    log.put(Run(id="r1", plan=plan, plan_hash=plan.hash, state=RunState.RUNNING, started_by="me", started_ms=1))
+    log.put(
+        Run(
+            id="r1",
+            plan=plan,
+            plan_hash=plan.hash,
+            state=RunState.RUNNING,
+            started_by="me",
+            started_ms=1,
+            desired=Desired.STARTED,
+            conducted_by="me",
+        )
+    )
     return Journal(log, "r1", ("one", "two"))
 
 
@@ -67,7 +79,7 @@ def test_a_step_waits_for_the_one_before(journal: Journal) -> None:
 
 def test_failure_is_recorded_and_the_next_attempt_keeps_what_was_noted(journal: Journal) -> None:
     def fails() -> Evidence:
-        journal.note("one", {"ids": ("a",)})
+        journal.note("one", {"ids": "a"})
         raise RemoteFault("broker gone")
 
     with pytest.raises(RemoteFault):
@@ -76,7 +88,7 @@ def test_failure_is_recorded_and_the_next_attempt_keeps_what_was_noted(journal: 
     assert record is not None
     assert (record.state, record.error) == (StepState.FAILED, "broker gone")
     again = journal.perform("one", lambda: {"n": 2})
-    assert (again.attempt, again.error, again.evidence) == (2, "", {"ids": ("a",), "n": 2})
+    assert (again.attempt, again.error, again.evidence) == (2, "", {"ids": "a", "n": 2})
 
 
 def test_after_lost_ownership_nothing_more_is_written(journal: Journal) -> None:

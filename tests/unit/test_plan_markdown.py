@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirrorbook_airflow.markdown import MAX_PARTITIONS, plan_markdown
 
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, Plan, PlanStep, RunKind
+from mirror_core.model.run import Fact, Mode, Plan, PlanStep, RunKind, Strategy
 
 
 def plan(**changes: object) -> Plan:
@@ -17,14 +17,14 @@ def plan(**changes: object) -> Plan:
             PlanStep(name="fence", action="deny everybody to write"),
             PlanStep(name="promote", action="let applications write", reversible=False),
         ),
-        "bound": {"mirror": "STARTED"},
+        "bound": (Fact("mirror", "STARTED"),),
         "warnings": ("west has no authorizer",),
         "unknown": ("everything on east",),
         "figures": {
             "lag in offsets": "12",
-            "partition orders-0": "MIRRORING, lag 12",
-            "group shop|eu": "3 record(s) read again",
         },
+        "partitions": {"orders-0": "MIRRORING, lag 12"},
+        "groups": {"shop|eu": "3 record(s) read again"},
     }
     return Plan(**{**fields, **changes})  # type: ignore[arg-type]  # a test's shorthand for some of the fields
 
@@ -52,16 +52,16 @@ def test_names_cannot_break_the_table() -> None:
 
 
 def test_a_plan_of_many_partitions_is_cut_and_says_so() -> None:
-    figures = {f"partition t-{index}": "MIRRORING, lag 0" for index in range(500)}
+    partitions = {f"t-{index}": "MIRRORING, lag 0" for index in range(500)}
 
-    text = plan_markdown(plan(figures=figures, warnings=tuple(f"w{n}" for n in range(40))))
+    text = plan_markdown(plan(partitions=partitions, warnings=tuple(f"w{n}" for n in range(40))))
 
     assert f"... and {500 - MAX_PARTITIONS} more" in text
     assert text.count("\n") < 110
 
 
 def test_a_failback_shows_what_becomes_of_each_topic() -> None:
-    text = plan_markdown(plan(kind=RunKind.FAILBACK, strategies={"orders": "recreate"}))
+    text = plan_markdown(plan(kind=RunKind.FAILBACK, strategies={"orders": Strategy.RECREATE}))
 
     assert text.startswith("**Fail back mirror `orders`**")
     assert "| orders | recreate |" in text

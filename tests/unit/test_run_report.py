@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mirror_core.evidence.run_report import clocks, write_run_report
-from mirror_core.model.mirror import PartitionState, PartitionStatus
+from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.run import Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import Fact, Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
 
 
 @pytest.fixture
@@ -20,11 +20,18 @@ def run() -> Run:
         mirror=MirrorName("m"),
         mode=Mode.PLANNED,
         steps=(PlanStep(name="fence", action="deny"),),
-        bound={"source": "E"},
+        bound=(Fact("source", "E"),),
         warnings=("<script>alert(1)</script>",),
     )
     return Run(
-        id="r", plan=plan, plan_hash=plan.hash, state=RunState.RUNNING, started_by="me <me@home>", started_ms=1_000
+        id="r",
+        plan=plan,
+        plan_hash=plan.hash,
+        state=RunState.RUNNING,
+        started_by="me <me@home>",
+        started_ms=1_000,
+        desired=Desired.STARTED,
+        conducted_by="me <me@home>",
     )
 
 
@@ -59,12 +66,15 @@ def test_the_page_escapes_what_others_wrote_and_asks_nobody_else(run: Run, tmp_p
         reason="<b>bad</b>",
         lmo=Offset(7),
     )
-    page = write_run_report(tmp_path, run, [step("fence", 1, 2)], {partition: status}).read_text()
+    left = {"drain": {"Drained": {"n": 7}}}
+    page = write_run_report(tmp_path, run, [step("fence", 1, 2)], {partition: status}, left).read_text()
     assert "<script" not in page
     assert "<b>bad" not in page
     assert "&lt;script&gt;" in page
     assert "://" not in page
     document = json.loads((tmp_path / "run.json").read_text())
-    assert document["schema"] == "mirrorbook/run/1"
+    assert document["schema"] == "mirrorbook/run/2"
     assert document["partitions"][0]["lmo"] == 7
+    assert document["left"] == left
+    assert [s["step"] for s in document["steps"]] == ["fence"]
     assert not list(tmp_path.glob("_*")), "a half-written file was left behind"

@@ -143,7 +143,7 @@ def test_compaction_changes_nothing_of_what_is_read(changes: list[tuple[str, int
 
 
 def test_a_step_of_fifty_thousand_offsets_fits() -> None:
-    evidence = {"positions": tuple(f"topic-{n}={n}" for n in range(50_000))}
+    evidence = {"positions": ", ".join(f"topic-{n}={n}" for n in range(50_000))}
     record = StepRecord(run=RUN, step="drain", state=StepState.DONE, attempt=1, started_ms=1, evidence=evidence)
     assert fold(State().rows(record)).steps == {(RUN, "drain"): record}
 

@@ -1,0 +1,124 @@
+"""What `mirrorbook failover` and `mirrorbook failback` have in common: options, and how a run is begun and given up."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from mirror_core.cli.common import agree, mirror
+from mirror_core.cli.runs import newest, show_plan, show_run
+from mirror_core.decide.failover import Decision
+from mirror_core.model.errors import Refused
+from mirror_core.model.run import Run
+from mirror_core.runbook.conductor import Conductor, other_plan
+from mirror_core.runbook.services import Services, local_services
+from mirror_core.state.link import Link
+
+
+class Runner(StrEnum):
+    """Where the heavy comparison and the salvage are done."""
+
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+RunnerOption = Annotated[
+    Runner, typer.Option("--runner", help="Where everything is compared and salvaged: on Spark, or in this process.")
+]
+MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
+EvidenceOption = Annotated[
+    Path | None, typer.Option("--evidence", help="Folder for evidence. Default: `evidence` beside mirrorbook.yaml.")
+]
+HashOption = Annotated[str | None, typer.Option("--plan-hash", help="Run only the plan with this hash.")]
+RunOption = Annotated[str | None, typer.Option("--run", help="Which run. Default: the one that holds the mirror.")]
+
+C = TypeVar("C", bound=Conductor[Any])
+Choice = TypeVar("Choice")
+
+
+def conductor(
+    make: type[C],
+    link: Link,
+    runner: Runner = Runner.LOCAL,
+    master: str = "local[*]",
+    evidence: Path | None = None,
+    *,
+    quiet: bool = False,
+) -> C:
+    """Somebody who takes the steps here, as the options say. Quiet for machines that read what is printed."""
+    say = (lambda line: None) if quiet else typer.echo
+    return make(link, _services(link.config.path, runner, master, evidence), started_by=_operator(), say=say)
+
+
+def found(make: type[C], config: Path | None, name: str, run_id: str | None) -> tuple[Link, Run]:
+    """The run of this id, the one that holds the mirror, or its newest of this kind."""
+    link, state = mirror(config, name)
+    return link, newest(link, state, run_id, make.KIND)
+
+
+def show_decision(title: str, decision: Decision, *, as_json: bool) -> None:
+    """The plan. Refused when it cannot be run."""
+    show_plan(decision.plan, decision.reasons, as_json=as_json)
+    if decision.reasons:
+        raise Refused(f"this plan cannot be run: {title}", decision.reasons)
+
+
+def approved(
+    title: str,
+    decision: Decision,
+    question: str,
+    *,
+    plan_hash: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> bool:
+    """Show the plan and ask. False when it was only shown; Refused when it may not be run, or a person says no."""
+    if not as_json or dry_run:
+        show_plan(decision.plan, decision.reasons, as_json=as_json)
+    reasons = (*decision.reasons, *other_plan(decision.plan, plan_hash))
+    if reasons:
+        raise Refused(title, reasons)
+    if not dry_run:
+        agree(f"Run plan {decision.plan.hash}: {question}?", yes)
+    return not dry_run
+
+
+def begun(by: Conductor[Choice], decision: Decision, choice: Choice | None, *, as_json: bool) -> Run:
+    """A run of the plan that was approved, and what to type when this process dies."""
+    run = by.begin(decision.plan.hash, choice)
+    if not as_json:
+        typer.echo(f"run {run.id}; after a crash: mirrorbook {by.KIND} resume {by.link.mirror.name}")
+    return run
+
+
+def give_up(by: Conductor[Any], run: Run, question: str, *, yes: bool, as_json: bool) -> None:
+    """Ask, abort, show how it ended."""
+    agree(question, yes)
+    by.abort(run.id)
+    show_outcome(by, run, as_json=as_json)
+
+
+def show_outcome(by: Conductor[Any], run: Run, *, as_json: bool) -> None:
+    """The run and its steps, as they are now."""
+    ended, steps = by.status(run.id)
+    show_run(ended, steps, as_json=as_json)
+
+
+def _services(config_path: Path, runner: Runner, master: str, evidence: Path | None) -> Services:
+    folder = evidence or config_path.parent / "evidence"
+    if runner is Runner.LOCAL:
+        return local_services(config_path, evidence_dir=folder)
+    from mirror_core.spark.services import spark_services  # Spark is an extra, and slow to import
+
+    return spark_services(config_path, evidence_dir=folder, master=master)
+
+
+def _operator() -> str:
+    """Who asks, for the journal."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -1,0 +1,127 @@
+"""What steps leave for later ones, and for themselves after a crash: each a type of its own, kept by the journal.
+
+They are for the runbook, not for people, and are forgotten when the run has ended; `run.json` shows them as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeVar
+
+from mirror_core.model.checkpoint import Keepable
+from mirror_core.model.errors import Indeterminate
+from mirror_core.model.names import Offset, Partition
+from mirror_core.state.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """One offset for each of many partitions, in their order."""
+
+    topics: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
+    """By topic: numbers of partitions, with their offsets."""
+
+    @classmethod
+    def of(cls, offsets: Mapping[Partition, Offset]) -> Offsets:
+        by_topic: dict[str, list[tuple[int, int]]] = {}
+        for partition, offset in sorted(offsets.items()):
+            by_topic.setdefault(partition.topic, []).append((partition.index, offset))
+        return cls(tuple((topic, tuple(rows)) for topic, rows in by_topic.items()))
+
+    def by_partition(self) -> dict[Partition, Offset]:
+        return {Partition(topic, index): Offset(offset) for topic, rows in self.topics for index, offset in rows}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    """What was compared equal while applications still wrote: from 0 up to these offsets."""
+
+    VERSION: ClassVar[int] = 1
+    ends: Offsets
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fenced:
+    """Log ends of the source when it was seen to stand still."""
+
+    VERSION: ClassVar[int] = 1
+    ends: Offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """Positions when they had reached those log ends, which had not moved."""
+
+    VERSION: ClassVar[int] = 1
+    positions: Offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equal:
+    """Up to which offsets both sides were seen to be equal behind the fence."""
+
+    VERSION: ClassVar[int] = 1
+    ends: Offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Salvaged:
+    """Log ends of the old source when its tails were saved: what grows beyond them was not, and is not deleted."""
+
+    VERSION: ClassVar[int] = 1
+    ends: Offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldTopic:
+    """A topic that is to be deleted and created anew, as it was."""
+
+    name: str
+    id: str
+    replication_factor: int
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldTopics:
+    """All of them, written down before the first one is deleted."""
+
+    VERSION: ClassVar[int] = 1
+    topics: tuple[OldTopic, ...]
+
+
+T = TypeVar("T", bound=Keepable)
+
+
+def left_by(journal: Journal, step: str, kind: type[T]) -> T:
+    """What an earlier step left. Indeterminate when it is not there: nothing is taken for granted in its place."""
+    found = journal.kept(step, kind)
+    if found is None:
+        raise Indeterminate(
+            f"run {journal.run_id}: what step {step} kept ({kind.__name__}) is not in the state topic any more: abort "
+            "the run, or ask who wrote there"
+        )
+    return found
+
+
+def all_left(journal: Journal) -> dict[str, dict[str, object]]:
+    """Everything that steps have left so far, by step and type."""
+    found: dict[str, dict[str, object]] = {}
+    for step, kind in LEFT:
+        value = journal.kept(step, kind)
+        if value is not None:
+            found.setdefault(step, {})[kind.__name__] = value
+    return found
+
+
+LEFT: Final[tuple[tuple[str, type[Keepable]], ...]] = (
+    ("prove", Proven),
+    ("fence", Fenced),
+    ("drain", Drained),
+    ("parity", Equal),
+    ("salvage", Salvaged),
+    ("align", OldTopics),
+)
+"""Which step leaves what."""

@@ -1,0 +1,74 @@
+"""What steps leave for each other: whole after a crash, and never taken for granted."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.model.errors import Indeterminate
+from mirror_core.model.mirror import Desired
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
+from mirror_core.runbook.checkpoints import LEFT, Equal, Fenced, Offsets, OldTopic, OldTopics, Proven, all_left, left_by
+from mirror_core.state.journal import Journal
+from tests.unit.test_journal import MemoryLog
+
+OFFSETS = st.dictionaries(
+    st.builds(Partition, st.sampled_from(["a", "a-1", "b.c", "é"]), st.integers(0, 99)),
+    st.integers(0, 2**63 - 1).map(Offset),
+)
+
+
+@pytest.fixture
+def journal() -> Journal:
+    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
+    log = MemoryLog()
+    log.put(
+        Run(
+            id="m-failover-20260101T000000-abcd",
+            plan=plan,
+            plan_hash=plan.hash,
+            state=RunState.RUNNING,
+            started_by="me",
+            started_ms=1,
+            desired=Desired.STARTED,
+            conducted_by="me",
+        )
+    )
+    return Journal(log, "m-failover-20260101T000000-abcd", ("prove", "fence", "parity"))
+
+
+@given(OFFSETS)
+def test_offsets_come_back_as_they_went_in_whatever_their_order(offsets: dict[Partition, Offset]) -> None:
+    assert Offsets.of(offsets).by_partition() == offsets
+    assert Offsets.of(dict(reversed(offsets.items()))) == Offsets.of(offsets)
+
+
+def test_what_a_step_left_is_read_back_as_its_type(journal: Journal) -> None:
+    proven = Proven(ends=Offsets.of({Partition("a", 0): Offset(7)}), records=5)
+    journal.keep("prove", proven)
+    assert left_by(journal, "prove", Proven) == proven
+    assert all_left(journal) == {"prove": {"Proven": proven}}
+
+
+def test_what_is_missing_is_not_taken_for_empty(journal: Journal) -> None:
+    with pytest.raises(Indeterminate, match="what step prove kept \\(Proven\\)"):
+        left_by(journal, "prove", Proven)
+    journal.keep("parity", Equal(ends=Offsets()))
+    with pytest.raises(Indeterminate, match="Fenced"):
+        left_by(journal, "parity", Fenced)
+
+
+def test_settings_hold_whatever_a_value_may_hold(journal: Journal) -> None:
+    topics = OldTopics(
+        topics=(OldTopic(name="a", id="1" * 32, replication_factor=1, settings={"cleanup.policy": "a=b, c=d\n"}),)
+    )
+    journal.keep("align", topics)
+    assert journal.kept("align", OldTopics) == topics
+
+
+def test_each_type_has_a_version_and_a_name_of_its_own() -> None:
+    kinds = [kind for _, kind in LEFT]
+    assert len({kind.__name__ for kind in kinds}) == len(kinds)
+    assert all(kind.VERSION >= 1 for kind in kinds)
