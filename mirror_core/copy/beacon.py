@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from mirror_core.copy.partition import Lane, LaneState
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.states import State
 from mirror_core.model.copying import Assignment
 
 
@@ -23,24 +24,24 @@ class Beacon:
         self.due = 0.0
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM) if assignment.progress_port else None
 
-    def tell(self, lanes: Iterable[Lane], last: bool = False) -> None:
+    def tell(self, replicators: Iterable[PartitionReplicator], last: bool = False) -> None:
         now = time.time()
         if self.sock is None or (now < self.due and not last):
             return
         self.due = now + 1.0
         rows = [
             [
-                lane.partition.topic,
-                lane.partition.index,
-                lane.acknowledged,
-                # A lane that lost its place may have lost its source, too: what that said before is not true now.
-                None if lane.state is LaneState.LOST else lane.source_end,
-                lane.records,
-                lane.sent_bytes,
-                max(0, lane.seed_end - lane.acknowledged),
+                one.partition.topic,
+                one.partition.index,
+                one.place.acknowledged,
+                # One that has lost its place may have lost its source, too: what that said before is not true now.
+                None if one.state is State.LOST else one.source.end,
+                one.records,
+                one.tally.bytes,
+                max(0, one.place.seed_end - one.place.acknowledged),
             ]
-            for lane in lanes
-            if lane.first is not None
+            for one in replicators
+            if one.tally.first is not None
         ]
         for start in range(0, len(rows), self._ROWS):
             message = {

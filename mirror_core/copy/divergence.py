@@ -12,20 +12,16 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
 
+from mirror_core.copy.verdict import Undecided
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader, Trimmed, Unreadable
-from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.records import Record
 
 _FIRST_STEP: Final = 1_000
 _WINDOW: Final = 1_000
 _READ_BYTES: Final = 256 << 10
-
-
-class Undecided(MirrorError):
-    """The source does not show all of it yet: a transaction is open, or its high watermark lags. Ask again."""
 
 
 @dataclass(slots=True)
@@ -39,6 +35,14 @@ class _Seen:
     """Behind the last equal record, those that only the destination holds."""
     bare: dict[bytes, int] = field(default_factory=dict)
     """Keys of which only the source holds a record, and the destination nothing newer; with that record's offset."""
+
+    def agrees(self, record: Record) -> None:
+        """The same history up to here: what only the destination has before it was cleaned away on the source."""
+        self.equal, self.lone = True, []
+        self.replaced(record.key)
+
+    def differs_at(self, offset: int) -> None:
+        self.differs = Offset(offset)
 
     def only_here(self, record: Record) -> None:
         self.lone.append(record)
@@ -54,7 +58,7 @@ class _Seen:
             self.bare.pop(key, None)
 
 
-class Histories:
+class Divergence:
     """Both sides' logs, to be compared for some partitions one after the other. Connects when it is first asked."""
 
     def __init__(self, source: ClusterClient, destination: ClusterClient) -> None:
@@ -136,11 +140,10 @@ class Histories:
                     seen.only_there(mine.key, mine)
                     continue
                 if mine != theirs:
-                    seen.differs = Offset(min([mine.offset, *since, *(record.offset for record in seen.lone)]))
+                    seen.differs_at(min([mine.offset, *since, *(record.offset for record in seen.lone)]))
                     return seen
-                # The same history up to here: what only the destination has was cleaned away on the source.
-                seen.equal, seen.lone, since = True, [], []
-                seen.replaced(mine.key)
+                seen.agrees(mine)
+                since = []
                 agreed = mine.offset + 1
                 theirs = next(two, None)
             for record in (*(() if theirs is None else (theirs,)), *two):
@@ -148,7 +151,7 @@ class Histories:
         except Trimmed as error:
             raise Undecided(str(error)) from None
         except Unreadable:
-            seen.differs = Offset(agreed)
+            seen.differs_at(agreed)
         return seen
 
     def _left(self, partition: Partition, seen: _Seen, end: int) -> list[int]:
@@ -183,14 +186,17 @@ class Histories:
             raise Undecided(str(error)) from None
         return newer
 
-    def __enter__(self) -> Histories:
+    def close(self) -> None:
+        self._one.close()
+        self._two.close()
+
+    def __enter__(self) -> Divergence:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._one.close()
-        self._two.close()
+        self.close()
 
 
 def _records(reader: LogReader, partition: Partition, start: int, end: int) -> Iterator[Record]:

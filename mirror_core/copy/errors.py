@@ -1,76 +1,81 @@
-"""What an answer to a Fetch or a Produce that brings an error, or nothing, does to the lane that it is about."""
+"""What an answer to a Fetch or a Produce does to the partition that it is about."""
 
 from __future__ import annotations
 
-from mirror_core.copy.partition import Lane, Sent, denied, foreign, not_now
-from mirror_core.decide.gaps import NO_MARKER
-from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.copy.outbox import Sent
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.states import State
+from mirror_core.copy.words import Side, denied, foreign, not_now, shifted
+from mirror_core.kafka.client import TRANSIENT
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.produced import Meaning, meaning
-from mirror_core.kafka.tiered import local_start
 from mirror_core.model.mirror import FailureKind
 from mirror_core.wire.produce import Produced
 
 
-def fetch_refused(lane: Lane, code: int, source: ClusterClient) -> None:
+def fetch_refused(replicator: PartitionReplicator, code: int, source: Side) -> None:
     """Take in the error of one partition of a Fetch answer."""
     try:
         error = ErrorCode(code)
     except ValueError:
         error = ErrorCode.unknown_server_error
-    where = f"cluster {source.name}, {lane.partition}, offset {lane.position}"
+    partition, position = replicator.partition, replicator.place.position
+    where = f"cluster {source.name}, {partition}, offset {position}"
     if error is ErrorCode.topic_authorization_failed:
-        lane.end(denied(source, lane.partition, "READ"), lane.position, FailureKind.DENIED)
+        replicator.end(denied(source, partition, "READ"), position, FailureKind.DENIED)
     elif error in TRANSIENT or error in (
         ErrorCode.offset_out_of_range,
         ErrorCode.offset_not_available,
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.unknown_server_error,
     ):
-        lane.lose(f"{where}: Fetch answered {error.name.upper()}")  # aligning finds out what is behind it
+        replicator.lose(f"{where}: Fetch answered {error.name.upper()}")  # aligning finds out what is behind it
     else:
-        lane.end(f"{where}: Fetch answered {error.name.upper()}", lane.position)
+        replicator.end(f"{where}: Fetch answered {error.name.upper()}", position)
 
 
-def nothing_up_to(lane: Lane, end: int, source: ClusterClient) -> None:
-    """Take in that the source gave nothing from the lane's position up to `end`, its last stable offset: a gap, where
-    its leader reads its own log.
-
-    To be called after the answers that said so: a part of the log that is local now was local then.
-    """
-    if lane.position < lane.local_start:
-        return
-    start = local_start(source, lane.partition, lane.source_epoch)
-    if start is None:
-        words = "the leader does not tell which part of the log it holds itself"
-        lane.lose(not_now(source.name, lane.partition, lane.position, words))
-        return
-    lane.local_start = start
-    if lane.position >= start:
-        lane.skip_to(end)
-        lane.empty = 0
+def answered(replicator: PartitionReplicator, sent: Sent, produced: Produced, destination: Side) -> bool:
+    """Take in one answer to a Produce. True when seeds are to be deleted (`PartitionReplicator.acknowledge`)."""
+    replicator.place.answered()
+    landed = produced.error == 0
+    if landed and produced.base_offset == sent.base == replicator.place.acknowledged:
+        return replicator.acknowledge(sent)
+    if landed and produced.base_offset != sent.base:
+        _elsewhere(replicator, sent, produced.base_offset, destination)
+    elif replicator.working:
+        _refused(replicator, sent, produced, destination)
+    return False
 
 
-def produce_refused(sent: Sent, produced: Produced, destination: ClusterClient) -> None:
-    """Take in that a batch did not land, or not where it should have."""
-    lane = sent.lane
-    kind, remedy, name = meaning(produced.error)
-    if kind is Meaning.APPENDED and lane.claim.newest != NO_MARKER and produced.base_offset > sent.base:
+def _elsewhere(replicator: PartitionReplicator, sent: Sent, landed: int, destination: Side) -> None:
+    """It landed, but not where it should have: no other verdict on this partition is as bad."""
+    partition, cluster = replicator.partition, destination.name
+    if replicator.gaps.marked and landed > sent.base and replicator.state is not State.FAILED:
         # A foreign record, or a marker too many: the log tells which.
-        words = f"a batch landed at {produced.base_offset}"
-        lane.lose(not_now(destination.name, lane.partition, sent.base, words))
-    elif kind is Meaning.APPENDED:
-        # It landed, but elsewhere: the log had grown by somebody else's records, from our expected offset on.
-        words = foreign(destination.name, lane.partition, lane.acknowledged)
-        lane.fail(words, lane.acknowledged, FailureKind.FOREIGN)
+        if replicator.working:
+            replicator.lose(not_now(cluster, partition, sent.base, f"a batch landed at {landed}"))
+    elif replicator.working:
+        # The log had grown by somebody else's records, from our expected offset on.
+        expected = replicator.place.acknowledged
+        replicator.fail(foreign(cluster, partition, expected), expected, FailureKind.FOREIGN)
+    elif replicator.state is not State.DONE:
+        replicator.shifted(shifted(cluster, partition, sent.base, landed), min(sent.base, landed))
+
+
+def _refused(replicator: PartitionReplicator, sent: Sent, produced: Produced, destination: Side) -> None:
+    partition = replicator.partition
+    kind, remedy, name = meaning(produced.error)
+    if kind is Meaning.APPENDED:
+        expected = replicator.place.acknowledged
+        replicator.fail(foreign(destination.name, partition, expected), expected, FailureKind.FOREIGN)
     elif kind is Meaning.LOOK_AGAIN:
-        lane.lose(not_now(destination.name, lane.partition, sent.base, name, remedy))
+        replicator.lose(not_now(destination.name, partition, sent.base, name, remedy))
     elif kind is Meaning.DENIED:
-        lane.fail(denied(destination, lane.partition, "WRITE"), sent.base, FailureKind.DENIED)
+        replicator.fail(denied(destination, partition, "WRITE"), sent.base, FailureKind.DENIED)
     else:
         words = f"{name}: {produced.message}" if produced.message else name
-        lane.fail(
-            f"cluster {destination.name}, {lane.partition}, offset {sent.base}: {words}; {remedy}",
+        replicator.fail(
+            f"cluster {destination.name}, {partition}, offset {sent.base}: {words}; {remedy}",
             sent.base,
             FailureKind.UNKEYED if kind is Meaning.UNKEYED else FailureKind.REFUSED,
         )

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from mirror_core.copy.datagrams import LARGEST, Address, Datagrams
-from mirror_core.copy.partition import Lane, LaneState
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.states import State
 from mirror_core.model.copying import Assignment, ClaimsAt
 from mirror_core.model.names import Partition
 
@@ -70,24 +71,24 @@ class Heir:
             self._socket.setblocking(False)
             self._socket.connect((self._at.host, self._at.port))
 
-    def ask(self, lanes: Mapping[Partition, Lane]) -> None:
-        """Ask for the claims of lanes whose gap is due and not theirs to fill; take in what has come for any."""
+    def ask(self, replicators: Mapping[Partition, PartitionReplicator]) -> None:
+        """Ask for the claims of partitions whose gap is due and not theirs to fill; take in what has come for any."""
         now = time.monotonic()
         if self._socket is None or now < self._due:
             return
         self._due = now + _ASK_S
         for partition, number in self._given():
-            if partition in lanes:
-                lanes[partition].claim.handed = number
-        waiting = [p for p, lane in lanes.items() if lane.gap is not None and not lane.claim.owned]
+            if partition in replicators:
+                replicators[partition].gaps.handed(number)
+        waiting = [p for p, one in replicators.items() if one.gap is not None and not one.gaps.owned]
         self._send("wants", [[partition.topic, partition.index] for partition in waiting])
 
-    def leave(self, lanes: Iterable[Lane]) -> None:
+    def leave(self, replicators: Iterable[PartitionReplicator]) -> None:
         """The last word: what is ours, with nothing on its way, may be the next one's."""
         mine = [
-            (lane.partition, lane.claim.newest)
-            for lane in lanes
-            if lane.claim.owned and not lane.in_flight and lane.state in (LaneState.READY, LaneState.DONE)
+            (one.partition, one.gaps.newest)
+            for one in replicators
+            if one.gaps.owned and not one.place.in_flight and (one.working or one.state is State.DONE)
         ]
         self._send("left", [_row(left) for left in mine])
         self.close()

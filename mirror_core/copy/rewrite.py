@@ -7,29 +7,24 @@ from typing import Final
 
 import xxhash
 
-from mirror_core.copy.partition import Lane, Sent
-from mirror_core.decide.passthrough import Way, way_of
+from mirror_core.copy.outbox import Ready, Sent
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.decide.passthrough import Treatment, treatment
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName
 from mirror_core.wire import legacy
 from mirror_core.wire.batch import (
-    CONTROL,
     HEADER_SIZE,
-    SEQUENCE_MASK,
-    TRANSACTIONAL,
     BatchHeader,
     MalformedBatch,
     base_sequence,
-    batches,
     clear_bits,
-    crc_matches,
     max_timestamp,
     readdress,
 )
+from mirror_core.wire.committed import DamagedBatch, committed
 from mirror_core.wire.fetch import Fetched
-from mirror_core.wire.hidden import is_hidden
 from mirror_core.wire.merge import merge, mergeable
-from mirror_core.wire.records import is_abort_marker
 from mirror_core.wire.reencode import dense_runs
 
 PRODUCER_EPOCH: Final = 0
@@ -39,61 +34,52 @@ and the destination's broker is spared far more."""
 WORTH_MERGING: Final = 4
 """Tiny batches in a row."""
 MERGED_BYTES: Final = 16 << 10
-SURE: Final = 2
-"""Empty answers that it takes to believe that nothing is left before the last stable offset."""
 
 
-class Intake:
+class Rewriter:
     """What one mirror makes of a source's batches."""
 
     def __init__(self, source: ClusterName, producer_id: int) -> None:
         self.source = source
         self.producer_id = producer_id
 
-    def accept(self, lane: Lane, fetched: Fetched) -> list[tuple[Sent, memoryview]]:
-        """Batches of one partition that may be sent at once, in place; the lane's position moves past them.
+    def accept(self, replicator: PartitionReplicator, answer: Fetched) -> list[Ready]:
+        """Batches of one partition that may be sent at once, in place; its position moves past them.
 
-        From the first gap on everything goes into the lane's queue, batches as copies. A batch that may not cross ends
-        the lane, after what came before it.
+        From the first gap on everything goes into the line, batches as copies. A batch that may not cross ends the
+        partition, after what came before it.
         """
-        ready: list[tuple[Sent, memoryview]] = []
+        ready: list[Ready] = []
         tiny: dict[int, BatchHeader] = {}
-        where = f"cluster {self.source}, {lane.partition}"
-        transactions = Aborted(fetched.aborted)
+        where = f"cluster {self.source}, {replicator.partition}"
+        ends = replicator.assigned.until is not None
         try:
-            for header, batch in batches(fetched.records):
-                if lane.finished:
-                    break
-                aborted = transactions.hold(header, batch)
-                way = way_of(header, lane.position, aborted=aborted, hidden=is_hidden(header, batch))
-                if way is Way.PAST:
-                    continue
-                if way is not Way.OLD_FORMAT and not crc_matches(header, batch):
-                    lane.end(
-                        f"{where}: the batch at offset {header.base_offset} is corrupt (its CRC-32C does not match) "
-                        "and was not copied; repair the source's replica, then recover the partition",
-                        header.base_offset,
-                        FailureKind.CORRUPT,
-                    )
-                    break
-                self._take(lane, ready, way, header, batch)
+            for header, batch, visible in committed(answer, replicator.place.position):
+                self._take(replicator, ready, header, batch, visible)
                 if header.record_count <= TINY and header.magic == 2 and mergeable(header):
                     tiny[header.base_offset] = header
+                if ends and replicator.finished:
+                    break
+        except DamagedBatch as error:
+            replicator.end(
+                f"{where}: the batch at offset {error.offset} is corrupt (its CRC-32C does not match) "
+                "and was not copied; repair the source's replica, then recover the partition",
+                error.offset,
+                FailureKind.CORRUPT,
+            )
         except MalformedBatch as error:
-            lane.end(
-                f"{where}: what came back for offset {lane.position} is not a record batch ({error}); it was not "
-                "copied",
-                lane.position,
+            position = replicator.place.position
+            replicator.end(
+                f"{where}: what came back for offset {position} is not a record batch ({error}); it was not copied",
+                position,
                 FailureKind.CORRUPT,
             )
         return self._merged(ready, tiny) if len(tiny) >= WORTH_MERGING else ready
 
-    def _merged(
-        self, ready: list[tuple[Sent, memoryview]], tiny: Mapping[int, BatchHeader]
-    ) -> list[tuple[Sent, memoryview]]:
+    def _merged(self, ready: list[Ready], tiny: Mapping[int, BatchHeader]) -> list[Ready]:
         """The same with runs of tiny batches as one each. What is ready has no gap in it."""
-        found: list[tuple[Sent, memoryview]] = []
-        run: list[tuple[Sent, memoryview]] = []
+        found: list[Ready] = []
+        run: list[Ready] = []
         size = 0
         for item in ready:
             sent = item[0]
@@ -107,9 +93,7 @@ class Intake:
                 found.append(item)
         return found + self._as_one(run, tiny)
 
-    def _as_one(
-        self, run: list[tuple[Sent, memoryview]], tiny: Mapping[int, BatchHeader]
-    ) -> list[tuple[Sent, memoryview]]:
+    def _as_one(self, run: list[Ready], tiny: Mapping[int, BatchHeader]) -> list[Ready]:
         if len(run) < WORTH_MERGING:
             return run
         try:
@@ -124,80 +108,36 @@ class Intake:
         return [(first._replace(records=sum(s.records for s, _ in run), size=len(batch), payload=payload), batch)]
 
     def _take(
-        self, lane: Lane, ready: list[tuple[Sent, memoryview]], way: Way, header: BatchHeader, batch: memoryview
+        self,
+        replicator: PartitionReplicator,
+        ready: list[Ready],
+        header: BatchHeader,
+        batch: memoryview,
+        visible: bool,
     ) -> None:
-        if way is Way.OLD_FORMAT or way is Way.ENCODED:
-            runs = legacy.dense_runs if way is Way.OLD_FORMAT else dense_runs
-            for run in runs(header, batch, lane.position):
-                if run.base_offset > lane.position:
-                    lane.skip_to(run.base_offset)
-                self._put(lane, ready, run.base_offset, run.records, memoryview(run.batch))
-        elif way is not Way.NOTHING:
-            if way is Way.CLEARED:
+        place = replicator.place
+        how = treatment(header, place.position, visible=visible)
+        if how is Treatment.OLD_FORMAT or how is Treatment.ENCODED:
+            runs = legacy.dense_runs if how is Treatment.OLD_FORMAT else dense_runs
+            for run in runs(header, batch, place.position):
+                if run.base_offset > place.position:
+                    replicator.skip_to(run.base_offset)
+                self._put(replicator, ready, run.base_offset, run.records, memoryview(run.batch))
+        elif how is not Treatment.NOTHING:
+            if how is Treatment.CLEARED:
                 clear_bits(batch)
-            if header.base_offset > lane.position:
-                lane.skip_to(header.base_offset)
-            self._put(lane, ready, header.base_offset, header.record_count, batch)
-        if header.next_offset > lane.position:
-            lane.skip_to(header.next_offset)
+            if header.base_offset > place.position:
+                replicator.skip_to(header.base_offset)
+            self._put(replicator, ready, header.base_offset, header.record_count, batch)
+            return  # dense: nothing of it is left
+        if header.next_offset > place.position:
+            replicator.skip_to(header.next_offset)
 
     def _put(
-        self, lane: Lane, ready: list[tuple[Sent, memoryview]], base: int, records: int, batch: memoryview
+        self, replicator: PartitionReplicator, ready: list[Ready], base: int, records: int, batch: memoryview
     ) -> None:
         payload = xxhash.xxh3_128_digest(batch[HEADER_SIZE:])
-        readdress(batch, self.producer_id, PRODUCER_EPOCH, lane.sequence)
-        sent = Sent(lane, base, records, len(batch), payload)
-        lane.forgotten = False
-        lane.newest_ms = max_timestamp(batch)
-        lane.sequence = (lane.sequence + records) & SEQUENCE_MASK
-        lane.position = base + records
-        if lane.queue:
-            lane.queue.append((sent, memoryview(bytearray(batch))))
-            lane.queued_bytes += len(batch)
-        else:
+        readdress(batch, self.producer_id, PRODUCER_EPOCH, replicator.place.sequence)
+        sent = Sent(base, records, len(batch), payload)
+        if replicator.put(sent, batch, max_timestamp(batch)):
             ready.append((sent, batch))
-
-
-class Aborted:
-    """Which batches of an answer belong to aborted transactions (KIP-98), asked in the log's order."""
-
-    def __init__(self, transactions: tuple[tuple[int, int], ...]) -> None:
-        self._coming = sorted(transactions, key=lambda pair: pair[1], reverse=True)
-        self._open: set[int] = set()
-
-    def hold(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether this one does. Each batch must be shown, control batches too."""
-        if header.magic < 2:
-            return False  # such batches know no producers
-        while self._coming and self._coming[-1][1] <= header.last_offset:
-            self._open.add(self._coming.pop()[0])
-        if header.producer_id not in self._open:
-            return False
-        if header.attributes & CONTROL:
-            if header.record_count and is_abort_marker(header, batch):
-                self._open.discard(header.producer_id)
-            return False
-        return bool(header.attributes & TRANSACTIONAL)
-
-
-def look_again(lane: Lane, fetched: Fetched, source: ClusterName, *, honest: bool) -> bool:
-    """An answer brought the lane nothing. True when it is `honest` (for this partition alone, not throttled) a second
-    time, though the last stable offset is further on: then compaction has removed what was there, unless remote storage
-    should have given it.
-
-    Other answers prove nothing: the size of an answer may be used up by other partitions.
-    """
-    lane.suspect = lane.position < fetched.last_stable and lane.empty < SURE
-    if lane.position >= fetched.last_stable:
-        lane.empty = 0
-    elif lane.suspect and honest and len(fetched.records):
-        lane.end(
-            f"cluster {source}, {lane.partition}, offset {lane.position}: an answer without a whole batch",
-            lane.position,
-            FailureKind.CORRUPT,
-        )
-    elif lane.suspect and honest:
-        lane.empty += 1
-        lane.suspect = lane.empty < SURE
-        return not lane.suspect
-    return False

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-from mirror_core.copy.partition import Lane, Sent
-from mirror_core.wire.batch import SEQUENCE_MASK, readdress
+from mirror_core.copy.outbox import Ready, Sent
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.wire.batch import readdress
 from mirror_core.wire.encode import NOTHING, batch_of, record
 from mirror_core.wire.records import Codec
 
@@ -25,17 +26,15 @@ _NO_TIME: Final = -1
 behind it. For that a broker that tidies up just then forgets the producer: the log end tells how far seeding is."""
 
 
-def seeds(lane: Lane, producer_id: int, producer_epoch: int) -> Iterator[tuple[Sent, memoryview]]:
-    """The next batches for a lane that is to be seeded and has nothing in flight."""
-    for _ in range(SEEDS_AHEAD):
-        records = min(SEED_OFFSETS, lane.seed_end - lane.seeded)
+def seeds(replicator: PartitionReplicator, producer_id: int, producer_epoch: int) -> Iterator[Ready]:
+    """The next batches for a partition that is to be seeded and has nothing in flight."""
+    for _ in range(SEEDS_AHEAD if replicator.place.proven else 1):
+        base, sequence, records = replicator.place.take_seeds(SEED_OFFSETS)
         if records <= 0:
             return
         batch = memoryview(bytearray(_batch(records)))
-        readdress(batch, producer_id, producer_epoch, lane.sequence)
-        yield Sent(lane, lane.seeded, records, len(batch), b""), batch
-        lane.seeded += records
-        lane.sequence = (lane.sequence + records) & SEQUENCE_MASK
+        readdress(batch, producer_id, producer_epoch, sequence)
+        yield Sent(base, records, len(batch), b""), batch
 
 
 @lru_cache(maxsize=2)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Final
 
+from mirror_core.copy.divergence import Divergence
 from mirror_core.decide.gaps import FILLED_MASK
+from mirror_core.decide.position import Seen
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.empty_answers import Proof, proof
 from mirror_core.kafka.fetching import FetchLink, fetch_once
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
@@ -120,6 +124,42 @@ def record_at(client: ClusterClient, partition: Partition, offset: int) -> Recor
         return next((record for _, record in reader.records(partition, Offset(offset), Offset(offset + 1))), None)
 
 
+class BothLogs:
+    """The logs of both clusters, as `copy.verdict` looks into them. Connects when it is first asked."""
+
+    def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int) -> None:
+        self._source, self._destination = source, destination
+        self._producer_id = producer_id
+        self._divergence = Divergence(source, destination)
+
+    def first_foreign(self, partition: Partition, filled: int, seen: Seen) -> int | None:
+        return first_foreign(self._destination, partition, self._producer_id, filled, seen.log_start, seen.log_end)
+
+    def next_sequence_behind_a_hole(self, partition: Partition, seen: Seen) -> int | None:
+        last = last_behind_a_hole(self._destination, partition, self._producer_id, seen.log_start, seen.log_end)
+        return None if last is None else last.base_sequence + last.last_offset_delta + 1
+
+    def stranger_behind(self, partition: Partition, seen: Seen, since: int | None) -> int | None:
+        return stranger_behind(self._destination, partition, self._producer_id, seen.log_start, seen.log_end, since)
+
+    def last_record(self, partition: Partition, end: int) -> Record | None:
+        return last_record(self._source, partition, end)
+
+    def record_at(self, partition: Partition, offset: int) -> Record | None:
+        return record_at(self._destination, partition, offset)
+
+    def first_divergence(self, partition: Partition, position: int, epoch_end: int | None) -> Offset | None:
+        return self._divergence.first_divergence(partition, Offset(position), epoch_end)
+
+    def __enter__(self) -> BothLogs:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._divergence.close()
+
+
 def _open(client: ClusterClient, partition: Partition) -> Connection:
     view = client.metadata([partition.topic])
     leader = view.topics[partition.topic].partitions[partition.index].broker
@@ -144,17 +184,24 @@ def _further_back(
 
 def _headers(client: ClusterClient, link: FetchLink, partition: Partition, start: int, end: int) -> list[BatchHeader]:
     found: list[BatchHeader] = []
-    position = start
+    position, empty = start, 0
     while position < end:
         fetched = fetch_once(link, partition, position)
         if fetched is None or fetched.error:
             raise Unreachable(f"{link.connection.where}: {partition} cannot be read at offset {position}")
         headers = [header for header, _ in batches(fetched.records)]
-        if not headers:
+        if headers:
+            found += headers
+            position, empty = headers[-1].next_offset, 0
+            continue
+        size, honest = len(fetched.records), not link.throttle_ms
+        verdict = proof(position, end, size, honest=honest, before=empty, local_start=None)
+        if verdict is Proof.ASK_LEADER:
             local = local_start(client, partition, -1)
-            if local is None or position < local:
-                raise Unreachable(f"{link.connection.where}: {partition}, offset {position}: {SILENT}")
-            break  # the cleaner took what was there
-        found += headers
-        position = headers[-1].next_offset
+            if local is not None and proof(position, end, 0, honest=True, before=empty, local_start=local) is Proof.GAP:
+                break  # the cleaner took what was there
+        if verdict is not Proof.ONCE_MORE:
+            why = SILENT if honest else "the broker throttles"
+            raise Unreachable(f"{link.connection.where}: {partition}, offset {position}: {why}")
+        empty += 1
     return found

@@ -17,15 +17,16 @@ from kio.schema.errors import ErrorCode
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import CLIENT_ID, Connection
+from mirror_core.kafka.empty_answers import Proof, proof
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.tiered import SILENT, local_start
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire import fetch, legacy
-from mirror_core.wire.batch import CONTROL, HEADER, TRANSACTIONAL, BatchHeader, MalformedBatch, batches, crc_matches
+from mirror_core.wire.batch import HEADER, BatchHeader, MalformedBatch
+from mirror_core.wire.committed import committed
 from mirror_core.wire.fields import MalformedAnswer
-from mirror_core.wire.hidden import is_hidden
-from mirror_core.wire.records import Record, decode, is_abort_marker
+from mirror_core.wire.records import Record, decode
 
 MAX_BYTES: Final = 8 << 20
 """Bytes asked for at once, and so the memory of a reader (a single larger batch comes whole all the same)."""
@@ -34,6 +35,7 @@ PAUSE_S: Final = 0.05
 PATIENCE: Final = 2
 """Partitions in a row that a silent cluster may cost the whole time limit; the next ones are not even tried."""
 _RETRY: Final = frozenset({*TRANSIENT, ErrorCode.unknown_topic_or_partition, ErrorCode.offset_not_available})
+_SILENT: Final = frozenset({Proof.ONCE_MORE, Proof.REMOTE})
 
 Batch = tuple[BatchHeader, memoryview]
 
@@ -84,7 +86,7 @@ class LogReader:
                 if header.base_offset >= end:
                     return
                 position = header.next_offset
-                if header.record_count and not header.attributes & CONTROL:
+                if header.record_count:
                     yield header, batch
             if position == before and len(answer.records):
                 raise Unreadable(f"cluster {self.name}, {partition}, offset {before}: an answer without a whole batch")
@@ -110,36 +112,19 @@ class LogReader:
         return list_offsets(self._client, [partition], Point.STABLE_END)[partition]
 
     def _whole(self, partition: Partition, answer: fetch.Fetched, position: int) -> Iterator[Batch]:
-        """Verified batches of one answer from `position` on; aborted data and hidden records as empty batches."""
+        """Verified batches of one answer from `position` on; those that no reader sees as empty ones."""
         where = f"cluster {self.name}, {partition}"
-        waiting = sorted(answer.aborted, key=lambda pair: pair[1], reverse=True)
-        aborting: set[int] = set()
         try:
-            for header, batch in batches(answer.records):
+            for header, batch, visible in committed(answer, position):
                 if header.magic < 2:
                     yield from _as_copied(header, batch, position)
-                    continue
-                if not crc_matches(header, batch):
-                    raise Unreadable(f"{where}: batch at offset {header.base_offset} is damaged: CRC does not match")
-                while waiting and waiting[-1][1] <= header.last_offset:
-                    aborting.add(waiting.pop()[0])
-                if header.next_offset <= position:
-                    continue
-                if header.attributes & CONTROL:
-                    if header.record_count and is_abort_marker(header, batch):
-                        aborting.discard(header.producer_id)
-                elif is_hidden(header, batch) or (header.attributes & TRANSACTIONAL and header.producer_id in aborting):
-                    header = header._replace(record_count=0)
-                yield header, batch
+                else:
+                    yield header if visible else header._replace(record_count=0), batch
         except MalformedBatch as error:
             raise Unreadable(f"{where}: {error}") from None
 
     def _fetch(self, partition: Partition, position: int, end: int) -> fetch.Fetched:
-        """An answer with data, or one that says that there is none up to the last stable offset.
-
-        Compaction can remove the last batches before it: two unthrottled answers say that it did, where the leader
-        holds that part of the log itself.
-        """
+        """An answer with data, or one that proves that there is none up to the last stable offset."""
         where = f"cluster {self.name}, {partition}, offset {position}"
         if self._silent >= PATIENCE:
             raise Unreachable(f"{where}: not tried: the cluster has not answered for {PATIENCE} partitions before")
@@ -154,20 +139,17 @@ class LogReader:
                 problem = f"readable up to {answer.last_stable} only, and {end} was asked for"
                 if code is ErrorCode.none and len(answer.records):
                     return answer
-                if code is ErrorCode.none and position < answer.last_stable and not throttle_ms:
-                    empty += 1
-                    if empty > 1 and self._is_local(partition, position):
+                if code is ErrorCode.none:
+                    found = self._proof(partition, position, answer, honest=not throttle_ms, before=empty)
+                    if found is Proof.GAP:
                         return answer
-                    problem = SILENT
+                    empty += found in _SILENT
+                    problem = SILENT if found in _SILENT else problem
                 if code is ErrorCode.offset_out_of_range and position < (first := self.log_start(partition)):
                     raise Trimmed(where, first)
-                if code is ErrorCode.topic_authorization_failed:
-                    user = self._cluster.user(self._client.principal) or "this principal"
-                    raise MissingPermission(f"{where}: {user} may not READ this topic")
                 if code is not ErrorCode.none:
                     problem = code.name
-                    if code not in _RETRY and code is not ErrorCode.offset_out_of_range:
-                        raise Unreadable(f"{where}: Fetch: {problem}")
+                    self._retriable(code, where)
                     self._leaders.pop(partition, None)
                 pause = max(PAUSE_S, throttle_ms / 1000)
                 deadline += throttle_ms / 1000  # a quota makes us wait, and is no failure
@@ -179,11 +161,25 @@ class LogReader:
                 raise Unreachable(f"{where}: not read within {self._client.timeout_s:g} s: {problem}")
             time.sleep(pause)
 
-    def _is_local(self, partition: Partition, position: int) -> bool:
-        """Whether the leader that was asked last did not need remote storage for an answer."""
+    def _retriable(self, code: ErrorCode, where: str) -> None:
+        """Raises for an error that asking again does not mend."""
+        if code is ErrorCode.topic_authorization_failed:
+            user = self._cluster.user(self._client.principal) or "this principal"
+            raise MissingPermission(f"{where}: {user} may not READ this topic")
+        if code not in _RETRY and code is not ErrorCode.offset_out_of_range:
+            raise Unreadable(f"{where}: Fetch: {code.name}")
+
+    def _proof(self, partition: Partition, position: int, answer: fetch.Fetched, *, honest: bool, before: int) -> Proof:
+        """What an answer without bytes proves. Asks the leader that gave it, where that decides."""
+        upto, size = answer.last_stable, len(answer.records)
+        found = proof(position, upto, size, honest=honest, before=before, local_start=None)
+        if found is not Proof.ASK_LEADER:
+            return found
         _, epoch = self._leaders[partition]
         start = local_start(self._client, partition, epoch)
-        return start is not None and start <= position
+        if start is None:  # another one leads by now
+            return Proof.ONCE_MORE
+        return proof(position, upto, size, honest=honest, before=before, local_start=start)
 
     def _ask(self, partition: Partition, position: int) -> tuple[int, fetch.Fetched]:
         connection, epoch = self._connection(partition)

@@ -25,7 +25,7 @@ from mirror_core.model.errors import MirrorError, MissingPermission
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.parity.differences import KEPT_PER_CHUNK, Alone, Lone, compare_records, key_digest
-from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader
+from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, is_dense
 from mirror_core.wire.records import Record
 
 _DIGESTED: Final = struct.Struct(">qiqqBB")
@@ -280,8 +280,7 @@ def _digest(reader: LogReader, piece: ParityRange, size: int) -> tuple[dict[int,
 
 def _count(side: _Side, header: BatchHeader, low: int, high: int) -> None:
     """Add the batch's records in [low, high)."""
-    dense = header.record_count == header.last_offset_delta + 1
-    if dense:
+    if is_dense(header):
         side.count += high - low
     else:
         side.count += header.record_count

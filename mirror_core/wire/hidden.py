@@ -22,7 +22,7 @@ RECORD: Final = record(0, HIDDEN_DELTA, NOTHING)
 
 
 def hidden_batch(count: int, time_ms: int) -> bytearray:
-    """A batch that takes up `count` offsets, for `readdress` to finish. `time_ms`: see `Lane.newest_ms`."""
+    """A batch that takes up `count` offsets, for `readdress` to finish. `time_ms`: see `copy.outbox`, newest_ms."""
     return batch_of(RECORD * count, count, Codec.NONE, time_ms, time_ms)
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.copy import task as copy_task
-from mirror_core.copy.partition import Lane
+from mirror_core.copy import sending
+from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.seed import seeds
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.progress import Listener, Progress
 from mirror_core.decide import position
+from mirror_core.decide.position import Resume
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.producing import ProduceLink, Row
 from mirror_core.kafka.topics import delete_records
@@ -50,9 +51,10 @@ def far_topic(cluster: SandboxCluster) -> str:
     partition = Partition(topic, 0)
     with as_admin(cluster) as client, client_connection(client, partition) as connection:
         link = ProduceLink[str](connection)
-        lane = Lane(Assigned(partition=partition, source_topic_id="", destination_topic_id=""), seed_end=FAR)
-        while lane.seeded < FAR:
-            for _, batch in seeds(lane, NOBODY, 0):
+        seeded = PartitionReplicator(Assigned(partition=partition, source_topic_id="", destination_topic_id=""))
+        seeded.resume_at(Resume(offset=0, sequence=0, gap_end=0, seed_end=FAR, check_tail=False))
+        while seeded.place.seeded < FAR:
+            for _, batch in seeds(seeded, NOBODY, 0):
                 link.send([Row(topic, 0, batch, "seed")])
                 assert [row.error for _, row in link.answers()] == [0]
     cut(cluster, topic, FAR)
@@ -102,7 +104,7 @@ def test_a_log_that_begins_at_three_million_is_announced_and_seeded_though_it_is
             assert told.to_seed == FAR - told.position > 0
         return delete_records(client, until)
 
-    monkeypatch.setattr(copy_task, "delete_records", delete_or_break)
+    monkeypatch.setattr(sending, "delete_records", delete_or_break)
     with Listener(progress) as listener:
         options = Options(until_caught_up=True, progress_port=listener.port)
         stop = threading.Event()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.divergence import Histories
+from mirror_core.copy.divergence import Divergence
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityResult, Verdict
@@ -105,8 +105,8 @@ def test_whose_history_was_rewritten_is_told_from_what_a_cleaner_took(pair: Pair
         sides = [records, without(records, 20)]
         for cluster, content in zip((pair.east, pair.west), sides[:: -1 if lacks == "source" else 1], strict=True):
             send(cluster, topic, content)
-        with as_admin(pair.east) as east, as_admin(pair.west) as west, Histories(east, west) as histories:
-            return histories.first_divergence(Partition(topic, 0), Offset(22), 0)
+        with as_admin(pair.east) as east, as_admin(pair.west) as west, Divergence(east, west) as divergence:
+            return divergence.first_divergence(Partition(topic, 0), Offset(22), 0)
 
     records = keyed(30)
     assert first_divergence(records) == 20, "nothing newer has replaced it"

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.copy.divergence import Histories
+from mirror_core.copy.divergence import Divergence
 from mirror_core.dataplane.local import LocalCopy
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
@@ -86,14 +86,14 @@ def test_what_the_source_lost_fails_its_partition_at_the_first_record_that_diffe
     with (
         ClusterClient(mirrored.link.source, Principal.DATA) as source,
         ClusterClient(mirrored.link.destination, Principal.DATA) as destination,
-        Histories(source, destination) as histories,
+        Divergence(source, destination) as divergence,
     ):
         partition, epoch = Partition(grown, 0), before[grown]
         assert epoch is not None
         assert epoch_ends(source, {partition: epoch}) == {partition: 300}
         # Also without knowing the epoch the place is found; and what is below it agrees.
-        assert histories.first_divergence(partition, Offset(3_000)) == 300
-        assert histories.first_divergence(partition, Offset(300)) is None
+        assert divergence.first_divergence(partition, Offset(3_000)) == 300
+        assert divergence.first_divergence(partition, Offset(300)) is None
 
 
 def test_each_way_out_of_it_does_what_it_says(desk: Desk, tmp_path: Path) -> None:

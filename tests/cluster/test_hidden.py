@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AclOperation
 
 from mirror_core.copy import task as copy_task
-from mirror_core.copy.partition import Sent
+from mirror_core.copy.sending import Tag
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.producing import ProduceLink, Row
 from mirror_core.mirrors.preflight import gaps_on
@@ -82,7 +82,7 @@ def test_whatever_is_cut_the_copy_and_its_receipts_are_exact(
         transaction(producer, topic, 1 + turn % 7, commit=turn % 3 != 0)
     send = ProduceLink.send
 
-    def send_and_perhaps_cut(link: ProduceLink[Sent], rows: Sequence[Row[Sent]]) -> None:
+    def send_and_perhaps_cut(link: ProduceLink[Tag], rows: Sequence[Row[Tag]]) -> None:
         nonlocal cuts
         send(link, rows)
         if cuts < 6 and chance.random() < 0.4:

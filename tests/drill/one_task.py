@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from mirror_core.copy.partition import LaneState
-from mirror_core.copy.task import Pump
+from mirror_core.copy.states import State
+from mirror_core.copy.task import CopyTask
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.model.copying import Assigned, Assignment, TaskReport
@@ -49,23 +49,23 @@ class OneTask:
         )
         self._source = ClusterClient(mirrored.link.source, Principal.DATA)
         self._destination = ClusterClient(mirrored.link.destination, Principal.DATA)
-        self._pump = Pump(assignment, self._source, self._destination, self._stop.is_set)
+        self._task = CopyTask(assignment, self._source, self._destination, self._stop.is_set)
         self._pool = ThreadPoolExecutor(1)
-        self._report = self._pool.submit(self._pump.run)
+        self._report = self._pool.submit(self._task.run)
 
     def waits(self, partition: Partition) -> bool:
         """Whether it has looked for the partition's place again and again, and cannot go on."""
-        lane = self._pump.lane_of[partition]
-        return lane.state is LaneState.LOST and lane.losses >= ENOUGH
+        replicator = self._task.replicator_of[partition]
+        return replicator.state is State.LOST and replicator.losses >= ENOUGH
 
     def awaits_remote(self, partition: Partition) -> bool:
         """Whether remote storage of the source has given it nothing again and again."""
-        return self._pump.lane_of[partition].awaits_remote
+        return self._task.replicator_of[partition].awaits_remote
 
     @property
     def asked(self) -> int:
         """Fetch requests so far, while its connections last."""
-        return sum(link.asked for link in list(self._pump.sources.values()))
+        return sum(link.asked for link in list(self._task.receiver.links.values()))
 
     def ends(self) -> TaskReport:
         """Of itself: when every partition is FAILED or where it should be."""
@@ -79,7 +79,7 @@ class OneTask:
     def close(self) -> None:
         self._stop.set()
         self._pool.shutdown()
-        self._pump.close()
+        self._task.close()
         self._source.close()
         self._destination.close()
 

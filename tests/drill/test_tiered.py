@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.copy.rewrite import SURE
 from mirror_core.decide.topics import NEVER
+from mirror_core.kafka.empty_answers import SURE
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.tiered import SILENT

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.copy.handover import Board, Heir
-from mirror_core.copy.partition import Lane, LaneState
-from mirror_core.decide.gaps import NO_MARKER
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.states import State
 from mirror_core.decide.position import Resume
 from mirror_core.model.copying import Assigned, Assignment
 from mirror_core.model.names import ClusterName, MirrorName, Partition
@@ -70,32 +70,32 @@ def test_what_is_not_ours_or_makes_no_sense_is_ignored(board: Board, damage: dic
 
 
 def test_a_task_inherits_what_its_predecessor_has_left(board: Board) -> None:
-    before, after = lane(), lane()
-    before.claim.seen(NUMBER)
-    before.claim.mine = NUMBER
+    before, after = replicator(), replicator()
+    before.gaps.seen(NUMBER)
+    before.gaps.landed(NUMBER)
     after.skip_to(20)
-    after.claim.seen(NUMBER)
-    assert not after.claim.owned
+    after.gaps.seen(NUMBER)
+    assert not after.gaps.owned
     Heir(assignment(board, 1)).leave([before])
     heir = Heir(assignment(board, 2))
 
     def inherits() -> bool:
         heir.ask({A: after})
-        return after.claim.owned
+        return after.gaps.owned
 
     wait_until(inherits, timeout_s=10, why="the claim is handed on")
     heir.close()
-    after.claim.seen(NUMBER + 1)  # somebody has come between: then it is worth nothing
-    assert not after.claim.owned
+    after.gaps.seen(NUMBER + 1)  # somebody has come between: then it is worth nothing
+    assert not after.gaps.owned
 
 
 def test_what_is_not_certain_is_not_left(board: Board) -> None:
-    unanswered, sending, lost = lane(), lane(), lane()
+    unanswered, sending, lost = replicator(), replicator(), replicator()
     for one in (unanswered, sending, lost):
-        one.claim.seen(NUMBER)
-        one.claim.mine = NUMBER
-    unanswered.claim.unanswered()
-    sending.in_flight = 1
+        one.gaps.seen(NUMBER)
+        one.gaps.landed(NUMBER)
+    unanswered.gaps.sending(NUMBER)
+    sending.place.sent(0.0)
     lost.lose("the connection broke")
     taken: list[bytes] = []
 
@@ -106,9 +106,9 @@ def test_what_is_not_certain_is_not_left(board: Board) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(board, "take", take)
         Heir(assignment(board, 1)).leave([unanswered, sending, lost])
-        other = lane()
-        other.claim.seen(NUMBER)
-        other.claim.mine = NUMBER
+        other = replicator()
+        other.gaps.seen(NUMBER)
+        other.gaps.landed(NUMBER)
         Heir(assignment(board, 1)).leave([other])
         wait_until(lambda: taken, timeout_s=10, why="a word to the driver")
     assert [json.loads(datagram)["left"] for datagram in taken] == [[["orders", 0, NUMBER]]]
@@ -116,18 +116,19 @@ def test_what_is_not_certain_is_not_left(board: Board) -> None:
 
 def test_without_a_driver_nothing_is_handed_on(board: Board) -> None:
     alone = replace(assignment(board, 1), claims=None)
-    waiting = lane()
+    waiting = replicator()
     waiting.skip_to(20)
+    waiting.gaps.seen(NUMBER)
     heir = Heir(alone)
     heir.ask({A: waiting})
     heir.leave([waiting])
-    assert waiting.claim.handed == NO_MARKER
+    assert not waiting.gaps.owned
 
 
-def lane() -> Lane:
-    made = Lane(Assigned(partition=A, source_topic_id="", destination_topic_id=""))
+def replicator() -> PartitionReplicator:
+    made = PartitionReplicator(Assigned(partition=A, source_topic_id="", destination_topic_id=""))
     made.resume_at(Resume(offset=10, sequence=3, gap_end=10, seed_end=10, check_tail=False))
-    assert made.state is LaneState.READY
+    assert made.state is State.READY
     return made
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mirror_core.decide.assign import assign
 from mirror_core.decide.gaps import FILLED_MASK, NO_MARKER, at_once, filled, filled_by, is_turn, marker_epoch
-from mirror_core.decide.passthrough import Way, way_of
+from mirror_core.decide.passthrough import Treatment, treatment
 from mirror_core.decide.position import (
     MARKED_START,
     Foreign,
@@ -22,7 +22,6 @@ from mirror_core.decide.position import (
 from mirror_core.kafka.produced import Meaning, meaning
 from mirror_core.model.names import Partition
 from mirror_core.wire.batch import (
-    CONTROL,
     DELETE_HORIZON,
     LOG_APPEND_TIME,
     SEQUENCE_MASK,
@@ -37,30 +36,24 @@ def header(**changes: int) -> BatchHeader:
 
 
 @pytest.mark.parametrize(
-    ("changes", "position", "aborted", "way"),
+    ("changes", "position", "expected"),
     [
-        ({}, 100, False, Way.AS_IT_IS),
-        ({"attributes": 4}, 100, False, Way.AS_IT_IS),  # codecs don't matter
-        ({}, 90, False, Way.AS_IT_IS),
-        ({"attributes": TRANSACTIONAL}, 100, False, Way.CLEARED),
-        ({"attributes": DELETE_HORIZON}, 100, False, Way.CLEARED),
-        ({"attributes": TRANSACTIONAL}, 100, True, Way.NOTHING),
-        ({"attributes": CONTROL | TRANSACTIONAL, "last_offset_delta": 0, "record_count": 1}, 100, False, Way.NOTHING),
-        ({"record_count": 0}, 100, False, Way.NOTHING),
-        ({"record_count": 0}, 105, False, Way.NOTHING),
-        ({"record_count": 9}, 100, False, Way.ENCODED),
-        ({"attributes": LOG_APPEND_TIME}, 100, False, Way.ENCODED),
-        ({}, 104, False, Way.ENCODED),
-        ({}, 109, False, Way.ENCODED),
-        ({}, 110, False, Way.PAST),
-        ({"attributes": CONTROL | TRANSACTIONAL}, 110, False, Way.PAST),
-        ({"magic": 1}, 100, False, Way.OLD_FORMAT),
+        ({}, 100, Treatment.AS_IT_IS),
+        ({"attributes": 4}, 100, Treatment.AS_IT_IS),  # codecs don't matter
+        ({}, 90, Treatment.AS_IT_IS),
+        ({"attributes": TRANSACTIONAL}, 100, Treatment.CLEARED),
+        ({"attributes": DELETE_HORIZON}, 100, Treatment.CLEARED),
+        ({"record_count": 9}, 100, Treatment.ENCODED),
+        ({"attributes": LOG_APPEND_TIME}, 100, Treatment.ENCODED),
+        ({}, 104, Treatment.ENCODED),
+        ({}, 109, Treatment.ENCODED),
+        ({"magic": 1}, 100, Treatment.OLD_FORMAT),
     ],
 )
-def test_each_batch_has_its_way(changes: dict[str, int], position: int, aborted: bool, way: Way) -> None:
-    assert way_of(header(**changes), position, aborted=aborted, hidden=False) is way
-    if way is not Way.PAST:
-        assert way_of(header(**changes), position, aborted=aborted, hidden=True) in (Way.NOTHING, Way.OLD_FORMAT)
+def test_each_batch_has_its_treatment(changes: dict[str, int], position: int, expected: Treatment) -> None:
+    assert treatment(header(**changes), position, visible=True) is expected
+    unseen = treatment(header(**changes), position, visible=False)
+    assert unseen is (Treatment.OLD_FORMAT if expected is Treatment.OLD_FORMAT else Treatment.NOTHING)
 
 
 DENSE = Ours(50, NO_MARKER)

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from mirror_core.cli.main import app
+from mirror_core.copy.states import as_markdown as copier_table
 from mirror_core.decide.recovery import as_markdown as recovery_table
 from mirror_core.decide.rights import NEEDS, Role
 from mirror_core.decide.steps import as_markdown as steps_table
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
 TABLE = "mirror_core/state/table.py"
+COPIER_TABLE = "mirror_core/copy/states.py"
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -59,8 +61,9 @@ def commands(group: TyperGroup, above: str = "") -> Iterator[tuple[str, set[str]
             yield path, {o for parameter in command.params for o in parameter.opts if o.startswith("--")}
 
 
-def test_states_page_shows_the_table_of_the_code() -> None:
+def test_states_page_shows_the_tables_of_the_code() -> None:
     assert printed(DOCS / "states.md", TABLE) == list(as_markdown())
+    assert printed(DOCS / "states.md", COPIER_TABLE) == list(copier_table())
 
 
 def test_on_call_page_shows_what_can_be_done_about_each_failure() -> None:

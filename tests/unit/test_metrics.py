@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from mirror_core.cli.metrics import address, served
 from mirror_core.copy.beacon import Beacon
-from mirror_core.copy.partition import Lane, LaneState
+from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.dataplane.counters import Copied, Meters, Retry
 from mirror_core.dataplane.metrics import METRICS, Exposition, families
 from mirror_core.dataplane.progress import Figures, Progress
@@ -347,13 +347,13 @@ def test_a_task_that_lost_its_place_does_not_repeat_an_old_end_of_the_source() -
             stop_ms=0,
             progress_port=driver.getsockname()[1],
         )
-        lane = Lane(Assigned(partition=A0, source_topic_id="", destination_topic_id=""))
-        lane.resume_at(Resume(offset=10, sequence=10, gap_end=10, seed_end=10, check_tail=False))
-        lane.source_end = 12
+        replicator = PartitionReplicator(Assigned(partition=A0, source_topic_id="", destination_topic_id=""))
+        replicator.resume_at(Resume(offset=10, sequence=10, gap_end=10, seed_end=10, check_tail=False))
+        replicator.source.told(12)
         beacon = Beacon(assignment)
-        beacon.tell([lane])
-        lane.state = LaneState.LOST
-        beacon.tell([lane], last=True)
+        beacon.tell([replicator])
+        replicator.lose("its leader moved")
+        beacon.tell([replicator], last=True)
         beacon.close()
         told = [json.loads(driver.recv(65_535))["rows"] for _ in range(2)]
     assert told == [[["a", 0, 10, 12, 0, 0, 0]], [["a", 0, 10, None, 0, 0, 0]]]

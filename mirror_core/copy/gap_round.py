@@ -1,0 +1,181 @@
+"""One round of filling gaps at one broker: what is asked, what is sent, and what the answers say. No I/O.
+
+A generator: it gives a question or a request, and is sent the reply. Between any two of them others may write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.words import Side, denied, may_not_mark, not_now, worn_out
+from mirror_core.decide.gaps import is_turn
+from mirror_core.kafka.faults import ErrorCode
+from mirror_core.kafka.produced import Meaning, meaning
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import Partition
+from mirror_core.wire.markers import Entry
+
+MARKERS_AT_ONCE: Final = 5_000
+"""Of one request, which holds one of the broker's threads until all of them are written."""
+
+
+class Look(NamedTuple):
+    """Where do these logs end?"""
+
+    partitions: tuple[Partition, ...]
+
+
+class Write(NamedTuple):
+    """Append these markers."""
+
+    entries: Iterator[Entry]
+
+
+class Reply(NamedTuple):
+    """To a Look the first, to a Write the second."""
+
+    ends: Mapping[Partition, tuple[ErrorCode, int]] = {}
+    codes: Mapping[tuple[str, int], int] = {}
+
+
+class _Wrote(NamedTuple):
+    """Markers sent to one partition's gap, and not known to be in the log yet."""
+
+    number: int
+    epoch: int
+    """Their coordinator epoch."""
+    owned: bool
+    """Whether the gap was ours before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapRound:
+    """What a round needs to know of its task, and of its link to the broker."""
+
+    destination: Side
+    producer_id: int
+    producer_epoch: int
+    epoch: int
+    """The task's, of the data plane."""
+    until: float
+    """Wall clock after which nothing is sent."""
+    stale: Callable[[float], bool]
+    """Whether log ends that were asked for so long ago say too little of now."""
+    monotonic: Callable[[], float] = field(repr=False)
+    wall: Callable[[], float] = field(repr=False)
+
+    def run(self, replicators: list[PartitionReplicator]) -> Generator[Look | Write, Reply, bool]:
+        """Fill what may be filled now. Returns whether any came further."""
+        moved = False
+        wrote: dict[PartitionReplicator, _Wrote] = {}
+        while replicators:
+            asked, in_turn = self.monotonic(), self._in_turn()
+            unsure = [r for r in replicators if r in wrote or not self._sure(r, asked)]
+            ends = (yield Look(tuple(r.partition for r in unsure))).ends if unsure else {}
+            for one in unsure:
+                mine = wrote.get(one)
+                if self._stands(one, ends.get(one.partition), one.place.acknowledged + (mine.number if mine else 0)):
+                    one.place.ends_there(asked)
+                    if mine:
+                        one.fill(mine.number, mine.epoch)
+                        moved = True
+            due = [r for r in replicators if r.gap is not None and r.may_fill(asked)]
+            if not (in_turn and self._in_turn()):  # the look, and what is done about it
+                due = [r for r in due if r.gaps.owned]
+            now = self.monotonic()
+            if self.wall() >= self.until:
+                break
+            if any(self.stale(now - r.place.known_at) for r in due):
+                wrote, replicators = {}, due  # we slept: somebody may have taken over meanwhile
+                continue
+            wrote = self._next(due)
+            answered: list[PartitionReplicator] = []
+            if wrote:
+                codes = (yield Write(self._entries(wrote))).codes
+                answered = [r for r, mine in wrote.items() if self._says_all(r, mine, codes)]
+            for one in answered:
+                one.place.ends_there(now)
+                landed = wrote.pop(one)
+                one.fill(landed.number, landed.epoch)
+                moved = True
+            replicators = [r for r in due if r.working and (r in wrote or r.gap is not None)]
+        return moved
+
+    def _sure(self, replicator: PartitionReplicator, now: float) -> bool:
+        """Whether nobody needs to be asked where the log ends: an answer to the owner has just said so."""
+        return replicator.gaps.owned and not self.stale(now - replicator.place.known_at)
+
+    def _in_turn(self) -> bool:
+        return is_turn(self.epoch, int(self.wall() * 1000))
+
+    def _stands(self, replicator: PartitionReplicator, end: tuple[ErrorCode, int] | None, expected: int) -> bool:
+        """Whether the log ends where it should; if not, the partition has to find its place again."""
+        code, offset = end or (ErrorCode.unknown_topic_or_partition, -1)
+        if code is ErrorCode.none and offset == expected:
+            return True
+        partition = replicator.partition
+        if code is ErrorCode.topic_authorization_failed:
+            words = denied(self.destination, partition, "DESCRIBE")
+            replicator.fail(words, replicator.place.acknowledged, FailureKind.DENIED)
+        else:  # a leader that has moved, or another copier that was quicker
+            found = f"the log ends at {offset}" if code is ErrorCode.none else code.name.upper()
+            replicator.lose(not_now(self.destination.name, partition, expected, found))
+        return False
+
+    def _next(self, due: Iterable[PartitionReplicator]) -> dict[PartitionReplicator, _Wrote]:
+        """What is sent to each, in one request."""
+        due = list(due)
+        share = max(1, MARKERS_AT_ONCE // max(1, len(due)))
+        wrote: dict[PartitionReplicator, _Wrote] = {}
+        for one in due:
+            markers, owned = one.next_markers(share), one.gaps.owned
+            if markers is None:
+                at = one.place.acknowledged
+                one.fail(worn_out(self.destination.name, one.partition, at), at, FailureKind.WORN_OUT)
+                continue
+            number, epoch = markers
+            wrote[one] = _Wrote(number, epoch, owned)
+            one.gaps.sending(epoch)
+        return wrote
+
+    def _entries(self, wrote: Mapping[PartitionReplicator, _Wrote]) -> Iterator[Entry]:
+        """Entries in which no partition is named twice: a broker never answers to those."""
+        by_epoch: dict[int, list[tuple[int, Partition]]] = {}
+        for replicator, (number, epoch, _) in wrote.items():
+            by_epoch.setdefault(epoch, []).append((number, replicator.partition))
+        for epoch, wanted in by_epoch.items():
+            done = 0
+            for number in sorted({number for number, _ in wanted}):
+                partitions = tuple(partition for n, partition in wanted if n >= number)
+                entry = Entry(self.producer_id, self.producer_epoch, epoch, partitions)
+                for _ in range(number - done):
+                    yield entry
+                done = number
+
+    def _says_all(self, replicator: PartitionReplicator, mine: _Wrote, codes: Mapping[tuple[str, int], int]) -> bool:
+        """Whether the answer alone tells that the markers are in the log.
+
+        A single marker that the broker took is there, once, and behind it only what an owner's data will meet at a
+        wrong offset. Of several the answer may hide that some were refused; and a newcomer does not know what else was
+        on its way: there the log end has to tell.
+        """
+        partition, at = replicator.partition, replicator.place.acknowledged
+        code = codes.get((partition.topic, partition.index), ErrorCode.unknown_server_error.value)
+        if code == ErrorCode.none.value and mine.number == 1 and mine.owned:
+            return True
+        kind, remedy, name = meaning(code)
+        if kind is Meaning.LOOK_AGAIN:
+            replicator.lose(not_now(self.destination.name, partition, at, name, remedy))
+        elif kind is Meaning.DENIED:
+            replicator.fail(may_not_mark(self.destination, partition), at, FailureKind.DENIED)
+        elif kind is Meaning.FAILED:
+            replicator.fail(
+                f"cluster {self.destination.name}, {partition}, offset {at}: the gap there cannot be filled: {name}; "
+                f"{remedy}",
+                at,
+                FailureKind.REFUSED,
+            )
+        return False

@@ -1,0 +1,65 @@
+"""The right to fill a partition's gaps. Whoever wrote the newest marker has it, as long as all of theirs are answered;
+anybody else waits until the log has been quiet for a while, and shuts the last owner out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mirror_core.decide.gaps import NO_MARKER
+
+QUIET_S: Final = 1.0
+"""How long a log end must stand still before somebody else's gap is filled, when it is the waiting one's turn."""
+
+
+class GapOwnership:
+    __slots__ = ("_handed", "_mine", "_quiet_at", "_quiet_until", "newest")
+
+    def __init__(self) -> None:
+        self.newest = NO_MARKER
+        """Highest coordinator epoch known to have been sent to this partition, by anybody."""
+        self._mine = NO_MARKER
+        """The newest marker of ours that is known to be in the log, with nothing of ours unanswered."""
+        self._handed = NO_MARKER
+        """The same of the task before us, which has ended (`copy.handover`)."""
+        self._quiet_at = -1
+        """The log end that is watched."""
+        self._quiet_until = 0.0
+        """Monotonic time until which it must not have moved."""
+
+    @property
+    def owned(self) -> bool:
+        return self.newest != NO_MARKER and self.newest in (self._mine, self._handed)
+
+    @property
+    def marked(self) -> bool:
+        """Whether anybody's markers are known to have been sent."""
+        return self.newest != NO_MARKER
+
+    def seen(self, coordinator_epoch: int) -> None:
+        """Take in what the leader remembers."""
+        self.newest = max(self.newest, coordinator_epoch)
+
+    def forget(self) -> None:
+        """The leader has forgotten all markers, and would take any."""
+        self.newest = self._mine = self._handed = NO_MARKER
+
+    def handed(self, coordinator_epoch: int) -> None:
+        """The last owner has ended, and its newest marker was this one."""
+        self._handed = coordinator_epoch
+
+    def sending(self, coordinator_epoch: int) -> None:
+        """Markers of ours are on their way: nobody knows how many of them will be in the log."""
+        self.seen(coordinator_epoch)
+        self._mine = self._handed = NO_MARKER
+
+    def landed(self, coordinator_epoch: int) -> None:
+        """They are in the log, all of them and nothing else."""
+        self._mine = coordinator_epoch
+
+    def quiet(self, log_end: int, asked: float, now: float) -> bool:
+        """Whether the log has ended at `log_end` for a while, by a look at it that was asked for at `asked`."""
+        if self._quiet_at != log_end:
+            self._quiet_at, self._quiet_until = log_end, now + QUIET_S
+            return False
+        return asked >= self._quiet_until

@@ -1,0 +1,144 @@
+"""From the source: who is asked for what, and what its answers put into line."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from mirror_core.copy.errors import fetch_refused
+from mirror_core.copy.outbox import Ready
+from mirror_core.copy.partition import PartitionReplicator, by_broker
+from mirror_core.copy.rewrite import Rewriter
+from mirror_core.copy.words import Side, not_now
+from mirror_core.decide.rate import RateLimiter
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.empty_answers import Proof
+from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.tiered import local_start
+from mirror_core.model.copying import Assignment
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import Partition
+from mirror_core.wire import fetch
+
+_PARTITION_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 8 << 20
+_SOCKET_BYTES: Final = 4 << 20
+_MAX_WAIT_MS: Final = 500
+_SHORT_WAIT_MS: Final = 20
+
+
+class Receiver:
+    """Links to the source's brokers, one Fetch at a time each."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        source: ClusterClient,
+        replicators: Mapping[Partition, PartitionReplicator],
+        connect: Callable[[ClusterClient, int], Connection],
+    ) -> None:
+        self.links: dict[int, FetchLink] = {}
+        self.rate = RateLimiter(assignment.throttle)
+        self._source = source
+        self._side = Side.of(source)
+        self._replicators = replicators
+        self._rewriter = Rewriter(source.name, assignment.producer_id)
+        self._connect = connect
+        self._most_bytes = min(_MOST_BYTES, assignment.max_bytes_in_flight // 4)
+        self._stop_s = assignment.stop_ms / 1000
+
+    def ask(self, now: float) -> None:
+        """Ask every broker that leads something, and has no question yet."""
+        if self.rate.wait_s(now):
+            return
+        for broker, replicators in by_broker(self._replicators.values()).items():
+            link = self._link(broker)
+            if not link.pending:
+                self._ask(link, replicators, now)
+
+    def take(self, link: FetchLink) -> list[tuple[PartitionReplicator, list[Ready]]]:
+        """What one Fetch answer puts into line and is to be sent at once. The next answer travels meanwhile: its bytes
+        wait in the socket until the buffer is free again."""
+        found: list[tuple[PartitionReplicator, list[Ready]]] = []
+        nothing: list[tuple[PartitionReplicator, fetch.Fetched]] = []
+        size = read = 0
+        for answer in link.take():
+            read += len(answer.records)
+            replicator = self._replicators[answer.partition]
+            if not replicator.awaits:
+                continue  # found its place anew since it was asked for
+            if answer.error:
+                fetch_refused(replicator, answer.error, self._side)
+                continue
+            replicator.source.told(answer.last_stable)
+            size += len(answer.records)
+            ready = self._rewriter.accept(replicator, answer)
+            if ready:
+                found.append((replicator, ready))
+            if replicator.place.position != replicator.source.asked:
+                replicator.source.gave()
+            elif not replicator.finished:
+                nothing.append((replicator, answer))
+        if link.alone or size <= link.room:  # others have left enough: no wonder, if there was something
+            for replicator, answer in nothing:
+                self._nothing(replicator, answer, honest=link.alone and not link.throttle_ms)
+        now = time.time()
+        self.rate.took(read, now)
+        ready_again = [r for r in self._replicators.values() if r.fetchable and self.links.get(r.source_broker) is link]
+        if ready_again and now < self._stop_s and not self.rate.wait_s(now):
+            self._ask(link, ready_again, now)
+        return found
+
+    def _ask(self, link: FetchLink, replicators: list[PartitionReplicator], now: float) -> None:
+        """Ask for all that a broker leads; for one alone, where an empty answer has to be believed."""
+        alone = next((replicator for replicator in replicators if replicator.source.suspect), None)
+        if alone is not None:
+            replicators = [alone]
+        # Another one first each time: the answer's size may be used up before all have had their turn.
+        first = link.asked % len(replicators)
+        wanted = []
+        for replicator in replicators[first:] + replicators[:first]:
+            position = replicator.place.position
+            replicator.source.ask(position)
+            wanted.append(fetch.Wanted(replicator.partition, position, replicator.source_epoch))
+        # Who has something in line soon wants more, and cannot be added to a question that has been asked.
+        lined = any(replicator.outbox.items for replicator in self._replicators.values())
+        patience_ms = _SHORT_WAIT_MS if lined else _MAX_WAIT_MS
+        wait_ms = 0 if alone is not None else max(1, min(patience_ms, int((self._stop_s - now) * 1000)))
+        link.ask(wanted, max_wait_ms=wait_ms, isolation=fetch.Isolation.READ_COMMITTED)
+
+    def _nothing(self, replicator: PartitionReplicator, answer: fetch.Fetched, *, honest: bool) -> None:
+        """Take in that an answer brought nothing of a partition: a gap up to the last stable offset, if that is
+        proven."""
+        partition, position, end = replicator.partition, replicator.place.position, answer.last_stable
+        found = replicator.source.gave_nothing(position, answer, honest=honest)
+        if found is Proof.TORN:
+            words = "an answer without a whole batch"
+            replicator.end(not_now(self._source.name, partition, position, words), position, FailureKind.CORRUPT)
+        elif found is Proof.ASK_LEADER:
+            start = local_start(self._source, partition, replicator.source_epoch)
+            if start is None:
+                words = "the leader does not tell which part of the log it holds itself"
+                replicator.lose(not_now(self._source.name, partition, position, words))
+            elif replicator.source.leader_holds(position, start, end) is Proof.GAP:
+                replicator.skip_to(end)
+                replicator.source.gave()
+
+    def _link(self, broker: int) -> FetchLink:
+        if broker not in self.links:
+            connection = self._connect(self._source, broker)
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
+            self.links[broker] = FetchLink(
+                connection,
+                max_bytes=self.rate.answer_bytes(self._most_bytes),
+                partition_max_bytes=self.rate.answer_bytes(_PARTITION_BYTES),
+            )
+        return self.links[broker]
+
+    def close(self) -> None:
+        for link in self.links.values():
+            link.connection.close()
+        self.links = {}

@@ -1,0 +1,68 @@
+"""What the source has said of a partition: where its readable part ends, and whether it keeps silent before that."""
+
+from __future__ import annotations
+
+from mirror_core.kafka.empty_answers import SURE, Proof, proof
+from mirror_core.wire.fetch import Fetched
+
+
+class SourceProbe:
+    """Of the answers to one partition's Fetches."""
+
+    __slots__ = ("asked", "empty", "end", "local_start", "readable_end", "suspect")
+
+    def __init__(self) -> None:
+        self.asked = -1
+        """The position of the newest Fetch; its answer is of use only while the partition still stands there."""
+        self.suspect = False
+        """It gave nothing though there should be something: it is asked for this partition alone."""
+        self.empty = 0
+        """Answers in a row that said so. Those that remote storage should have given prove nothing, and are not
+        counted further."""
+        self.local_start = 0
+        """Before it the source's leader holds nothing itself (`kafka.tiered`), as far as it was asked."""
+        self.end: int | None = None
+        self.readable_end: int | None = None
+        """The last stable offset as last seen since this place was taken up."""
+
+    def ask(self, position: int) -> None:
+        self.asked = position
+
+    def told(self, last_stable: int) -> None:
+        self.end = self.readable_end = last_stable
+
+    def resume(self) -> None:
+        """Another place is taken up."""
+        self.suspect, self.empty, self.local_start, self.readable_end = False, 0, 0, None
+
+    def gave(self) -> None:
+        """Something came, or is known not to be there."""
+        self.suspect, self.empty = False, 0
+
+    def disconnected(self) -> None:
+        self.suspect = False
+
+    def gave_nothing(self, position: int, answer: Fetched, *, honest: bool) -> Proof:
+        """What it proves that an answer brought nothing (`kafka.empty_answers`)."""
+        if self.empty >= SURE and position < answer.last_stable:
+            return Proof.REMOTE
+        known_remote = self.local_start if position < self.local_start else None
+        found = proof(
+            position,
+            answer.last_stable,
+            len(answer.records),
+            honest=honest,
+            before=self.empty,
+            local_start=known_remote,
+        )
+        if found is Proof.END:
+            self.gave()
+        elif found is not Proof.TORN:
+            self.empty += honest
+            self.suspect = self.empty < SURE
+        return found
+
+    def leader_holds(self, position: int, start: int, upto: int) -> Proof:
+        """What the empty answers prove, now that the leader has told where its own part of the log begins."""
+        self.local_start = start
+        return proof(position, upto, 0, honest=True, before=self.empty - 1, local_start=start)

@@ -1,0 +1,179 @@
+"""What both logs say of a partition's place: go on from there, wait, or it cannot go on. No I/O: `Logs` looks.
+
+`decide.position` decides from what a leader remembers; where that is not enough, the logs themselves are looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.words import foreign, overfilled
+from mirror_core.decide.position import Foreign, Resume, Seen, Stop, ours_behind_data, where_to_resume
+from mirror_core.model.errors import MirrorError, MissingPermission
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.wire.batch import SEQUENCE_MASK
+from mirror_core.wire.records import Record
+
+
+class Undecided(MirrorError):
+    """The source does not show all of it yet: a transaction is open, or its high watermark lags. Ask again."""
+
+
+class Logs(Protocol):
+    """Both logs, where one has to look into them."""
+
+    def first_foreign(self, partition: Partition, filled: int, seen: Seen) -> int | None:
+        """Destination: the first batch in its newest part that this mirror did not write where it stands."""
+
+    def next_sequence_behind_a_hole(self, partition: Partition, seen: Seen) -> int | None:
+        """Destination: the sequence behind its last batch, if there is but our data up to a hole that the cleaner
+        left."""
+
+    def stranger_behind(self, partition: Partition, seen: Seen, since: int | None) -> int | None:
+        """Destination: the first batch from `since` on that is another producer's and lies behind one of ours."""
+
+    def last_record(self, partition: Partition, end: int) -> Record | None:
+        """Source: the last committed record below `end`."""
+
+    def record_at(self, partition: Partition, offset: int) -> Record | None:
+        """Destination: the committed record there."""
+
+    def first_divergence(self, partition: Partition, position: int, epoch_end: int | None) -> Offset | None:
+        """Both: the first offset below `position` where they differ. Undecided when it cannot be told yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Between two clusters."""
+
+    source: ClusterName
+    destination: ClusterName
+    logs: Logs
+
+    def decide(self, replicator: PartitionReplicator, seen: Seen, epoch_end: int | None) -> None:
+        """It goes on, or fails; or it stays as it is, when that cannot be told yet. `epoch_end`: where the leader epoch
+        under which both agreed last has ended on the source; None: it has not, or nobody knows.
+        """
+        found = where_to_resume(seen)
+        if isinstance(found, Foreign):
+            seen = self._remembered(replicator.partition, seen)
+            found = where_to_resume(seen)
+        match found:
+            case Stop(position, reason, check_tail):
+                if check_tail and (
+                    self._strangers(replicator, seen, None) or self._markers_too_many(replicator, seen, None)
+                ):
+                    return
+                self._agrees(replicator, position, epoch_end, reason)
+            case Foreign(expected, filled):
+                first = self.logs.first_foreign(replicator.partition, filled, seen)
+                if first is None:
+                    self._overfilled(replicator, expected, seen.log_end)
+                else:
+                    self._foreign(replicator, first)
+            case Resume() as resume:
+                if resume.check_tail and not self._tail_agrees(replicator, seen):
+                    return
+                doubtful = epoch_end is not None and resume.offset > epoch_end
+                if doubtful and not self._agrees(replicator, resume.offset, epoch_end):
+                    return
+                self._resume(replicator, seen, resume)
+
+    def _resume(self, replicator: PartitionReplicator, seen: Seen, resume: Resume) -> None:
+        replicator.agreed()
+        if seen.ours is None:
+            replicator.gaps.forget()
+        else:
+            replicator.gaps.seen(seen.ours.coordinator_epoch)
+        replicator.resume_at(resume, unremembered=seen.ours is None)
+
+    def _remembered(self, partition: Partition, seen: Seen) -> Seen:
+        """The same with the markers that a leader has forgotten.
+
+        A new replica, or one that has crashed, knows of us what its log tells, and of a log that was cleaned the
+        markers may be gone. Not the newest ones: the cleaner leaves the last segment alone. So behind data there is
+        none, and no gap is half filled. That it is our data, at its own offset, the source's record there tells, too.
+        """
+        if seen.ours is None or seen.log_end > seen.source_end:
+            return seen
+        sequence = self.logs.next_sequence_behind_a_hole(partition, seen)
+        if sequence is None or not self._tail(partition, seen.log_end)[1]:
+            return seen
+        if sequence & SEQUENCE_MASK != seen.ours.next_sequence:
+            return seen
+        return replace(seen, ours=ours_behind_data(seen.log_end, sequence & SEQUENCE_MASK))
+
+    def _agrees(self, replicator: PartitionReplicator, position: int, epoch_end: int | None, reason: str = "") -> bool:
+        """Whether the source still holds what was copied; fails the partition where it does not, when it can be
+        told."""
+        partition = replicator.partition
+        try:
+            found = self.logs.first_divergence(partition, position, epoch_end)
+        except Undecided:
+            return False  # it is looked at again
+        except MissingPermission as error:
+            replicator.fail(str(error), position, FailureKind.DENIED)
+            return False
+        if found is not None:
+            words = reason or "the source lost records that were copied (unclean leader election)"
+            replicator.fail(
+                f"cluster {self.source}, {partition}: {words}; from offset {found} on cluster {self.destination} holds "
+                f"{position - found} offsets that the source does not have",
+                found,
+                FailureKind.DIVERGED,
+            )
+        return found is None
+
+    def _tail_agrees(self, replicator: PartitionReplicator, seen: Seen) -> bool:
+        """Whether the last record that the source has below the position is on the destination, too, and nobody else's
+        behind it, where the source has a gap; fails the partition where not.
+
+        Equal tails also say that there is no marker too many: behind that record the source has nothing either.
+        """
+        partition, end = replicator.partition, seen.log_end
+        theirs, here_too = self._tail(partition, end)
+        if theirs is None or here_too:
+            return not self._strangers(replicator, seen, None if theirs is None else theirs.offset)
+        if not (self._strangers(replicator, seen, None) or self._markers_too_many(replicator, seen, theirs.offset)):
+            replicator.fail(
+                f"cluster {self.destination}, {partition}: offset {theirs.offset} does not hold what cluster "
+                f"{self.source} has there; somebody else wrote to the mirror topic, or the clusters diverged: "
+                "compare both (mirrorbook parity)",
+                theirs.offset,
+                FailureKind.DIVERGED,
+            )
+        return False
+
+    def _tail(self, partition: Partition, end: int) -> tuple[Record | None, bool]:
+        """The source's last record below `end`, and whether it is on the destination, too; so is none."""
+        theirs = self.logs.last_record(partition, end)
+        return theirs, theirs is None or self.logs.record_at(partition, theirs.offset) == theirs
+
+    def _strangers(self, replicator: PartitionReplicator, seen: Seen, since: int | None) -> bool:
+        """Whether somebody else wrote behind what we wrote, from offset `since` on; fails the partition if so."""
+        first = self.logs.stranger_behind(replicator.partition, seen, since)
+        if first is not None:
+            self._foreign(replicator, first)
+        return first is not None
+
+    def _markers_too_many(self, replicator: PartitionReplicator, seen: Seen, missing: int | None) -> bool:
+        """Whether our own markers have made the log too long, where the count cannot tell; fails the partition if so.
+
+        A leader that knows only markers of ours may have forgotten the data before them. But a source that has not
+        changed its leader since both sides agreed has lost nothing (KIP-101), and nobody else has written here.
+        `missing`: an offset whose record the source has and the destination does not; None: it ends before.
+        """
+        if seen.ours is None or seen.ours.next_sequence or replicator.vouched_epoch != replicator.source_epoch:
+            return False
+        self._overfilled(replicator, seen.source_end if missing is None else missing, seen.log_end)
+        return True
+
+    def _foreign(self, replicator: PartitionReplicator, first: int) -> None:
+        replicator.fail(foreign(self.destination, replicator.partition, first), first, FailureKind.FOREIGN)
+
+    def _overfilled(self, replicator: PartitionReplicator, expected: int, log_end: int) -> None:
+        words = overfilled(self.destination, replicator.partition, expected, log_end)
+        replicator.fail(words, expected, FailureKind.WORN_OUT)

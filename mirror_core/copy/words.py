@@ -1,0 +1,78 @@
+"""What people are told of a partition: always the cluster, the partition, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.names import ClusterName, Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A cluster as messages name it."""
+
+    name: ClusterName
+    user: str
+    """Whose rights count there."""
+
+    @classmethod
+    def of(cls, client: ClusterClient) -> Side:
+        return cls(client.name, client.config.user(client.principal) or "<its principal>")
+
+
+def denied(side: Side, partition: Partition, operation: str) -> str:
+    """A right on the partition's topic that the side's principal lacks."""
+    return (
+        f"cluster {side.name}, {partition}: the data principal may not {operation}; grant it: kafka-acls --add "
+        f"--allow-principal User:{side.user} --operation {operation} --topic {partition.topic}"
+    )
+
+
+def may_not_mark(side: Side, partition: Partition) -> str:
+    """The right that filling gaps takes."""
+    return (
+        f"cluster {side.name}, {partition}: its log has gaps (transactions, compaction), and the data principal may "
+        f"not write the markers that fill them; grant it: kafka-acls --add --allow-principal User:{side.user} "
+        "--operation ClusterAction --cluster"
+    )
+
+
+def not_now(cluster: str, partition: Partition, offset: int, error: str, remedy: str = "") -> str:
+    """An error that passes by itself, or once somebody has mended a cluster."""
+    return f"cluster {cluster}, {partition}, offset {offset}: {error}" + (f": {remedy}" if remedy else "")
+
+
+def foreign(cluster: str, partition: Partition, offset: int) -> str:
+    """A record that somebody else wrote into a mirror partition."""
+    return (
+        f"cluster {cluster}, {partition}: offset {offset} was not written by this mirror; from there on offsets "
+        "would be shifted. Find who may WRITE to the topic (mirrorbook cluster check)"
+    )
+
+
+def shifted(cluster: str, partition: Partition, offset: int, landed: int) -> str:
+    """A batch of ours that landed at another offset, after another one was refused."""
+    return (
+        f"cluster {cluster}, {partition}: the batch for offset {offset} landed at {landed}; from there on offsets are "
+        "shifted. Its leader had forgotten this mirror's producer (producer.id.expiration.ms), or somebody else wrote "
+        "there. Delete the mirror topic and let it be copied anew"
+    )
+
+
+def overfilled(cluster: str, partition: Partition, expected: int, log_end: int) -> str:
+    """A log that our own markers have made too long."""
+    return (
+        f"cluster {cluster}, {partition}: the log ends at {log_end}, and should end at {expected}: a gap was filled by "
+        "more markers than it has offsets (two copiers of this mirror at the same moment?); from there on offsets "
+        "would be shifted. Delete the mirror topic and let it be copied anew"
+    )
+
+
+def worn_out(cluster: str, partition: Partition, offset: int) -> str:
+    """A gap for which no marker is left."""
+    return (
+        f"cluster {cluster}, {partition}, offset {offset}: the gap there cannot be filled any more: this mirror "
+        "has used up the numbers that protect its markers (2**28 filled offsets of a partition, or 7 interrupted "
+        "attempts at one gap); delete the mirror topic and let it be copied anew"
+    )

@@ -1,0 +1,61 @@
+"""What a reader of committed records sees of one Fetch answer: the one place that follows transactions (KIP-98)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader, MalformedBatch, batches, crc_matches
+from mirror_core.wire.fetch import Fetched
+from mirror_core.wire.hidden import is_hidden
+from mirror_core.wire.records import is_abort_marker
+
+Batch = tuple[BatchHeader, memoryview, bool]
+"""A verified batch of a log, its header included in the bytes; and whether a reader sees anything of it. Nothing is
+seen of a control batch, an aborted transaction's, one of hidden records, or an empty one."""
+
+
+class DamagedBatch(MalformedBatch):
+    """Its CRC-32C does not match."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        super().__init__(f"batch at offset {offset} is damaged: CRC does not match")
+
+
+def committed(answer: Fetched, position: int) -> Iterator[Batch]:
+    """The batches of an answer that reach beyond `position`, in the log's order. MalformedBatch for what is none.
+
+    Messages of magic 0 and 1 know no transactions, and are verified by whoever decodes them.
+    """
+    transactions = _Aborted(answer.aborted) if answer.aborted else None
+    for header, batch in batches(answer.records):
+        if header.magic < 2:
+            if header.last_offset >= position:
+                yield header, batch, True
+            continue
+        aborted = transactions is not None and transactions.holds(header, batch)
+        if header.last_offset < position:
+            continue
+        if not crc_matches(header, batch):
+            raise DamagedBatch(header.base_offset)
+        nothing = aborted or header.attributes & CONTROL or not header.record_count or is_hidden(header, batch)
+        yield header, batch, not nothing
+
+
+class _Aborted:
+    """Which batches belong to aborted transactions. Each must be shown, in the log's order, control batches too."""
+
+    def __init__(self, transactions: tuple[tuple[int, int], ...]) -> None:
+        self._coming = sorted(transactions, key=lambda pair: pair[1], reverse=True)
+        self._open: set[int] = set()
+
+    def holds(self, header: BatchHeader, batch: memoryview) -> bool:
+        while self._coming and self._coming[-1][1] <= header.last_offset:
+            self._open.add(self._coming.pop()[0])
+        if header.producer_id not in self._open:
+            return False
+        if header.attributes & CONTROL:
+            if header.record_count and is_abort_marker(header, batch):
+                self._open.discard(header.producer_id)
+            return False
+        return bool(header.attributes & TRANSACTIONAL)

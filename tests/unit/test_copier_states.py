@@ -1,0 +1,79 @@
+"""A partition's replicator: its states are a table, and its parts write only themselves."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from mirror_core import copy
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.states import ENDED, TABLE, WORKING, Event, IllegalTransition, State, after
+from mirror_core.decide.position import Resume
+from mirror_core.model.copying import Assigned
+from mirror_core.model.names import Offset, Partition
+
+ROOM = Path(copy.__file__).parent
+
+
+def replicator(until: int | None = None) -> PartitionReplicator:
+    end = None if until is None else Offset(until)
+    assigned = Assigned(partition=Partition("orders", 0), source_topic_id="", destination_topic_id="", until=end)
+    made = PartitionReplicator(assigned)
+    made.resume_at(Resume(offset=10, sequence=10, gap_end=10, seed_end=10, check_tail=False))
+    return made
+
+
+def test_what_is_not_in_the_table_does_not_happen() -> None:
+    for state in State:
+        for event in Event:
+            if (state, event) in TABLE:
+                assert after(state, event) is TABLE[state, event]
+            else:
+                with pytest.raises(IllegalTransition, match=f"`{event}` in state {state}"):
+                    after(state, event)
+
+
+def test_only_a_shift_is_told_of_a_partition_that_has_ended() -> None:
+    left = {(state, event) for state, event in TABLE if state in ENDED}
+    assert left == {(State.FAILED, Event.SHIFTED)}
+    assert WORKING.isdisjoint(ENDED)
+
+
+def test_a_bad_batch_fails_the_partition_when_all_before_it_is_acknowledged() -> None:
+    one = replicator()
+    one.skip_to(12)
+    one.end("corrupt", 12)
+    one.settle()
+    assert (one.state, one.finished, one.gap) == (State.ENDING, True, one.outbox.first_gap)
+    one.fill(2, 16)
+    one.settle()
+    assert one.state is State.FAILED
+    assert one.failure is not None
+    assert one.failure.offset == 12
+
+
+def test_a_place_that_was_lost_takes_the_word_of_a_bad_batch_back() -> None:
+    one = replicator()
+    one.end("corrupt", 10)
+    one.lose("its leader moved")
+    assert (one.state, one.failure) == (State.LOST, None)
+
+
+def test_it_is_done_where_it_was_asked_to_end_and_stays_so() -> None:
+    one = replicator(until=10)
+    assert one.state is State.DONE
+    one.disconnected("a broker went away")
+    assert one.state is State.DONE
+
+
+@pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: str(path.stem))
+def test_nobody_writes_the_fields_of_another(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets += [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else []
+        for part in (part for target in targets for part in ast.walk(target)):
+            if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+                itself = isinstance(part.value, ast.Name) and part.value.id == "self"
+                assert itself, f"{path.name}:{part.lineno}: {ast.unparse(part)} is written from outside"

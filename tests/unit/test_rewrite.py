@@ -1,0 +1,206 @@
+"""From answers to batches and gaps: what is put into line, in which order, with which sequences."""
+
+from __future__ import annotations
+
+import xxhash
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from fastcrc import crc32
+
+from mirror_core.copy.outbox import Gap, Hidden, Ready
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.rewrite import MERGED_BYTES, Rewriter
+from mirror_core.copy.states import State
+from mirror_core.decide.position import Resume
+from mirror_core.kafka.empty_answers import Proof
+from mirror_core.model.copying import Assigned
+from mirror_core.model.names import ClusterName, Partition
+from mirror_core.wire.batch import HEADER_SIZE, batches, crc_matches
+from mirror_core.wire.fetch import Fetched
+from mirror_core.wire.records import decode
+
+PARTITION = Partition("orders", 0)
+PRODUCER = 1 << 62
+SOURCE = ClusterName("east")
+
+
+def at(offset: int, sequence: int, *, unremembered: bool = False) -> PartitionReplicator:
+    made = PartitionReplicator(Assigned(partition=PARTITION, source_topic_id="", destination_topic_id=""))
+    resume = Resume(offset=offset, sequence=sequence, gap_end=offset, seed_end=offset, check_tail=False)
+    made.resume_at(resume, unremembered=unremembered)
+    return made
+
+
+def batch(base: int, records: int, **options: int) -> bytes:
+    """A batch of magic 2 at this offset; `producer_id` of a transaction, if any."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=int("producer_id" in options),
+        producer_id=options.get("producer_id", -1),
+        producer_epoch=0,
+        base_sequence=0,
+        batch_size=1 << 20,
+    )
+    for number in range(records):
+        assert builder.append(number, timestamp=1_000, key=b"k%d" % number, value=b"v", headers=[])
+    return base.to_bytes(8, "big") + bytes(builder.build())[8:]
+
+
+def fetched(*parts: bytes, stable: int = 1_000, aborted: tuple[tuple[int, int], ...] = ()) -> Fetched:
+    return Fetched(PARTITION, 0, stable, stable, 0, aborted, memoryview(bytearray(b"".join(parts))))
+
+
+def taken(items: list[Ready]) -> list[tuple[int, int, int]]:
+    """Base offset, sequence and number of records of each."""
+    found = []
+    for sent, view in items:
+        ((header, _),) = batches(view)
+        assert (header.base_offset, header.producer_id) == (0, PRODUCER)
+        found.append((sent.base, header.base_sequence, sent.records))
+    return found
+
+
+def queued(replicator: PartitionReplicator) -> list[tuple[int, int, int] | int]:
+    """The same of what waits in line; a gap by its end."""
+    return [item.end if isinstance(item, (Gap, Hidden)) else taken([item])[0] for item in replicator.outbox.items]
+
+
+def test_dense_batches_are_sent_at_once_and_in_place() -> None:
+    replicator, answer = at(10, 7), fetched(batch(10, 3), batch(13, 2))
+    ready = Rewriter(SOURCE, PRODUCER).accept(replicator, answer)
+    assert taken(ready) == [(10, 7, 3), (13, 10, 2)]
+    assert all(view.obj is answer.records.obj for _, view in ready), "nothing was copied"
+    assert (replicator.place.position, queued(replicator)) == (15, [])
+
+
+def test_from_the_first_gap_on_everything_waits_in_line() -> None:
+    replicator = at(10, 10)
+    ready = Rewriter(SOURCE, PRODUCER).accept(
+        replicator, fetched(batch(10, 1), batch(14, 2), batch(16, 1), batch(20, 1))
+    )
+    assert taken(ready) == [(10, 10, 1)]
+    assert queued(replicator) == [14, (14, 11, 2), (16, 13, 1), 20, (20, 14, 1)]
+
+
+def test_the_position_inside_a_batch() -> None:
+    replicator = at(12, 12)
+    ready = Rewriter(SOURCE, PRODUCER).accept(replicator, fetched(batch(10, 5)))
+    assert taken(ready) == [(12, 12, 3)]
+
+
+def test_aborted_batches_become_a_gap_and_join_the_next_one() -> None:
+    replicator = at(0, 0)
+    answer = fetched(
+        batch(0, 2, producer_id=5), batch(2, 2, producer_id=6), batch(4, 1, producer_id=5), aborted=((5, 0),)
+    )
+    assert taken(Rewriter(SOURCE, PRODUCER).accept(replicator, answer)) == []
+    assert queued(replicator) == [2, (2, 0, 2), 5]
+    Rewriter(SOURCE, PRODUCER).accept(replicator, fetched(batch(8, 1)))
+    assert queued(replicator) == [2, (2, 0, 2), 8, (8, 2, 1)]
+
+
+def test_a_gap_before_anything_that_the_leader_remembers_begins_with_sequence_0() -> None:
+    replicator = at(50, 50, unremembered=True)
+    Rewriter(SOURCE, PRODUCER).accept(replicator, fetched(batch(60, 2)))
+    assert queued(replicator) == [60, (60, 0, 2)]
+
+
+def test_messages_of_magic_1_cross_as_batches() -> None:
+    builder = LegacyRecordBatchBuilder(magic=1, compression_type=1, batch_size=1 << 20)
+    for number in range(4):
+        builder.append(number, timestamp=1_000 + number, key=b"k%d" % number, value=None)
+    message = bytes(builder.build())
+    replicator = at(1, 1)
+    ready = Rewriter(SOURCE, PRODUCER).accept(replicator, fetched((3).to_bytes(8, "big") + message[8:]))
+    assert taken(ready) == [(1, 1, 3)]
+    ((header, view),) = batches(ready[0][1])
+    assert [(r.timestamp_ms, r.key, r.value) for r in decode(header, view)] == [
+        (1_000 + number, b"k%d" % number, None) for number in (1, 2, 3)
+    ]
+    assert replicator.place.position == 4
+
+
+def test_a_damaged_batch_ends_the_partition_behind_what_was_good() -> None:
+    replicator, bad = at(0, 0), bytearray(batch(2, 2))
+    bad[-1] ^= 1
+    assert taken(Rewriter(SOURCE, PRODUCER).accept(replicator, fetched(batch(0, 2), bytes(bad)))) == [(0, 0, 2)]
+    assert replicator.state is State.ENDING
+    assert replicator.failure is not None
+    assert "batch at offset 2 is corrupt" in replicator.failure.reason
+
+
+def test_only_two_honest_answers_make_the_end_of_a_log_a_gap() -> None:
+    source, empty = at(10, 10).source, fetched(stable=25)
+    for honest, expected in (
+        (False, Proof.NOTHING),
+        (True, Proof.ONCE_MORE),
+        (False, Proof.NOTHING),
+        (True, Proof.ASK_LEADER),
+    ):
+        assert source.gave_nothing(10, empty, honest=honest) is expected
+        assert source.suspect is (expected is not Proof.ASK_LEADER)
+    assert source.leader_holds(10, 11, 25) is Proof.REMOTE
+    assert source.gave_nothing(10, empty, honest=True) is Proof.REMOTE, "who was not believed is not heard again"
+    assert not source.suspect
+    assert source.leader_holds(10, 10, 25) is Proof.GAP
+    assert source.gave_nothing(10, fetched(stable=10), honest=False) is Proof.END
+    assert (source.suspect, source.empty) == (False, 0), "nothing is missing"
+
+
+def test_bytes_without_a_whole_batch_prove_damage_only_where_an_answer_had_room_for_more() -> None:
+    source, torn = at(10, 10).source, fetched(batch(10, 1)[:30], stable=25)
+    assert source.gave_nothing(10, torn, honest=False) is Proof.NOTHING
+    assert source.gave_nothing(10, torn, honest=True) is Proof.TORN
+
+
+def test_the_first_batch_that_a_leader_without_memory_is_sent_goes_alone() -> None:
+    replicator, answer = at(10, 10, unremembered=True), fetched(batch(10, 40), batch(50, 40), batch(90, 40))
+    ready = Rewriter(SOURCE, PRODUCER).accept(replicator, answer)
+    assert taken(ready) == [(10, 10, 40)]
+    assert queued(replicator) == [(50, 50, 40), (90, 90, 40)]
+    replicator.place.sent(0.0)
+    assert not replicator.sendable, "if the first one is refused, the second one would be taken in its place"
+    replicator.place.answered()
+    assert not replicator.acknowledge(ready[0][0])
+    assert replicator.sendable
+    replicator.take()
+    replicator.place.sent(0.0)
+    assert replicator.sendable, "now the sequences tell"
+
+
+def test_tiny_batches_in_a_row_become_one() -> None:
+    replicator = at(10, 7)
+    tiny = [batch(10 + number, 1) for number in range(6)]
+    ready = Rewriter(SOURCE, PRODUCER).accept(replicator, fetched(*tiny, batch(16, 40), batch(56, 2), batch(58, 2)))
+    assert taken(ready) == [(10, 7, 6), (16, 13, 40), (56, 53, 2), (58, 55, 2)]
+    ((header, merged),) = batches(ready[0][1])
+    assert crc_matches(header, merged)
+    records = [(record.offset, record.key) for record in decode(header, merged)]
+    assert records == [(number, b"k0") for number in range(6)]
+    assert ready[0][0].size == len(merged)
+    assert ready[0][0].payload == xxhash.xxh3_128_digest(merged[HEADER_SIZE:])
+    assert replicator.place.position == 60
+
+
+def test_merged_batches_stay_small_and_a_gap_between_them_stays_a_gap() -> None:
+    replicator, size = at(0, 0), len(batch(0, 8))
+    many = [batch(8 * number, 8) for number in range(400)]
+    ready = Rewriter(SOURCE, PRODUCER).accept(
+        replicator, fetched(*many, batch(3_201, 1), batch(3_202, 1), stable=9_000)
+    )
+    assert [sent.base for sent, _ in ready[1:]] == [sent.base + sent.records for sent, _ in ready[:-1]]
+    assert sum(sent.records for sent, _ in ready) == 3_200
+    assert all(sent.size <= MERGED_BYTES for sent, _ in ready)
+    assert len(ready) < 400 * size / MERGED_BYTES + 2
+    assert queued(replicator) == [3_201, (3_201, 3_200, 1), (3_202, 3_201, 1)]
+
+
+def test_a_batch_whose_records_contradict_its_header_crosses_as_it_was_produced() -> None:
+    replicator = at(0, 0)
+    bad = bytearray(batch(2, 1))
+    bad[57:61] = (1).to_bytes(4, "big")
+    bad[HEADER_SIZE + 3] = 8  # the record's offset delta says 4
+    bad[17:21] = crc32.iscsi(bytes(bad[21:])).to_bytes(4, "big")
+    ready = Rewriter(SOURCE, PRODUCER).accept(replicator, fetched(batch(0, 1), batch(1, 1), bytes(bad), batch(3, 1)))
+    assert taken(ready) == [(0, 0, 1), (1, 1, 1), (2, 2, 1), (3, 3, 1)]
