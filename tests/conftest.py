@@ -6,11 +6,19 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from mirror_core.sandbox.sandbox import Sandbox
 from tests.brokers import Pair
+
+# By itself Hypothesis tries the same examples for ever where CI is set, and elsewhere fails what takes 200 ms on a busy
+# machine. Here each run looks for new examples, and whatever fails says how to repeat it (`@reproduce_failure`).
+settings.register_profile(
+    "mirrorbook", settings.get_profile("default"), deadline=None, derandomize=False, print_blob=True
+)
+settings.load_profile("mirrorbook")
 
 TOGETHER: Final = ("tests/spark/", "tests/dag/")
 """Spark's session and Airflow's database are slow to come by: one process has both, the other one neither."""

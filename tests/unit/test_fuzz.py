@@ -29,7 +29,7 @@ def test_every_crasher_belongs_to_a_target() -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_mutated_inputs_are_named_errors_at_worst(name: str, data: st.DataObject) -> None:
     changed = bytearray(data.draw(st.sampled_from(SEEDS[name]())))

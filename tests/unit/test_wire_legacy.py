@@ -45,7 +45,7 @@ def sets(draw: st.DrawFn) -> tuple[int, list[Row]]:
     return base, rows
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(sets(), st.sampled_from([0, 1]), st.sampled_from(CODECS[1:]), st.integers(-3, 40))
 def test_a_compressed_set_becomes_runs_of_exactly_its_records(
     drawn: tuple[int, list[Row]], magic: int, codec: Codec, skip: int
@@ -60,7 +60,7 @@ def test_a_compressed_set_becomes_runs_of_exactly_its_records(
     assert all(run.batch[22] == codec for run in runs)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sets(), st.sampled_from([0, 1]))
 def test_single_messages_are_batches_of_one(drawn: tuple[int, list[Row]], magic: int) -> None:
     _, rows = drawn
@@ -107,7 +107,7 @@ def test_times_of_the_broker_rule_over_those_inside() -> None:
     assert seen(dense_runs(header, view, 0)) == records(rows, stamp=-1), "there is no such bit in magic 0"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 2**45), fields, fields), min_size=1, max_size=20),
     st.sampled_from([0, 1]),

@@ -19,7 +19,7 @@ batches_of = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(batches_of, st.integers(0, 2**40), st.sampled_from([0, TRANSACTIONAL]))
 def test_the_merged_batch_holds_the_same_records(
     groups: list[tuple[int, list[tuple[int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...]]]]],

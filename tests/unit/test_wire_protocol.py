@@ -35,9 +35,10 @@ def written(entity: Any) -> bytes:
 
 
 def read(kind: Any, data: bytes) -> Any:
-    header, size = entity_reader(RequestHeader)(data, 0)
-    entity, end = entity_reader(kind)(data, size)
-    assert size + end == len(data) or end == len(data), "bytes left over"
+    header, header_size = entity_reader(RequestHeader)(data, 0)
+    entity, size = entity_reader(kind)(data, header_size)
+    assert header_size + size == len(data), "bytes left over"
+    assert (header.request_api_key, header.request_api_version) == (kind.__api_key__, kind.__version__)
     return header, entity
 
 
@@ -56,12 +57,32 @@ def test_kio_reads_our_fetch(wanted: dict[Partition, tuple[int, int]]) -> None:
     assert (header.correlation_id, header.client_id) == (77, "client")
     assert (entity.replica_id, entity.isolation_level, entity.min_bytes, entity.max_bytes) == (-1, 1, 1, 1 << 23)
     assert entity.max_wait == timedelta(milliseconds=500)
+    assert (entity.session_id, entity.session_epoch) == (0, -1), "without a session"
+    assert (entity.forgotten_topics_data, entity.rack_id) == ((), "")
+    assert len({topic.topic for topic in entity.topics}) == len(entity.topics), "a topic twice"
+    rows = [p for topic in entity.topics for p in topic.partitions]
+    assert {(p.log_start_offset, p.partition_max_bytes) for p in rows} <= {(-1, 1 << 20)}, "-1: not a follower"
     seen = {
         Partition(str(topic.topic), int(p.partition)): (int(p.fetch_offset), int(p.current_leader_epoch))
         for topic in entity.topics
         for p in topic.partitions
     }
     assert seen == wanted
+
+
+def test_a_fetch_without_an_epoch_asks_for_no_check_of_it() -> None:
+    data = fetch.encode(
+        [fetch.Wanted(Partition("t", 1), 5)],
+        1,
+        "client",
+        isolation=fetch.Isolation.READ_UNCOMMITTED,
+        max_wait_ms=0,
+        max_bytes=9,
+        partition_max_bytes=8,
+    )
+    _, entity = read(fetch_request.FetchRequest, data)
+    assert entity.isolation_level == 0
+    assert entity.topics[0].partitions[0].current_leader_epoch == -1
 
 
 answers = st.dictionaries(
@@ -71,13 +92,17 @@ answers = st.dictionaries(
 )
 
 
-def fetch_answer(rows: dict[Partition, tuple[int, int, list[tuple[int, int]], bytes]]) -> bytes:
+Rows = dict[Partition, tuple[int, int, list[tuple[int, int]], bytes]]
+
+
+def fetch_answer(rows: Rows, error: ErrorCode = ErrorCode.none, code: ErrorCode = ErrorCode.none) -> bytes:
+    """As kio writes it: `error` of the whole answer, `code` of each partition."""
     topics: dict[str, list[Any]] = {}
     for partition, (high, stable, aborted, records) in rows.items():
         topics.setdefault(partition.topic, []).append(
             fetch_response.PartitionData(
                 partition_index=i32(partition.index),
-                error_code=ErrorCode.none,
+                error_code=code,
                 high_watermark=i64(high),
                 last_stable_offset=i64(stable),
                 log_start_offset=i64(3),
@@ -92,7 +117,7 @@ def fetch_answer(rows: dict[Partition, tuple[int, int, list[tuple[int, int]], by
     return written(
         fetch_response.FetchResponse(
             throttle_time=i32Timedelta.parse(timedelta(0)),
-            error_code=ErrorCode.none,
+            error_code=error,
             session_id=i32(0),
             responses=tuple(
                 fetch_response.FetchableTopicResponse(topic=TopicName(t), partitions=tuple(p))
@@ -103,10 +128,45 @@ def fetch_answer(rows: dict[Partition, tuple[int, int, list[tuple[int, int]], by
 
 
 @given(answers)
-def test_we_read_kios_fetch_answer(rows: dict[Partition, tuple[int, int, list[tuple[int, int]], bytes]]) -> None:
+def test_we_read_kios_fetch_answer(rows: Rows) -> None:
     found = list(fetch.decode(memoryview(fetch_answer(rows)), {}))
     assert {f.partition: (f.high_watermark, f.last_stable, list(f.aborted), bytes(f.records)) for f in found} == rows
     assert all(f.error == 0 and f.log_start == 3 for f in found)
+
+
+ROW: Rows = {Partition("t", 4): (90, 80, [], b"batch"), Partition("t", 5): (9, 8, [(7, 3)], b"")}
+
+
+def test_a_partitions_error_is_its_own() -> None:
+    found = list(fetch.decode(memoryview(fetch_answer(ROW, code=ErrorCode.not_leader_or_follower)), {}))
+    assert [(f.partition.index, f.error, f.high_watermark) for f in found] == [(4, 6, 90), (5, 6, 9)]
+
+
+def test_an_error_of_the_whole_answer_reaches_every_partition_that_was_asked_for() -> None:
+    known = {("t", 4): Partition("t", 4), ("u", 0): Partition("u", 0)}
+    found = list(fetch.decode(memoryview(fetch_answer({}, ErrorCode.fetch_session_id_not_found)), known))
+    assert [(f.partition, f.error, bytes(f.records), f.aborted) for f in found] == [
+        (Partition("t", 4), 70, b"", ()),
+        (Partition("u", 0), 70, b"", ()),
+    ]
+    assert {(f.high_watermark, f.last_stable, f.log_start) for f in found} == {(-1, -1, -1)}, "nothing is known"
+
+
+def test_the_requests_own_partitions_come_back() -> None:
+    known = {("t", 4): Partition("t", 4)}
+    first, second = fetch.decode(memoryview(fetch_answer(ROW)), known)
+    assert first.partition is known["t", 4]
+    assert second.partition == Partition("t", 5)
+
+
+def test_records_are_the_answers_own_bytes_and_none_for_null() -> None:
+    data = bytearray(fetch_answer({Partition("t", 0): (9, 9, [], b"abc")}))
+    (fetched,) = fetch.decode(memoryview(data), {})
+    data[-1] = 0x7A
+    assert bytes(fetched.records) == b"abz", "a copy"
+    null = data[:-7] + b"\xff\xff\xff\xff"
+    (fetched,) = fetch.decode(memoryview(null), {})
+    assert bytes(fetched.records) == b""
 
 
 @given(answers, st.integers(0, 400), st.integers(0, 255))
@@ -141,7 +201,9 @@ def test_kio_reads_our_produce(batches: dict[Partition, bytes]) -> None:
     rows = [(p.topic, p.index, memoryview(batch)) for p, batch in sorted(batches.items())]
     data = b"".join(bytes(part) for part in produce.encode(rows, 5, "client", timeout_ms=30_000))
     header, entity = read(produce_request.ProduceRequest, data)
-    assert (header.correlation_id, entity.acks, entity.transactional_id) == (5, -1, None)
+    assert (header.correlation_id, header.client_id) == (5, "client")
+    assert (entity.acks, entity.transactional_id, entity.timeout) == (-1, None, timedelta(seconds=30))
+    assert len({topic.name for topic in entity.topic_data}) == len(entity.topic_data), "a topic twice"
     seen = {
         Partition(str(topic.name), int(p.index)): bytes(p.records)
         for topic in entity.topic_data
@@ -150,27 +212,72 @@ def test_kio_reads_our_produce(batches: dict[Partition, bytes]) -> None:
     assert seen == batches
 
 
-def test_we_read_kios_produce_answer() -> None:
-    row = produce_response.PartitionProduceResponse(
-        index=i32(4),
-        error_code=ErrorCode.invalid_record,
-        base_offset=i64(-1),
-        log_append_time=None,
-        log_start_offset=i64(0),
-        record_errors=(
-            produce_response.BatchIndexAndErrorMessage(batch_index=i32(0), batch_index_error_message="null key"),
+Errors = tuple[tuple[int, str | None], ...]
+
+
+def produce_answer(topics: dict[str, list[tuple[int, ErrorCode, int, Errors, str | None]]]) -> memoryview:
+    """As kio writes it, from (partition, error, base offset, (record, message) of each bad record, message)."""
+    entity = produce_response.ProduceResponse(
+        responses=tuple(
+            produce_response.TopicProduceResponse(
+                name=TopicName(topic),
+                partition_responses=tuple(
+                    produce_response.PartitionProduceResponse(
+                        index=i32(index),
+                        error_code=error,
+                        base_offset=i64(base),
+                        log_append_time=None,
+                        log_start_offset=i64(0),
+                        record_errors=tuple(
+                            produce_response.BatchIndexAndErrorMessage(
+                                batch_index=i32(record), batch_index_error_message=text
+                            )
+                            for record, text in errors
+                        ),
+                        error_message=message,
+                    )
+                    for index, error, base, errors, message in rows
+                ),
+            )
+            for topic, rows in topics.items()
         ),
-        error_message="one or more records were rejected",
-    )
-    fine = produce_response.PartitionProduceResponse(
-        index=i32(5), error_code=ErrorCode.none, base_offset=i64(900), log_append_time=None, log_start_offset=i64(0),
-        record_errors=(), error_message=None,
-    )  # fmt: skip
-    answer = produce_response.ProduceResponse(
-        responses=(produce_response.TopicProduceResponse(name=TopicName("t"), partition_responses=(row, fine)),),
         throttle_time=i32Timedelta.parse(timedelta(0)),
     )
-    assert list(produce.decode(memoryview(written(answer)))) == [
+    return memoryview(written(entity))
+
+
+def test_we_read_kios_produce_answer() -> None:
+    refused = (4, ErrorCode.invalid_record, -1, ((0, "null key"),), "one or more records were rejected")
+    answer = produce_answer({"t": [refused, (5, ErrorCode.none, 900, (), None)]})
+    assert list(produce.decode(answer)) == [
         produce.Produced("t", 4, 87, -1, "null key; one or more records were rejected"),
         produce.Produced("t", 5, 0, 900, ""),
     ]
+
+
+def test_every_row_is_read_whatever_words_stand_in_the_rows_before_it() -> None:
+    answer = produce_answer(
+        {
+            "t": [
+                (0, ErrorCode.message_too_large, -1, (), "too large"),
+                (1, ErrorCode.invalid_record, -1, ((0, "null key"), (3, None), (7, "bad time")), None),
+                (2, ErrorCode.none, 7, (), ""),
+            ],
+            "u": [(9, ErrorCode.out_of_order_sequence_number, -1, (), None), (8, ErrorCode.none, 2**40, (), None)],
+        }
+    )
+    assert list(produce.decode(answer)) == [
+        produce.Produced("t", 0, 10, -1, "too large"),
+        produce.Produced("t", 1, 87, -1, "null key; bad time"),
+        produce.Produced("t", 2, 0, 7, ""),
+        produce.Produced("u", 9, 45, -1, ""),
+        produce.Produced("u", 8, 0, 2**40, ""),
+    ]
+
+
+def test_more_record_errors_than_the_answer_has_room_for_are_refused() -> None:
+    answer = bytearray(produce_answer({"t": [(4, ErrorCode.invalid_record, -1, ((0, "null key"),), None)]}))
+    at = answer.index(b"\0\0\0\x01\0\0\0\0\0\x08null key")
+    answer[at : at + 4] = (2**31 - 1).to_bytes(4, "big")
+    with pytest.raises(MalformedAnswer, match="array of 2147483647"):
+        list(produce.decode(memoryview(answer)))

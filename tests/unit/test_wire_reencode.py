@@ -40,7 +40,7 @@ def logs(draw: st.DrawFn) -> tuple[int, list[Record], int]:
     return base, records, offset - 1 + draw(st.integers(0, 3))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(logs(), st.sampled_from(Codec), st.sampled_from([0, TRANSACTIONAL, DELETE_HORIZON]), st.integers(-5, 60))
 def test_the_runs_hold_exactly_the_kept_records(
     log: tuple[int, list[Record], int], codec: Codec, attributes: int, skip: int
@@ -58,7 +58,7 @@ def test_the_runs_hold_exactly_the_kept_records(
     assert seen(runs) == kept
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(logs(), st.sampled_from(Codec), INT64)
 def test_what_a_broker_stamped_keeps_the_brokers_time(
     log: tuple[int, list[Record], int], codec: Codec, stamp: int
@@ -180,7 +180,7 @@ def test_records_that_contradict_their_header_are_refused(header: BatchHeader, b
         dense_runs(header, batch, 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 10_000), st.integers(0, 255), st.sampled_from(Codec))
 def test_a_damaged_byte_gives_runs_or_a_malformed_batch(position: int, byte: int, codec: Codec) -> None:
     header, batch = source(numbered(20), codec, last=200)
