@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +25,9 @@ class Forked:
     dozens. Not for Spark, whose processes are ended when Python's interpreter ends.
     """
 
-    def __init__(self, *arguments: str, log: Path) -> None:
-        self._process = _FORKS.Process(target=_run, args=(arguments, log))
+    def __init__(self, *arguments: str, log: Path, before: Callable[[], object] = int) -> None:
+        """`before` is called in the new process first: something that can be pickled. Nothing, if nothing is said."""
+        self._process = _FORKS.Process(target=_run, args=(arguments, log, before))
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -53,7 +54,7 @@ _FORKS: Final = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["mirror_core.cli.main", "tests.commands"])
 
 
-def _run(arguments: Sequence[str], log: Path) -> None:
+def _run(arguments: Sequence[str], log: Path, before: Callable[[], object]) -> None:
     from mirror_core.cli.main import main
 
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -61,4 +62,5 @@ def _run(arguments: Sequence[str], log: Path) -> None:
     for there, here in ((nothing, 0), (out, 1), (out, 2)):
         os.dup2(there, here)
     sys.argv = ["mirrorbook", *arguments]
+    before()
     main()

@@ -1,15 +1,18 @@
-"""The conductor is killed at every step, once while it works and once after it; `resume` ends where it would have."""
+"""The conductor is killed in every step, at several of its deeds; `resume` ends where it would have ended."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+import signal
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from mirror_core.decide.steps import names
-from mirror_core.kafka.config import Config
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunKind, RunState, StepState
@@ -18,62 +21,77 @@ from tests.brokers import Pair, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import acls, app_topic, committed, denied
 from tests.cluster.test_failover import commit as commit_offset
 from tests.commands import Forked
+from tests.drill.dying import Death
 from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 RECORDS = 200
+ENDS_S = 300.0
 FAILOVER, FAILBACK = names(RunKind.FAILOVER), names(RunKind.FAILBACK)
 
 
-@contextmanager
-def conductor(mirrored: Mirrored, *arguments: str) -> Iterator[Forked]:
-    """The command in a process of its own; gone when the block ends."""
-    options = ["--config", str(mirrored.config.path), "--runner", "local", "--evidence", str(mirrored.evidence)]
-    process = Forked(*arguments, mirrored.name, *options, log=log_of(mirrored))
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+@dataclass(frozen=True, slots=True)
+class Conducted:
+    """The runs of one mirror, as commands in processes of their own."""
+
+    mirrored: Mirrored
+    chance: random.Random
+
+    @property
+    def log(self) -> Path:
+        return self.mirrored.evidence / "conductor.log"
+
+    @contextmanager
+    def command(self, *arguments: str, death: Death | None = None) -> Iterator[Forked]:
+        """Gone when the block ends."""
+        options = ["--config", str(self.mirrored.config.path), "--runner", "local"]
+        options += ["--evidence", str(self.mirrored.evidence)]
+        process = Forked(*arguments, self.mirrored.name, *options, log=self.log, before=death or int)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def finish(self, *arguments: str) -> None:
+        with self.command(*arguments) as process:
+            assert process.wait(ENDS_S) == 0, self.log.read_text(encoding="utf-8")
+
+    def kill_in(self, step: str, after: int | Literal["all", "written"], *arguments: str, home: bool = False) -> None:
+        """SIGKILL in this step of the run that holds the mirror; the journal must show that it was struck there."""
+        told = self.mirrored.evidence / "deeds"
+        told.unlink(missing_ok=True)
+        with self.command(*arguments, death=Death(step, after, told)) as process:
+            code = process.wait(ENDS_S)
+        assert code == -signal.SIGKILL, self.log.read_text(encoding="utf-8")
+        print(f"{step}: died after {told.read_text(encoding='utf-8')} deeds, wanted {after}")
+        name = f"{self.mirrored.name}-back" if home else self.mirrored.name
+        state = read_state(self.mirrored.config.cluster("east" if home else "west"))
+        (run,) = [r for r in state.runs.values() if r.plan.mirror == name and r.state is RunState.RUNNING]
+        struck = state.steps[run.id, step]
+        assert struck.state is (StepState.DONE if after == "written" else StepState.STARTED), f"{step}: {struck.state}"
+        later = [r.step for r in state.steps.values() if r.run == run.id and r.started_ms > struck.started_ms]
+        assert not later, f"killed in {step}, and yet {later} have begun"
+
+    def kill_through(
+        self, steps: Iterable[str], first: tuple[str, ...], then: tuple[str, ...], *, home: bool = False
+    ) -> None:
+        """Three times in each step: at its first deed, at one of the next dozen, and when all is done but not said."""
+        arguments = first
+        for step in steps:
+            for after in (1, self.chance.randrange(2, 16), "all"):
+                self.kill_in(step, after, *arguments, home=home)
+                arguments = then
 
 
-def log_of(mirrored: Mirrored) -> Path:
-    return mirrored.evidence / "conductor.log"
+def conducted(mirrored: Mirrored) -> Conducted:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    return Conducted(mirrored, random.Random(seed))
 
 
-def finish(mirrored: Mirrored, *arguments: str) -> None:
-    with conductor(mirrored, *arguments) as process:
-        assert process.wait(300) == 0, log_of(mirrored).read_text(encoding="utf-8")
-
-
-def kill_when(mirrored: Mirrored, cluster: str, mirror: str, step: str, state: StepState, *arguments: str) -> None:
-    """Start the conductor, and SIGKILL it as soon as the journal says so of the mirror's newest run."""
-    config: Config = mirrored.config
-
-    def reached() -> bool:
-        seen = read_state(config.cluster(cluster))
-        mine = [r for r in seen.runs.values() if r.plan.mirror == mirror]
-        if not mine:
-            return False
-        newest = max(mine, key=lambda r: r.started_ms)
-        record = seen.steps.get((newest.id, step))
-        # Past it is late but no failure: what counts is that the end is right wherever it was killed.
-        return record is not None and (record.state is state or record.state is StepState.DONE)
-
-    with conductor(mirrored, *arguments) as process:
-        wait_until(lambda: reached() or process.poll() is not None, timeout_s=300, why=f"{mirror}: {step} is {state}")
-        process.kill()
-
-
-KILLS = [(step, state) for step in FAILOVER for state in (StepState.STARTED, StepState.DONE)]
-
-
-@pytest.mark.parametrize(("step", "state"), KILLS, ids=lambda value: str(value))
-def test_a_failover_killed_at_any_step_is_resumed_to_the_same_end(
-    pair: Pair, tmp_path: Path, step: str, state: StepState
-) -> None:
+def test_a_failover_killed_in_every_step_is_resumed_to_the_same_end(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     group = f"g-{topic}"
     sent = produce(pair.east, topic, RECORDS)
@@ -82,8 +100,10 @@ def test_a_failover_killed_at_any_step_is_resumed_to_the_same_end(
     mirrored.copy()
     sent += produce(pair.east, topic, 20)
 
-    kill_when(mirrored, "west", mirrored.name, step, state, "failover", "run", "--yes")
-    finish(mirrored, "failover", "resume")
+    deaths = conducted(mirrored)
+    deaths.kill_through(FAILOVER, ("failover", "run", "--yes"), ("failover", "resume"))
+    deaths.kill_in(FAILOVER[-1], "written", "failover", "resume")
+    deaths.finish("failover", "resume")
 
     (run,) = [r for r in mirrored.state.runs.values() if r.plan.mirror == mirrored.name]
     assert run.state is RunState.DONE
@@ -106,29 +126,26 @@ def test_a_failback_killed_at_every_step_comes_home(pair: Pair, tmp_path: Path) 
     produce(pair.east, topic, RECORDS)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    finish(mirrored, "failover", "run", "--yes")
+    deaths = conducted(mirrored)
+    deaths.finish("failover", "run", "--yes")
     tail = produce(pair.east, topic, 11)
     produce(pair.west, topic, 30)
     primary = read_all(pair.west, topic)
 
-    first = True
-    for step in FAILBACK[:-1]:
-        for state in (StepState.STARTED, StepState.DONE):
-            arguments = ("failback", "run" if first else "resume", "--yes")
-            kill_when(mirrored, "west", mirrored.name, step, state, *arguments)
-            first = False
-    back = f"{mirrored.name}-back"
+    resume = ("failback", "resume", "--yes")
+    *until_home, last = FAILBACK
+    deaths.kill_through(until_home, ("failback", "run", "--yes"), resume)
     for step in FAILOVER:
-        for state in (StepState.STARTED, StepState.DONE):
-            kill_when(mirrored, "east", back, step, state, "failback", "resume", "--yes")
-    for state in (StepState.STARTED, StepState.DONE):
-        kill_when(mirrored, "west", mirrored.name, FAILBACK[-1], state, "failback", "resume", "--yes")
-    finish(mirrored, "failback", "resume", "--yes")
+        deaths.kill_in(step, deaths.chance.randrange(1, 16), *resume, home=True)
+    deaths.kill_through([last], resume, resume)
+    deaths.finish(*resume)
 
     runs = sorted(mirrored.state.runs.values(), key=lambda r: r.started_ms)
     mine = [r for r in runs if r.plan.mirror == mirrored.name]
     assert [(r.plan.kind, r.state) for r in mine] == [("failover", RunState.DONE), ("failback", RunState.DONE)]
-    home = [r for r in read_state(mirrored.config.cluster("east")).runs.values() if r.plan.mirror == back]
+    home = [
+        r for r in read_state(mirrored.config.cluster("east")).runs.values() if r.plan.mirror == f"{mirrored.name}-back"
+    ]
     assert [r.state for r in home] == [RunState.DONE]
     assert read_all(pair.east, topic) == primary
     assert read_all_aiokafka(pair.east, topic) == primary

@@ -1,0 +1,90 @@
+"""A conductor that dies by SIGKILL within a step, at a deed that is counted: there, or the test fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from unittest.mock import patch
+
+from mirror_core.kafka.connection import Buffer, Connection
+from mirror_core.model.run import Evidence, StepRecord
+from mirror_core.state.journal import Journal
+from mirror_core.state.records import Forget, Record
+from mirror_core.state.writer import StateWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """What is to be called in the conductor's process before its command: from then on it will die of this."""
+
+    step: str
+    after: int | Literal["all", "written"]
+    """So many requests to brokers and writes to the state topic; all of them, with DONE not written; DONE written."""
+    told: Path
+    """Where it says, before it dies, how many of them it has done."""
+
+    def __call__(self) -> None:
+        _Doomed(self).watch()
+
+
+class _Doomed:
+    """This process."""
+
+    def __init__(self, death: Death) -> None:
+        self.death = death
+        self.deeds = 0
+        self.acting = False
+        self.greeting = threading.local()
+
+    def watch(self) -> None:
+        perform, send, put, greet = Journal.perform, Connection.send, StateWriter.put, Connection.__init__
+
+        def watched_send(connection: Connection, parts: Sequence[Buffer]) -> None:
+            send(connection, parts)
+            if not getattr(self.greeting, "now", False):  # to say who one is, is no deed
+                self.count()
+
+        def watched_greet(connection: Connection, *arguments: object, **named: object) -> None:
+            self.greeting.now = True
+            greet(connection, *arguments, **named)  # type: ignore[arg-type]
+            self.greeting.now = False
+
+        def watched_put(writer: StateWriter, *records: Record | Forget) -> None:
+            put(writer, *records)
+            self.count()
+
+        def watched_perform(journal: Journal, step: str, act: Callable[[], Evidence]) -> StepRecord:
+            if step != self.death.step:
+                return perform(journal, step, act)
+            record = perform(journal, step, lambda: self.act(act))
+            self.die()
+            return record
+
+        patch.object(Journal, "perform", watched_perform).start()
+        patch.object(StateWriter, "put", watched_put).start()
+        patch.object(Connection, "send", watched_send).start()
+        patch.object(Connection, "__init__", watched_greet).start()
+
+    def act(self, act: Callable[[], Evidence]) -> Evidence:
+        self.acting = True
+        evidence = act()
+        self.acting = False
+        if self.death.after != "written":
+            self.die()
+        return evidence
+
+    def count(self) -> None:
+        if self.acting:
+            self.deeds += 1
+            if self.deeds == self.death.after:
+                self.die()
+
+    def die(self) -> None:
+        self.death.told.write_text(str(self.deeds), encoding="utf-8")
+        os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait()  # a signal to oneself may come a moment later
