@@ -26,18 +26,18 @@ from mirror_core.model.run import Mode, RunKind, RunState, StepState
 from mirror_core.model.units import in_bytes
 
 MODULES = [import_module(f"mirror_core.model.{found.name}") for found in pkgutil.iter_modules(model.__path__)]
-VALUES = {
-    kind
+VALUES: dict[str, type[Any]] = {
+    kind.__name__: kind
     for module in MODULES
     for kind in vars(module).values()
     if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module.__name__
 }
 
 
-@pytest.mark.parametrize("kind", sorted(VALUES, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", VALUES.values(), ids=VALUES)
 def test_values_can_neither_be_changed_nor_mixed_up(kind: type[Any]) -> None:
     """Threads share them; of five strings in a row two are soon exchanged; there are many: none has a dictionary."""
-    value = kind.__new__(kind)
+    value: object = object.__new__(kind)
     for field in fields(kind):
         with pytest.raises(FrozenInstanceError):
             setattr(value, field.name, None)
