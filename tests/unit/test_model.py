@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import pkgutil
 import time
-from dataclasses import FrozenInstanceError, fields, is_dataclass
+from dataclasses import MISSING, FrozenInstanceError, fields, is_dataclass
 from enum import StrEnum
 from importlib import import_module
 from typing import Any
@@ -42,7 +42,7 @@ def test_values_can_neither_be_changed_nor_mixed_up(kind: type[Any]) -> None:
         with pytest.raises(FrozenInstanceError):
             setattr(value, field.name, None)
     assert not hasattr(value, "__dict__")
-    if kind is not Partition:  # topic and number: nobody exchanges those
+    if [field.default is field.default_factory is MISSING for field in fields(kind)].count(True) > 2:
         with pytest.raises(TypeError, match="positional"):
             kind(*fields(kind))
 

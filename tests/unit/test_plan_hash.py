@@ -1,0 +1,69 @@
+"""An approval names a plan by its hash: whatever was approved changes it, and nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Fact, Lasts, Mode, Plan, PlanStep, RunKind, Strategy
+
+FENCE = PlanStep(name="fence", action="deny everybody")
+PROMOTE = PlanStep(name="promote", action="let applications write", reversible=False)
+SOURCE, GROUPS = Fact("source", "E", Lasts.UNTIL_PROMOTION), Fact("groups", "none")
+PLAN = Plan(
+    kind=RunKind.FAILOVER,
+    mirror=MirrorName("m"),
+    mode=Mode.PLANNED,
+    steps=(FENCE, PROMOTE),
+    bound=(SOURCE, GROUPS),
+    unknown=("lag of a-0", "lag of a-1"),
+    strategies={"a": Strategy.NONE, "b": Strategy.RECREATE},
+)
+
+
+def test_it_is_short_enough_to_be_typed() -> None:
+    assert len(PLAN.hash) == 12
+    int(PLAN.hash, 16)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(PLAN, kind=RunKind.FAILBACK),
+        replace(PLAN, mirror=MirrorName("n")),
+        replace(PLAN, mode=Mode.UNPLANNED),
+        replace(PLAN, steps=(FENCE,)),
+        replace(PLAN, steps=(PROMOTE, FENCE)),
+        replace(PLAN, steps=(replace(FENCE, name="drain"), PROMOTE)),
+        replace(PLAN, steps=(replace(FENCE, action="deny nobody"), PROMOTE)),
+        replace(PLAN, steps=(FENCE, replace(PROMOTE, reversible=True))),
+        replace(PLAN, bound=(SOURCE,)),
+        replace(PLAN, bound=(replace(SOURCE, name="destination"), GROUPS)),
+        replace(PLAN, bound=(replace(SOURCE, value="F"), GROUPS)),
+        replace(PLAN, bound=(replace(SOURCE, lasts=Lasts.UNTIL_BEGUN), GROUPS)),
+        replace(PLAN, unknown=()),
+        replace(PLAN, unknown=("lag of a-0", "lag of a-2")),
+        replace(PLAN, strategies={"a": Strategy.NONE, "b": Strategy.NONE}),
+        replace(PLAN, strategies={"b": Strategy.RECREATE}),
+    ],
+)
+def test_each_thing_that_was_approved_changes_it(other: Plan) -> None:
+    assert other.hash != PLAN.hash
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        replace(PLAN, figures={"lag in offsets": "5"}),
+        replace(PLAN, partitions={"a-0": "lag 5"}, groups={"g": "3 records"}),
+        replace(PLAN, warnings=("no data plane",)),
+        replace(PLAN, discarded=7),
+        replace(PLAN, bound=(GROUPS, SOURCE)),
+        replace(PLAN, unknown=("lag of a-1", "lag of a-0")),
+        replace(PLAN, strategies={"b": Strategy.RECREATE, "a": Strategy.NONE}),
+    ],
+)
+def test_what_always_moves_and_the_order_in_which_it_was_seen_do_not(same: Plan) -> None:
+    assert same.hash == PLAN.hash
