@@ -84,7 +84,8 @@ def test_before_each_step_of_a_failover_every_verb_is_refused_and_the_run_never_
     failover = Failover(mirrored.link, mirrored.services, started_by="test", say=operators_interfere)
     run = failover.begin(failover.plan(Mode.PLANNED).hash)
     assert failover.drive(run.id).state is RunState.DONE
-    assert standing == list(names(RunKind.FAILOVER))
+    taken = list(names(RunKind.FAILOVER))
+    assert standing == taken
     _, steps = failover.status(run.id)
     assert [(s.step, s.state, s.attempt) for s in steps] == [
         (name, StepState.DONE, 1) for name in names(RunKind.FAILOVER)

@@ -15,6 +15,7 @@ from mirror_core.copy.states import as_markdown as copier_table
 from mirror_core.decide.recovery import as_markdown as recovery_table
 from mirror_core.decide.rights import NEEDS, Role
 from mirror_core.decide.steps import as_markdown as steps_table
+from mirror_core.decide.verbs import as_markdown as verbs_table
 from mirror_core.kafka.acls import command_line
 from mirror_core.model.run import RunKind
 from mirror_core.state.table import as_markdown
@@ -75,6 +76,10 @@ def test_on_call_page_shows_what_can_be_done_about_each_failure() -> None:
 def test_on_call_page_shows_the_steps_of_a_run(kind: RunKind) -> None:
     page = DOCS / "operate" / "on-call.md"
     assert printed(page, f"mirror_core/decide/steps.py {kind}") == list(steps_table(kind))
+
+
+def test_commands_page_shows_what_each_verb_does_and_when() -> None:
+    assert printed(DOCS / "operate" / "commands.md", "mirror_core/decide/verbs.py") == list(verbs_table())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
