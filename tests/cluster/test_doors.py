@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -156,6 +158,29 @@ def test_off_a_terminal_only_what_is_easily_undone_goes_on_without_being_agreed_
         "error: not done:\n  - nobody is there to ask: give --yes, or run it on a terminal\n",
     )
     assert desk.traces() == before
+
+
+class Terminal(io.StringIO):
+    """A person who types this."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("verb", [Verb.PAUSE, Verb.STOP, Verb.SYNC])
+def test_on_a_terminal_a_person_is_asked_and_a_no_changes_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, verb: Verb
+) -> None:
+    mirrored = desk.started(new_topic(desk.pair.east))
+    typed = command(verb, mirrored.name)[:-1]
+    before = desk.traces()
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    said = desk.run(*typed)
+    assert (said.code, said.err) == (3, "error: not done:\n  - you said no\n")
+    assert desk.traces() == before
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert desk.run(*typed).code == 0
+    assert desk.traces() != before
 
 
 def test_a_stop_beside_a_running_data_plane_records_where_the_last_task_ended(pair: Pair, tmp_path: Path) -> None:

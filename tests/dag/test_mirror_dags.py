@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,9 +11,15 @@ import pytest
 from mirror_core.kafka.config import load_config
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Mode
+from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.services import local_services
+from mirror_core.state.link import find
 from mirror_core.state.topic import read_state
+from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import Pair, admin_client, new_topic
 from tests.dag.airflow_home import add_connection, connection_of, run_dag
+from tests.mirroring import replicate
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
@@ -69,6 +76,27 @@ def test_sync_of_one_mirror_is_green(dag_bag: DagBag, pair: Pair, mirror: Mirror
     assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
 
     assert run_dag(dag_bag.dags["mirror_sync"], {"mirrors": [mirror]}).state == "success"
+
+
+def test_a_sync_beside_a_run_is_skipped_and_the_runs_conductor_is_not_disturbed(
+    dag_bag: DagBag, pair: Pair, mirror: MirrorName, tmp_path: Path
+) -> None:
+    params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
+    assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
+    config = load_config(pair.config_path)
+    link, _ = find(config, mirror)
+    replicate(link)
+    failover = Failover(link, local_services(config.path, evidence_dir=tmp_path), started_by="test")
+    failover.begin(failover.plan(Mode.PLANNED).hash)
+
+    with StateWriter(link.destination, control_id(mirror)) as conductor:
+        run = run_dag(dag_bag.dags["mirror_sync"], {"mirrors": [mirror]})
+
+        assert {task.task_id: task.state for task in run.get_task_instances()} == {
+            "mirrors": "success",
+            "sync": "skipped",
+        }
+        conductor.put(link.mirror)  # LostOwnership, had the sync taken the mirror over
 
 
 def test_sync_of_an_unknown_mirror_is_red(dag_bag: DagBag, mirror: MirrorName) -> None:
