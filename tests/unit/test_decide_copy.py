@@ -135,6 +135,10 @@ def test_without_producer_state_the_tail_must_be_compared_unless_there_is_none()
     assert where_to_resume(seen(None)) == resumed(50, 50, check=True)
     assert where_to_resume(seen(None, log_end=0)) == resumed(0, 0)
     assert where_to_resume(seen(None, source_start=50)) == resumed(50, 50)
+    assert where_to_resume(seen(None, source_start=49)) == resumed(50, 50, check=True)
+    empty = seen(None, log_start=50)  # such as behind a seed that was deleted: there is nothing that could be compared
+    assert where_to_resume(empty) == resumed(50, 50)
+    assert where_to_resume(seen(None, log_start=49)) == resumed(50, 50, check=True)
 
 
 def test_a_source_shorter_than_the_position_has_lost_records() -> None:
@@ -214,6 +218,27 @@ def test_the_longest_lags_are_spread() -> None:
     lags = {Partition("t", i): lag for i, lag in enumerate([1000, 900, 100, 0])}
     heavy = [max(lags[p] for p in task) for task in assign(lags, 2)]
     assert sorted(heavy) == [900, 1000]
+
+
+def test_who_has_least_gets_the_next_and_what_has_no_lag_weighs_a_little() -> None:
+    def numbers(*lags: int, tasks: int) -> list[list[int]]:
+        named = {Partition("t", index): lag for index, lag in enumerate(lags)}
+        return [[partition.index for partition in task] for task in assign(named, tasks)]
+
+    assert numbers(5_000, 2_000, 1_900, 1_000, tasks=2) == [[0], [1, 2, 3]]
+    assert numbers(0, 0, 0, 0, tasks=2) == [[0, 2], [1, 3]]
+    # Four that stand still weigh as much as one with a lag of 300.
+    assert numbers(250, 0, 0, 0, 0, 0, tasks=2) == [[0, 5], [1, 2, 3, 4]]
+    assert numbers(450, 0, 0, 0, 0, 0, tasks=2) == [[0], [1, 2, 3, 4, 5]]
+    # A destination that is ahead is no credit for other work.
+    assert numbers(50, 0, -10_000, -10_000, tasks=2) == [[0, 3], [1, 2]]
+
+
+def test_equal_lags_are_always_shared_out_the_same_way() -> None:
+    lags = {Partition(topic, index): 7 for topic in "ba" for index in (1, 0)}
+    expected = ((Partition("a", 0), Partition("b", 0)), (Partition("a", 1), Partition("b", 1)))
+    assert assign(lags, 2) == assign(dict(reversed(lags.items())), 2) == expected
+    assert assign({}, 3) == ()
 
 
 def test_turns_of_epochs_that_meet_are_apart_and_everyone_has_one() -> None:

@@ -180,3 +180,56 @@ def test_a_thousand_tails_are_counted_and_not_all_listed(view: FailbackView) -> 
     assert plan.discarded == 2000
     assert len(plan.warnings) < 250
     assert any("800 more partitions on east have such a tail" in line for line in plan.warnings)
+
+
+def test_each_topic_is_held_against_its_own_id_on_the_new_primary(view: FailbackView) -> None:
+    assert isinstance(view.new, NewPrimary)
+    other = "c" * 32
+    statuses = {**view.statuses, B0: replace(view.statuses[B0], destination_topic_id=other)}
+    topics = {**view.new.topics, "b": Topic(id=other, partitions=1)}
+    assert reasons_of(replace(view, statuses=statuses, new=replace(view.new, topics=topics))) == ""
+    mixed = {**view.statuses, A1: replace(view.statuses[A1], destination_topic_id=other)}
+    assert reasons_of(replace(view, statuses=mixed)).startswith("topic a was created anew on west")
+
+
+def test_another_cluster_behind_the_new_primarys_name_forbids(view: FailbackView) -> None:
+    assert isinstance(view.new, NewPrimary)
+    assert "cluster west is X, the mirror was made with W" in reasons_of(
+        replace(view, new=replace(view.new, cluster_id="X"))
+    )
+
+
+def test_a_log_that_ends_exactly_at_the_last_mirrored_offset_lost_nothing(view: FailbackView) -> None:
+    assert isinstance(view.new, NewPrimary)
+    assert reasons_of(replace(view, new=replace(view.new, log_ends={A0: Offset(10), B0: Offset(5)}))) == ""
+    short = reasons_of(replace(view, new=replace(view.new, log_ends={A0: Offset(50), A1: Offset(19)})))
+    assert short.endswith("before the last mirrored offset in a-1")
+
+
+def test_without_strategy_only_what_diverged_is_named(view: FailbackView) -> None:
+    assert "in a;" in reasons_of(replace(view, strategy=Strategy.NONE))
+    same = replace(old_of(view), log_ends={A0: Offset(10), A1: Offset(20), B0: Offset(5)})
+    assert reasons_of(replace(view, old=same, strategy=Strategy.NONE)) == ""
+    assert decide(replace(view, old=same)).plan.strategies == {"a": Strategy.NONE, "b": Strategy.NONE}
+    # Not one more record there, but other ones: the topic was created anew, and is empty.
+    topics = {**same.topics, "b": Topic(id="f" * 32, partitions=1)}
+    anew = replace(same, topics=topics, log_ends={A0: Offset(10), A1: Offset(20), B0: Offset(0)})
+    assert decide(replace(view, old=anew)).plan.strategies["b"] is Strategy.RECREATE
+
+
+def test_the_plan_says_what_is_salvaged_copied_and_unknown(view: FailbackView) -> None:
+    plan = decide(view).plan
+    assert (plan.figures["partitions"], plan.discarded, plan.unknown) == ("3", 3, ())
+    assert "a-1 on east: offsets 20 to 22 are salvaged, then discarded" in plan.warnings
+    old = replace(old_of(view), topics={"b": Topic(id=OLD, partitions=1)}, log_ends={B0: Offset(9)})
+    gone = decide(replace(view, old=old)).plan
+    # All of a, which is gone there; of b all as well, since its tail makes it anew.
+    assert gone.figures["offsets to copy"] == str(50 + 20 + 6)
+    assert any(w.endswith("to be created and copied as a whole: a") for w in gone.warnings)
+    ahead = replace(old_of(view), log_ends={A0: Offset(10), A1: Offset(20), B0: Offset(5)})
+    assert decide(replace(view, old=ahead)).plan.figures["offsets to copy"] == str(40 + 0 + 1)
+    unseen_old, unseen_new = (decide(replace(view, **{side: Unseen("dead")})).plan for side in ("old", "new"))  # type: ignore[arg-type]
+    assert unseen_old.unknown == ("everything on east: log ends, divergent tails",)
+    assert unseen_new.unknown == ("everything on west",)
+    assert unseen_new.discarded == 3
+    assert {p.figures["offsets to copy"] for p in (unseen_old, unseen_new)} == {"unknown"}

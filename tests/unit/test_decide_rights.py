@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mirror_core.decide.rights import NEEDS, Role, allows
@@ -39,10 +41,46 @@ def acl(operation: Operation, name: str = "t", permission: Permission = Permissi
         ([acl(Operation.READ), acl(Operation.READ, "*", Permission.DENY)], Operation.READ, False),
         ([acl(Operation.READ), acl(Operation.ALL, "", Permission.DENY, pattern="PREFIXED")], Operation.READ, False),
         ([acl(Operation.READ), acl(Operation.WRITE, "t", Permission.DENY)], Operation.READ, True),
+        ([acl(Operation.READ, "t", Permission.DENY)], Operation.READ, False),
+        ([acl(Operation.READ, "t", Permission.DENY)], Operation.DESCRIBE, False),  # implies only when it is a grant
+        ([acl(Operation.ALTER_CONFIGS, "t", Permission.DENY)], Operation.DESCRIBE_CONFIGS, False),
+        ([acl(Operation.READ, "t", Permission.DENY, host="10.0.0.1")], Operation.DESCRIBE, False),
+        ([acl(Operation.DESCRIBE), acl(Operation.READ, "t", Permission.DENY)], Operation.DESCRIBE, True),
+        ([acl(Operation.READ), acl(Operation.DESCRIBE, "t", Permission.DENY)], Operation.DESCRIBE, False),
+        ([acl(Operation.ALL, host="10.0.0.1")], Operation.READ, False),
+        ([acl(Operation.WRITE, host="10.0.0.1")], Operation.DESCRIBE, False),
+        (
+            [acl(Operation.READ, permission=Permission.DENY, host="10.0.0.1"), acl(Operation.READ)],
+            Operation.READ,
+            False,
+        ),
+        ([acl(Operation.WRITE)], Operation.DESCRIBE, True),
+        ([acl(Operation.DELETE)], Operation.DESCRIBE, True),
+        ([acl(Operation.ALTER)], Operation.DESCRIBE, True),
+        ([acl(Operation.ALTER)], Operation.DESCRIBE_CONFIGS, False),
     ],
 )
 def test_entries_decide_as_kafka_does(entries: list[Acl], operation: Operation, expected: bool) -> None:
     assert allows(entries, ME, Resource.TOPIC, "t", operation) is expected
+
+
+def test_an_entry_for_another_kind_of_resource_says_nothing() -> None:
+    group = replace(acl(Operation.READ), resource=Resource.GROUP)
+    assert not allows([group], ME, Resource.TOPIC, "t", Operation.READ)
+    denied = replace(group, permission=Permission.DENY)
+    assert allows([denied, acl(Operation.READ)], ME, Resource.TOPIC, "t", Operation.READ)
+
+
+def test_the_grants_it_proposes_are_named_as_kafka_names_them() -> None:
+    named = {(need.resource, need.acl(ME).name, need.acl(ME).pattern) for need in NEEDS}
+    assert named == {
+        (Resource.TOPIC, "*", Pattern.LITERAL),
+        (Resource.GROUP, "*", Pattern.LITERAL),
+        (Resource.CLUSTER, "kafka-cluster", Pattern.LITERAL),
+        (Resource.TRANSACTIONAL_ID, "*", Pattern.LITERAL),
+        (Resource.TRANSACTIONAL_ID, "mirrorbook.", Pattern.PREFIXED),
+    }
+    assert {need.principal for need in NEEDS} == {"control", "data"}
 
 
 def test_each_need_is_met_by_the_grant_it_proposes() -> None:

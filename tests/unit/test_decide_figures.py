@@ -1,0 +1,215 @@
+"""What a failover plan shows beside its steps: numbers, what is not known, and what a person should be warned of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.figures import (
+    SHOWN,
+    figures_of,
+    group_figures,
+    partition_figures,
+    unknown_of,
+    warnings_of,
+)
+from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View, lags_of, some
+from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.run import Mode
+
+A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+
+
+def status(partition: Partition, state: PartitionState = PartitionState.MIRRORING) -> PartitionStatus:
+    return PartitionStatus(partition=partition, state=state, source_topic_id="s", destination_topic_id="d")
+
+
+SOURCE = SourceView(
+    cluster_id="E",
+    topics={"a": Topic(id="s", partitions=2), "b": Topic(id="s", partitions=1)},
+    stable_ends={A0: Offset(100), A1: Offset(50), B0: Offset(10)},
+    authorizer=True,
+    transactions=(),
+    groups=("g", "h"),
+    committed={"g": {A0: Offset(90), A1: Offset(50)}, "h": {B0: Offset(3)}},
+)
+DESTINATION = DestinationView(
+    cluster_id="W",
+    topics={"a": Topic(id="d", partitions=2), "b": Topic(id="d", partitions=1)},
+    positions={A0: Offset(93), A1: Offset(20), B0: Offset(10)},
+    authorizer=True,
+    committed={"g": {A0: Offset(88), A1: Offset(20)}, "h": {B0: Offset(5)}},
+)
+LEASE = Lease(mirror=MirrorName("m"), owner="host-7", generation=1, beat_ms=100_000, writers_until_ms=2_000)
+
+
+@pytest.fixture
+def view() -> View:
+    return View(
+        mirror=Mirror(
+            name=MirrorName("m"),
+            source=ClusterName("east"),
+            destination=ClusterName("west"),
+            source_id="E",
+            destination_id="W",
+            topics=("a", "b"),
+            producer_id=1 << 62,
+            desired=Desired.STARTED,
+            created_ms=1,
+        ),
+        mode=Mode.PLANNED,
+        statuses={p: status(p) for p in (B0, A1, A0)},
+        source=SOURCE,
+        destination=DESTINATION,
+        lease=LEASE,
+        active_run=None,
+        grants=("one", "two"),
+        earlier_seconds=None,
+        now_ms=103_000,
+    )
+
+
+def shown(view: View) -> dict[str, str]:
+    return dict(figures_of(view))
+
+
+def warned(view: View) -> str:
+    return "\n".join(warnings_of(view))
+
+
+def test_a_healthy_mirror_is_shown_in_numbers_and_warns_of_nothing(view: View) -> None:
+    assert shown(view) == {
+        "partitions": "3",
+        "rights given at promotion": "2",
+        "lag in offsets": "37",
+        "seconds without writes, predicted": "unknown (no earlier run)",
+        "data plane": "lease held by host-7, last heartbeat 3 s ago",
+    }
+    assert warned(view) == ""
+    assert list(unknown_of(view)) == []
+    assert shown(replace(view, earlier_seconds=2.14))["seconds without writes, predicted"] == "2.1 (last run)"
+
+
+def test_one_unknown_lag_makes_the_sum_unknown_and_is_listed_first(view: View) -> None:
+    partial = replace(view, source=replace(SOURCE, stable_ends={A0: Offset(100), A1: Offset(50)}))
+    assert list(lags_of(partial)) == [(A0, 7), (A1, 30), (B0, None)]
+    assert shown(partial)["lag in offsets"] == "unknown"
+    assert list(partition_figures(partial)) == [
+        ("b-0", "MIRRORING, lag unknown"),
+        ("a-1", "MIRRORING, lag 30"),
+        ("a-0", "MIRRORING, lag 7"),
+    ]
+    lost = replace(view, destination=replace(DESTINATION, positions={A0: Offset(93)}))
+    assert [lag for _, lag in lags_of(lost)] == [7, None, None]
+
+
+def test_equal_lags_are_listed_by_name_and_only_the_first_of_many(view: View) -> None:
+    many = [Partition("a", number) for number in range(SHOWN + 5)]
+    source = replace(SOURCE, stable_ends=dict.fromkeys(many, Offset(5)))
+    destination = replace(DESTINATION, positions=dict.fromkeys(many, Offset(5)))
+    listed = list(
+        partition_figures(replace(view, statuses={p: status(p) for p in many}, source=source, destination=destination))
+    )
+    assert [name for name, _ in listed] == [str(p) for p in many[:SHOWN]]
+
+
+def test_each_group_is_told_what_it_would_read_again(view: View) -> None:
+    assert dict(group_figures(view)) == {
+        "g": "32 record(s) read again by the sync of now; 0 after the final sync",
+        "h": "0 record(s) read again by the sync of now; 0 after the final sync",  # the destination's is later
+    }
+    behind = replace(view, destination=replace(DESTINATION, committed={"g": {A0: Offset(88)}}))
+    assert dict(group_figures(behind)) == {
+        "g": "2 record(s) read again by the sync of now, 1 partition(s) not synced yet; 0 after the final sync",
+        "h": "0 record(s) read again by the sync of now, 1 partition(s) not synced yet; 0 after the final sync",
+    }
+    blind = replace(view, destination=Unseen("dead"))
+    assert dict(group_figures(blind))["g"].startswith("0 record(s) read again by the sync of now, 2 partition(s)")
+
+
+def test_with_a_dead_source_a_group_may_read_again_what_lies_behind_its_offset(view: View) -> None:
+    dead = replace(view, source=Unseen("refused"))
+    assert dict(group_figures(dead)) == {"g": "0 to 5 record(s) read again", "h": "0 to 5 record(s) read again"}
+    # An offset of a partition that is not there now, or behind its log, adds nothing.
+    odd = replace(DESTINATION, committed={"g": {Partition("x", 0): Offset(7), A0: Offset(99), A1: Offset(19)}})
+    assert dict(group_figures(replace(dead, destination=odd))) == {"g": "0 to 1 record(s) read again"}
+    assert dict(group_figures(replace(dead, destination=Unseen("too")))) == {}
+
+
+def test_many_groups_are_shown_in_part(view: View) -> None:
+    names = [f"g{number:04}" for number in range(SHOWN + 5)]
+    committed = {name: {A0: Offset(1)} for name in reversed(names)}
+    for side in (
+        replace(view, source=replace(SOURCE, committed=committed)),
+        replace(view, source=Unseen("dead"), destination=replace(DESTINATION, committed=committed)),
+    ):
+        assert [name for name, _ in group_figures(side)] == names[:SHOWN]
+
+
+def test_groups_there_was_no_time_for_are_counted(view: View) -> None:
+    assert "groups not looked at in time" not in shown(view)
+    late = replace(view, source=replace(SOURCE, groups=("g", "h", "i", "k")))
+    assert shown(late)["groups not looked at in time"] == "2"
+
+
+def test_a_side_that_is_not_seen_says_why_in_the_figures_and_what_is_unknown_without_a_reason(view: View) -> None:
+    dead = replace(view, source=Unseen("refused after 3 s"))
+    assert shown(dead)["source"] == "refused after 3 s"
+    assert shown(dead)["loss"].startswith("unknown")
+    assert list(unknown_of(dead)) == ["everything on east: log ends, lag, groups, open transactions, loss"]
+    assert "destination" not in shown(dead)
+    blind = replace(view, destination=Unseen("timed out"))
+    assert shown(blind)["destination"] == "timed out"
+    assert list(unknown_of(blind)) == ["everything on west: positions, groups"]
+    assert {"source", "loss"}.isdisjoint(shown(blind))
+
+
+@pytest.mark.parametrize(
+    ("lease", "now_ms", "runs"),
+    [
+        (LEASE, 109_999, True),
+        (LEASE, 110_001, False),
+        (replace(LEASE, released=True), 101_000, False),
+        (None, 101_000, False),
+    ],
+)
+def test_without_a_living_data_plane_the_whole_lag_waits_for_the_fence(
+    view: View, lease: Lease | None, now_ms: int, runs: bool
+) -> None:
+    assert ("no data plane is running" not in warned(replace(view, lease=lease, now_ms=now_ms))) is runs
+
+
+def test_the_lease_is_shown_as_it_is(view: View) -> None:
+    assert "data plane" not in shown(replace(view, lease=None))
+    released = replace(view, lease=replace(LEASE, released=True), now_ms=99_000)
+    assert shown(released)["data plane"] == "lease released by host-7, last heartbeat 0 s ago", "clocks differ"
+
+
+def test_what_a_person_should_know_before_approving(view: View) -> None:
+    source = replace(SOURCE, authorizer=False, transactions=("tx-1", "tx-2"), topics={"a": SOURCE.topics["a"]})
+    text = warned(replace(view, source=source, destination=replace(DESTINATION, authorizer=False)))
+    assert "east has no authorizer" in text
+    assert "topic b no longer exists or matches on east" in text
+    assert "topic a no longer" not in text
+    assert "open transactions on east (tx-1, tx-2)" in text
+    assert "west has no authorizer" in text
+    assert "no data plane" not in text
+
+
+def test_a_failed_partition_is_named_with_its_offset_and_its_reason(view: View) -> None:
+    failed = replace(status(A1, PartitionState.FAILED), reason="damaged", failed_at=Offset(0))
+    text = warned(replace(view, statuses={**view.statuses, A1: failed}))
+    assert text == "a-1 is FAILED at offset 0 and will be promoted as it is, without its newer records: damaged"
+    nowhere = replace(failed, failed_at=None)
+    assert warned(replace(view, statuses={**view.statuses, A1: nowhere})).startswith("a-1 is FAILED and will be")
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, ""), (1, "0"), (10, "0, 1, 2, 3, 4, 5, 6, 7, 8, 9")])
+def test_a_short_list_is_said_as_a_whole(count: int, words: str) -> None:
+    assert some(range(count)) == words
+
+
+def test_a_long_list_is_cut_after_ten() -> None:
+    assert some(iter(range(13))) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 3 more"
