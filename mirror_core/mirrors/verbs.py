@@ -81,7 +81,8 @@ def stop(link: Link, say: Callable[[str], None] = lambda line: None) -> dict[Par
                 there = client.metadata({s.partition.topic for s in ending}).topics
                 present = [s.partition for s in ending if s.partition.topic in there]
                 ends = list_offsets(client, present, Point.LOG_END) if present else {}
-            lease.put(*(PartitionRecord(name, _stopped(status, ends.get(status.partition))) for status in ending))
+            # As the conductor: a run that has begun while we waited must not find its partitions STOPPED.
+            writer.put(*(PartitionRecord(name, _stopped(status, ends.get(status.partition))) for status in ending))
     return ends
 
 

@@ -18,15 +18,18 @@ from mirror_core.decide.steps import names
 from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import door, recovery, verbs
 from mirror_core.mirrors.survey import Survey
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunKind, RunState, StepState
 from mirror_core.runbook.failover import Failover
+from mirror_core.state.lease import take_over
 from mirror_core.state.link import Link
 from mirror_core.state.writer import StateWriter
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.desk import Desk
+from tests.cluster.links import writer_of
 from tests.commands import mirrorbook
 from tests.mirroring import new_mirror
 from tests.waiting import wait_until
@@ -206,6 +209,26 @@ def test_a_stop_beside_a_running_data_plane_records_where_the_last_task_ended(pa
     assert any("tasks that may still write" in line for line in said)
     assert ends == {Partition(topic, 0): len(read_all(pair.west, topic))}
     assert {s.lmo for s in mirrored.statuses.values()} == set(ends.values())
+
+
+def test_a_stop_that_was_taken_over_while_it_waited_records_nothing_and_the_next_one_finishes(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic = new_topic(pair.east)
+    produce(pair.east, topic, 7)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    link = mirrored.link
+    take_over(link.destination, mirrored.name, "of a dead driver").beat(writers_until_ms=now_ms() + 2_000)
+
+    def another_takes_over(line: str) -> None:
+        writer_of(link).__enter__()
+
+    with pytest.raises(LostOwnership):
+        verbs.stop(link, another_takes_over)
+    assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.MIRRORING, None)}
+    assert verbs.stop(link) == {Partition(topic, 0): 7}
+    assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.STOPPED, 7)}
 
 
 def test_other_clusters_under_the_same_names_are_refused(desk: Desk) -> None:
