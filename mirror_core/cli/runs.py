@@ -81,6 +81,7 @@ def show_run(run: Run, steps: tuple[StepRecord, ...], *, as_json: bool, evidence
         "state": run.state,
         "plan hash": run.plan_hash,
         "begun": f"{when(run.started_ms)} by {run.started_by}",
+        "conducted by": run.conducted_by,
         "ended": when(run.ended_ms) if run.ended_ms else "not yet",
     }
     print_facts(facts)

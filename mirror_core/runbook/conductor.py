@@ -10,13 +10,14 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import ClassVar, Final, Generic, TypeVar
 
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import names, point_of_no_return
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.errors import BadRequest, LostOwnership, Refused
 from mirror_core.model.run import Evidence, Plan, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.runbook.services import Services
 from mirror_core.state.journal import Journal, find_run
@@ -86,12 +87,15 @@ class Conductor(ABC, Generic[Choice]):
                 self._take(writer, journal, name)
             return self._finish(writer, journal)
 
-    def abort(self, run_id: str) -> Run:
-        """Give up, and undo what was done. Refused from the point of no return on."""
-        self._check_abort(read_state(self.link.destination), run_id)
+    def abort(self, run_id: str, *, only_mine: bool = False) -> Run:
+        """Give up, and undo what was done. Refused from the point of no return on.
+
+        `only_mine`: LostOwnership when somebody else conducts the run by now, whose it then is to end it.
+        """
+        self._check_abort(read_state(self.link.destination), run_id, only_mine)
         with self._control() as writer:
+            self._check_abort(writer.state, run_id, only_mine)
             journal = self._journal(writer, run_id)
-            self._check_abort(writer.state, run_id)
             return journal.run if journal.run.state is RunState.ABORTED else self._abort(writer, journal)
 
     def active(self) -> Run | None:
@@ -163,7 +167,10 @@ class Conductor(ABC, Generic[Choice]):
         return f"{self.link.mirror.name}-{self.KIND}-{when}-{secrets.token_hex(2)}"
 
     def _journal(self, writer: StateWriter, run_id: str) -> Journal:
-        self._mine(writer.state, run_id)
+        """The run's journal in our hands: from here on others know who conducts it."""
+        run = self._mine(writer.state, run_id)
+        if run.ended_ms is None and run.conducted_by != self.started_by:
+            writer.put(replace(run, conducted_by=self.started_by))
         return Journal(writer, run_id, names(self.KIND))
 
     def _mine(self, state: State, run_id: str) -> Run:
@@ -187,8 +194,10 @@ class Conductor(ABC, Generic[Choice]):
             self._finish(writer, journal)
         return record
 
-    def _check_abort(self, state: State, run_id: str) -> None:
+    def _check_abort(self, state: State, run_id: str, only_mine: bool) -> None:
         run, turning = self._mine(state, run_id), point_of_no_return(self.KIND)
+        if only_mine and run.conducted_by != self.started_by:
+            raise LostOwnership(f"run {run_id} is conducted by {run.conducted_by} now, who ends it: nothing is aborted")
         if run.state is RunState.DONE or (run_id, turning) in state.steps:
             raise Refused(f"run {run_id}: abort", [f"step {turning} has begun: {self._no_way_back()}"])
 

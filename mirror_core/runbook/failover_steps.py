@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +15,7 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused
-from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
+from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.run import Evidence
@@ -164,14 +164,8 @@ class Steps:
         statuses = self._statuses()
         with ClusterClient(self.link.destination) as destination:
             ends = list_offsets(destination, statuses, Point.LOG_END)
-        records: list[Record] = [replace(self.writer.state.mirrors[self.link.mirror.name], desired=Desired.STOPPED)]
-        for partition, status in statuses.items():
-            if status.state is PartitionState.STOPPED:
-                continue
-            events = () if status.state is PartitionState.STOPPING else (Event.STOP,)
-            state = after(status.state, *events, Event.LMO_RECORDED)
-            records.append(PartitionRecord(self.link.mirror.name, replace(status, state=state, lmo=ends[partition])))
-        self.writer.put(*records)
+        mirror = self.writer.state.mirrors[self.link.mirror.name]
+        self.writer.put(*stopped(mirror, statuses, ends))
         return {"partitions": sum(s.lmo is not None for s in self._statuses().values())}
 
     def check_approval(self) -> None:
@@ -213,6 +207,18 @@ class Steps:
 def owner(run_id: str) -> str:
     """The lease's owner while a run keeps the data plane to itself."""
     return f"run:{run_id}"
+
+
+def stopped(
+    mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], ends: Mapping[Partition, Offset]
+) -> Iterator[Record]:
+    """The mirror and those of its partitions that are not so yet, STOPPED at these last mirrored offsets."""
+    yield replace(mirror, desired=Desired.STOPPED)
+    for partition, status in statuses.items():
+        if status.state is not PartitionState.STOPPED:
+            events = () if status.state is PartitionState.STOPPING else (Event.STOP,)
+            state = after(status.state, *events, Event.LMO_RECORDED)
+            yield PartitionRecord(mirror.name, replace(status, state=state, lmo=ends[partition]))
 
 
 def _open_gate(result: ParityResult, what: str, *, earlier_records: int) -> None:

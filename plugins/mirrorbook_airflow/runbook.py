@@ -5,11 +5,11 @@ plan >> approve >> begin >> the steps, with a teardown that aborts a failed run 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.standard.exceptions import HITLRejectException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.names import MirrorName, reverse_name
-from mirror_core.model.run import Mode, RunKind
+from mirror_core.model.run import RunKind, RunState
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.markdown import plan_markdown
 from mirrorbook_airflow.mirrors import find_mirror
@@ -29,13 +29,15 @@ from mirrorbook_airflow.services import services
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from mirror_core.model.run import Run, StepRecord
     from mirror_core.runbook.failback import Failback
     from mirror_core.runbook.failover import Failover
 
 APPROVAL_TIMEOUT: Final = timedelta(hours=1)
 """A plan that nobody has approved for so long is stale; it counts as rejected."""
 
-T = TypeVar("T")
+LOST: Final = "lost"
+"""XCom of a step that somebody else took over while its task ran."""
 
 
 class RunOperator(MirrorOperator):
@@ -67,11 +69,8 @@ class PlanRun(RunOperator):
     """Make the plan. Red, with every reason, when it may not be run now."""
 
     def execute(self, context: Context) -> dict[str, str]:
-        from mirror_core.runbook.failover import Failover
-
         with airflow_errors():
-            engine = self.engine(context)
-            decision = engine.decide(Mode.PLANNED) if isinstance(engine, Failover) else engine.decide()
+            decision = self.engine(context).decide()
             body = plan_markdown(decision.plan)
             if decision.reasons:
                 self.log.info("%s", body)
@@ -113,11 +112,21 @@ class BeginRun(RunOperator):
     def execute(self, context: Context) -> str:
         with airflow_errors():
             _, state = find_mirror(self.mirror)
-            active = state.active_run(MirrorName(self.mirror))
-            if active and active.started_by == conductor(context):
-                return active.id
+            own = [run for run in state.runs.values() if self._is_own(run, context)]
+            if own:
+                return max(own, key=lambda run: run.started_ms).id
             approved = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
-            return _once_more_when_fenced(lambda: self.engine(context).begin(approved)).id
+            engine = self.engine(context)
+            try:
+                return engine.begin(approved).id
+            except LostOwnership:  # to a sync that had looked for a run before there was one: once, not again
+                return engine.begin(approved).id
+
+    def _is_own(self, run: Run, context: Context) -> bool:
+        """Begun by this DAG run and not given up. It may be done, too, when somebody else has finished it."""
+        wanted = (self.mirror, self.kind, conductor(context))
+        known = (run.plan.mirror, run.plan.kind, run.started_by)
+        return known == wanted and run.state in (RunState.RUNNING, RunState.DONE)
 
 
 class TakeStep(RunOperator):
@@ -132,25 +141,37 @@ class TakeStep(RunOperator):
         run = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
             engine = self.engine(context, self.step)
-            if self.kind is RunKind.FAILBACK:  # it writes the reverse mirror's state, too, which no run holds yet
-                record = _once_more_when_fenced(lambda: engine.step(run, self.step))
-            else:
-                record = engine.step(run, self.step)
+            try:
+                record = self._take(engine, run)
+            except LostOwnership:
+                context["ti"].xcom_push(key=LOST, value=True)
+                raise
         for name, value in record.evidence.items():
             self.log.info("%s: %s", name, value)
         return {"run": run, "attempt": record.attempt}
 
+    def _take(self, engine: Failover | Failback, run: str) -> StepRecord:
+        try:
+            return engine.step(run, self.step)
+        except LostOwnership:
+            # A failback writes the reverse mirror's state, too, which no run holds yet: a sync may take it from us.
+            if self.kind is RunKind.FAILOVER or engine.status(run)[0].conducted_by != engine.started_by:
+                raise
+            return engine.step(run, self.step)
+
 
 class AbortRun(RunOperator):
-    """After a failure before the point of no return: un-fence, and let the mirror go on. Otherwise change nothing."""
+    """After a failure before the point of no return: un-fence, and let the mirror go on. Otherwise change nothing.
 
-    def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
+    A step that failed because somebody else took the run over is no failure of the run: it is theirs to end it.
+    """
+
+    def __init__(self, *, begin: BaseOperator, steps: Sequence[BaseOperator], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.begin_task = begin.task_id
+        self.step_tasks = tuple(step.task_id for step in steps)
 
     def execute(self, context: Context) -> str:
-        from mirror_core.runbook.failover import Failover
-
         run_id = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
             _, state = find_mirror(self.mirror)
@@ -159,9 +180,12 @@ class AbortRun(RunOperator):
                 return "nothing to abort: the run has ended"
             if (run_id, point_of_no_return(self.kind)) in state.steps:
                 return "kept: past the point of no return; clear the failed task, and the run goes on"
-            engine = self.engine(context)
-            assert isinstance(engine, Failover), "only the failover DAG has this task"
-            engine.abort(run_id)
+            if any(context["ti"].xcom_pull(task_ids=task, key=LOST) for task in self.step_tasks):
+                return "kept: another process took the run over; if none goes on, clear the failed task or resume it"
+            try:
+                self.engine(context).abort(run_id, only_mine=True)
+            except LostOwnership as error:
+                return f"kept: {error}"
         return "aborted: applications may write on the source again"
 
 
@@ -182,7 +206,7 @@ def failover_phases(mirror: str, question: str) -> Phases:
     # Set-up tasks run again when a later task is cleared: after an abort, nothing is ever drained without a fence.
     fence = order.index(standing_still(RunKind.FAILOVER)[0])
     setups = [task.as_setup() for task in (begin, *steps[: fence + 1])]
-    abort = AbortRun(task_id="abort", **common)
+    abort = AbortRun(task_id="abort", steps=steps, **common)
     last = _chain(begin, *steps)
     last >> abort
     abort.as_teardown(setups=setups, on_failure_fail_dagrun=True)
@@ -213,14 +237,6 @@ def _approved_run(mirror: str, kind: RunKind, question: str) -> tuple[PlanRun, B
     begin = BeginRun(task_id="begin", mirror=mirror, kind=kind, plan=plan)
     _chain(plan, approve, begin)
     return plan, begin
-
-
-def _once_more_when_fenced(act: Callable[[], T]) -> T:
-    """A sync that had looked for a run before there was one may take the mirror's state from us: once, not again."""
-    try:
-        return act()
-    except LostOwnership:
-        return act()
 
 
 def _chain(*tasks: BaseOperator) -> BaseOperator:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from demo.airflow import REPOSITORY, Airflow
 from mirror_core.model.mirror import PartitionState
+from mirror_core.model.run import RunState
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from tests.brokers import Pair, grant, new_topic, produce, read_all
+from tests.commands import Forked
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
 
@@ -104,6 +108,64 @@ def test_a_plan_that_may_not_be_run_is_red_with_its_reasons(runbook: Runbook, tm
 
     assert "unknown mirror" in runbook.airflow.log_of(DAG, run, "plan")
     assert runbook.airflow.tasks(DAG, run)["approve"] == "upstream_failed"
+
+
+@contextmanager
+def never_still(pair: Pair, topic: str) -> Iterator[threading.Event]:
+    """A super user, whom no fence stops, writes until the event is set: so long the step `fence` waits."""
+    stop = threading.Event()
+
+    def write() -> None:
+        producer = Producer({**pair.east.client_config("admin"), "linger.ms": 0})
+        while not stop.wait(0.002):
+            producer.produce(topic, b"x", partition=0)
+            producer.poll(0)
+        producer.flush(60)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        thread.join(90)
+
+
+def test_the_command_line_takes_a_run_over_and_airflow_aborts_nothing(runbook: Runbook, tmp_path: Path) -> None:
+    mirror, topic = runbook.new_mirror(tmp_path)
+    run = runbook.airflow.trigger(DAG, {"mirror": mirror.name})
+    runbook.wait_for(run, "approve", "awaiting_input")
+    assert runbook.airflow.decide(DAG, run, "approve", "Approve", RUN_S) == "success"
+    options = ["--config", str(mirror.config.path), "--runner", "local", "--evidence", str(tmp_path)]
+    with never_still(runbook.pair, topic) as still:
+
+        def begun() -> str:
+            active = mirror.state.active_run(mirror.name)
+            return active.id if active and (active.id, "fence") in mirror.state.steps else ""
+
+        found = wait_until(begun, timeout_s=RUN_S, why="Airflow's task has begun to fence")
+        command = Forked("failover", "resume", mirror.name, *options, log=tmp_path / "cli.log")
+        wait_until(
+            lambda: not mirror.state.runs[found].conducted_by.startswith("airflow "),
+            timeout_s=60,
+            why="it is taken over",
+        )
+        still.set()
+        assert command.wait(300) == 0, (tmp_path / "cli.log").read_text(encoding="utf-8")
+
+    assert runbook.wait_end(run) == "failed"
+    assert "LostOwnership (exit code 5)" in runbook.airflow.log_of(DAG, run, "fence")
+    assert runbook.airflow.tasks(DAG, run)["abort"] == "success"
+    assert mirror.state.runs[found].state is RunState.DONE
+    assert {status.state for status in mirror.statuses.values()} == {PartitionState.STOPPED}
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        produce(runbook.pair.east, topic, 1, user="app")
+
+    body = {"dag_run_id": run, "task_ids": ["fence"], "dry_run": False, "include_downstream": True}
+    runbook.airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "only_failed": False})
+
+    wait_until(lambda: runbook.airflow.run_state(DAG, run) == "success", timeout_s=RUN_S, why="all is found done")
+    assert [r.id for r in mirror.state.runs.values() if r.plan.mirror == mirror.name] == [found]
 
 
 def test_a_person_fails_over_in_the_browser(runbook: Runbook, tmp_path: Path) -> None:

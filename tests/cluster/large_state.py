@@ -1,0 +1,295 @@
+"""What a run of a mirror of 50,000 partitions writes and reads back, in a process of its own that measures itself.
+
+    python -m tests.cluster.large_state STAGE CONFIG EVIDENCE
+
+Prints what it took as JSON: `mib` above the idle process, `seconds` of each deed. The topics are nowhere: what a
+broker would say of them is made up; the state topic is real.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from mirror_core.decide import failback as failback_decision
+from mirror_core.decide import failover as failover_decision
+from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
+from mirror_core.decide.failover import Decision
+from mirror_core.decide.steps import names
+from mirror_core.decide.view import DestinationView, SourceView, Topic, View
+from mirror_core.kafka.config import load_config
+from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Evidence, Mode, RunKind, RunState, Strategy
+from mirror_core.runbook.checkpoints import (
+    Drained,
+    Equal,
+    Fenced,
+    Offsets,
+    OldTopic,
+    OldTopics,
+    Proven,
+    Salvaged,
+    left_by,
+)
+from mirror_core.runbook.failback import Failback
+from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.failover_steps import Steps, stopped
+from mirror_core.runbook.services import local_services
+from mirror_core.state.journal import Journal
+from mirror_core.state.link import Link, find
+from mirror_core.state.records import PartitionRecord, State
+from mirror_core.state.topic import read_state
+from mirror_core.state.writer import StateWriter, control_id
+
+TOPICS: Final = 10_000
+PARTITIONS: Final = 50_000
+NAME: Final = "large"
+_SETTINGS: Final = {"cleanup.policy": "compact", "retention.ms": "604800000", "segment.bytes": "1073741824"}
+
+
+def topic(number: int) -> str:
+    return f"department.of.orders.stream-{number:05}"
+
+
+def topic_id(number: int, side: str) -> str:
+    return f"{side}{number:031x}"
+
+
+def every_partition() -> Iterator[tuple[int, Partition]]:
+    for number in range(PARTITIONS):
+        yield number % TOPICS, Partition(topic(number % TOPICS), number // TOPICS)
+
+
+def offsets(partitions: Iterable[Partition], shift: int = 0) -> dict[Partition, Offset]:
+    """A log end for each, another one for each topic."""
+    return {p: Offset(1_000_000_000 + int(p.topic[-5:]) + shift) for p in partitions}
+
+
+def topics(side: str) -> dict[str, Topic]:
+    return {topic(n): Topic(id=topic_id(n, side), partitions=PARTITIONS // TOPICS) for n in range(TOPICS)}
+
+
+class Measured:
+    """What deeds take: seconds, of which this process worked so many, and how far it grew meanwhile."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.worked: dict[str, float] = {}
+        self._idle = self._now("VmRSS")
+
+    @contextmanager
+    def deed(self, name: str) -> Iterator[None]:
+        started, idle = time.monotonic(), time.process_time()
+        yield
+        self.seconds[name] = round(time.monotonic() - started, 2)
+        self.worked[name] = round(time.process_time() - idle, 2)
+
+    def show(self) -> None:
+        mib = round((self._now("VmHWM") - self._idle) / 1024, 1)
+        print(json.dumps({"mib": mib, "seconds": self.seconds, "worked": self.worked}))
+
+    @staticmethod
+    def _now(what: str) -> int:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(what + ":"))
+
+
+class LargeFailover(Failover):
+    """A failover whose clusters are made up: both sides hold all topics, and nothing lags."""
+
+    def _decide(self, state: State, choice: Mode | None) -> Decision:
+        mirror = state.mirrors[self.link.mirror.name]
+        statuses = state.partitions[mirror.name]
+        return failover_decision.decide(
+            View(
+                mirror=mirror,
+                mode=choice or Mode.PLANNED,
+                statuses=statuses,
+                source=SourceView(
+                    cluster_id=mirror.source_id,
+                    topics=topics("a"),
+                    stable_ends=offsets(statuses),
+                    authorizer=True,
+                    transactions=(),
+                ),
+                destination=DestinationView(
+                    cluster_id=mirror.destination_id, topics=topics("b"), positions=offsets(statuses), authorizer=True
+                ),
+                lease=None,
+                active_run=None,
+                grants=tuple(f"ALLOW WRITE ON TOPIC {topic(n)} TO User:app" for n in range(TOPICS)),
+                earlier_seconds=None,
+                now_ms=0,
+            )
+        )
+
+
+class LargeFailback(Failback):
+    """The way home, with a tail in every partition."""
+
+    def _decide(self, state: State, choice: Strategy | None) -> Decision:
+        mirror = state.mirrors[self.link.mirror.name]
+        statuses = state.partitions[mirror.name]
+        return failback_decision.decide(
+            FailbackView(
+                mirror=mirror,
+                statuses=statuses,
+                old=OldSource(
+                    cluster_id=mirror.source_id, topics=topics("a"), log_ends=offsets(statuses, 7), fenced=True
+                ),
+                new=NewPrimary(cluster_id=mirror.destination_id, topics=topics("b"), log_ends=offsets(statuses, 9)),
+                active_runs=(),
+                strategy=choice,
+            )
+        )
+
+
+class Stages:
+    def __init__(self, config: Path, evidence: Path) -> None:
+        self.link: Link = find(load_config(config), NAME)[0]
+        self.services = local_services(config, evidence_dir=evidence)
+        self.measured = Measured()
+
+    @property
+    def mirror(self) -> Mirror:
+        return self.link.mirror
+
+    def writer(self) -> StateWriter:
+        return StateWriter(self.link.destination, control_id(self.mirror.name))
+
+    def journal(self, writer: StateWriter, kind: RunKind) -> Journal:
+        run = next(r for r in writer.state.runs.values() if r.plan.kind is kind)
+        return Journal(writer, run.id, names(kind))
+
+    def partitions(self) -> None:
+        """As a data plane records them."""
+        with self.writer() as writer, self.measured.deed("partitions"):
+            writer.put(
+                *(
+                    PartitionRecord(
+                        self.mirror.name,
+                        PartitionStatus(
+                            partition=partition,
+                            state=PartitionState.MIRRORING,
+                            source_topic_id=topic_id(number, "a"),
+                            destination_topic_id=topic_id(number, "b"),
+                        ),
+                    )
+                    for number, partition in every_partition()
+                )
+            )
+
+    def begin(self) -> None:
+        failover = LargeFailover(self.link, self.services, started_by="large")
+        with self.measured.deed("plan"):
+            found = failover.decide()
+        assert found.reasons == (), found.reasons[:3]
+        with self.measured.deed("begin"):
+            run = failover.begin(found.plan.hash)
+        assert len([f for f in run.plan.bound if f.name.startswith("topic ")]) == TOPICS
+
+    def steps(self) -> None:
+        """Each step that leaves something, without its work."""
+        with self.writer() as writer:
+            ends = offsets(writer.state.partitions[self.mirror.name])
+            journal = self.journal(writer, RunKind.FAILOVER)
+
+            def take(step: str, act: Callable[[], Evidence]) -> None:
+                with self.measured.deed(step):
+                    journal.perform(step, act)
+
+            def kept(step: str, value: Proven | Fenced | Drained | Equal) -> Evidence:
+                journal.keep(step, value)
+                return {"partitions": PARTITIONS}
+
+            take("prove", lambda: kept("prove", Proven(ends=Offsets.of(ends), records=5)))
+            take("fence", lambda: kept("fence", Fenced(ends=Offsets.of(ends))))
+            take("drain", lambda: kept("drain", Drained(positions=Offsets.of(ends))))
+            take("final_sync", dict)
+            take("parity", lambda: kept("parity", Equal(ends=Offsets.of(ends))))
+
+    def record_lmo(self) -> None:
+        with self.writer() as writer:
+            journal, statuses = self.journal(writer, RunKind.FAILOVER), writer.state.partitions[self.mirror.name]
+
+            def act() -> Evidence:
+                assert left_by(journal, "prove", Proven).ends.by_partition() == offsets(statuses)
+                writer.put(*stopped(self.mirror, statuses, offsets(statuses)))
+                return {"partitions": PARTITIONS}
+
+            with self.measured.deed("record_lmo"):
+                journal.perform("record_lmo", act)
+
+    def report(self) -> None:
+        with self.writer() as writer:
+            journal = self.journal(writer, RunKind.FAILOVER)
+            journal.perform("promote", dict)
+            journal.perform("canary", dict)
+            with self.measured.deed("report"):
+                journal.perform("report", Steps(self.link, self.services, writer, journal).report)
+            with self.measured.deed("end"):
+                journal.end(RunState.DONE)
+
+    def failback(self) -> None:
+        failback = LargeFailback(self.link, self.services, started_by="large")
+        with self.measured.deed("plan"):
+            found = failback.decide()
+        assert found.reasons == (), found.reasons[:3]
+        with self.measured.deed("begin"):
+            run = failback.begin(found.plan.hash)
+        assert set(run.plan.strategies.values()) == {Strategy.RECREATE}
+        assert run.plan.discarded == 7 * PARTITIONS
+
+    def failback_steps(self) -> None:
+        with self.writer() as writer:
+            journal = self.journal(writer, RunKind.FAILBACK)
+            with self.measured.deed("salvage"):
+                ends = offsets(writer.state.partitions[self.mirror.name], 7)
+                journal.keep("salvage", Salvaged(ends=Offsets.of(ends)))
+            with self.measured.deed("align"):
+                journal.keep(
+                    "align",
+                    OldTopics(
+                        topics=tuple(
+                            OldTopic(name=topic(n), id=topic_id(n, "a"), replication_factor=3, settings=_SETTINGS)
+                            for n in range(TOPICS)
+                        )
+                    ),
+                )
+
+    def read(self) -> None:
+        """Everything is there, as another process finds it."""
+        with self.measured.deed("read"):
+            state = read_state(self.link.destination)
+        statuses = state.partitions[self.mirror.name]
+        assert len(statuses) == PARTITIONS
+        lmo = {p: s.lmo for p, s in statuses.items() if s.state is PartitionState.STOPPED}
+        assert lmo == offsets(statuses)
+        runs = {r.plan.kind: r for r in state.runs.values()}
+        assert (runs[RunKind.FAILOVER].state, runs[RunKind.FAILBACK].state) == (RunState.DONE, RunState.RUNNING)
+        assert all(run.plan.hash == run.plan_hash for run in runs.values())
+        journal = Journal(_ReadOnly(state), runs[RunKind.FAILBACK].id, names(RunKind.FAILBACK))
+        assert left_by(journal, "salvage", Salvaged).ends.by_partition() == offsets(statuses, 7)
+        assert [t.name for t in left_by(journal, "align", OldTopics).topics] == [topic(n) for n in range(TOPICS)]
+
+
+class _ReadOnly:
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def put(self, *records: object) -> None:
+        raise AssertionError("only reads")
+
+
+STAGES: Final = ("partitions", "begin", "steps", "record_lmo", "report", "failback", "failback_steps", "read")
+
+if __name__ == "__main__":
+    stages = Stages(Path(sys.argv[2]), Path(sys.argv[3]))
+    getattr(stages, sys.argv[1])()
+    stages.measured.show()

@@ -1,0 +1,58 @@
+"""A mirror of 50,000 partitions in 10,000 topics: plans, checkpoints, reports and last offsets fit the state topic."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirror_core.kafka.config import load_config
+from mirror_core.mirrors import verbs
+from mirror_core.mirrors.creation import create
+from mirror_core.model.names import MirrorName
+from mirror_core.sandbox.sandbox import Sandbox
+from mirror_core.state.link import find
+from tests.cluster.large_state import NAME, PARTITIONS, STAGES
+
+pytestmark = pytest.mark.cluster
+
+MOST_MIB = 64
+MOST_S = 30
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Iterator[Path]:
+    """Clusters of its own: what is written here would make every other test's state slow to read."""
+    sandbox = Sandbox(tmp_path / "sandbox")
+    sandbox.up(nodes=1)
+    path = tmp_path / "mirrorbook.yaml"
+    path.write_text(sandbox.mirrorbook_yaml(), encoding="utf-8")
+    try:
+        yield path
+    finally:
+        sandbox.down(delete=True)
+
+
+def test_each_stage_of_a_run_takes_little_memory_and_time(config: Path, tmp_path: Path) -> None:
+    clusters = load_config(config)
+    create(clusters, MirrorName(NAME), source="east", destination="west", topics=("department.*",))
+    verbs.start(find(clusters, NAME)[0])
+    took = {}
+    for stage in STAGES:
+        command = [sys.executable, "-m", "tests.cluster.large_state", stage, str(config), str(tmp_path / "evidence")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, f"{stage}:\n{done.stderr[-3000:]}"
+        took[stage] = json.loads(done.stdout)
+    print(json.dumps(took, indent=2))
+    (report,) = tmp_path.glob("evidence/run-*/run.json")
+    document = json.loads(report.read_text(encoding="utf-8"))
+    assert len(document["partitions"]) == PARTITIONS
+    assert sum(len(rows) for _, rows in document["left"]["drain"]["Drained"]["positions"]["topics"]) == PARTITIONS
+    assert (report.parent / "report.html").stat().st_size < 2 << 20, "nobody opens a page of that size"
+    assert {s: t["mib"] for s, t in took.items() if t["mib"] > MOST_MIB} == {}, took
+    # Seconds of work, not of the clock: other processes of a test run hold the machine as well.
+    assert {s: t["worked"] for s, t in took.items() if max(t["worked"].values()) > MOST_S} == {}, took

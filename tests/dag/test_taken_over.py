@@ -1,0 +1,229 @@
+"""A run that Airflow began and somebody else takes over: one of them ends it, nothing is aborted. On real brokers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.dataplane.local import LocalCopy
+from mirror_core.model.errors import LostOwnership, Refused
+from mirror_core.model.mirror import PartitionState
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import RunKind, RunState, StepState
+from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.services import Copy
+from mirror_core.state.link import Link
+from mirror_core.state.writer import StateWriter, control_id
+from tests.brokers import Pair, produce, read_all
+from tests.cluster.test_failover import app_topic, denied
+from tests.mirroring import Mirrored, new_mirror
+
+pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
+
+WAIT_S = 120.0
+
+
+@dataclass(slots=True)
+class Held:
+    """A copier that waits until it may go on, in the middle of the step `drain`."""
+
+    reached: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def copy(self, link: Link) -> Copy:
+        def held(ends: dict[Partition, Offset], timeout_s: float) -> None:
+            self.reached.set()
+            assert self.go_on.wait(WAIT_S), "nobody let it go on"
+            LocalCopy(link)(ends, timeout_s)
+
+        return held
+
+
+@dataclass(slots=True)
+class DagRun:
+    """What tasks of one DAG run get from Airflow, and leave there for each other."""
+
+    left: dict[tuple[str, str], object] = field(default_factory=dict)
+
+    def context(self, task: str) -> Any:
+        def pull(task_ids: str, key: str = "return_value") -> object:
+            return self.left.get((task_ids, key))
+
+        def push(key: str, value: object) -> None:
+            self.left[task, key] = value
+
+        return {
+            "ti": SimpleNamespace(xcom_pull=pull, xcom_push=push),
+            "dag_run": SimpleNamespace(dag_id="mirror_failover", run_id="r1"),
+            "params": {"master": "local[*]"},
+        }
+
+    def execute(self, operator: Any) -> Any:
+        result = operator.execute(self.context(operator.task_id))
+        self.left[operator.task_id, "return_value"] = result
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Airflow's tasks of a failover of this mirror, to be executed one by one in this process."""
+
+    mirrored: Mirrored
+    topic: str
+    held: Held
+    dag_run: DagRun
+    begin: Any
+    steps: dict[str, Any]
+    abort: Any
+
+    def take(self, *names: str) -> None:
+        for name in names:
+            self.dag_run.execute(self.steps[name])
+
+    def cli(self, copy: Callable[[Link], Copy] = LocalCopy) -> Failover:
+        services = replace(self.mirrored.services, copy=copy)
+        return Failover(self.mirrored.link, services, started_by="somebody@elsewhere")
+
+    @property
+    def run(self) -> str:
+        return str(self.dag_run.left["begin", "return_value"])
+
+    def assert_done(self) -> None:
+        """Ended once, by promotion; nothing was given back to the source."""
+        state = self.mirrored.state
+        assert [r.state for r in state.runs.values() if r.plan.mirror == self.mirrored.name] == [RunState.DONE]
+        assert {s.state for s in self.mirrored.statuses.values()} == {PartitionState.STOPPED}
+        assert denied(self.mirrored.pair.east, self.topic), "the fence was lifted"
+        assert not denied(self.mirrored.pair.west, self.topic)
+
+
+@pytest.fixture
+def desk(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    from mirrorbook_airflow import runbook
+    from mirrorbook_airflow.runbook import AbortRun, BeginRun, PlanRun, TakeStep
+
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    held = Held()
+    services = replace(mirrored.services, copy=held.copy)
+    monkeypatch.setattr(runbook, "find_mirror", lambda name: (mirrored.link, mirrored.state))
+    monkeypatch.setattr(runbook, "services", lambda link, step, master: services)
+    common: dict[str, Any] = {"mirror": mirrored.name, "kind": RunKind.FAILOVER}
+    plan = PlanRun(task_id="plan", **common)
+    begin = BeginRun(task_id="begin", plan=plan, **common)
+    steps = {name: TakeStep(step=name, begin=begin, **common) for name in ("prove", "fence", "drain")}
+    abort = AbortRun(task_id="abort", begin=begin, steps=list(steps.values()), **common)
+    made = Desk(mirrored, topic, held, DagRun(), begin, steps, abort)
+    made.dag_run.execute(plan)
+    made.dag_run.execute(begin)
+    return made
+
+
+@contextmanager
+def beside(act: Callable[[], object]) -> Iterator[Future[object]]:
+    """Somebody who acts meanwhile, and has ended when the block has: see the future's exception."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(act)
+        yield future
+        future.exception(WAIT_S)
+
+
+def test_a_task_whose_run_was_taken_over_fails_and_its_teardown_leaves_the_run_alone(desk: Desk) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    desk.take("prove", "fence")
+    with beside(lambda: desk.take("drain")) as ended:
+        assert desk.held.reached.wait(WAIT_S)
+        assert desk.cli().drive(desk.run).state is RunState.DONE
+        desk.held.go_on.set()
+
+    assert isinstance(ended.exception(), AirflowFailException)
+    assert "LostOwnership (exit code 5)" in str(ended.exception())
+    assert desk.dag_run.execute(desk.abort) == "nothing to abort: the run has ended"
+    desk.assert_done()
+    # Cleared afterwards, its tasks find everything done.
+    assert desk.dag_run.execute(desk.begin) == desk.run
+    desk.take("prove", "fence", "drain")
+    desk.assert_done()
+
+
+def test_the_teardown_of_a_killed_task_does_not_abort_under_the_hands_of_who_resumed(desk: Desk) -> None:
+    desk.take("prove", "fence")  # and then its worker was killed: no task has said anything
+    with beside(lambda: desk.cli(desk.held.copy).drive(desk.run)) as ended:
+        assert desk.held.reached.wait(WAIT_S)
+        said = desk.dag_run.execute(desk.abort)
+        desk.held.go_on.set()
+
+    assert said.startswith("kept: ")
+    assert "conducted by somebody@elsewhere" in said
+    assert ended.exception() is None, "the one who resumed was fenced"
+    desk.assert_done()
+
+
+def test_who_lost_the_run_to_nobody_in_particular_aborts_nothing_either(desk: Desk) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    desk.take("prove", "fence")
+    with beside(lambda: desk.take("drain")) as ended:
+        assert desk.held.reached.wait(WAIT_S)
+        with StateWriter(desk.mirrored.config.cluster("west"), control_id(desk.mirrored.name)):  # and goes away
+            desk.held.go_on.set()
+    assert isinstance(ended.exception(), AirflowFailException)
+
+    assert desk.dag_run.execute(desk.abort).startswith("kept: another process took the run over")
+
+    assert desk.mirrored.state.runs[desk.run].state is RunState.RUNNING
+    desk.take("drain")  # cleared: it goes on where it was
+    assert desk.mirrored.state.steps[desk.run, "drain"].state is StepState.DONE
+    desk.cli().abort(desk.run)
+
+
+def test_a_failure_of_its_own_is_undone(desk: Desk) -> None:
+    desk.take("prove", "fence")
+    assert desk.dag_run.execute(desk.abort) == "aborted: applications may write on the source again"
+    assert desk.mirrored.state.runs[desk.run].state is RunState.ABORTED
+    assert not denied(desk.mirrored.pair.east, desk.topic)
+    with pytest.raises(LostOwnership):
+        desk.cli().abort(desk.run, only_mine=True)
+
+
+def test_of_two_conductors_at_once_one_ends_the_run(desk: Desk) -> None:
+    """The second takes over in the middle of a step; the first learns it at its next write."""
+    first, run = desk.cli(desk.held.copy), desk.run
+    with beside(lambda: first.drive(run)) as ended:
+        assert desk.held.reached.wait(WAIT_S)
+        second = Failover(desk.mirrored.link, desk.mirrored.services, started_by="another@elsewhere")
+        assert second.drive(run).state is RunState.DONE
+        desk.held.go_on.set()
+
+    assert isinstance(ended.exception(), LostOwnership)
+    desk.assert_done()
+    found = desk.mirrored.state.runs[run]
+    assert (found.started_by, found.conducted_by) == ("airflow mirror_failover/r1", "another@elsewhere")
+    drained = desk.mirrored.state.steps[run, "drain"]
+    assert (drained.state, drained.attempt) == (StepState.DONE, 2)
+    assert [r for r in read_all(desk.mirrored.pair.west, desk.topic) if r.value != b"x"] == [
+        r for r in read_all(desk.mirrored.pair.east, desk.topic) if r.value != b"x"
+    ]
+
+
+def test_a_second_run_and_a_step_that_is_done_take_nothing_from_the_conductor_at_work(desk: Desk) -> None:
+    first, run = desk.cli(desk.held.copy), desk.run
+    with beside(lambda: first.drive(run)) as ended:
+        assert desk.held.reached.wait(WAIT_S)
+        with pytest.raises(Refused, match="holds this mirror"):
+            desk.cli().begin("0123456789ab")
+        assert desk.cli().step(run, "prove").attempt == 1
+        desk.held.go_on.set()
+    assert ended.exception() is None
+    desk.assert_done()
