@@ -112,10 +112,8 @@ def _pages(run: Run, steps: Sequence[StepRecord], statuses: Mapping[Partition, P
     return (part.encode() for part in stream)
 
 
-def _when(ms: int | None) -> str:
-    """Wall clock in UTC, or a dash."""
-    if ms is None:
-        return "–"
+def _when(ms: int) -> str:
+    """Wall clock in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
 
 

@@ -162,6 +162,27 @@ def test_what_was_approved_is_bound_to_everything_that_was_seen(view: FailbackVi
     ]
     hashes = [decide(found).plan.hash for found in (view, *others)]
     assert len(set(hashes)) == len(hashes)
+    assert {fact.name for fact in decide(view).plan.bound} == {
+        "mirror",
+        "old source",
+        "new primary",
+        "last mirrored offsets",
+        "divergent tails",
+        "topic ids",
+        "fenced",
+    }
+
+
+def test_a_topic_of_the_old_source_that_is_another_now_changes_what_was_approved_also_without_records(
+    view: FailbackView,
+) -> None:
+    ends = {A0: Offset(10), A1: Offset(20)}
+    seen = [
+        decide(replace(view, old=replace(old_of(view), topics={**old_of(view).topics, "b": topic}, log_ends=ends)))
+        for topic in (Topic(id="e" * 32, partitions=1), Topic(id="f" * 32, partitions=1))
+    ]
+    assert [decision.plan.strategies["b"] for decision in seen] == [Strategy.RECREATE] * 2
+    assert seen[0].plan.hash != seen[1].plan.hash
 
 
 def test_from_the_alignment_on_there_is_no_way_back(view: FailbackView) -> None:

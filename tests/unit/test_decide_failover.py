@@ -239,3 +239,27 @@ def test_a_thousand_failed_partitions_are_counted_and_not_all_listed(view: View)
     assert any("800 more partitions are FAILED" in line for line in plan.warnings)
     assert len(plan.partitions) == 200
     assert next(f.value for f in plan.bound if f.name == "failed partitions").startswith("1000: orders-0, ")
+
+
+def test_what_was_approved_is_bound_to_everything_that_a_run_would_rest_on(view: View) -> None:
+    others = [
+        replace(view, mirror=replace(view.mirror, created_ms=2)),  # another mirror of the same name
+        replace(view, mirror=replace(view.mirror, desired=Desired.PAUSED)),
+        replace(view, source=replace(source_of(view), groups=("g", "new"))),
+        replace(view, source=replace(source_of(view), authorizer=False)),
+        replace(view, source=replace(source_of(view), cluster_id="X")),
+    ]
+    bound = [decide(found).plan.bound for found in (view, *others)]
+    assert len(set(bound)) == len(bound)
+    assert {fact.name for fact in bound[0]} == {
+        "desired",
+        "mirror",
+        "source",
+        "destination",
+        "topic orders",
+        "groups",
+        "authorizer of the source",
+        "states",
+        "failed partitions",
+        "grants",
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import pkgutil
 import time
-from dataclasses import MISSING, FrozenInstanceError, fields, is_dataclass
+from dataclasses import MISSING, FrozenInstanceError, fields, is_dataclass, replace
 from enum import StrEnum
 from importlib import import_module
 from typing import Any
@@ -19,8 +19,17 @@ from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Patte
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Assigned, Assignment, ClaimsAt, Failure, Receipt, TaskReport
 from mirror_core.model.drift import CHANGES, Deed, DriftRow, Part
-from mirror_core.model.mirror import Desired, FailureKind, Gaps, Lease, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.mirror import (
+    Desired,
+    FailureKind,
+    Gaps,
+    Lease,
+    Mirror,
+    PartitionState,
+    PartitionStatus,
+    is_fresh,
+)
+from mirror_core.model.names import MirrorName, Offset, Partition, reverse_name
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.run import Mode, RunKind, RunState, StepState
 from mirror_core.model.units import in_bytes
@@ -148,6 +157,18 @@ def test_what_a_task_is_told_and_tells_survives_the_way_to_an_executor() -> None
     for value in (assignment(), assignment().partitions[0], report, claims):
         assert pickle.loads(pickle.dumps(value)) == value
         assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
+
+
+def test_the_way_home_is_a_mirror_of_its_own() -> None:
+    assert reverse_name(MirrorName("orders")) == "orders-back"
+
+
+@pytest.mark.parametrize(("age_ms", "fresh"), [(-1_000, True), (0, True), (9_999, True), (10_001, False)])
+def test_a_lease_without_a_beat_for_ten_seconds_belongs_to_nobody(age_ms: int, fresh: bool) -> None:
+    lease = Lease(mirror=MirrorName("m"), owner="x", generation=1, beat_ms=50_000, writers_until_ms=0)
+    assert is_fresh(lease, 50_000 + age_ms) is fresh
+    assert not is_fresh(replace(lease, released=True), 50_000 + age_ms)
+    assert not is_fresh(None, 50_000 + age_ms)
 
 
 def test_partitions_sort_by_topic_and_then_by_number() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from mirror_core.evidence.parity_report import JudgesDisagree, write_report
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityResult, Verdict
+from tests.pages import Page
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 STARTED = 1_790_000_000.123
@@ -54,43 +54,6 @@ def report(folder: Path, result: ParityResult, rows: Sequence[Row], level: int =
     )
     assert written == replace(result, report=str(folder / "index.html"))
     return Path(written.report).read_text(encoding="utf-8")
-
-
-class Page(HTMLParser):
-    """The page's rows as a person sees them, and all that a browser would run or ask for."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.items: list[str] = []
-        self.facts: list[str] = []
-        self.headings: list[str] = []
-        self.links: list[str] = []
-        self.tags: set[str] = set()
-        self._into: list[str] | None = None
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
-        if tag == "tr":
-            self.rows.append([])
-        places = {"li": self.items, "dd": self.facts, "h2": self.headings}
-        if tag in ("td", "th"):
-            self._into = self.rows[-1]
-        elif tag in places:
-            self._into = places[tag]
-        else:
-            return
-        self._into.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th", "li", "dd", "h2"):
-            self._into = None
-
-    def handle_data(self, data: str) -> None:
-        if self._into is not None:
-            self._into[-1] += data
 
 
 def test_programs_read_the_result_and_its_sample(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -93,6 +94,85 @@ def test_a_lost_attempt_shows_as_an_inferred_row(tmp_path: Path) -> None:
         (10, 25, True, 0),
         (25, 40, False, 15),
     ]
+
+
+def test_an_inferred_row_claims_nothing_but_its_offsets(tmp_path: Path) -> None:
+    receipts.write(tmp_path, MIRROR, 7, 0, [receipt(0, 10)])
+    receipts.write(tmp_path, MIRROR, 7, 1, [receipt(25, 40, epoch=1, task=3, gaps=2)])
+    receipts.write(tmp_path, MIRROR, 8, 2, [receipt(40, 50, epoch=2), receipt(25, 40, epoch=2, task=4)])
+    (inferred,) = (row for row in receipts.read(tmp_path, MIRROR).to_pylist() if row["inferred"])
+    assert inferred == {
+        # Of the one behind the hole:
+        "generation": 7,
+        "epoch": 1,
+        "task": 3,
+        "topic": "orders",
+        "partition": 3,
+        "started": datetime.fromtimestamp((NOON_MS + 30_000) / 1000, UTC),
+        "ended": datetime.fromtimestamp((NOON_MS + 59_999) / 1000, UTC),
+        # Its own:
+        "first": 10,
+        "next": 25,
+        "records": 0,
+        "gaps": 0,
+        "batches": 0,
+        "bytes": 0,
+        "digest": "",
+        "source_end": None,
+        "inferred": True,
+    }
+
+
+def test_each_hole_is_dated_by_the_receipt_right_behind_it(tmp_path: Path) -> None:
+    spans = [receipt(0, 10), receipt(20, 30, epoch=1), receipt(40, 50, epoch=2), receipt(60, 70, epoch=3)]
+    for number, one in enumerate(spans):
+        receipts.write(tmp_path, MIRROR, 1, number, [one])
+    rows = receipts.read(tmp_path, MIRROR).to_pylist()
+    assert [(row["first"], row["epoch"]) for row in rows if row["inferred"]] == [(10, 1), (30, 2), (50, 3)]
+
+
+def test_an_epoch_over_midnight_lies_in_the_day_in_which_it_began(tmp_path: Path) -> None:
+    midnight = 1_790_035_200_000
+    around = [replace(receipt(0, 5), started_ms=midnight + 5), replace(receipt(5, 9), started_ms=midnight - 1)]
+    path = receipts.write(tmp_path, MIRROR, 1, 0, around)
+    assert path is not None
+    assert path.parent.name == "date=2026-09-21"
+
+
+def test_columns_are_null_only_where_nothing_may_be_known(tmp_path: Path) -> None:
+    path = receipts.write(tmp_path, MIRROR, 1, 0, [receipt(0, 10)])
+    assert path is not None
+    for table in (pq.read_schema(path), receipts.read(tmp_path, MIRROR).schema):
+        assert [field.name for field in table if field.nullable] == ["gaps", "source_end"]
+
+
+def test_a_file_is_on_disk_before_it_has_its_name_and_its_name_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a power cut leaves is whole. `fsync` of a folder is what keeps a rename."""
+    deeds: list[tuple[str, str, int]] = []
+
+    def named(handle: int) -> tuple[str, int]:
+        path = Path(f"/proc/self/fd/{handle}").readlink()
+        return path.name, path.stat().st_size
+
+    def sync(handle: int) -> None:
+        name, size = named(handle)
+        deeds.append(("sync", name, size))
+
+    def rename(source: Path, target: Path) -> None:
+        deeds.append(("rename", source.name, target.stat().st_size if target.exists() else 0))
+        source.rename(target)
+
+    monkeypatch.setattr("os.fsync", sync)
+    monkeypatch.setattr("os.replace", rename)
+    path = receipts.write(tmp_path, MIRROR, 1, 0, [receipt(0, 10)])
+    assert path is not None
+    (first, half, size), (second, also, _), (third, folder, _) = deeds
+    assert (first, second, third) == ("sync", "rename", "sync")
+    assert half == also
+    assert size == path.stat().st_size, "all of it"
+    assert folder == path.parent.name
 
 
 def test_an_epoch_that_ends_after_its_successor_leaves_no_hole(tmp_path: Path) -> None:
