@@ -60,7 +60,7 @@ def replicate_command(
         options = Options(
             until_caught_up=until_caught_up,
             receipts=receipts.absolute() if receipts else None,
-            progress_port=listener.port,
+            progress=listener.at,
         )
         copying = Replication(link, lambda: _runner(runner, master, tasks), options, stop=stop, say=say, meters=meters)
         summary = copying.run()

@@ -26,7 +26,7 @@ from mirror_core.evidence import receipts
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assigned, Assignment, TaskReport
+from mirror_core.model.copying import Assigned, Assignment, DatagramsAt, TaskReport
 from mirror_core.model.errors import (
     BadRequest,
     HeldByRun,
@@ -65,7 +65,7 @@ class Options:
     """End when every partition has reached where the source ended at the start."""
     receipts: Path | None = None
     epoch_s: float = EPOCH_S
-    progress_port: int | None = None
+    progress: DatagramsAt | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -268,7 +268,7 @@ class Replication:
                 start_ms=start_ms,
                 stop_ms=stop_ms,
                 throttle=rate,
-                progress_port=self.options.progress_port,
+                progress=self.options.progress,
                 claims=self._claims.at,
             )
             for number, (chosen, rate) in enumerate(zip(groups, rates, strict=True))
