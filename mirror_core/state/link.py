@@ -58,7 +58,11 @@ def find(config: Config, name: str) -> tuple[Link, State]:
         if isinstance(answer, MirrorError):
             silent.append(answer)
             continue
-        answer.require(MirrorName(name))
+        try:
+            answer.require(MirrorName(name))
+        except Indeterminate as error:
+            silent.append(error)  # what cannot be read may be a stranger's, and the mirror another cluster's
+            continue
         mirror = answer.mirrors.get(MirrorName(name))
         if mirror is not None:
             return link_of(config, mirror), answer
