@@ -1,25 +1,32 @@
 """A plan as the Markdown of an approval page. Pure.
 
-Airflow strips HTML there, and a page of more than about a hundred rows is slow to show: long lists are cut, and say so.
+A page of more than about a hundred rows is slow to show: long lists are cut, and say so. Airflow strips HTML there, and
+makes links of whatever looks like one. Names of groups and principals are anybody's: none may become more than text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from mirror_core.model.run import Plan, RunKind
+from mirror_core.model.text import visible
 
 MAX_PARTITIONS: Final = 50
 MAX_GROUPS: Final = 20
 MAX_LINES: Final = 15
+
+_MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#!|~&$]")
+_LIST: Final = re.compile(r"(?:[-+=]|\d+(?=[.)]))")
+_LINK: Final = re.compile(r"://|www\.|@", re.IGNORECASE)
 
 
 def plan_markdown(plan: Plan) -> str:
     """Everything that a person needs in order to say yes or no, most important first."""
     verb = "Fail over" if plan.kind is RunKind.FAILOVER else "Fail back"
     parts = [
-        f"**{verb} mirror `{plan.mirror}`**, {plan.mode}. Plan **{plan.hash}**: approving approves exactly this; "
+        f"**{verb} mirror {_code(plan.mirror)}**, {plan.mode}. Plan **{plan.hash}**: approving approves exactly this; "
         "when the state it was made from has changed, it is not run.",
         *_bullets("Warnings", plan.warnings),
         *_bullets("Not known", plan.unknown),
@@ -59,5 +66,20 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """One line, and no bar that would end the cell: names of groups may hold one."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    """The text in one line, as nothing but text, in a cell of a table or behind a bullet."""
+    line = visible(text)
+    if _LINK.search(line):
+        return _code(line)  # links are looked for in text once more after Markdown was read, escaped or not
+    escaped = _MARKUP.sub(r"\\\g<0>", line)
+    return _LIST.sub(lambda found: _unlisted(found[0]), escaped, count=1) if _LIST.match(escaped) else escaped
+
+
+def _unlisted(mark: str) -> str:
+    """What would begin a list at the start of a line, so that it doesn't."""
+    return f"\\{mark}" if not mark.isdecimal() else f"{mark}\\"
+
+
+def _code(text: str) -> str:
+    """As code: shown letter for letter, but for the two that would end it, or the cell around it."""
+    inside = visible(text).replace("`", "\\x60").replace("|", "\\x7c")
+    return f"`{inside}`"
