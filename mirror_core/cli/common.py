@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from mirror_core.kafka.config import Config, find_config, load_config
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.text import visible, visible_lines
 from mirror_core.state.link import Link, find
 from mirror_core.state.records import State
@@ -72,6 +72,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 def print_facts(facts: Mapping[str, object]) -> None:
     for key, value in facts.items():
         typer.echo(f"{visible(key)}: {'unknown' if value is None else visible(str(value))}")
+
+
+def refuse_unknown(what: str, reasons: Sequence[str]) -> None:
+    """Indeterminate when a list is not all there is; what is known has been shown."""
+    if reasons:
+        listed = "".join(f"\n  - {reason}" for reason in reasons)
+        raise Indeterminate(f"there may be more {what} than were listed:{listed}")
 
 
 def _json_escape(found: re.Match[str]) -> str:

@@ -20,6 +20,7 @@ from mirror_core.cli.common import (
     print_facts,
     print_json,
     print_table,
+    refuse_unknown,
 )
 from mirror_core.cli.recover import done, left, proposed, question
 from mirror_core.decide.recovery import Action
@@ -33,6 +34,7 @@ from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.units import bytes_per_s, in_bytes
 from mirror_core.state.link import link_of, states
+from mirror_core.state.records import TOPIC
 
 mirror_app = typer.Typer(help="One-way links between two clusters.", no_args_is_help=True)
 
@@ -189,12 +191,13 @@ def delete(
 
 @mirror_app.command("list")
 def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """All mirrors that the configured clusters know."""
-    rows, silent = [], []
+    """All mirrors that the configured clusters know. Exit code 4 when one did not answer."""
+    rows, silent, unreadable = [], [], []
     for cluster, answer in states(configuration(config)):
         if isinstance(answer, MirrorError):
             silent.append({"cluster": cluster, "error": str(answer)})
             continue
+        unreadable += [{"cluster": cluster, "key": key, "error": why} for key, why in answer.unreadable.items()]
         for found in answer.mirrors.values():
             statuses = answer.partitions.get(found.name, {}).values()
             failed = sum(s.state is PartitionState.FAILED for s in statuses)
@@ -210,13 +213,13 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
             )
     rows.sort(key=lambda row: str(row["name"]))
     if as_json:
-        print_json({"mirrors": rows, "silent": silent})
-        return
-    print_table(
-        "Mirrors", ["name", "source", "destination", "desired", "partitions", "failed"], [[*r.values()] for r in rows]
-    )
-    for row in silent:
-        typer.echo(f"unknown: {row['error']}")
+        print_json({"mirrors": rows, "silent": silent, "unreadable": unreadable})
+    else:
+        columns = ["name", "source", "destination", "desired", "partitions", "failed"]
+        print_table("Mirrors", columns, [[*r.values()] for r in rows])
+    unknown = [str(row["error"]) for row in silent]
+    unknown += [f"cluster {r['cluster']}, state topic {TOPIC}, key {r['key']}: {r['error']}" for r in unreadable]
+    refuse_unknown("mirrors", unknown)
 
 
 @mirror_app.command()

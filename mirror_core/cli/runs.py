@@ -8,7 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from mirror_core.cli.common import ConfigOption, JsonOption, configuration, print_facts, print_json, print_table
+from mirror_core.cli.common import (
+    ConfigOption,
+    JsonOption,
+    configuration,
+    print_facts,
+    print_json,
+    print_table,
+    refuse_unknown,
+)
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.run import Plan, Run, RunKind, StepRecord
 from mirror_core.state.link import Link, states
@@ -19,7 +27,7 @@ runs_app = typer.Typer(help="Runs of failover and failback: journal and evidence
 
 @runs_app.command("list")
 def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """All runs that the clusters know, newest first."""
+    """All runs that the clusters know, newest first. Exit code 4 when one did not answer."""
     found, silent = _all(config)
     runs = sorted((run for state in found.values() for run in state.runs.values()), key=lambda r: -r.started_ms)
     if as_json:
@@ -29,8 +37,7 @@ def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             (r.id, r.plan.kind, r.plan.mirror, r.plan.mode, r.state, when(r.started_ms), r.started_by) for r in runs
         ]
         print_table("Runs", ("id", "kind", "mirror", "mode", "state", "begun", "by"), rows)
-        for cluster, reason in silent.items():
-            typer.echo(f"not asked: cluster {cluster}: {reason}", err=True)
+    refuse_unknown("runs", list(silent.values()))
 
 
 @runs_app.command()

@@ -72,6 +72,8 @@ class Datagrams:
             waker.sendto(b"", (self.host, self.port))
         self._thread.join()
         self.socket.close()
+        if self.foreign:
+            _log.info("%s: %d datagrams of strangers were ignored", self._name, self.foreign)
 
     def received(self, datagram: bytes, sender: Address) -> bool:
         """One has come. False when it is not one of ours."""

@@ -13,10 +13,13 @@ from typing import Final
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config, load_config
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission
+from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
+
+_log = logger(__name__)
 
 _LOOK_S: Final = 4.0
 
@@ -90,6 +93,7 @@ def states(config: Config, timeout_s: float = _LOOK_S) -> Iterator[tuple[Cluster
                 client.metadata(())
             answers.put((name, read_state(cluster, timeout_s=timeout_s - 1)))
         except MirrorError as error:
+            _log.info("its state is not known: %s", error, cluster=name)
             answers.put((name, error))
 
     for name, cluster in config.clusters.items():
