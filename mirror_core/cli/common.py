@@ -44,11 +44,6 @@ def agree(question: str, yes: bool) -> None:
         raise Refused("not done", ["you said no"])
 
 
-def tell(line: str, *, err: bool = False) -> None:
-    """Say something to a person. Names in it may be anybody's: what could move the cursor is written out."""
-    typer.echo(visible_lines(line), err=err)
-
-
 def print_json(value: Any) -> None:
     text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
     # JSON escapes C0 only; a terminal obeys C1 and bidirectional marks, too. They can stand in strings only.

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirror, print_facts, print_json, print_table
+from mirror_core.cli.telling import tell
 from mirror_core.evidence.parity_report import result_document
 from mirror_core.model.errors import Indeterminate, MirrorError
 from mirror_core.model.files import check_writable
@@ -81,6 +82,6 @@ def _print(name: str, result: ParityResult, compared: Scope) -> None:
         more = f" (the first {SHOWN} of {len(result.findings)})" if len(result.findings) > SHOWN else ""
         print_table(f"differences{more}", ("partition", "offset", "what", "detail"), rows)
     for reason in result.reasons[:SHOWN]:
-        typer.echo(f"not compared: {reason}")
+        tell(f"not compared: {reason}")
     for partition, state in list(compared.left_out.items())[:SHOWN]:
-        typer.echo(f"not in scope: {partition} is {state.value}")
+        tell(f"not in scope: {partition} is {state.value}")

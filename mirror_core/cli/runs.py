@@ -17,6 +17,7 @@ from mirror_core.cli.common import (
     print_table,
     refuse_unknown,
 )
+from mirror_core.cli.telling import tell
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.run import Plan, Run, RunKind, StepRecord
 from mirror_core.state.link import Link, states
@@ -108,7 +109,7 @@ def show_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
     print_table("Steps", ("", "step", "what is done", "abort possible"), rows)
     turning = next((s.name for s in plan.steps if not s.reversible), None)
     if turning:
-        typer.echo(f"point of no return: {turning}")
+        tell(f"point of no return: {turning}")
     print_table("What is known now", ("what", "value"), list(plan.figures.items()))
     for title, figures in (("partition", plan.partitions), ("consumer group", plan.groups)):
         if figures:
@@ -117,7 +118,7 @@ def show_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
         print_table("Strategies", ("topic", "strategy"), list(plan.strategies.items()))
     for title, lines in (("warning", plan.warnings), ("unknown", plan.unknown), ("refused", reasons)):
         for line in lines:
-            typer.echo(f"{title}: {line}")
+            tell(f"{title}: {line}")
 
 
 def plan_document(plan: Plan, reasons: tuple[str, ...]) -> dict[str, Any]:

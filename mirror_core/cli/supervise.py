@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from mirror_core.cli.telling import tell
 from mirror_core.kafka.config import find_config
 from mirror_core.model.logs import current
 from mirror_core.model.names import MirrorName
@@ -39,4 +40,4 @@ def supervise_command(
     """
     mirror = MirrorName(name)
     command = replicate_command(find_config(config), mirror, options or [], current())
-    Supervisor((home or default_home()).absolute(), mirror, command, say=typer.echo).run()
+    Supervisor((home or default_home()).absolute(), mirror, command, say=tell).run()

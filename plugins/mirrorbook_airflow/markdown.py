@@ -31,18 +31,18 @@ def plan_markdown(plan: Plan) -> str:
         *_bullets("Warnings", plan.warnings),
         *_bullets("Not known", plan.unknown),
         _table(("step", "what is done", ""), _steps(plan)),
-        _table(("figure", "now"), plan.figures.items()),
+        _table(("figure", "now"), _cells(plan.figures.items())),
     ]
     if plan.strategies:
-        parts.append(_table(("topic", "strategy"), sorted(plan.strategies.items()), MAX_PARTITIONS))
-    parts.append(_table(("partition", "state"), plan.partitions.items(), MAX_PARTITIONS))
-    parts.append(_table(("consumer group", "progress"), plan.groups.items(), MAX_GROUPS))
+        parts.append(_table(("topic", "strategy"), _cells(sorted(plan.strategies.items())), MAX_PARTITIONS))
+    parts.append(_table(("partition", "state"), _cells(plan.partitions.items()), MAX_PARTITIONS))
+    parts.append(_table(("consumer group", "progress"), _cells(plan.groups.items()), MAX_GROUPS))
     return "\n\n".join(part for part in parts if part)
 
 
 def _steps(plan: Plan) -> Iterator[tuple[str, str, str]]:
     for step in plan.steps:
-        yield step.name, step.action, "" if step.reversible else "**no way back but a failback**"
+        yield _cell(step.name), _cell(step.action), "" if step.reversible else "**no way back but a failback**"
 
 
 def _bullets(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -52,13 +52,18 @@ def _bullets(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], limit: int = MAX_PARTITIONS) -> str:
+    """Rows of Markdown, that is of `_cells`."""
     listed = list(rows)
     if not listed:
         return ""
-    lines = [_row(head), _row(["---"] * len(head)), *(_row([_cell(cell) for cell in row]) for row in listed[:limit])]
+    lines = [_row(head), _row(["---"] * len(head)), *(_row(row) for row in listed[:limit])]
     if len(listed) > limit:
         lines.append(_row([f"... and {len(listed) - limit} more", *[""] * (len(head) - 1)]))
     return "\n".join(lines)
+
+
+def _cells(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
+    return ([_cell(cell) for cell in row] for row in rows)
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from mirror_core.evidence.run_report import write_run_report
 from mirror_core.model.copying import Receipt
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.files import Unwritable, check_writable, writing
+from mirror_core.model.mirror import Desired
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity import ParityResult, Verdict
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
@@ -78,9 +79,18 @@ def write_parity(folder: Path) -> object:
 
 
 def write_run(folder: Path) -> object:
-    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound={})
-    run = Run(id="r", plan=plan, plan_hash=plan.hash, state=RunState.RUNNING, started_by="", started_ms=0)
-    return write_run_report(folder, run, [], {})
+    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
+    run = Run(
+        id="r",
+        plan=plan,
+        plan_hash=plan.hash,
+        state=RunState.RUNNING,
+        started_by="",
+        started_ms=0,
+        desired=Desired.STARTED,
+        conducted_by="",
+    )
+    return write_run_report(folder, run, [], {}, {})
 
 
 def services(folder: Path) -> Services:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.core import TyperGroup
 
 from mirror_core.cli import main as command_line
-from mirror_core.cli.common import tell
 from mirror_core.cli.lazy import COMMANDS, LateCommands, Later, load
 from mirror_core.cli.main import EXTRAS, _debugging, main
+from mirror_core.cli.telling import tell
 from mirror_core.model.errors import LostOwnership
 
 
@@ -119,6 +121,12 @@ def test_whatever_ends_a_command_is_said_in_a_line(
     assert words in said
     assert "Traceback" not in said
     assert "secret" not in said
+
+
+@pytest.mark.parametrize("module", sorted(Path(command_line.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_what_may_hold_names_of_others_is_said_by_one_function(module: Path) -> None:
+    direct = {"common", "main", "lazy", "telling"}  # they write out what is not seen, or say nothing of others
+    assert module.stem in direct or not re.search(r"\becho\(|\becho\b[,)]|\bprint\((?!time)", module.read_text("utf-8"))
 
 
 WITHOUT_EXTRAS = """

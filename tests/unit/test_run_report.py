@@ -13,7 +13,7 @@ from mirror_core.evidence.run_report import clocks, write_run_report
 from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityResult, Verdict
-from mirror_core.model.run import Fact, Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import Fact, Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState, Strategy
 
 
 @pytest.fixture
@@ -85,14 +85,13 @@ def test_the_page_escapes_what_others_wrote_and_asks_nobody_else(run: Run, tmp_p
 
 def test_what_hides_or_turns_the_line_round_is_written_out(run: Run, tmp_path: Path) -> None:
     group = "g\x1b[2J\u202egnol"
-    found = replace(step("fence", 1, 2), evidence={group: (group,)}, error=f"{group}\nsecond line")
-    plan = replace(run.plan, warnings=(group,), figures={f"group {group}": group}, strategies={group: group})
-    page = write_run_report(tmp_path, replace(run, plan=plan, started_by=group), [found], {}).read_text(
-        encoding="utf-8"
-    )
+    found = replace(step("fence", 1, 2), evidence={group: group}, error=f"{group}\nsecond line")
+    plan = replace(run.plan, warnings=(group,), figures={f"group {group}": group}, strategies={group: Strategy.NONE})
+    begun = replace(run, plan=plan, started_by=group)
+    page = write_run_report(tmp_path, begun, [found], {}, {}).read_text(encoding="utf-8")
     assert "\x1b" not in page
     assert "\u202e" not in page
-    assert page.count("g\\x1b[2J\\u202egnol") >= 8
+    assert page.count("g\\x1b[2J\\u202egnol") >= 7
     assert "\nsecond line" in page
 
 
