@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from mirror_core.cli.lazy import COMMANDS
+
 MIRRORBOOK: Final = (sys.executable, "-c", "from mirror_core.cli.main import main; main()")
 
 
@@ -51,7 +53,9 @@ class Forked:
 
 
 _FORKS: Final = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["mirror_core.cli.main", "tests.commands"])
+_FORKS.set_forkserver_preload(
+    ["mirror_core.cli.main", "tests.commands", *(later.module for later in COMMANDS.values())]
+)
 
 
 def _run(arguments: Sequence[str], log: Path, before: Callable[[], object]) -> None:

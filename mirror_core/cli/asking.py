@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from mirror_core.cli.common import agree
+from mirror_core.cli.telling import tell
 from mirror_core.decide.verbs import RULES, Verb
 from mirror_core.mirrors import verbs
 from mirror_core.state.link import Link
@@ -25,9 +26,9 @@ def agreed(link: Link, verb: Verb, *, dry_run: bool, yes: bool, more: Iterable[s
     if not dry_run:
         intent.check()
     first, *rest = intent.lines
-    typer.echo(first)
+    tell(first)
     for line in (*rest, *more):
-        typer.echo(f"  {line}")
+        tell(f"  {line}")
     intent.check()
     if dry_run:
         return False

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mirror_core.cli.common import ConfigOption, JsonOption, configuration, print_facts, print_json, print_table
+from mirror_core.cli.telling import tell
 from mirror_core.mirrors.preflight import ClusterCheck, Right, Verdict
 from mirror_core.mirrors.preflight import check as check_cluster
 from mirror_core.model.errors import MissingPermission, RemoteFault
@@ -52,12 +53,12 @@ def _print(found: ClusterCheck) -> None:
         [[r.role, r.principal, r.user, _what(r), r.verdict, r.why, r.detail] for r in found.rights],
     )
     for line in found.advice:
-        typer.echo(f"advice: {line}")
+        tell(f"advice: {line}")
     commands = list(dict.fromkeys(r.command for r in found.rights if r.verdict in WORTH_GRANTING))
     if commands:
-        typer.echo("To grant what is missing or could not be tested (narrow `*` to the mirror's topics if you like):")
+        tell("To grant what is missing or could not be tested (narrow `*` to the mirror's topics if you like):")
         for command in commands:
-            typer.echo(f"  {command}")
+            tell(f"  {command}")
 
 
 def _what(right: Right) -> str:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from mirror_core.kafka.config import Config, find_config, load_config
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import Indeterminate, Refused
+from mirror_core.model.text import visible, visible_lines
 from mirror_core.state.link import Link, find
 from mirror_core.state.records import State
 
@@ -21,6 +22,7 @@ ConfigOption = Annotated[Path | None, typer.Option("--config", help="Path of mir
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, do nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+_OBEYED: Final = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 NameArgument = Annotated[str, typer.Argument(help="The mirror.")]
 
 
@@ -43,16 +45,36 @@ def agree(question: str, yes: bool) -> None:
 
 
 def print_json(value: Any) -> None:
-    typer.echo(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
+    text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
+    # JSON escapes C0 only; a terminal obeys C1 and bidirectional marks, too. They can stand in strings only.
+    typer.echo(_OBEYED.sub(_json_escape, text))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    table = Table(*columns, title=title, title_justify="left")
+    from rich.console import Console  # late: commands that print no table need not wait for it
+    from rich.table import Table
+    from rich.text import Text
+
+    # `Text` is taken as it is: in a plain string `[/b]` would be markup.
+    table = Table(title=Text(visible(title)), title_justify="left")
+    for column in columns:
+        table.add_column(Text(column))
     for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+        table.add_row(*(Text("" if cell is None else visible_lines(str(cell))) for cell in row))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
     for key, value in facts.items():
-        typer.echo(f"{key}: {'unknown' if value is None else value}")
+        typer.echo(f"{visible(key)}: {'unknown' if value is None else visible(str(value))}")
+
+
+def refuse_unknown(what: str, reasons: Sequence[str]) -> None:
+    """Indeterminate when a list is not all there is; what is known has been shown."""
+    if reasons:
+        listed = "".join(f"\n  - {reason}" for reason in reasons)
+        raise Indeterminate(f"there may be more {what} than were listed:{listed}")
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]

@@ -12,6 +12,7 @@ import typer
 
 from mirror_core.cli.common import agree, mirror
 from mirror_core.cli.runs import newest, show_plan, show_run
+from mirror_core.cli.telling import tell
 from mirror_core.decide.failover import Decision
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import Run
@@ -51,7 +52,7 @@ def conductor(
     quiet: bool = False,
 ) -> C:
     """Somebody who takes the steps here, as the options say. Quiet for machines that read what is printed."""
-    say = (lambda line: None) if quiet else typer.echo
+    say = (lambda line: None) if quiet else tell
     return make(link, _services(link.config.path, runner, master, evidence), started_by=_operator(), say=say)
 
 
@@ -93,7 +94,7 @@ def begun(by: Conductor[Choice], decision: Decision, choice: Choice | None, *, a
     """A run of the plan that was approved, and what to type when this process dies."""
     run = by.begin(decision.plan.hash, choice)
     if not as_json:
-        typer.echo(f"run {run.id}; after a crash: mirrorbook {by.KIND} resume {by.link.mirror.name}")
+        tell(f"run {run.id}; after a crash: mirrorbook {by.KIND} resume {by.link.mirror.name}")
     return run
 
 

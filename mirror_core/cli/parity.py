@@ -9,8 +9,10 @@ from typing import Annotated, Final
 import typer
 
 from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirror, print_facts, print_json, print_table
+from mirror_core.cli.telling import tell
 from mirror_core.evidence.parity_report import result_document
 from mirror_core.model.errors import Indeterminate, MirrorError
+from mirror_core.model.files import check_writable
 from mirror_core.model.parity import ParityResult, Verdict
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.scope import Scope, scope
@@ -43,6 +45,7 @@ def parity_command(
     link, state = mirror(config, name)
     compared = scope(link, state)
     folder = output or Path("evidence") / name / f"parity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    check_writable("parity report", folder.absolute(), "give another folder: --output")
     check = _check(link.config.path, runner, master, level)
     result = check(link.mirror.source, link.mirror.destination, compared.ranges, folder.absolute())
     if as_json:
@@ -79,6 +82,6 @@ def _print(name: str, result: ParityResult, compared: Scope) -> None:
         more = f" (the first {SHOWN} of {len(result.findings)})" if len(result.findings) > SHOWN else ""
         print_table(f"differences{more}", ("partition", "offset", "what", "detail"), rows)
     for reason in result.reasons[:SHOWN]:
-        typer.echo(f"not compared: {reason}")
+        tell(f"not compared: {reason}")
     for partition, state in list(compared.left_out.items())[:SHOWN]:
-        typer.echo(f"not in scope: {partition} is {state.value}")
+        tell(f"not in scope: {partition} is {state.value}")

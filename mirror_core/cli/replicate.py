@@ -12,6 +12,7 @@ import typer
 from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirror, print_facts, print_json
 from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.progress import shown
+from mirror_core.cli.telling import tell
 from mirror_core.dataplane.counters import Meters
 from mirror_core.dataplane.driver import Options, Replication, Summary, raise_if_failed, refuse_to_run
 from mirror_core.dataplane.local import LocalRunner
@@ -54,13 +55,13 @@ def replicate_command(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
+    say = (lambda text: tell(text, err=True)) if as_json else tell
     meters = Meters()
     with shown() as listener, served(where, Exposition(link.mirror, meters, listener.progress), say):
         options = Options(
             until_caught_up=until_caught_up,
             receipts=receipts.absolute() if receipts else None,
-            progress_port=listener.port,
+            progress=listener.at,
         )
         copying = Replication(link, lambda: _runner(runner, master, tasks), options, stop=stop, say=say, meters=meters)
         summary = copying.run()

@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from mirror_core.cli.common import ConfigOption, JsonOption, configuration, print_facts, print_json, print_table
+from mirror_core.cli.common import (
+    ConfigOption,
+    JsonOption,
+    configuration,
+    print_facts,
+    print_json,
+    print_table,
+    refuse_unknown,
+)
+from mirror_core.cli.telling import tell
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.run import Plan, Run, RunKind, StepRecord
 from mirror_core.state.link import Link, states
@@ -19,7 +28,7 @@ runs_app = typer.Typer(help="Runs of failover and failback: journal and evidence
 
 @runs_app.command("list")
 def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """All runs that the clusters know, newest first."""
+    """All runs that the clusters know, newest first. Exit code 4 when one did not answer."""
     found, silent = _all(config)
     runs = sorted((run for state in found.values() for run in state.runs.values()), key=lambda r: -r.started_ms)
     if as_json:
@@ -29,8 +38,7 @@ def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             (r.id, r.plan.kind, r.plan.mirror, r.plan.mode, r.state, when(r.started_ms), r.started_by) for r in runs
         ]
         print_table("Runs", ("id", "kind", "mirror", "mode", "state", "begun", "by"), rows)
-        for cluster, reason in silent.items():
-            typer.echo(f"not asked: cluster {cluster}: {reason}", err=True)
+    refuse_unknown("runs", list(silent.values()))
 
 
 @runs_app.command()
@@ -102,7 +110,7 @@ def show_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
     print_table("Steps", ("", "step", "what is done", "abort possible"), rows)
     turning = next((s.name for s in plan.steps if not s.reversible), None)
     if turning:
-        typer.echo(f"point of no return: {turning}")
+        tell(f"point of no return: {turning}")
     print_table("What is known now", ("what", "value"), list(plan.figures.items()))
     for title, figures in (("partition", plan.partitions), ("consumer group", plan.groups)):
         if figures:
@@ -111,7 +119,7 @@ def show_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
         print_table("Strategies", ("topic", "strategy"), list(plan.strategies.items()))
     for title, lines in (("warning", plan.warnings), ("unknown", plan.unknown), ("refused", reasons)):
         for line in lines:
-            typer.echo(f"{title}: {line}")
+            tell(f"{title}: {line}")
 
 
 def plan_document(plan: Plan, reasons: tuple[str, ...]) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from mirror_core.cli.telling import tell
 from mirror_core.kafka.config import find_config
+from mirror_core.model.logs import current
 from mirror_core.model.names import MirrorName
 from mirror_core.supervisor.supervise import replicate_command
 from mirror_core.supervisor.supervisor import Supervisor
@@ -37,5 +39,5 @@ def supervise_command(
     lease decides who copies.
     """
     mirror = MirrorName(name)
-    command = replicate_command(find_config(config), mirror, options or [])
-    Supervisor((home or default_home()).absolute(), mirror, command, say=typer.echo).run()
+    command = replicate_command(find_config(config), mirror, options or [], current())
+    Supervisor((home or default_home()).absolute(), mirror, command, say=tell).run()

@@ -19,6 +19,7 @@ from mirror_core.cli.common import (
     print_json,
     print_table,
 )
+from mirror_core.cli.telling import tell
 from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import verbs
 from mirror_core.model.drift import Deed, Part
@@ -78,4 +79,4 @@ def _print(report: SyncReport) -> None:
         [[r.part, r.subject, r.source, r.destination, r.deed, "yes" if r.done else "", r.reason] for r in shown],
     )
     counts = Counter(str(row.deed) for row in report.rows)
-    typer.echo(", ".join(f"{count} {deed}" for deed, count in sorted(counts.items())) or "nothing in scope")
+    tell(", ".join(f"{count} {deed}" for deed, count in sorted(counts.items())) or "nothing in scope")

@@ -20,13 +20,13 @@ class Beacon:
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
-        self.target = (assignment.progress_host, assignment.progress_port or 0)
+        self.at = assignment.progress
         self.due = 0.0
-        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM) if assignment.progress_port else None
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM) if self.at else None
 
     def tell(self, replicators: Iterable[PartitionReplicator], last: bool = False) -> None:
         now = time.time()
-        if self.sock is None or (now < self.due and not last):
+        if self.sock is None or self.at is None or (now < self.due and not last):
             return
         self.due = now + 1.0
         rows = [
@@ -45,12 +45,13 @@ class Beacon:
         ]
         for start in range(0, len(rows), self._ROWS):
             message = {
+                "token": self.at.token,
                 "task": self.assignment.task,
                 "epoch": self.assignment.epoch,
                 "t": now,
                 "rows": rows[start : start + self._ROWS],
             }
-            self.sock.sendto(json.dumps(message).encode(), self.target)
+            self.sock.sendto(json.dumps(message).encode(), (self.at.host, self.at.port))
 
     def close(self) -> None:
         if self.sock is not None:

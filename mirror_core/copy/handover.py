@@ -9,16 +9,17 @@ one gets it. Datagrams that are lost, or a driver out of reach, cost the wait, a
 from __future__ import annotations
 
 import json
-import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from mirror_core.copy.datagrams import LARGEST, Address, Datagrams
+import msgspec
+
+from mirror_core.copy.datagrams import LARGEST, Address, Datagrams, Message, read
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
-from mirror_core.model.copying import Assignment, ClaimsAt
+from mirror_core.model.copying import Assignment
 from mirror_core.model.names import Partition
 
 _ROWS: Final = 200
@@ -28,34 +29,50 @@ Left = tuple[Partition, int]
 """A partition, and the coordinator epoch of the newest marker in it: its owner's."""
 
 
+class _Asked(Message, frozen=True, kw_only=True):
+    """A task's word to its driver: what it leaves, what it waits for."""
+
+    epoch: int
+    left: list[tuple[str, int, int]]
+    wants: list[tuple[str, int]]
+
+
+class _Given(Message, frozen=True, kw_only=True):
+    """The driver's answer."""
+
+    given: list[tuple[str, int, int]]
+
+
+# Made once, by the thread that imports this: two that meet a type for the first time crash msgspec (0.22).
+_ASKED: Final = msgspec.json.Decoder(_Asked)
+_GIVEN: Final = msgspec.json.Decoder(_Given)
+
+
 class Board(Datagrams):
     """The driver's side: keeps what was left until it is asked for, while entered."""
 
     def __init__(self) -> None:
         super().__init__("claims")
-        self.at = ClaimsAt(host=self.host, port=self.port, token=secrets.token_hex(16))
         self._left: dict[Partition, tuple[int, int]] = {}
         """Epoch that left it, and its number."""
 
-    def take(self, datagram: bytes) -> list[Left]:
-        """Take in one datagram; what its sender is given for it. One without our token is nobody's we know."""
-        message = _read(datagram, self.at.token)
+    def take(self, datagram: bytes) -> list[Left] | None:
+        """Take in one datagram; what its sender is given for it. None for one that is nobody's we know."""
+        message = read(_ASKED, datagram, self.at.token)
         if message is None:
-            return []
-        try:
-            epoch, left = int(message["epoch"]), [*_rows(message["left"])]
-            wanted = [Partition(str(topic), int(index)) for topic, index in message["wants"]]
-        except (ValueError, KeyError, TypeError):
-            return []
-        for partition, number in left:
-            self._left[partition] = epoch, number
+            return None
+        for topic, index, number in message.left:
+            self._left[Partition(topic, index)] = message.epoch, number
+        wanted = dict.fromkeys(Partition(topic, index) for topic, index in message.wants)
         # Who left something cannot take it again: since then it may have gone from hand to hand.
-        given = [partition for partition in wanted if self._left.get(partition, (epoch, 0))[0] < epoch]
+        given = [p for p in wanted if self._left.get(p, (message.epoch, 0))[0] < message.epoch]
         return [(partition, self._left.pop(partition)[1]) for partition in given]
 
-    def received(self, datagram: bytes, sender: Address) -> None:
-        if given := self.take(datagram):
+    def received(self, datagram: bytes, sender: Address) -> bool:
+        given = self.take(datagram)
+        if given:
             self.socket.sendto(_written(self.at.token, given=[_row(left) for left in given]), sender)
+        return given is not None
 
 
 class Heir:
@@ -106,9 +123,9 @@ class Heir:
                 datagram = self._socket.recv(LARGEST)
             except OSError:  # nothing there (yet); or nobody listens any more
                 return
-            message = _read(datagram, self._at.token)
-            if message is not None:
-                yield from _rows(message.get("given", []))
+            message = read(_GIVEN, datagram, self._at.token)
+            for topic, index, number in message.given if message else ():
+                yield Partition(topic, index), number
 
     def _send(self, what: str, rows: list[list[Any]]) -> None:
         if self._at is None or self._socket is None:
@@ -125,20 +142,5 @@ def _row(left: Left) -> list[Any]:
     return [left[0].topic, left[0].index, left[1]]
 
 
-def _rows(rows: Iterable[Any]) -> Iterator[Left]:
-    for topic, index, number in rows:
-        yield Partition(str(topic), int(index)), int(number)
-
-
 def _written(token: str, **message: Any) -> bytes:
     return json.dumps({"token": token, **message}).encode()
-
-
-def _read(datagram: bytes, token: str) -> dict[str, Any] | None:
-    """The message, if whoever wrote it knows the token."""
-    try:
-        message = json.loads(datagram)
-    except ValueError:
-        return None
-    known = isinstance(message, dict) and secrets.compare_digest(str(message.get("token")), token)
-    return message if known else None

@@ -26,7 +26,7 @@ from mirror_core.evidence import receipts
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assigned, Assignment, TaskReport
+from mirror_core.model.copying import Assigned, Assignment, DatagramsAt, TaskReport
 from mirror_core.model.errors import (
     BadRequest,
     HeldByRun,
@@ -37,6 +37,8 @@ from mirror_core.model.errors import (
     Refused,
     Unreachable,
 )
+from mirror_core.model.files import check_writable
+from mirror_core.model.logs import about, logger
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind
@@ -45,6 +47,8 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import PartitionRecord, State
 from mirror_core.sync.compaction import Easing
 from mirror_core.sync.identity import check_identity
+
+_log = logger(__name__)
 
 EPOCH_S: Final = 30.0
 LEAD_S: Final = 2.0
@@ -65,7 +69,7 @@ class Options:
     """End when every partition has reached where the source ended at the start."""
     receipts: Path | None = None
     epoch_s: float = EPOCH_S
-    progress_port: int | None = None
+    progress: DatagramsAt | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,6 +127,10 @@ class Replication:
 
     def run(self) -> Summary:
         """Copy until told to stop, or until caught up. Raises LostOwnership when another process takes the mirror."""
+        with about(mirror=self.link.mirror.name):
+            return self._run()
+
+    def _run(self) -> Summary:
         started = time.monotonic()
         timeout = 10.0
         with (
@@ -131,6 +139,8 @@ class Replication:
         ):
             check_identity(self.link, source, destination)
             planner = Planner(self.link, source, destination)
+            if self.options.receipts is not None:
+                check_writable("receipts", self.options.receipts, receipts.ADVICE)
             self._check_data_principal()
             with self._lease() as lease, Board() as self._claims:
                 # Whatever is wrong with the request is known before Spark has spent its seconds on starting.
@@ -231,6 +241,7 @@ class Replication:
                 planner.follow_log_start(work.partitions)
             except Unreachable as error:
                 self.meters.retried(Retry.PLAN)
+                _log.info("no new plan, going on with the last one: %s", error)
                 self.say(f"cannot plan anew, going on with the last plan: {error}")
 
     def _plan(self, planner: Planner, lease: HeldLease) -> Work:
@@ -254,6 +265,7 @@ class Replication:
         self._number += 1
         groups = assign(lags, self.runner.slots)
         rates = shares(lease.state.mirrors[self.link.mirror.name].throttle, groups, lags)
+        _log.debug("%d partitions for %d tasks", len(lags), len(groups), epoch=self._number)
         assignments = [
             Assignment(
                 mirror=self.link.mirror.name,
@@ -268,7 +280,7 @@ class Replication:
                 start_ms=start_ms,
                 stop_ms=stop_ms,
                 throttle=rate,
-                progress_port=self.options.progress_port,
+                progress=self.options.progress,
                 claims=self._claims.at,
             )
             for number, (chosen, rate) in enumerate(zip(groups, rates, strict=True))
@@ -304,6 +316,7 @@ class Replication:
                 self._take(lease, epoch, reports, final=final)
 
     def _epoch_failed(self, epoch: _Epoch, error: MirrorError, *, final: bool) -> None:
+        _log.info("failed%s: %s", " at the end" if final else "", error, epoch=epoch.number)
         if final:
             return  # cancelled on purpose; the destination's log tells what it had done
         self._failures_in_row += 1
@@ -324,7 +337,10 @@ class Replication:
         self._aligned.update((found.partition, found.source_epoch) for report in reports for found in report.aligned)
         if self.options.receipts is not None:
             receipts.write(self.options.receipts, self.link.mirror.name, lease.generation, epoch.number, done)
-        for report in reports:
+        _log.debug("ended: %d receipts", len(done), epoch=epoch.number)
+        for number, report in enumerate(reports):
+            if report.retry:
+                _log.info("ended early, the next epoch looks again: %s", report.retry, epoch=epoch.number, task=number)
             if report.retry and not final:
                 self.say(f"epoch {epoch.number}: {report.retry}")
         found = () if final else [failure for report in reports for failure in report.failures]
@@ -348,6 +364,7 @@ class Replication:
 
     def _failed(self, partition: Partition, reason: str) -> None:
         if partition not in self.summary.failed:
+            _log.info("FAILED: %s", reason, partition=partition)
             self.say(f"FAILED {partition}: {reason}")
         self.summary.failed[partition] = reason
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import deque
@@ -10,7 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from mirror_core.copy.datagrams import Address, Datagrams
+import msgspec
+
+from mirror_core.copy.datagrams import Address, Datagrams, Message, read
 from mirror_core.model.clock import FRESH_S
 from mirror_core.model.names import Offset, Partition
 
@@ -72,8 +73,24 @@ class _Seen:
     """(source end, first seen, last seen), growing; only the first may be at or below the position."""
 
 
+class Told(Message, frozen=True, kw_only=True):
+    """A task's datagram."""
+
+    task: int
+    epoch: int
+    t: float
+    """Wall clock, seconds."""
+    rows: list[tuple[str, int, int, int | None, int, int, int]]
+    """[topic, partition, next, source_end, records, bytes, offsets to be seeded]; records and bytes are counted from
+    the start of the task's epoch."""
+
+
+TOLD: Final = msgspec.json.Decoder(Told)
+"""Made by the thread that imports this: two that meet a type for the first time crash msgspec (0.22)."""
+
+
 class Progress:
-    """Keeps the newest word on each partition. Thread-safe; a datagram that is not ours is ignored.
+    """Keeps the newest word on each partition. Thread-safe.
 
     Times are wall clock: tasks on other machines stamp what they send.
     """
@@ -87,33 +104,14 @@ class Progress:
         self._records = self._bytes = 0
         self._history: deque[tuple[float, int, int]] = deque([(clock(), 0, 0)])
 
-    def take(self, datagram: bytes) -> None:
-        """Take in one datagram: {"task", "epoch", "t", "rows": [row, ...]}, t in seconds.
-
-        A row is [topic, partition, next, source_end, records, bytes, offsets to be seeded]; records and bytes are
-        counted from the start of the task's epoch.
-        """
-        try:
-            message = json.loads(datagram)
-            task, epoch, at = int(message["task"]), int(message["epoch"]), float(message["t"])
-            rows = [
-                (
-                    Partition(str(topic), int(index)),
-                    int(position),
-                    None if end is None else int(end),
-                    int(n),
-                    int(size),
-                    int(to_seed),
-                )
-                for topic, index, position, end, n, size, to_seed in message["rows"]
-            ]
-        except (ValueError, KeyError, TypeError):
-            return
+    def take(self, told: Told) -> None:
+        """Take in one datagram."""
         with self._lock:
-            for partition, position, end, records, size, to_seed in rows:
-                self._place(partition, epoch, at, position, end, to_seed)
-                self._count((epoch, task, partition), records, size)
-            self._forget_old(epoch)
+            for topic, index, position, end, records, size, to_seed in told.rows:
+                partition = Partition(topic, index)
+                self._place(partition, told.epoch, told.t, position, end, to_seed)
+                self._count((told.epoch, told.task, partition), records, size)
+            self._forget_old(told.epoch)
             self._mark()
 
     def drop(self, keep: frozenset[Partition]) -> None:
@@ -194,8 +192,11 @@ class Listener(Datagrams):
         super().__init__("progress")
         self.progress = progress
 
-    def received(self, datagram: bytes, sender: Address) -> None:
-        self.progress.take(datagram)
+    def received(self, datagram: bytes, sender: Address) -> bool:
+        told = read(TOLD, datagram, self.at.token)
+        if told is not None:
+            self.progress.take(told)
+        return told is not None
 
 
 def _sample(seen: _Seen, end: int, at: float) -> None:

@@ -19,12 +19,16 @@ import pyarrow.parquet as pq
 
 from mirror_core.decide.parity import Row, sample
 from mirror_core.evidence.expectations import Judged, judge_table
+from mirror_core.evidence.shown import shown
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.files import writing
 from mirror_core.model.names import ClusterName
 from mirror_core.model.parity import ParityResult, Verdict
 
 FORMAT: Final = 1
 SHOWN: Final = 500
+WHAT: Final = "parity report"
+ADVICE: Final = "make room and rights there, or give another folder"
 """Rows of a list on the page; result.json and the table have them all."""
 
 _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
@@ -103,10 +107,8 @@ def write_report(
     `started`: wall clock, seconds since the epoch. JudgesDisagree when Great Expectations, asked by `judge`, sees it
     otherwise; the evidence is there then, too.
     """
-    try:
+    with writing(WHAT, folder, ADVICE):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MirrorError(f"parity report: {folder} cannot be created: {error.strerror}") from None
     page = folder / "index.html"
     result = replace(result, report=str(page))
     table = to_table(rows, level)
@@ -200,6 +202,7 @@ def _render(document: dict[str, Any], lines: list[PartitionLine], judged: Judged
         loader=jinja2.PackageLoader("mirror_core.evidence", "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -211,8 +214,6 @@ def _render(document: dict[str, Any], lines: list[PartitionLine], judged: Judged
 def _write(path: Path, write: Callable[[Path], object]) -> None:
     """A reader sees the whole file or none."""
     temporary = path.with_name(f"_{path.name}.tmp")
-    try:
+    with writing(WHAT, path, ADVICE):
         write(temporary)
         os.replace(temporary, path)
-    except OSError as error:
-        raise MirrorError(f"parity report: {path} cannot be written: {error.strerror}") from None

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from mirror_core.model.copying import Receipt
 from mirror_core.model.errors import Indeterminate
+from mirror_core.model.files import writing
 from mirror_core.model.names import MirrorName, Offset, Partition
 
 _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
@@ -44,6 +45,7 @@ _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
 )
 SCHEMA: Final = pa.schema(_COLUMNS)
 """Columns as in `Receipt`; the mirror and the day are in the path."""
+ADVICE: Final = "make room and rights there, or give another folder (--receipts)"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -84,16 +86,17 @@ def write(directory: Path, mirror: MirrorName, generation: int, epoch: int, rece
         return None
     day = datetime.fromtimestamp(min(receipt.started_ms for receipt in receipts) / 1000, UTC).date()
     folder = _mirror_folder(directory, mirror) / f"date={day.isoformat()}"
-    folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"epoch-{generation:08d}-{epoch:010d}.parquet"
     # Spark, pyarrow and others skip names that start with an underscore, so a half-written file is never read.
     fresh = folder / f"_{final.name}.{os.getpid()}"
-    with fresh.open("wb") as out:
-        pq.write_table(_table(generation, receipts), out, compression="zstd")
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(fresh, final)
-    _sync_folder(folder)
+    with writing(f"receipts of mirror {mirror}", final, ADVICE):
+        folder.mkdir(parents=True, exist_ok=True)
+        with fresh.open("wb") as out:
+            pq.write_table(_table(generation, receipts), out, compression="zstd")
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(fresh, final)
+        _sync_folder(folder)
     return final
 
 

@@ -12,6 +12,8 @@ import jinja2
 import msgspec
 
 from mirror_core.decide.steps import STEPS, standing_still
+from mirror_core.evidence.shown import shown
+from mirror_core.model.files import writing
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Run, StepRecord
@@ -88,6 +90,7 @@ def _pages(run: Run, steps: Sequence[StepRecord], statuses: Mapping[Partition, P
         loader=jinja2.PackageLoader("mirror_core.evidence", "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -119,8 +122,9 @@ def _when(ms: int) -> str:
 
 def _replace(path: Path, content: Iterable[bytes]) -> None:
     temporary = path.with_name("_" + path.name)
-    with temporary.open("wb") as file:
-        file.writelines(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with writing("report of a run", path, "make room and rights there, then resume the run"):
+        with temporary.open("wb") as file:
+            file.writelines(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)

@@ -22,8 +22,8 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimsAt:
-    """Where tasks hand the right to fill gaps on to their successors, by datagram (UDP)."""
+class DatagramsAt:
+    """Where the driver listens for one sort of datagrams (UDP) of its tasks."""
 
     host: str
     port: int
@@ -51,10 +51,10 @@ class Assignment:
     max_bytes_in_flight: int = 64 << 20
     throttle: int | None = None
     """Bytes per second that this task may read from the source; None: no limit."""
-    progress_port: int | None = None
-    """UDP port on the driver's host for one progress datagram a second."""
-    progress_host: str = "127.0.0.1"
-    claims: ClaimsAt | None = None
+    progress: DatagramsAt | None = None
+    """Who is told the progress, once a second; None: nobody."""
+    claims: DatagramsAt | None = None
+    """Where the right to fill gaps is handed on to the next epoch's task; None: it is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

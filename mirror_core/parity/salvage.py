@@ -22,6 +22,7 @@ from mirror_core.kafka.config import load_config
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.files import writing
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.wire.batch import LOG_APPEND_TIME
@@ -49,6 +50,7 @@ DDL: Final = (
 """The same columns in Spark's words."""
 
 MANIFEST: Final = "_salvage.json"
+ADVICE: Final = "nothing was deleted: make room and rights there, or give another folder"
 """Names that start with an underscore are no data for readers of Parquet folders."""
 _ROWS: Final = 2000
 _BYTES: Final = 16 << 20
@@ -112,7 +114,7 @@ def salvage(
     work = [task for task in tasks if task.wanted.start < task.wanted.end]
     expected = {task.wanted.partition: count(task) if task in work else 0 for task in tasks}
     incomplete = output.with_name(f"_{output.name}.incomplete")
-    try:
+    with writing(f"salvage of cluster {cluster}", output, ADVICE):
         shutil.rmtree(incomplete, ignore_errors=True)
         incomplete.mkdir(parents=True)
         if work:
@@ -122,8 +124,6 @@ def salvage(
         manifest = [Saved(wanted=r, log_start=starts[r.partition], records=saved[r.partition]) for r in wanted]
         (incomplete / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
         os.replace(incomplete, output)
-    except OSError as error:
-        raise MirrorError(f"salvage of cluster {cluster}: {output} cannot be written: {error.strerror}") from None
     return saved
 
 

@@ -147,6 +147,7 @@ class Conductor(ABC, Generic[Choice]):
         reasons = (*found.reasons, *other_plan(found.plan, plan_hash))
         if reasons:
             raise Refused(self._title(), reasons)
+        self.services.check_evidence()
         started = now_ms()
         run = Run(
             id=self._new_id(started),

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from mirror_core.dataplane.local import LocalCopy
+from mirror_core.model.files import check_writable, writing
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.salvage import LocalSalvage
 from mirror_core.state.link import Link
+
+ADVICE: Final = "make room and rights there, or give another folder (--evidence)"
 
 
 class ParityCheck(Protocol):
@@ -52,8 +55,13 @@ class Services:
     def run_dir(self, run_id: str) -> Path:
         """The run's evidence folder; made when it is not there."""
         folder = self.evidence_dir / f"run-{run_id}"
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing("evidence", folder, ADVICE):
+            folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def check_evidence(self) -> None:
+        """Unwritable when evidence cannot be kept: asked before a run is begun."""
+        check_writable("evidence", self.evidence_dir, ADVICE)
 
 
 def local_services(config_path: Path, *, evidence_dir: Path) -> Services:

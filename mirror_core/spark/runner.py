@@ -20,6 +20,7 @@ import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from mirror_core.model import logs
 from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import MirrorError
 from mirror_core.spark import task
@@ -92,7 +93,7 @@ class SparkRunner:
         """
         payloads = [msgspec.json.encode(assignment) for assignment in assignments]
         stop_file = str(self._stop_file) if self._stop_file else ""
-        return self._start(partial(task.copy, stop_file), payloads, task.report_of)
+        return self._start(partial(task.copy, stop_file, logs.current()), payloads, task.report_of)
 
     def close(self) -> None:
         """End what still runs, wait for it, and stop Spark, unless it had been started by somebody else.

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from mirror_core.model import logs
 from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import (
     BadRequest,
@@ -60,10 +61,11 @@ def each(work: Work, payloads: Sequence[bytes], batches: Iterator[pa.RecordBatch
             yield pa.RecordBatch.from_pydict({"task": [task], "result": [work(payloads[task])]}, schema=RESULT)
 
 
-def copy(stop_file: str, payload: bytes) -> bytes:
+def copy(stop_file: str, log: logs.Settings, payload: bytes) -> bytes:
     """Run the pump for one `Assignment`, or until `stop_file` (a path; empty: none) is there. Answers an `Outcome`."""
     from mirror_core.copy import task as copy_task  # late: reading a result on the driver needs none of it
 
+    logs.configure(log)  # a worker is a process of its own; what it logs is in its executor's standard error
     assignment = msgspec.json.decode(payload, type=Assignment)
     try:
         outcome = Outcome(report=copy_task.run(assignment, lambda: bool(stop_file) and os.path.exists(stop_file)))

@@ -66,9 +66,14 @@ def piece_key(key: str, number: int) -> str:
 def piece_of(rest: str) -> tuple[str, int]:
     """The key and the number in a piece's key, without its first part."""
     key, _, number = rest.rpartition("/")
-    if not key or not number.isdecimal() or not number.isascii():
+    if not key or not is_number(number):
         raise Unreadable("it is no piece of a record")
     return key, int(number)
+
+
+def is_number(text: str) -> bool:
+    """Whether a part of a key is a number of ours; Python itself reads other digits, too, and refuses long numbers."""
+    return text.isdecimal() and text.isascii() and len(text) <= 10
 
 
 def joined(head: Head, pieces: dict[int, bytes]) -> bytes | None:

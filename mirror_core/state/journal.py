@@ -14,10 +14,13 @@ import msgspec
 from mirror_core.model.checkpoint import Checkpoint, Keepable
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, MirrorError, Refused
+from mirror_core.model.logs import about, logger
 from mirror_core.model.run import Evidence, Run, RunState, StepRecord, StepState
 from mirror_core.state.records import Forget, Record, State
 
 T = TypeVar("T", bound=Keepable)
+
+_log = logger(__name__)
 
 
 class Log(Protocol):
@@ -79,20 +82,29 @@ class Journal:
             evidence=before.evidence if before else {},
         )
         self.log.put(started)
-        try:
-            evidence = act()
-        except LostOwnership:
-            raise
-        except MirrorError as error:
-            noted = self.record(step) or started
-            self.log.put(replace(noted, state=StepState.FAILED, ended_ms=now_ms(), error=str(error)))
-            raise
+        with about(mirror=self.run.plan.mirror, run=self.run_id, step=step):
+            evidence = self._act(started, act)
         noted = self.record(step) or started
         finished = replace(
             noted, state=StepState.DONE, ended_ms=now_ms(), evidence={**noted.evidence, **evidence}, error=""
         )
         self.log.put(finished)
         return finished
+
+    def _act(self, started: StepRecord, act: Callable[[], Evidence]) -> Evidence:
+        _log.info("begins, attempt %d", started.attempt)
+        try:
+            evidence = act()
+        except LostOwnership as error:
+            _log.info("lost the mirror: %s", error)
+            raise
+        except MirrorError as error:
+            _log.info("failed: %s", error)
+            noted = self.record(started.step) or started
+            self.log.put(replace(noted, state=StepState.FAILED, ended_ms=now_ms(), error=str(error)))
+            raise
+        _log.info("done in %.1f s", (now_ms() - started.started_ms) / 1000)
+        return evidence
 
     def keep(self, step: str, value: Keepable, name: str = "") -> None:
         """Write down what this step found out, for itself after a crash and for later steps.

@@ -14,11 +14,14 @@ from typing import Final
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.clock import FRESH_S, now_ms
 from mirror_core.model.errors import LostOwnership
+from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Lease, is_fresh
 from mirror_core.model.names import MirrorName
 from mirror_core.state.records import Forget, Record, State
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter, data_id
+
+_log = logger(__name__)
 
 BEAT_S: Final = 2.0
 _TICK_S: Final = 0.2
@@ -120,6 +123,7 @@ class HeldLease:
         until = max(now, self._others_until_ms)
         self.lease = replace(self.lease, beat_ms=now, writers_until_ms=until, released=True)
         self.put(self.lease)
+        _log.info("lease given back: generation %d", self.lease.generation, mirror=self.lease.mirror)
 
 
 @contextmanager
@@ -128,8 +132,9 @@ def kept(lease: HeldLease) -> Iterator[HeldLease]:
     lost = False
     try:
         yield lease
-    except LostOwnership:
+    except LostOwnership as error:
         lost = True
+        _log.info("lease lost: %s", error, mirror=lease.lease.mirror)
         raise
     finally:
         if not lost:
@@ -147,6 +152,7 @@ def take_over(cluster: ClusterConfig, mirror: MirrorName, owner: str) -> HeldLea
     with StateWriter(cluster, data_id(mirror)) as writer:
         lease = next_lease(writer.state, mirror, owner)
         writer.put(lease)
+    _log.info("lease taken: generation %d, owner %s", lease.generation, owner, mirror=mirror)
     return HeldLease(writer, lease)
 
 

@@ -13,10 +13,13 @@ from typing import Final
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config, load_config
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission
+from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
+
+_log = logger(__name__)
 
 _LOOK_S: Final = 4.0
 
@@ -58,7 +61,11 @@ def find(config: Config, name: str) -> tuple[Link, State]:
         if isinstance(answer, MirrorError):
             silent.append(answer)
             continue
-        answer.require(MirrorName(name))
+        try:
+            answer.require(MirrorName(name))
+        except Indeterminate as error:
+            silent.append(error)  # what cannot be read may be a stranger's, and the mirror another cluster's
+            continue
         mirror = answer.mirrors.get(MirrorName(name))
         if mirror is not None:
             return link_of(config, mirror), answer
@@ -86,6 +93,7 @@ def states(config: Config, timeout_s: float = _LOOK_S) -> Iterator[tuple[Cluster
                 client.metadata(())
             answers.put((name, read_state(cluster, timeout_s=timeout_s - 1)))
         except MirrorError as error:
+            _log.info("its state is not known: %s", error, cluster=name)
             answers.put((name, error))
 
     for name, cluster in config.clusters.items():

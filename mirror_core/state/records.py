@@ -22,7 +22,18 @@ from mirror_core.model.errors import Indeterminate
 from mirror_core.model.mirror import Lease, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import Run, StepRecord
-from mirror_core.state.encoding import PIECE, Head, Unreadable, cut, enveloped, joined, opened, piece_of, uncut
+from mirror_core.state.encoding import (
+    PIECE,
+    Head,
+    Unreadable,
+    cut,
+    enveloped,
+    is_number,
+    joined,
+    opened,
+    piece_of,
+    uncut,
+)
 
 TOPIC: Final = "__mirrorbook_state"
 
@@ -177,7 +188,7 @@ class State:
         match kind, rest.split("/"):
             case "mirror", [mirror]:
                 self.mirrors.pop(MirrorName(mirror), None)
-            case "partition", [mirror, topic, index] if index.isdecimal() and index.isascii():
+            case "partition", [mirror, topic, index] if is_number(index):
                 self.partitions.get(MirrorName(mirror), {}).pop(Partition(topic, int(index)), None)
             case "lease", [mirror]:
                 self.leases.pop(MirrorName(mirror), None)

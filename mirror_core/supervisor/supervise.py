@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.model.errors import BadRequest, Indeterminate
+from mirror_core.model.logs import Settings, current
 from mirror_core.model.names import MirrorName
 from mirror_core.supervisor.home import Home, Status
 from mirror_core.supervisor.supervisor import STOP_S
@@ -19,14 +20,14 @@ from mirror_core.supervisor.supervisor import STOP_S
 PROGRAM: Final = (sys.executable, "-m", "mirror_core")
 
 
-def replicate_command(config_path: Path, mirror: MirrorName, args: Sequence[str]) -> tuple[str, ...]:
+def replicate_command(config_path: Path, mirror: MirrorName, args: Sequence[str], log: Settings) -> tuple[str, ...]:
     """The child that a supervisor of this mirror keeps alive. BadRequest for options that make it end by itself."""
     if "--until-caught-up" in args:
         raise BadRequest(
             f"mirror {mirror}: supervise keeps replicate running, --until-caught-up makes it end: "
             f"run `mirrorbook replicate {mirror} --until-caught-up` itself"
         )
-    return (*PROGRAM, "replicate", mirror, "--config", str(config_path), *args)
+    return (*PROGRAM, *log.options(), "replicate", mirror, "--config", str(config_path), *args)
 
 
 def ensure(
@@ -36,7 +37,7 @@ def ensure(
 
     `args` are options for `mirrorbook replicate`. Indeterminate when the new supervisor doesn't show up in time.
     """
-    replicate_command(config_path, mirror, args)  # refuse here what would only be refused in a log file
+    replicate_command(config_path, mirror, args, current())  # refuse here what would only be refused in a log file
     if not config_path.is_file():
         raise BadRequest(f"mirror {mirror}: no configuration at {config_path}")
     if _alive(home, mirror):

@@ -10,6 +10,7 @@ from mirror_core.decide.verbs import held_by
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.model.drift import CHANGES, Deed, DriftRow, Part
 from mirror_core.model.errors import HeldByRun
+from mirror_core.model.logs import logger
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
@@ -17,6 +18,8 @@ from mirror_core.sync.access import sync_acls
 from mirror_core.sync.groups import groups_in_scope, sync_groups
 from mirror_core.sync.identity import check_identity
 from mirror_core.sync.topics import Placement, create_missing, mirror_topics, stopped_topics, sync_configs
+
+_log = logger(__name__)
 
 ALL_PARTS: Final = frozenset(Part)
 
@@ -97,6 +100,10 @@ def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part]) -> S
             rows += sync_acls(link, state, log, source, destination, _names(ready, chosen, placement), groups)
         if Part.GROUPS in only and (ready or not stopped):
             rows += sync_groups(link, source, destination, ready, dry_run=log is None)
+    for row in rows:
+        if row.done or row.deed in (Deed.SKIP, Deed.REFUSE):
+            did = row.deed if row.done else f"{row.deed}, since {row.reason}"
+            _log.info("%s %s: %s", row.part, row.subject, did, mirror=link.mirror.name)
     parts = tuple(part for part in Part if part in only)
     return SyncReport(mirror=link.mirror.name, dry_run=log is None, parts=parts, rows=tuple(rows))
 

@@ -19,10 +19,13 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.journal import Log
 from mirror_core.sync.ledger import entered, take_away
+
+_log = logger(__name__)
 
 STILL_S: Final = 0.1
 """Between two looks at the log ends behind a fence that every broker shows."""
@@ -73,6 +76,7 @@ def raise_fence(
     log.put(*(LedgerEntry(mirror=mirror.name, cluster=client.name, acl=acl, purpose=AclPurpose.FENCE) for acl in ours))
     create_acls(client, ours)
     present_on_every_broker(client, wanted)
+    _log.info("%d denials shown by every broker; waiting until nothing moves", len(wanted), cluster=client.name)
     ends = await_stillness(client, partitions, pause_s=STILL_S, resolve_s=resolve_s)
     return Fence(
         authorizer=True,
@@ -125,6 +129,7 @@ def await_stillness(
                 problems.append(f"{p}: log end {ends[p]}, high watermark {high[p]}, last stable offset {stable[p]}")
         if not problems:
             return ends
+        _log.debug("does not stand still: %s", "; ".join(problems[:5]), cluster=client.name)
         if time.monotonic() > deadline:
             more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""
             raise NotFenced(

@@ -10,9 +10,12 @@ from collections.abc import Collection, Iterable
 from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
+from mirror_core.model.logs import logger
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.state.journal import Log
 from mirror_core.state.records import Forget
+
+_log = logger(__name__)
 
 
 def entered(log: Log, mirror: MirrorName, cluster: ClusterName, purpose: AclPurpose) -> tuple[LedgerEntry, ...]:
@@ -36,4 +39,5 @@ def take_away(log: Log, client: ClusterClient, entries: Collection[LedgerEntry])
         acls = [entry.acl for entry in entries]
         delete_acls(client, acls)
         absent_on_every_broker(client, acls)
+        _log.info("%d entries taken away, shown by no broker any more", len(acls), cluster=client.name)
         log.put(*(Forget(entry) for entry in entries))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from airflow.sdk.exceptions import AirflowFailException
 
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.text import visible_lines
 
 
 @contextmanager
@@ -19,4 +20,5 @@ def airflow_errors() -> Iterator[None]:
         if error.retryable:
             raise
         # The message is for a person and says all; a traceback above it would bury it in the log.
-        raise AirflowFailException(f"{type(error).__name__} (exit code {error.exit_code}): {error}") from None
+        words = f"{type(error).__name__} (exit code {error.exit_code}): {error}"
+        raise AirflowFailException(visible_lines(words)) from None

@@ -1,41 +1,48 @@
 """A plan as the Markdown of an approval page. Pure.
 
-Airflow strips HTML there, and a page of more than about a hundred rows is slow to show: long lists are cut, and say so.
+A page of more than about a hundred rows is slow to show: long lists are cut, and say so. Airflow strips HTML there, and
+makes links of whatever looks like one. Names of groups and principals are anybody's: none may become more than text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from mirror_core.model.run import Plan, RunKind
+from mirror_core.model.text import visible
 
 MAX_PARTITIONS: Final = 50
 MAX_GROUPS: Final = 20
 MAX_LINES: Final = 15
+
+_MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#!|~&$]")
+_LIST: Final = re.compile(r"(?:[-+=]|\d+(?=[.)]))")
+_LINK: Final = re.compile(r"://|www\.|@", re.IGNORECASE)
 
 
 def plan_markdown(plan: Plan) -> str:
     """Everything that a person needs in order to say yes or no, most important first."""
     verb = "Fail over" if plan.kind is RunKind.FAILOVER else "Fail back"
     parts = [
-        f"**{verb} mirror `{plan.mirror}`**, {plan.mode}. Plan **{plan.hash}**: approving approves exactly this; "
+        f"**{verb} mirror {_code(plan.mirror)}**, {plan.mode}. Plan **{plan.hash}**: approving approves exactly this; "
         "when the state it was made from has changed, it is not run.",
         *_bullets("Warnings", plan.warnings),
         *_bullets("Not known", plan.unknown),
         _table(("step", "what is done", ""), _steps(plan)),
-        _table(("figure", "now"), plan.figures.items()),
+        _table(("figure", "now"), _cells(plan.figures.items())),
     ]
     if plan.strategies:
-        parts.append(_table(("topic", "strategy"), sorted(plan.strategies.items()), MAX_PARTITIONS))
-    parts.append(_table(("partition", "state"), plan.partitions.items(), MAX_PARTITIONS))
-    parts.append(_table(("consumer group", "progress"), plan.groups.items(), MAX_GROUPS))
+        parts.append(_table(("topic", "strategy"), _cells(sorted(plan.strategies.items())), MAX_PARTITIONS))
+    parts.append(_table(("partition", "state"), _cells(plan.partitions.items()), MAX_PARTITIONS))
+    parts.append(_table(("consumer group", "progress"), _cells(plan.groups.items()), MAX_GROUPS))
     return "\n\n".join(part for part in parts if part)
 
 
 def _steps(plan: Plan) -> Iterator[tuple[str, str, str]]:
     for step in plan.steps:
-        yield step.name, step.action, "" if step.reversible else "**no way back but a failback**"
+        yield _cell(step.name), _cell(step.action), "" if step.reversible else "**no way back but a failback**"
 
 
 def _bullets(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -45,13 +52,18 @@ def _bullets(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], limit: int = MAX_PARTITIONS) -> str:
+    """Rows of Markdown, that is of `_cells`."""
     listed = list(rows)
     if not listed:
         return ""
-    lines = [_row(head), _row(["---"] * len(head)), *(_row([_cell(cell) for cell in row]) for row in listed[:limit])]
+    lines = [_row(head), _row(["---"] * len(head)), *(_row(row) for row in listed[:limit])]
     if len(listed) > limit:
         lines.append(_row([f"... and {len(listed) - limit} more", *[""] * (len(head) - 1)]))
     return "\n".join(lines)
+
+
+def _cells(rows: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
+    return ([_cell(cell) for cell in row] for row in rows)
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -59,5 +71,20 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """One line, and no bar that would end the cell: names of groups may hold one."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    """The text in one line, as nothing but text, in a cell of a table or behind a bullet."""
+    line = visible(text)
+    if _LINK.search(line):
+        return _code(line)  # links are looked for in text once more after Markdown was read, escaped or not
+    escaped = _MARKUP.sub(r"\\\g<0>", line)
+    return _LIST.sub(lambda found: _unlisted(found[0]), escaped, count=1) if _LIST.match(escaped) else escaped
+
+
+def _unlisted(mark: str) -> str:
+    """What would begin a list at the start of a line, so that it doesn't."""
+    return f"\\{mark}" if not mark.isdecimal() else f"{mark}\\"
+
+
+def _code(text: str) -> str:
+    """As code: shown letter for letter, but for the two that would end it, or the cell around it."""
+    inside = visible(text).replace("`", "\\x60").replace("|", "\\x7c")
+    return f"`{inside}`"

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from mirror_core.model.errors import BadRequest, HeldByRun, LostOwnership, Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.model.parity import Verdict
+from mirror_core.model.text import visible
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.mirrors import config_path, find_mirror, remember_clusters, started_mirrors
@@ -102,7 +103,7 @@ class SyncMirror(MirrorOperator):
             except LostOwnership as error:
                 raise AirflowSkipException(f"{error}: the next sync looks again") from None
             for row in report.rows:
-                self.log.info("%s %s: %s %s", row.part, row.subject, row.deed, row.reason)
+                self.log.info("%s %s: %s %s", row.part, visible(row.subject), row.deed, visible(row.reason))
             if report.refused:
                 reasons = [f"{row.part} {row.subject}: {row.reason}" for row in report.refused]
                 raise Refused(f"sync of mirror {self.mirror}, the rest is done", reasons)

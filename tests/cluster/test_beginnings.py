@@ -106,7 +106,7 @@ def test_a_log_that_begins_at_three_million_is_announced_and_seeded_though_it_is
 
     monkeypatch.setattr(sending, "delete_records", delete_or_break)
     with Listener(progress) as listener:
-        options = Options(until_caught_up=True, progress_port=listener.port)
+        options = Options(until_caught_up=True, progress=listener.at)
         stop = threading.Event()
         summary = Replication(mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None).run()
         assert (summary.caught_up, summary.failed) == (True, {})

@@ -56,7 +56,7 @@ def measured(mirrored: Mirrored) -> Iterator[str]:
     """Copy in a thread of this process with short epochs; the endpoint's address. Ends well, or the test does not."""
     stop, meters, said, failures = threading.Event(), Meters(), list[str](), list[Exception]()
     with Listener(Progress()) as listener:
-        options = Options(epoch_s=EPOCH_S, receipts=mirrored.evidence / "receipts", progress_port=listener.port)
+        options = Options(epoch_s=EPOCH_S, receipts=mirrored.evidence / "receipts", progress=listener.at)
         link = mirrored.link
         copying = Replication(link, LocalRunner, options, stop=stop, say=lambda line: None, meters=meters)
 

@@ -110,7 +110,7 @@ class Bench:
                 task=number_of_task,
                 start_ms=start_ms,
                 stop_ms=stop_ms or round((time.time() + TIMEOUT_S) * 1000),
-                progress_port=self.progress.port if self.progress else None,
+                progress=self.progress.at if self.progress else None,
             )
             for number_of_task, partition in enumerate(self.partitions)
         ]

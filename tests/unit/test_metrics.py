@@ -18,9 +18,9 @@ from mirror_core.copy.beacon import Beacon
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.dataplane.counters import Copied, Meters, Retry
 from mirror_core.dataplane.metrics import METRICS, Exposition, families
-from mirror_core.dataplane.progress import Figures, Progress
+from mirror_core.dataplane.progress import TOLD, Figures, Progress
 from mirror_core.decide.position import Resume
-from mirror_core.model.copying import Assigned, Assignment, Receipt, TaskReport
+from mirror_core.model.copying import Assigned, Assignment, DatagramsAt, Receipt, TaskReport
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -233,7 +233,7 @@ def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_ta
     counting.reported([report(A0, 0, 50, 4000)], 30.0)
     progress = Progress(lambda: 1000.0)
     rows = [["a", 0, 10, 12, 10, 100, 0]]
-    progress.take(json.dumps({"task": 0, "epoch": 1, "t": 1000, "rows": rows}).encode())
+    progress.take(TOLD.decode(json.dumps({"token": "", "task": 0, "epoch": 1, "t": 1000, "rows": rows})))
     served_text = text(Exposition(MIRROR, counting, progress))
     read = {m.name: m for m in text_string_to_metric_families(served_text)}  # type: ignore[no-untyped-call]
     assert set(read) == {described.family for described in METRICS}
@@ -345,7 +345,7 @@ def test_a_task_that_lost_its_place_does_not_repeat_an_old_end_of_the_source() -
             task=0,
             start_ms=0,
             stop_ms=0,
-            progress_port=driver.getsockname()[1],
+            progress=DatagramsAt(host="127.0.0.1", port=driver.getsockname()[1], token="known"),
         )
         replicator = PartitionReplicator(Assigned(partition=A0, source_topic_id="", destination_topic_id=""))
         replicator.resume_at(Resume(offset=10, sequence=10, gap_end=10, seed_end=10, check_tail=False))
@@ -355,5 +355,6 @@ def test_a_task_that_lost_its_place_does_not_repeat_an_old_end_of_the_source() -
         replicator.lose("its leader moved")
         beacon.tell([replicator], last=True)
         beacon.close()
-        told = [json.loads(driver.recv(65_535))["rows"] for _ in range(2)]
-    assert told == [[["a", 0, 10, 12, 0, 0, 0]], [["a", 0, 10, None, 0, 0, 0]]]
+        told = [TOLD.decode(driver.recv(65_535)) for _ in range(2)]
+    assert [one.rows for one in told] == [[("a", 0, 10, 12, 0, 0, 0)], [("a", 0, 10, None, 0, 0, 0)]]
+    assert {one.token for one in told} == {"known"}

@@ -247,7 +247,7 @@ def test_without_a_second_judge_the_page_says_so(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(MirrorError, match=r"parity report: .*file/below cannot be created: Not a directory"):
+    with pytest.raises(MirrorError, match=r"parity report: .*file/below cannot be written: Not a directory"):
         report(file / "below", EQUAL, [])
     (tmp_path / "taken" / "result.json" / "below").mkdir(parents=True)
     with pytest.raises(MirrorError, match=r"parity report: .*result\.json cannot be written: Is a directory"):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import re
+
+import pytest
+from markdown_it import MarkdownIt
 from mirrorbook_airflow.markdown import MAX_PARTITIONS, plan_markdown
 
 from mirror_core.model.names import MirrorName
@@ -65,3 +70,49 @@ def test_a_failback_shows_what_becomes_of_each_topic() -> None:
 
     assert text.startswith("**Fail back mirror `orders`**")
     assert "| orders | recreate |" in text
+
+
+HOSTILE = (
+    "[approve](https://evil.example)",
+    "![i](https://evil.example/x.png)",
+    "see https://evil.example/|now`x",
+    "WWW.evil.example",
+    "mail me@evil.example",
+    "<a href=x>a</a><script>alert(1)</script>",
+    "&lt;b&gt; **bold** _it_ ~~no~~ `code`",
+    "a | b \\| c",
+    "\\[x](y)",
+    "# a heading",
+    "1. one",
+    "- item",
+    "two\n\n| lines |\n\x1b[2J",
+    "pay\u202egnol",
+)
+TAG = re.compile(r"<(/?)([a-z0-9]+)[^>]*>")
+
+
+def named(name: str) -> str:
+    return plan_markdown(plan(warnings=(name,), unknown=(f"group {name}",), figures={name: name}, groups={name: name}))
+
+
+def tags(page: str) -> list[str]:
+    return [closing + tag for closing, tag in TAG.findall(page) if tag != "code"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_others_become_nothing_but_text(name: str) -> None:
+    """As a reader of Markdown sees it that makes links of what looks like one, as Airflow's does."""
+    reader = MarkdownIt("gfm-like", {"html": True})
+    page = reader.render(named(name))
+    assert tags(page) == tags(reader.render(named("harmless")))
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    words = html.unescape(TAG.sub("", page))
+    for part in re.findall(r"[a-z]{2,}", name):
+        assert words.count(part) >= 6
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_looks_like_a_link_stands_in_code_only(name: str) -> None:
+    """Airflow's reader looks for links in the text once more when all else is done: escapes don't stop it."""
+    assert not re.search(r"://|www\.|@", re.sub(r"`[^`]*`", "", named(name)), re.IGNORECASE)

@@ -57,7 +57,13 @@ def test_off_a_terminal_lines_are_plain_and_stop_when_left(monkeypatch: pytest.M
     monkeypatch.setattr(shown_progress, "_PLAIN_S", 0.01)
     out = io.StringIO()
     with shown(out) as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        datagram = {"task": 0, "epoch": 1, "t": 4e9, "rows": [["orders", 0, 10, 12, 10, 1000, 0]]}
+        datagram = {
+            "token": listener.at.token,
+            "task": 0,
+            "epoch": 1,
+            "t": 4e9,
+            "rows": [["orders", 0, 10, 12, 10, 1000, 0]],
+        }
         sender.sendto(json.dumps(datagram).encode(), ("127.0.0.1", listener.port))
         wait_until(lambda: "lag 2" in out.getvalue(), timeout_s=10, why="a line is printed")
     printed = out.getvalue()

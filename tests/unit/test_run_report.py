@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mirror_core.evidence.parity_report import write_report
 from mirror_core.evidence.run_report import clocks, write_run_report
 from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
-from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.run import Fact, Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.parity import Finding, ParityResult, Verdict
+from mirror_core.model.run import Fact, Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState, Strategy
 
 
 @pytest.fixture
@@ -78,3 +81,25 @@ def test_the_page_escapes_what_others_wrote_and_asks_nobody_else(run: Run, tmp_p
     assert document["left"] == left
     assert [s["step"] for s in document["steps"]] == ["fence"]
     assert not list(tmp_path.glob("_*")), "a half-written file was left behind"
+
+
+def test_what_hides_or_turns_the_line_round_is_written_out(run: Run, tmp_path: Path) -> None:
+    group = "g\x1b[2J\u202egnol"
+    found = replace(step("fence", 1, 2), evidence={group: group}, error=f"{group}\nsecond line")
+    plan = replace(run.plan, warnings=(group,), figures={f"group {group}": group}, strategies={group: Strategy.NONE})
+    begun = replace(run, plan=plan, started_by=group)
+    page = write_run_report(tmp_path, begun, [found], {}, {}).read_text(encoding="utf-8")
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert page.count("g\\x1b[2J\\u202egnol") >= 7
+    assert "\nsecond line" in page
+
+
+def test_a_parity_report_shows_names_of_others_as_text(tmp_path: Path) -> None:
+    finding = Finding(partition=Partition("t", 0), offset=Offset(1), kind="value", detail="<a href=x>\x1b\u202e</a>")
+    result = ParityResult(verdict=Verdict.FAILED, records=1, chunks=1, findings=(finding,), reasons=("\u202eno",))
+    east, west = ClusterName("east"), ClusterName("west")
+    made = write_report(tmp_path, result, [], source=east, destination=west, level=3, started=0.0, judge=False)
+    page = Path(made.report).read_text(encoding="utf-8")
+    assert "&lt;a href=x&gt;\\x1b\\u202e&lt;/a&gt;" in page
+    assert "\\u202eno" in page

@@ -1,0 +1,46 @@
+"""Folders that the user named, into which we write: what the system says about them becomes a word to the user."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mirror_core.model.errors import MirrorError
+
+
+class Unwritable(MirrorError):
+    """A file or folder that we were told to write cannot be written."""
+
+    exit_code = 2
+
+
+@contextmanager
+def writing(what: str, path: Path, advice: str) -> Iterator[None]:
+    """Unwritable for what the system refuses meanwhile. `advice`: what the user can do, such as another option."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(
+            what, Path(os.fsdecode(error.filename)) if error.filename else path, _why(error), advice
+        ) from None
+
+
+def check_writable(what: str, folder: Path, advice: str) -> None:
+    """Unwritable when this folder cannot be written to, or cannot be made. Makes nothing: it is asked before work."""
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise _unwritable(what, folder, f"{there} is not a folder", advice)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise _unwritable(what, folder, f"no right to write in {there}", advice)
+
+
+def _unwritable(what: str, path: Path, why: str, advice: str) -> Unwritable:
+    return Unwritable(f"{what}: {path} cannot be written: {why}: {advice}")
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or type(error).__name__

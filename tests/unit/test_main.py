@@ -1,0 +1,184 @@
+"""The command line's manners: help, version, --debug, what is missing, and an exit code for every end."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.core import TyperGroup
+
+from mirror_core.cli import main as command_line
+from mirror_core.cli.lazy import COMMANDS, LateCommands, Later, load
+from mirror_core.cli.main import EXTRAS, _debugging, main
+from mirror_core.cli.telling import tell
+from mirror_core.model.errors import LostOwnership
+
+
+def ended(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["mirrorbook", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def failing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def app(arguments: list[str]) -> None:
+        raise error
+
+    monkeypatch.setattr(command_line, "app", app)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_says_of_a_command_what_it_says_of_itself(name: str) -> None:
+    command = load(name, COMMANDS[name])
+    assert COMMANDS[name].help == (command.help or "").split("\n\n")[0].replace("\n", " ")
+    assert isinstance(command, TyperGroup) is COMMANDS[name].attribute.endswith("_app")
+
+
+def test_help_names_the_options_of_all_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ended(["--help"], monkeypatch) == 0
+    said = capsys.readouterr().out
+    for word in ("--debug", "--version", "--log-level", "--log-format", "--install-completion", *COMMANDS):
+        assert word in said
+
+
+def test_help_imports_no_client_and_no_table() -> None:
+    heavy = ("pyarrow", "confluent_kafka", "kio", "numpy", "jinja2", "prometheus_client", "mirror_core.cli.common")
+    code = f"import sys, mirror_core.cli.main; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended(["--version"], monkeypatch) == 0
+    assert capsys.readouterr().out.startswith("mirrorbook")
+
+
+@pytest.mark.parametrize(("words", "completed"), [("mirrorbook fail", "failover"), ("mirrorbook mirror st", "start")])
+def test_a_shell_completes_commands(words: str, completed: str) -> None:
+    code = "import sys; sys.argv = ['mirrorbook']; from mirror_core.cli.main import main; main()"
+    asked = {"_MIRRORBOOK_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **asked}
+    )
+    assert completed in done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("mirror list", ("mirror list", False)),
+        ("mirror list --debug", ("--debug mirror list", True)),
+        ("--debug mirror list", ("--debug mirror list", True)),
+        ("supervise m -- --debug", ("supervise m -- --debug", False)),
+        ("--debug supervise m -- --debug", ("--debug supervise m -- --debug", True)),
+    ],
+)
+def test_debug_may_stand_anywhere_but_in_another_commands_options(given: str, expected: tuple[str, bool]) -> None:
+    arguments, debug = _debugging(given.split())
+    assert (" ".join(arguments), debug) == expected
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_traceback_is_shown_with_debug_only_and_the_exit_code_stays(
+    debug: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(LostOwnership("taken over by \x1b[2J"), monkeypatch)
+    assert ended(["mirror", "list", *(["--debug"] if debug else [])], monkeypatch) == 5
+    said = capsys.readouterr().err
+    assert said.endswith("error: taken over by \\x1b[2J\n")
+    assert ("Traceback" in said) is debug
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (PermissionError(13, "Permission denied", "/evidence/x"), 1, "error: /evidence/x: Permission denied\n"),
+        (ModuleNotFoundError("No module named 'py4j'", name="py4j.java"), 2, "pip install 'mirrorbook[spark]'"),
+        (ModuleNotFoundError("No module named 'psutil'", name="psutil"), 2, "pip install 'mirrorbook[sandbox]'"),
+        (ModuleNotFoundError("No module named 'x'", name="x"), 1, "a defect of Mirrorbook"),
+        (KeyError("sasl.password=secret"), 1, "error: KeyError in test_main.py line "),
+    ],
+)
+def test_whatever_ends_a_command_is_said_in_a_line(
+    error: Exception,
+    code: int,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failing(error, monkeypatch)
+    assert ended(["mirror", "list"], monkeypatch) == code
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize("module", sorted(Path(command_line.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_what_may_hold_names_of_others_is_said_by_one_function(module: Path) -> None:
+    direct = {"common", "main", "lazy", "telling"}  # they write out what is not seen, or say nothing of others
+    assert module.stem in direct or not re.search(r"\becho\(|\becho\b[,)]|\bprint\((?!time)", module.read_text("utf-8"))
+
+
+WITHOUT_EXTRAS = """
+import sys
+sys.modules.update(dict.fromkeys({blocked!r}))  # None: Python takes it for not installed
+sys.argv = ["mirrorbook", *{arguments!r}]
+from mirror_core.cli.main import main
+main()
+"""
+
+
+def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command where only the base installation is."""
+    code = WITHOUT_EXTRAS.format(blocked=[*EXTRAS, "airflow"], arguments=arguments)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("name"), COMMANDS)
+def test_every_command_starts_without_the_extras(name: str) -> None:
+    done = bare(name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_a_base_installation_lacks_is_named_with_how_to_get_it() -> None:
+    done = bare("replicate", "orders")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: this needs py4j, which is not installed: pip install 'mirrorbook[spark]', or give --runner local, "
+        "which needs no Spark\n"
+    )
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LateCommands, "known", {"mirror": Later(__name__, "interrupted", "")})
+    assert ended(["mirror"], monkeypatch) == 130
+    assert capsys.readouterr().err == "interrupted: what had been begun may be half done\n"
+
+
+def endless() -> None:
+    while True:
+        tell("to whoever listens")
+
+
+def test_nobody_listening_any_more_is_no_traceback() -> None:
+    code = (
+        "import sys; sys.argv = ['mirrorbook', 'mirror']; from mirror_core.cli import lazy, main; "
+        f"lazy.LateCommands.known = {{'mirror': lazy.Later({__name__!r}, 'endless', '')}}; main.main()"
+    )
+    pipe = ["/bin/bash", "-c", '"$@" | head -1; exit ${PIPESTATUS[0]}', "bash", sys.executable, "-c", code]
+    done = subprocess.run(pipe, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "to whoever listens\n", "")

@@ -1,0 +1,41 @@
+"""Text of others, as a person is shown it: nothing moves the cursor, hides, or turns the line round."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.model.text import visible, visible_lines
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("shop-eu", "shop-eu"),
+        ("épicerie 日本 🙂", "épicerie 日本 🙂"),
+        ("\x1b[31mred", r"\x1b[31mred"),
+        ("\x9b31m", r"\x9b31m"),
+        ("two\nlines\tand\ra half", r"two\nlines\tand\ra half"),
+        ("abc\u202etxt.exe", r"abc\u202etxt.exe"),
+        ("pay\u200bpal", r"pay\u200bpal"),
+        ("no\u00a0break", r"no\xa0break"),
+        ("\ud800", r"\ud800"),
+        ("\U000e0041", r"\U000e0041"),
+        ("[red]a[/b]", "[red]a[/b]"),
+        ("a\\nb", "a\\nb"),
+    ],
+)
+def test_what_is_not_seen_is_written_out(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+@given(st.text(alphabet=st.characters()))
+def test_everything_that_is_shown_can_be_seen_and_encoded(text: str) -> None:
+    assert visible(text).isprintable()
+    visible(text).encode()
+    assert visible_lines(text).count("\n") == text.count("\n")
+
+
+def test_a_message_of_ours_keeps_its_lines() -> None:
+    assert visible_lines("refused:\n  - group a\x1b[2J") == "refused:\n  - group a\\x1b[2J"
