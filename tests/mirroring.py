@@ -7,8 +7,9 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_core.dataplane.driver import Options, Replication, Summary, raise_if_failed
+from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
+from mirror_core.dataplane.results import Summary, raise_if_failed
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import create

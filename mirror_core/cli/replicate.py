@@ -14,9 +14,10 @@ from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.progress import shown
 from mirror_core.cli.telling import tell
 from mirror_core.dataplane.counters import Meters
-from mirror_core.dataplane.driver import Options, Replication, Summary, raise_if_failed, refuse_to_run
+from mirror_core.dataplane.driver import Options, Replication, refuse_to_run
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.metrics import Exposition
+from mirror_core.dataplane.results import Summary, raise_if_failed
 from mirror_core.dataplane.runner import Runner
 
 

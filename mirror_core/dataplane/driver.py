@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from mirror_core.copy.handover import Board
 from mirror_core.dataplane.counters import Meters, Retry
-from mirror_core.dataplane.planning import COPIED, Planner, Work, aligned, fail
+from mirror_core.dataplane.planning import Planner, Work
+from mirror_core.dataplane.results import Results, Summary
 from mirror_core.dataplane.runner import Runner
 from mirror_core.decide.assign import assign
 from mirror_core.decide.rate import shares
@@ -26,14 +27,13 @@ from mirror_core.evidence import receipts
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assigned, Assignment, DatagramsAt, TaskReport
+from mirror_core.model.copying import Assignment, DatagramsAt, TaskReport
 from mirror_core.model.errors import (
     BadRequest,
     HeldByRun,
     Indeterminate,
     LostOwnership,
     MirrorError,
-    PartitionFailed,
     Refused,
     Unreachable,
 )
@@ -44,8 +44,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind
 from mirror_core.state.lease import HeldLease, acquire, kept, new_owner
 from mirror_core.state.link import Link
-from mirror_core.state.records import PartitionRecord, State
-from mirror_core.sync.compaction import Easing
+from mirror_core.state.records import State
 from mirror_core.sync.identity import check_identity
 
 _log = logger(__name__)
@@ -70,24 +69,6 @@ class Options:
     receipts: Path | None = None
     epoch_s: float = EPOCH_S
     progress: DatagramsAt | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Summary:
-    """What one process copied."""
-
-    seconds: float = 0.0
-    copy_seconds: float = 0.0
-    """Without the time until the first task began."""
-    epochs: int = 0
-    records: int = 0
-    bytes: int = 0
-    cpu_s: float = 0.0
-    """CPU seconds of the copying tasks."""
-    positions: dict[Partition, Offset] = field(default_factory=dict)
-    """Next offset to copy, as far as receipts tell."""
-    failed: dict[Partition, str] = field(default_factory=dict)
-    caught_up: bool = False
 
 
 @dataclass(slots=True)
@@ -117,11 +98,8 @@ class Replication:
         self.stop = stop
         self.say = say
         self.meters = meters or Meters()
-        self.summary = Summary()
+        self.results = Results(link, options.receipts, self.meters, say)
         self._running: list[_Epoch] = []
-        self._aligned: dict[Partition, int] = {}
-        """Leader epochs of the source under which tasks found partitions to agree; not in the state topic yet."""
-        self._easing = Easing(link.destination, say)
         self._number = 0
         self._failures_in_row = 0
 
@@ -152,8 +130,8 @@ class Replication:
                     else:
                         self._go_on(planner, lease, work)
             now = time.monotonic()
-            self.summary.seconds, self.summary.copy_seconds = now - started, now - first
-        return self.summary
+            self.results.summary.seconds, self.results.summary.copy_seconds = now - started, now - first
+        return self.results.summary
 
     # -- before anything is copied -------------------------------------------------------------------------------
 
@@ -203,10 +181,12 @@ class Replication:
                 p: ends[p]
                 for p in work.partitions
                 # Also what has nothing to copy is looked at once: somebody else may have written there.
-                if p in ends and p not in self.summary.failed and self.summary.positions.get(p, -1) < ends[p]
+                if p in ends
+                and p not in self.results.summary.failed
+                and self.results.summary.positions.get(p, -1) < ends[p]
             }
             if not left:
-                self.summary.caught_up = True
+                self.results.summary.caught_up = True
                 break
             now = now_ms()
             self._submit(lease, work, left, now, now + int(self.options.epoch_s * 1000))
@@ -215,7 +195,7 @@ class Replication:
                 self._reap(lease)
                 time.sleep(_TICK_S / 5)
         lease.refresh()
-        self._remember(lease)
+        self.results.remember(lease)
         planner.follow_log_start(work.partitions)
 
     def _go_on(self, planner: Planner, lease: HeldLease, work: Work) -> None:
@@ -245,20 +225,20 @@ class Replication:
                 self.say(f"cannot plan anew, going on with the last plan: {error}")
 
     def _plan(self, planner: Planner, lease: HeldLease) -> Work:
-        self._remember(lease)
+        self.results.remember(lease)
         work = planner.plan(lease.state)
         if work.changes:
             lease.put(*work.changes)
-        self._meter_states(lease)
+        self.results.meter_states(lease)
         for partition, reason in work.failed.items():
-            self._failed(partition, reason)
+            self.results.failed(partition, reason)
         return work
 
     def _submit(
         self, lease: HeldLease, work: Work, until: dict[Partition, Offset] | None, start_ms: int, stop_ms: int
     ) -> None:
         partitions = work.partitions if until is None else {p: work.partitions[p] for p in until}
-        lags = {p: work.lags.get(p, 0) for p in partitions if p not in self.summary.failed}
+        lags = {p: work.lags.get(p, 0) for p in partitions if p not in self.results.summary.failed}
         if not lags:
             return
         lease.beat(writers_until_ms=stop_ms + _MARGIN_MS)
@@ -274,7 +254,9 @@ class Replication:
                 config_path=str(self.link.config.path),
                 producer_id=self.link.mirror.producer_id,
                 gaps=self.link.mirror.gaps,
-                partitions=tuple(_until(partitions[p], until) for p in chosen),
+                partitions=tuple(
+                    partitions[p] if until is None else replace(partitions[p], until=until[p]) for p in chosen
+                ),
                 epoch=self._number,
                 task=number,
                 start_ms=start_ms,
@@ -288,15 +270,6 @@ class Replication:
         self._running.append(_Epoch(self._number, start_ms, stop_ms, self.runner.submit(assignments)))
 
     # -- reports -------------------------------------------------------------------------------------------------
-
-    def _remember(self, lease: HeldLease) -> None:
-        """Record which partitions agree with the source, and under which of its leaders, before anything else is."""
-        known = lease.state.partitions.get(self.link.mirror.name, {})
-        seen = {p: aligned(known[p], e) for p, e in self._aligned.items() if p in known and known[p].state in COPIED}
-        news = [PartitionRecord(self.link.mirror.name, s) for p, s in seen.items() if s != known[p]]
-        self._aligned.clear()
-        if news:
-            lease.put(*news)
 
     def _reap(self, lease: HeldLease, *, final: bool = False) -> None:
         """Take in what has ended. On the way out nothing is raised: the reason to leave is already on its way."""
@@ -313,7 +286,7 @@ class Replication:
                 self._epoch_failed(epoch, error, final=final)
             else:
                 self._failures_in_row = 0
-                self._take(lease, epoch, reports, final=final)
+                self.results.take(lease, epoch.number, epoch.start_ms, reports, newest=self._number, final=final)
 
     def _epoch_failed(self, epoch: _Epoch, error: MirrorError, *, final: bool) -> None:
         _log.info("failed%s: %s", " at the end" if final else "", error, epoch=epoch.number)
@@ -324,49 +297,6 @@ class Replication:
         self.say(f"epoch {epoch.number} failed, the next one looks at the destination: {error}")
         if self._failures_in_row >= _PATIENCE or not error.retryable:
             raise error  # such as Spark's own process gone: another epoch of this process would fail like this one
-
-    def _take(self, lease: HeldLease, epoch: _Epoch, reports: tuple[TaskReport, ...], *, final: bool) -> None:
-        self.summary.epochs += 1
-        done = [receipt for report in reports for receipt in report.receipts]
-        for receipt in done:
-            self.summary.records += receipt.records
-            self.summary.bytes += receipt.bytes
-            self.summary.positions[receipt.partition] = receipt.next
-        self.summary.cpu_s += sum(report.cpu_s for report in reports)
-        self.meters.reported(reports, max(0, now_ms() - epoch.start_ms) / 1000)
-        self._aligned.update((found.partition, found.source_epoch) for report in reports for found in report.aligned)
-        if self.options.receipts is not None:
-            receipts.write(self.options.receipts, self.link.mirror.name, lease.generation, epoch.number, done)
-        _log.debug("ended: %d receipts", len(done), epoch=epoch.number)
-        for number, report in enumerate(reports):
-            if report.retry:
-                _log.info("ended early, the next epoch looks again: %s", report.retry, epoch=epoch.number, task=number)
-            if report.retry and not final:
-                self.say(f"epoch {epoch.number}: {report.retry}")
-        found = () if final else [failure for report in reports for failure in report.failures]
-        failures = [f for f in found if not self._easing.eased(f, epoch.number, self._number)]
-        if failures:
-            known = lease.state.partitions.get(self.link.mirror.name, {})
-            lease.put(
-                *(
-                    PartitionRecord(self.link.mirror.name, fail(known[f.partition], f))
-                    for f in failures
-                    if f.partition in known and known[f.partition].state in COPIED
-                )
-            )
-            self._meter_states(lease)
-            for failure in failures:
-                self._failed(failure.partition, failure.reason)
-
-    def _meter_states(self, lease: HeldLease) -> None:
-        state, name = lease.state, self.link.mirror.name
-        self.meters.recorded(state.partitions.get(name, {}).values(), state.mirrors[name].throttle)
-
-    def _failed(self, partition: Partition, reason: str) -> None:
-        if partition not in self.summary.failed:
-            _log.info("FAILED: %s", reason, partition=partition)
-            self.say(f"FAILED {partition}: {reason}")
-        self.summary.failed[partition] = reason
 
 
 def refuse_to_run(state: State, link: Link) -> None:
@@ -382,25 +312,3 @@ def refuse_to_run(state: State, link: Link) -> None:
     if mirror.desired is not Desired.STARTED:
         how = {Desired.PAUSED: "resume", Desired.STOPPED: "start"}[mirror.desired]
         raise Refused(f"mirror {name}", [f"it is {mirror.desired}: `mirrorbook mirror {how} {name}` lets it run"])
-
-
-def raise_if_failed(summary: Summary) -> None:
-    """PartitionFailed when partitions were left behind."""
-    if summary.failed:
-        listed = "".join(f"\n  - {partition}: {reason}" for partition, reason in sorted(summary.failed.items()))
-        raise PartitionFailed(
-            f"{len(summary.failed)} partitions FAILED; `mirrorbook mirror recover` shows what can be done about each:"
-            f"{listed}"
-        )
-
-
-def _until(assigned: Assigned, until: dict[Partition, Offset] | None) -> Assigned:
-    if until is None:
-        return assigned
-    return Assigned(
-        partition=assigned.partition,
-        source_topic_id=assigned.source_topic_id,
-        destination_topic_id=assigned.destination_topic_id,
-        until=until[assigned.partition],
-        source_epoch=assigned.source_epoch,
-    )

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mirror_core.dataplane.driver import Options, Replication, raise_if_failed
+from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
+from mirror_core.dataplane.results import raise_if_failed
 from mirror_core.decide.failback import tails
 from mirror_core.decide.view import Topic, some
 from mirror_core.kafka.client import ClusterClient, TopicView

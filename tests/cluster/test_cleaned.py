@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mirror_core.dataplane.driver import raise_if_failed
+from mirror_core.dataplane.results import raise_if_failed
 from mirror_core.decide.position import MARKED_START
 from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, list_offsets
 from mirror_core.kafka.topics import alter_configs, delete_records, describe_configs

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from mirror_core.dataplane.driver import Options, Replication, Summary
+from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
+from mirror_core.dataplane.results import Summary
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import delete_records

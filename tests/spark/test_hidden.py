@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mirror_core.dataplane.driver import Options, Replication, raise_if_failed
+from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.results import raise_if_failed
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.parity import Verdict
 from mirror_core.parity.scope import scope

@@ -1,0 +1,126 @@
+"""What becomes of what copying tasks report: sums, receipts, states of partitions, metrics, words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mirror_core.dataplane.counters import Meters
+from mirror_core.dataplane.planning import COPIED, aligned, fail
+from mirror_core.evidence import receipts
+from mirror_core.model.clock import now_ms
+from mirror_core.model.copying import TaskReport
+from mirror_core.model.errors import PartitionFailed
+from mirror_core.model.logs import logger
+from mirror_core.model.names import Offset, Partition
+from mirror_core.state.lease import HeldLease
+from mirror_core.state.link import Link
+from mirror_core.state.records import PartitionRecord
+from mirror_core.sync.compaction import Easing
+
+_log = logger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """What one process copied."""
+
+    seconds: float = 0.0
+    copy_seconds: float = 0.0
+    """Without the time until the first task began."""
+    epochs: int = 0
+    records: int = 0
+    bytes: int = 0
+    cpu_s: float = 0.0
+    """CPU seconds of the copying tasks."""
+    positions: dict[Partition, Offset] = field(default_factory=dict)
+    """Next offset to copy, as far as receipts tell."""
+    failed: dict[Partition, str] = field(default_factory=dict)
+    caught_up: bool = False
+
+
+class Results:
+    """Of one process, over all of its epochs."""
+
+    def __init__(self, link: Link, receipts_folder: Path | None, meters: Meters, say: Callable[[str], None]) -> None:
+        self.link = link
+        self.summary = Summary()
+        self.meters = meters
+        self.say = say
+        self._receipts = receipts_folder
+        self._aligned: dict[Partition, int] = {}
+        """Leader epochs of the source under which tasks found partitions to agree; not in the state topic yet."""
+        self._easing = Easing(link.destination, say)
+
+    def remember(self, lease: HeldLease) -> None:
+        """Record which partitions agree with the source, and under which of its leaders, before anything else is."""
+        known = lease.state.partitions.get(self.link.mirror.name, {})
+        seen = {p: aligned(known[p], e) for p, e in self._aligned.items() if p in known and known[p].state in COPIED}
+        news = [PartitionRecord(self.link.mirror.name, s) for p, s in seen.items() if s != known[p]]
+        self._aligned.clear()
+        if news:
+            lease.put(*news)
+
+    def take(
+        self,
+        lease: HeldLease,
+        epoch: int,
+        start_ms: int,
+        reports: tuple[TaskReport, ...],
+        *,
+        newest: int,
+        final: bool,
+    ) -> None:
+        """What an epoch's tasks have told. `newest`: the youngest epoch that was submitted. `final`: on the way out."""
+        self.summary.epochs += 1
+        done = [receipt for report in reports for receipt in report.receipts]
+        for receipt in done:
+            self.summary.records += receipt.records
+            self.summary.bytes += receipt.bytes
+            self.summary.positions[receipt.partition] = receipt.next
+        self.summary.cpu_s += sum(report.cpu_s for report in reports)
+        self.meters.reported(reports, max(0, now_ms() - start_ms) / 1000)
+        self._aligned.update((found.partition, found.source_epoch) for report in reports for found in report.aligned)
+        if self._receipts is not None:
+            receipts.write(self._receipts, self.link.mirror.name, lease.generation, epoch, done)
+        _log.debug("ended: %d receipts", len(done), epoch=epoch)
+        for number, report in enumerate(reports):
+            if report.retry:
+                _log.info("ended early, the next epoch looks again: %s", report.retry, epoch=epoch, task=number)
+            if report.retry and not final:
+                self.say(f"epoch {epoch}: {report.retry}")
+        found = () if final else [failure for report in reports for failure in report.failures]
+        failures = [f for f in found if not self._easing.eased(f, epoch, newest)]
+        if failures:
+            known = lease.state.partitions.get(self.link.mirror.name, {})
+            lease.put(
+                *(
+                    PartitionRecord(self.link.mirror.name, fail(known[f.partition], f))
+                    for f in failures
+                    if f.partition in known and known[f.partition].state in COPIED
+                )
+            )
+            self.meter_states(lease)
+            for failure in failures:
+                self.failed(failure.partition, failure.reason)
+
+    def meter_states(self, lease: HeldLease) -> None:
+        state, name = lease.state, self.link.mirror.name
+        self.meters.recorded(state.partitions.get(name, {}).values(), state.mirrors[name].throttle)
+
+    def failed(self, partition: Partition, reason: str) -> None:
+        if partition not in self.summary.failed:
+            _log.info("FAILED: %s", reason, partition=partition)
+            self.say(f"FAILED {partition}: {reason}")
+        self.summary.failed[partition] = reason
+
+
+def raise_if_failed(summary: Summary) -> None:
+    """PartitionFailed when partitions were left behind."""
+    if summary.failed:
+        listed = "".join(f"\n  - {partition}: {reason}" for partition, reason in sorted(summary.failed.items()))
+        raise PartitionFailed(
+            f"{len(summary.failed)} partitions FAILED; `mirrorbook mirror recover` shows what can be done about each:"
+            f"{listed}"
+        )
