@@ -113,12 +113,12 @@ def _bound(view: FailbackView) -> Iterator[Fact]:
     yield Fact("mirror", f"created {view.mirror.created_ms}")
     yield Fact("old source", view.old.cluster_id if isinstance(view.old, OldSource) else UNSEEN)
     yield Fact("new primary", view.new.cluster_id if isinstance(view.new, NewPrimary) else UNSEEN)
-    yield Fact("last mirrored offsets", digest(f"{p}={s.lmo}" for p, s in view.statuses.items()))
+    yield Fact("last mirrored offsets", digest(f"{p}={view.statuses[p].lmo}" for p in sorted(view.statuses)))
     if isinstance(view.old, OldSource):
         # Behind the fence these do not move: what would be discarded is part of what is approved.
         found = _tails(view, view.old)
         yield Fact("divergent tails", digest(f"{p} [{start}, {end})" for p, (start, end) in found.items()))
-        yield Fact("topic ids", digest(f"{name} {t.id}" for name, t in view.old.topics.items()))
+        yield Fact("topic ids", digest(f"{name} {t.id}" for name, t in sorted(view.old.topics.items())))
         yield Fact("fenced", str(view.old.fenced))
 
 

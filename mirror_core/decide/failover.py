@@ -62,6 +62,8 @@ def changed_since(approved: Iterable[Fact], now: Iterable[Fact], *, source_seen:
 
 
 UNSEEN: Final = "unseen"
+SOME: Final = 3
+"""Items that a digest names."""
 
 
 def _bound(view: View) -> Iterator[Fact]:
@@ -80,20 +82,27 @@ def _bound(view: View) -> Iterator[Fact]:
     if isinstance(source, SourceView):
         for name in sorted(set(source.topics) - set(topics)):
             yield Fact(f"topic {name}", f"not mirrored, {source.topics[name].id}", Lasts.WHILE_SEEN)
-        yield Fact("groups", digest(source.groups))
+        yield Fact("groups", digest(sorted(source.groups)))
         yield Fact("authorizer of the source", str(source.authorizer))
-    yield Fact("states", digest(f"{p}={s.state}" for p, s in view.statuses.items()))
+    yield Fact("states", digest(f"{p}={view.statuses[p].state}" for p in sorted(view.statuses)))
     yield Fact("failed partitions", digest(str(p) for p in failed_of(view)), Lasts.UNTIL_PROMOTION)
-    yield Fact("grants", digest(view.grants), Lasts.WHILE_SEEN)
+    yield Fact("grants", digest(sorted(view.grants)), Lasts.WHILE_SEEN)
 
 
 def digest(items: Iterable[str]) -> str:
-    """How many, the first three, and a fingerprint of all: for what may be long, and need not be listed."""
-    ordered = sorted(items)
-    if not ordered:
+    """How many, the first three, and a fingerprint of all: for what may be long, and need not be listed.
+
+    Equal for equal items in the same order: callers sort them.
+    """
+    first, count, fingerprint = list[str](), 0, hashlib.sha256()
+    for item in items:
+        count += 1
+        fingerprint.update(f"{item}\n".encode())
+        if count <= SOME:
+            first.append(item)
+    if not count:
         return "none"
-    fingerprint = hashlib.sha256(chr(10).join(ordered).encode()).hexdigest()[:16]
-    return f"{len(ordered)}: {', '.join(ordered[:3])}{', ...' if len(ordered) > 3 else ''} ({fingerprint})"
+    return f"{count}: {', '.join(first)}{', ...' if count > SOME else ''} ({fingerprint.hexdigest()[:16]})"
 
 
 def _reasons(view: View) -> Iterator[str]:

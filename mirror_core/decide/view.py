@@ -78,7 +78,11 @@ class View:
 
 def healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
     """Partitions that a failover drains and compares: all but those that failed, also when they are stopped already."""
-    return {p: s for p, s in sorted(statuses.items()) if s.state is not PartitionState.FAILED and s.reason is None}
+    return {p: statuses[p] for p in sorted(statuses) if _is_healthy(statuses[p])}
+
+
+def _is_healthy(status: PartitionStatus) -> bool:
+    return status.state is not PartitionState.FAILED and status.reason is None
 
 
 def lags_of(view: View) -> Iterator[tuple[Partition, int | None]]:
@@ -91,7 +95,7 @@ def lags_of(view: View) -> Iterator[tuple[Partition, int | None]]:
 
 
 def failed_of(view: View) -> list[Partition]:
-    return sorted(set(view.statuses) - set(healthy(view.statuses)))
+    return sorted(p for p, status in view.statuses.items() if not _is_healthy(status))
 
 
 def some(items: Iterable[object]) -> str:

@@ -75,6 +75,8 @@ class Conductor(ABC, Generic[Choice]):
     def drive(self, run_id: str) -> Run:
         """Take all steps that can be taken, or finish an abort that was begun: also the way to resume."""
         run = self._mine(read_state(self.link.destination), run_id)
+        if run.state is RunState.ABORTED:
+            raise Refused(f"run {run_id}: resume", [f"the run is {run.state}: look at a new plan, and begin that"])
         if run.ended_ms is not None:
             return run
         with self._control() as writer:

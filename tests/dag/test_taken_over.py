@@ -195,6 +195,8 @@ def test_a_failure_of_its_own_is_undone(desk: Desk) -> None:
     assert not denied(desk.mirrored.pair.east, desk.topic)
     with pytest.raises(LostOwnership):
         desk.cli().abort(desk.run, only_mine=True)
+    with pytest.raises(Refused, match="the run is ABORTED"):
+        desk.cli().drive(desk.run)
 
 
 def test_of_two_conductors_at_once_one_ends_the_run(desk: Desk) -> None:
