@@ -155,7 +155,8 @@ def test_what_the_source_deleted_before_it_was_copied_is_a_gap() -> None:
 
 
 def test_a_log_that_starts_far_away_is_seeded_after_a_gap_has_been_filled() -> None:
-    far = 50 + MARKED_START + 1
+    near, far = 50 + MARKED_START, 50 + MARKED_START + 1
+    assert where_to_resume(seen(source_start=near, source_end=near)) == resumed(50, 50, gap_end=near)
     assert where_to_resume(seen(source_start=far, source_end=far)) == resumed(50, 50, seed_end=far)
     half = Ours(45, marker(7))
     assert where_to_resume(seen(half, source_start=far, source_end=far)) == resumed(50, 45, gap_end=52)

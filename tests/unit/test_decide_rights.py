@@ -80,6 +80,10 @@ def test_the_grants_it_proposes_are_named_as_kafka_names_them() -> None:
         (Resource.TRANSACTIONAL_ID, "*", Pattern.LITERAL),
         (Resource.TRANSACTIONAL_ID, "mirrorbook.", Pattern.PREFIXED),
     }
+    prefixed = [need for need in NEEDS if need.acl(ME).pattern is Pattern.PREFIXED]
+    assert [(need.principal, need.operation) for need in prefixed] == [("control", Operation.WRITE)], (
+        "the state's writer"
+    )
     assert {need.principal for need in NEEDS} == {"control", "data"}
 
 

@@ -31,7 +31,7 @@ from mirror_core.model.mirror import (
 )
 from mirror_core.model.names import MirrorName, Offset, Partition, reverse_name
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
-from mirror_core.model.run import Mode, RunKind, RunState, StepState
+from mirror_core.model.run import Mode, PlanStep, RunKind, RunState, StepState, Strategy
 from mirror_core.model.units import in_bytes
 
 MODULES = [import_module(f"mirror_core.model.{found.name}") for found in pkgutil.iter_modules(model.__path__)]
@@ -64,6 +64,7 @@ WORDS: dict[type[StrEnum], str] = {
     Desired: "STARTED PAUSED STOPPED",
     RunKind: "failover failback",
     Mode: "planned unplanned",
+    Strategy: "none recreate offline replica",
     RunState: "RUNNING DONE ABORTING ABORTED",
     StepState: "STARTED DONE FAILED",
     Verdict: "passed failed indeterminate",
@@ -182,6 +183,10 @@ def test_a_range_to_compare_is_of_a_living_topic_that_keeps_its_records_unless_s
     result = ParityResult(verdict=Verdict.PASSED, records=1, chunks=1)
     assert (result.findings, result.reasons, result.report, result.seconds) == ((), (), "", 0)
     assert dict(result.proven) == {}
+
+
+def test_a_step_can_be_taken_back_unless_said() -> None:
+    assert PlanStep(name="fence", action="deny").reversible
 
 
 def test_only_deeds_that_write_count_as_changes() -> None:

@@ -140,6 +140,8 @@ def test_bytes_behind_the_last_record_are_refused() -> None:
     header, batch = raw_batch(raw_record(0, 0, b"a", []) + b"\0", 1)
     with pytest.raises(MalformedBatch, match="offset 100: 1 bytes left after its 1 records"):
         list(decode(header, batch))
+    with pytest.raises(MalformedBatch, match="offset 100: 1 bytes left after its 1 records"):
+        list(spans(header, batch[HEADER_SIZE:]))
     two = raw_record(0, 0, b"a", []) + raw_record(1, 0, b"b", [])
     header, batch = raw_batch(two, 1)
     with pytest.raises(MalformedBatch, match=f"{len(two) // 2} bytes left after its 1 records"):
