@@ -18,11 +18,12 @@ from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.acl import Acl
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import MirrorError, PartitionFailed, Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunKind, RunState, StepState
 from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.failover_steps import GateClosed
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, grant, new_topic, produce, read_all, read_all_aiokafka
 from tests.mirroring import Mirrored, new_mirror
@@ -192,19 +193,32 @@ def test_a_topic_that_appears_during_the_run_stops_the_promotion(pair: Pair, tmp
     assert not denied(pair.east, topic)
 
 
-def test_a_foreign_record_on_the_destination_closes_the_gate(pair: Pair, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("behind", "closed", "error", "said"),
+    [
+        ("fence", "drain", PartitionFailed, "offset 10 was not written by this mirror"),
+        ("drain", "parity", GateClosed, "value"),
+    ],
+)
+def test_a_foreign_record_on_the_destination_is_never_promoted(
+    pair: Pair, tmp_path: Path, behind: str, closed: str, error: type[MirrorError], said: str
+) -> None:
     topic = app_topic(pair)
     produce(pair.east, topic, 10)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     failover = mirrored.failover
     run = begin(failover)
-    failover.step(run, "prove")
+    for name in STEPS[: STEPS.index(behind) + 1]:
+        failover.step(run, name)
     produce(pair.west, topic, 1)  # a super user, whom no missing right keeps out
     produce(pair.east, topic, 1)  # the same length on both sides: only the content tells
-    failover.step(run, "fence")
-    with pytest.raises(Exception, match=topic):
+
+    with pytest.raises(error, match=f"{topic}.*{said}"):
         failover.drive(run)
+
+    last = failover.status(run)[1][-1]
+    assert (last.step, last.state) == (closed, StepState.FAILED)
     assert denied(pair.west, topic), "promoted in spite of a difference"
     failover.abort(run)
 
