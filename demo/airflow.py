@@ -25,8 +25,6 @@ from mirror_core.sandbox.ports import choose_ports
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S: Final = 180.0
 STOP_TIMEOUT_S: Final = 30.0
-ANSWER_PAUSE_S: Final = 2.5
-"""Airflow 3.3 fails a task that is answered while it is still being parked; a person is never that quick."""
 HEALTHY: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 
 T = TypeVar("T")
@@ -184,25 +182,28 @@ class Airflow:
         detail = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}/-1/hitlDetails")
         return str(detail["subject"]), str(detail["body"])
 
+    def await_question(self, dag: str, run: str, task: str, timeout_s: float) -> None:
+        """Return when the task asks and may be answered.
+
+        Airflow 3.3 loses an answer that overtakes the end of the process that has asked: it takes the task for failed,
+        and asks again. That its end was noticed is said in the scheduler's log only.
+        """
+        key = f"TaskInstanceKey(dag_id={dag!r}, task_id={task!r}, run_id={run!r},"
+        ended = f"Received executor event with state success for task instance {key}"
+
+        def asks() -> bool:
+            state = self.tasks(dag, run).get(task, "none")
+            if state in ("failed", "upstream_failed", "success"):
+                raise AirflowFailed(f"task {task} of {dag} is {state} and asks nothing")
+            said = self.log_path.read_text(encoding="utf-8", errors="replace")
+            return state == "awaiting_input" and ended in said
+
+        self._until(asks, timeout_s, f"task {task} of {dag} asks")
+
     def answer(self, dag: str, run: str, task: str, choice: str) -> None:
-        """Press `Approve` or `Reject`, no sooner than a person could."""
-        time.sleep(ANSWER_PAUSE_S)  # not a wait for a condition: see ANSWER_PAUSE_S
+        """Press `Approve` or `Reject`; see `await_question`."""
         path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}/-1/hitlDetails"
         self.call("PATCH", path, {"chosen_options": [choice], "params_input": {}})
-
-    def decide(self, dag: str, run: str, task: str, choice: str, timeout_s: float) -> str:
-        """Answer as often as the task asks, until it has ended; its final state.
-
-        A busy Airflow may lose an answer that came soon after the question, and then asks again.
-        """
-
-        def ended() -> str:
-            state = self.tasks(dag, run).get(task, "none")
-            if state == "awaiting_input":
-                self.answer(dag, run, task, choice)
-            return state if state in ("success", "failed", "upstream_failed") else ""
-
-        return self._until(ended, timeout_s, f"task {task} of {dag} is decided")
 
     def log_of(self, dag: str, run: str, task: str) -> str:
         """The log of the task's newest attempt, as lines of text."""

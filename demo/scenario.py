@@ -98,6 +98,7 @@ class Scenario:
             raise AirflowFailed(f"{dag} run {run} is red: {self._reasons(dag, run, seen)}")
 
     def _approve(self, dag: str, run: str, task: str) -> None:
+        self.stage.airflow.await_question(dag, run, task, RUN_TIMEOUT_S)
         subject, _ = self.stage.airflow.question(dag, run, task)
         self.stage.airflow.answer(dag, run, task, "Approve")
         self.say(f"approved: {subject}")

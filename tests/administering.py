@@ -15,9 +15,18 @@ from kio.schema.produce.v8.response import ProduceResponse
 from kio.schema.types import TopicName, TransactionalId
 from kio.static.primitive import Records, i16, i32, i32Timedelta
 
+from mirror_core.kafka.acls import (
+    Acls,
+    absent_on_every_broker,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    present_on_every_broker,
+)
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import describe_producers
+from mirror_core.model.acl import Acl
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S, admin_client
@@ -31,6 +40,26 @@ def as_admin(cluster: SandboxCluster) -> ClusterClient:
     """A client with the sandbox administrator's rights: the mirror's own principals may not change the source."""
     properties = cluster.client_config("admin")
     return ClusterClient(ClusterConfig(ClusterName(cluster.name), properties, properties))
+
+
+def rights_of(cluster: SandboxCluster) -> frozenset[Acl]:
+    """All that is allowed and denied there."""
+    with as_admin(cluster) as client:
+        found = describe_acls(client)
+    assert isinstance(found, Acls)
+    return found.entries
+
+
+def restore_rights(cluster: SandboxCluster, wanted: frozenset[Acl]) -> None:
+    """So it is again, and its brokers know it."""
+    superfluous, missing = (now := rights_of(cluster)) - wanted, wanted - now
+    with as_admin(cluster) as client:
+        if superfluous:
+            delete_acls(client, superfluous)
+            absent_on_every_broker(client, superfluous)
+        if missing:
+            create_acls(client, missing)
+            present_on_every_broker(client, missing)
 
 
 def tool_properties(cluster: SandboxCluster, folder: Path) -> Path:

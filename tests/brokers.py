@@ -281,15 +281,6 @@ def forget_user(cluster: SandboxCluster, name: str) -> None:
         admin.alter_user_scram_credentials([deletion])[name].result(TIMEOUT_S)
 
 
-def forget_acls(cluster: SandboxCluster, topics: Sequence[str]) -> None:
-    """Take away what was allowed and denied on these topics: other tests ask what a user may do on all there are."""
-    admin = admin_client(cluster)
-    anything = (cast(str, None), cast(str, None), AclOperation.ANY, AclPermissionType.ANY)
-    filters = [AclBindingFilter(ResourceType.TOPIC, t, ResourcePatternType.LITERAL, *anything) for t in topics]
-    for future in admin.delete_acls(filters, request_timeout=TIMEOUT_S).values():
-        future.result(TIMEOUT_S)
-
-
 def grant(
     cluster: SandboxCluster,
     user: str,

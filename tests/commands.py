@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pty
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,6 +21,30 @@ MIRRORBOOK: Final = (sys.executable, "-c", "from mirror_core.cli.main import mai
 def mirrorbook(*arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; what it said and its exit code, whatever that is."""
     return subprocess.run([*MIRRORBOOK, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def on_terminal(*arguments: str, answer: str, timeout_s: float = 120.0) -> tuple[int, str]:
+    """Run a command on a terminal and answer its question; its exit code, and all that the terminal showed."""
+    ours, its = pty.openpty()
+    process = subprocess.Popen([*MIRRORBOOK, *arguments], stdin=its, stdout=its, stderr=its, start_new_session=True)
+    os.close(its)
+    said, answered, deadline = b"", False, time.monotonic() + timeout_s
+    try:
+        while True:
+            assert select.select([ours], [], [], max(0.0, deadline - time.monotonic()))[0], f"silent after {said!r}"
+            try:
+                said += os.read(ours, 4096)
+            except OSError:  # as Linux says that nobody holds the other end any more
+                break
+            if not answered and said.rstrip().endswith(b"[y/N]:"):
+                os.write(ours, f"{answer}\n".encode())
+                answered = True
+        assert answered, f"it asked nothing: {said!r}"
+        return process.wait(timeout_s), said.decode().replace("\r\n", "\n")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
 
 
 class Forked:

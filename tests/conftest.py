@@ -11,6 +11,7 @@ from xdist.remote import Producer
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from mirror_core.sandbox.sandbox import Sandbox
+from tests.administering import restore_rights, rights_of
 from tests.brokers import Pair
 
 # By itself Hypothesis tries the same examples for ever where CI is set, and elsewhere fails what takes 200 ms on a busy
@@ -46,3 +47,19 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield Pair(sandbox=sandbox, east=sandbox.cluster("east"), west=sandbox.cluster("west"), config_path=config_path)
     finally:
         sandbox.down(delete=True)
+
+
+@pytest.fixture(autouse=True)
+def rights(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test allows or denies on the shared clusters is gone after it, and what it took away is back.
+
+    A failover leaves its fence behind on purpose, and its promoted grants: others ask who may do what on all there is.
+    """
+    if "pair" not in request.fixturenames:
+        yield
+        return
+    pair: Pair = request.getfixturevalue("pair")
+    before = {cluster.name: rights_of(cluster) for cluster in (pair.east, pair.west)}
+    yield
+    for cluster in (pair.east, pair.west):
+        restore_rights(cluster, before[cluster.name])

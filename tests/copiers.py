@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import subprocess
 import threading
 import time
@@ -71,7 +72,7 @@ class Copier:
         """SIGKILL, only of the process itself; whatever it had started is given time to find out."""
         children = self.children()
         self.process.kill()
-        self.process.wait()
+        assert self.process.wait(PATIENCE_S) == -signal.SIGKILL, f"it was over already: {self.said}"
         gone = wait_until(
             lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children),
             timeout_s=PATIENCE_S,

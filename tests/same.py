@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.parity import Verdict
+from mirror_core.model.parity import ParityResult, Verdict
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.scope import scope
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -43,11 +43,16 @@ def assert_same_offsets(pair: Pair, topics: Collection[str]) -> None:
         )
 
 
-def assert_parity(mirrored: Mirrored) -> None:
-    """Mirrorbook's own comparison finds the same."""
+def parity(mirrored: Mirrored) -> ParityResult:
+    """What Mirrorbook's own comparison finds."""
     mirror, compared = mirrored.link.mirror, scope(mirrored.link, mirrored.state)
     assert not compared.left_out, f"not comparable: {compared.left_out}"
-    result = LocalParity(mirrored.config.path)(mirror.source, mirror.destination, compared.ranges, None)
+    return LocalParity(mirrored.config.path)(mirror.source, mirror.destination, compared.ranges, None)
+
+
+def assert_parity(mirrored: Mirrored) -> None:
+    """Mirrorbook's own comparison finds the same."""
+    result = parity(mirrored)
     assert result.verdict is Verdict.PASSED, f"{result.findings[:5]} {result.reasons[:5]}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -174,15 +174,21 @@ class ClusterClient:
         addresses = list(dict.fromkeys([*self._brokers.values(), *self.config.bootstrap]))
         problems: list[MirrorError] = []
         deadline = time.monotonic() + self.timeout_s
-        with ThreadPoolExecutor(len(addresses)) as pool:
-            futures = {pool.submit(self._open, address): address for address in addresses}
-            for future, address in futures.items():
-                try:
-                    connection = future.result(max(0.05, deadline + 0.5 - time.monotonic()))
-                except MirrorError as error:
-                    problems.append(error)
-                else:
-                    self._connections[address] = connection
+        pool = ThreadPoolExecutor(len(addresses))
+        futures = {pool.submit(self._open, address): address for address in addresses}
+        pool.shutdown(wait=False)  # a broker that answers drop by drop keeps its thread, not us
+        for future, address in futures.items():
+            try:
+                connection = future.result(max(0.05, deadline + 0.5 - time.monotonic()))
+            except MirrorError as error:
+                problems.append(error)
+            except TimeoutError:
+                future.add_done_callback(_close)
+                host, port = address
+                where = f"cluster {self.name}, broker {host}:{port}"
+                problems.append(Unreachable(f"{where}: not connected and signed in within {self.timeout_s:g} s"))
+            else:
+                self._connections[address] = connection
         for problem in problems:
             if isinstance(problem, BadRequest):  # a wrong password is wrong everywhere; say that, not "unreachable"
                 raise problem
@@ -236,3 +242,9 @@ class ClusterClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _close(late: Future[Connection]) -> None:
+    """A connection that nobody waits for any more."""
+    if late.exception() is None:
+        late.result().close()

@@ -209,7 +209,10 @@ def _tls(cluster: ClusterConfig, properties: dict[str, str]) -> ssl.SSLContext:
                 properties.get("ssl.key.password", ""),
             )
     except (OSError, ssl.SSLError) as error:
+        files = "ssl.ca.location"
+        if "ssl.certificate.location" in properties:
+            files = "ssl.ca.location, ssl.certificate.location, ssl.key.location and ssl.key.password"
         raise BadRequest(
-            f"cluster {cluster.name}: TLS files cannot be used: {error.strerror or error.args[-1]}"
+            f"cluster {cluster.name}: TLS files cannot be used: {error.strerror or error.args[-1]}; check {files}"
         ) from None
     return context

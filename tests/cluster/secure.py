@@ -1,4 +1,4 @@
-"""A cluster of one broker that also listens as companies have it: TLS, client certificates, PLAIN, SCRAM-SHA-256."""
+"""A cluster of one broker that listens as companies have it: TLS, certificates, PLAIN, SCRAM-SHA-256; and anybody."""
 
 from __future__ import annotations
 
@@ -26,33 +26,44 @@ from mirror_core.sandbox.state import ClusterState, NodePorts, SandboxState
 
 NAME = "secure"
 PASSWORD = "a-password-for-plain"
+KEY_PASSWORD = "a-password-for-the-key"
 CLIENT_CN = "mirror"
 
 
 @dataclass(frozen=True, slots=True)
 class Secure:
-    """Where it listens, and with which files one gets in. `folder` has ca.pem, other-ca.pem, client.pem, client.key."""
+    """Where it listens, and with which files one gets in.
+
+    `folder` has ca.pem, other-ca.pem, client.pem, client.key, and locked.key: the same key behind a password.
+    """
 
     cluster: SandboxCluster
     folder: Path
     tls: int
     mutual: int
     plain: int
+    open: int
 
     def properties(self, listener: str) -> dict[str, str]:
-        """Client properties for one listener: tls (SASL_SSL, SCRAM-SHA-256), mutual (SSL) or plain (SASL PLAIN)."""
-        port = {"tls": self.tls, "mutual": self.mutual, "plain": self.plain}[listener]
+        """Client properties for one listener: tls (SASL_SSL, SCRAM-SHA-256), mutual (SSL), plain (SASL PLAIN) or open.
+
+        `locked` is `mutual` with a key behind a password.
+        """
+        ports = {"tls": self.tls, "mutual": self.mutual, "locked": self.mutual, "plain": self.plain, "open": self.open}
+        port = ports[listener]
         where = {"bootstrap.servers": f"{HOST}:{port}", "ssl.ca.location": str(self.folder / "ca.pem")}
         match listener:
             case "tls":
                 who = {"sasl.username": ADMIN, "sasl.password": self.cluster.passwords[ADMIN]}
                 return {**where, "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", **who}
-            case "mutual":
-                files = {
-                    "ssl.certificate.location": str(self.folder / "client.pem"),
-                    "ssl.key.location": str(self.folder / "client.key"),
-                }
-                return {**where, "security.protocol": "SSL", **files}
+            case "mutual" | "locked":
+                key = {"ssl.key.location": str(self.folder / "client.key")}
+                if listener == "locked":
+                    key = {"ssl.key.location": str(self.folder / "locked.key"), "ssl.key.password": KEY_PASSWORD}
+                certificate = {"ssl.certificate.location": str(self.folder / "client.pem")}
+                return {**where, "security.protocol": "SSL", **certificate, **key}
+            case "open":
+                return {"bootstrap.servers": where["bootstrap.servers"], "security.protocol": "PLAINTEXT"}
             case _:
                 who = {"sasl.username": ADMIN, "sasl.password": PASSWORD}
                 return {**where, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", **who}
@@ -68,21 +79,24 @@ def secure_cluster(folder: Path) -> Iterator[Secure]:
     _Authority("somebody else").write(folder / "other-ca.pem")
     authority.issue("broker", folder / "broker.pem", folder / "broker.key", HOST)
     authority.issue(CLIENT_CN, folder / "client.pem", folder / "client.key")
+    _lock(folder / "client.key", folder / "locked.key")
     (folder / "keystore.pem").write_bytes((folder / "broker.key").read_bytes() + (folder / "broker.pem").read_bytes())
-    client, controller, tls, mutual, plain = choose_ports(5)
+    client, controller, tls, mutual, plain, anybody = choose_ports(6)
     create_passwords(folder)
     passwords = load_passwords(folder)
     ports = NodePorts(client=client, controller=controller)
-    listeners = f"CLIENT://{HOST}:{client},TLS://{HOST}:{tls},MUTUAL://{HOST}:{mutual},PLAIN://{HOST}:{plain}"
+    listening = {"CLIENT": client, "TLS": tls, "MUTUAL": mutual, "PLAIN": plain, "OPEN": anybody}
+    listeners = ",".join(f"{name}://{HOST}:{port}" for name, port in listening.items())
     state = SandboxState(
         clusters={NAME: ClusterState(cluster_id="secureAAAAAAAAAAAAAAAA", nodes=(ports,))},
         extra={
             "listeners": f"{listeners},CONTROLLER://{HOST}:{controller}",
             "advertised.listeners": listeners,
             "listener.security.protocol.map": (
-                "CLIENT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT,TLS:SASL_SSL,MUTUAL:SSL,PLAIN:SASL_PLAINTEXT"
+                "CLIENT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT,TLS:SASL_SSL,MUTUAL:SSL,PLAIN:SASL_PLAINTEXT,"
+                "OPEN:PLAINTEXT"
             ),
-            "super.users": f"User:{ADMIN};User:CN={CLIENT_CN}",
+            "super.users": f"User:{ADMIN};User:CN={CLIENT_CN};User:ANONYMOUS",
             "listener.name.tls.sasl.enabled.mechanisms": "SCRAM-SHA-256",
             "listener.name.tls.scram-sha-256.sasl.jaas.config": f"{SCRAM_LOGIN} required;",
             "listener.name.plain.sasl.enabled.mechanisms": "PLAIN",
@@ -100,9 +114,17 @@ def secure_cluster(folder: Path) -> Iterator[Secure]:
     process = broker.spawn()
     try:
         cluster.wait_ready({1: process}, whole_cluster=True)
-        yield Secure(cluster, folder, tls, mutual, plain)
+        yield Secure(cluster, folder, tls, mutual, plain, anybody)
     finally:
         broker.stop(signal.SIGTERM)
+
+
+def _lock(key: Path, locked: Path) -> None:
+    """The same key, encrypted."""
+    private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    encryption = serialization.BestAvailableEncryption(KEY_PASSWORD.encode())
+    locked.touch(mode=0o600)
+    locked.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
 
 
 class _Authority:

@@ -16,6 +16,7 @@ from mirror_core.mirrors.describe import describe
 from mirror_core.model.drift import CHANGES, Deed, Part
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import Verdict
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sync.cycle import sync
 from mirror_core.wire.batch import CONTROL, BatchHeader, batches
@@ -25,7 +26,7 @@ from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.links import writer_of
 from tests.drill.histories import assert_compacted
 from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.same import assert_parity, assert_same_offsets
+from tests.same import assert_parity, assert_same_offsets, parity
 from tests.shapes import HOUR_MS, Row, await_cleaner, send
 from tests.waiting import wait_until
 
@@ -174,15 +175,17 @@ def test_a_mirror_topic_is_cleaned_of_records_and_markers_while_it_is_mirrored(p
     assert sum(header.length for header in stored(pair.west, topic) if header.base_offset < end) < written / 2
     assert_equal(pair, mirrored, topic)
 
-    # DeleteRecords works on it; and parity finds what is gone without anything newer that explains it.
+    # DeleteRecords works on it; and parity finds that it was not the cleaner who took what is gone.
     application.write(1, 3)
     application.plain(b"alone")
     mirrored.copy()
     with as_admin(pair.west) as client:
         last = list_offsets(client, [Partition(topic, 0)], Point.LOG_END)[Partition(topic, 0)]
         delete_records(client, {Partition(topic, 0): last})
-    with pytest.raises(AssertionError):
-        assert_parity(mirrored)
+    found = parity(mirrored)
+    assert found.verdict is Verdict.FAILED
+    assert [(f.kind, f.offset) for f in found.findings] == [("log start", 0)]
+    assert f"the destination's log starts at {last}" in found.findings[0].detail
 
 
 def test_a_leader_that_lost_its_memory_of_cleaned_markers_is_no_foreign_writer(pair: Pair, tmp_path: Path) -> None:

@@ -18,14 +18,15 @@ from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.acl import Acl
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import MirrorError, PartitionFailed, Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunKind, RunState, StepState
 from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.failover_steps import GateClosed
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, grant, new_topic, produce, read_all, read_all_aiokafka
-from tests.mirroring import Mirrored, new_mirror
+from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -192,21 +193,59 @@ def test_a_topic_that_appears_during_the_run_stops_the_promotion(pair: Pair, tmp
     assert not denied(pair.east, topic)
 
 
-def test_a_foreign_record_on_the_destination_closes_the_gate(pair: Pair, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("behind", "closed", "error", "said"),
+    [
+        ("fence", "drain", PartitionFailed, "offset 10 was not written by this mirror"),
+        ("drain", "parity", GateClosed, "value"),
+    ],
+)
+def test_a_foreign_record_on_the_destination_is_never_promoted(
+    pair: Pair, tmp_path: Path, behind: str, closed: str, error: type[MirrorError], said: str
+) -> None:
     topic = app_topic(pair)
     produce(pair.east, topic, 10)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     failover = mirrored.failover
     run = begin(failover)
-    failover.step(run, "prove")
+    for name in STEPS[: STEPS.index(behind) + 1]:
+        failover.step(run, name)
     produce(pair.west, topic, 1)  # a super user, whom no missing right keeps out
     produce(pair.east, topic, 1)  # the same length on both sides: only the content tells
-    failover.step(run, "fence")
-    with pytest.raises(Exception, match=topic):
+
+    with pytest.raises(error, match=f"{topic}.*{said}"):
         failover.drive(run)
+
+    last = failover.status(run)[1][-1]
+    assert (last.step, last.state) == (closed, StepState.FAILED)
     assert denied(pair.west, topic), "promoted in spite of a difference"
     failover.abort(run)
+
+
+def test_a_failed_partition_is_promoted_as_it_is_and_the_others_whole(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair, 2)
+    sent = produce(pair.east, topic, 10) + produce(pair.east, topic, 10, partition=1)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    foreign = produce(pair.west, topic, 1, partition=1)
+    produce(pair.east, topic, 5, partition=1)
+    assert [*replicate(mirrored.link).failed] == [Partition(topic, 1)]
+    sent += produce(pair.east, topic, 7)  # the drain's work
+    failover = mirrored.failover
+    plan = failover.plan(Mode.PLANNED)
+    words = f"{topic}-1 is FAILED at offset 10 and will be promoted as it is, without its newer records"
+    assert [warning for warning in plan.warnings if warning.startswith(words)]
+
+    assert failover.drive(failover.begin(plan.hash).id).state is RunState.DONE
+
+    assert read_all(pair.west, topic) == sorted(sent + foreign)
+    assert not denied(pair.west, topic)
+    assert denied(pair.east, topic)
+    healthy, failed = mirrored.statuses[Partition(topic, 0)], mirrored.statuses[Partition(topic, 1)]
+    assert (healthy.state, healthy.lmo, healthy.reason) == (PartitionState.STOPPED, 17, None)
+    assert (failed.state, failed.lmo) == (PartitionState.STOPPED, 11)
+    assert failed.reason is not None, "that it had failed is forgotten"
 
 
 def test_a_source_that_dies_when_no_step_needs_it_any_more_does_not_hold_the_failover_up(

@@ -13,7 +13,7 @@ from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import MirrorName
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.topic import read_state
-from tests.brokers import forget_acls, new_topic, produce, read_all, read_all_aiokafka
+from tests.brokers import new_topic, produce, read_all, read_all_aiokafka
 from tests.cluster.desk import Desk
 from tests.logs import bounds, transaction, transactional
 from tests.managed import managed
@@ -41,8 +41,6 @@ def test_transactions_go_there_and_back(desk: Desk, tmp_path: Path, home: Gaps) 
         kept, tailed = new_topic(pair.east, 2), new_topic(pair.east, 2)
         cleaned = new_topic(pair.east, 2, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
         topics = kept, tailed, cleaned
-        for cluster in (pair.east, pair.west):
-            stack.callback(forget_acls, cluster, topics)
         applications(pair.east, *topics)
         mirrored = replace(desk, pair=pair).started(*topics)
         assert mirrored.link.mirror.gaps is Gaps.HIDDEN

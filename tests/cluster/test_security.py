@@ -1,4 +1,4 @@
-"""Ways into a cluster: SASL over TLS, client certificates, PLAIN; copied through each, and refused in words."""
+"""Ways into a cluster: SASL over TLS, client certificates, PLAIN, none; copied through each, and refused in words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.cluster.secure import NAME, Secure, secure_cluster
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
-LISTENERS = ["tls", "mutual", "plain"]
+LISTENERS = ["tls", "mutual", "locked", "plain", "open"]
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +132,17 @@ def test_a_file_that_is_no_certificate_is_refused(secure: Secure) -> None:
     error = refusal({**secure.properties("mutual"), "ssl.certificate.location": key})
     assert isinstance(error, BadRequest)
     assert str(error).startswith(f"cluster {NAME}: TLS files cannot be used: ")
+
+
+@pytest.mark.parametrize("password", ["not-the-password", None])
+def test_a_key_that_does_not_open_is_refused_and_no_password_shown(secure: Secure, password: str | None) -> None:
+    properties = secure.properties("locked")
+    del properties["ssl.key.password"]
+    error = refusal(properties | ({"ssl.key.password": password} if password else {}))
+    assert isinstance(error, BadRequest)
+    assert str(error).startswith(f"cluster {NAME}: TLS files cannot be used: ")
+    assert str(error).endswith(" and ssl.key.password")
+    assert "not-the-password" not in str(error)
 
 
 def test_no_tls_where_the_broker_expects_it(secure: Secure) -> None:

@@ -65,9 +65,13 @@ def test_sync_takes_up_every_started_mirror(dag_bag: DagBag, pair: Pair, mirror:
     assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
     second = new_topic(pair.east, prefix=prefix)
 
-    # Red or not is up to mirrors that other tests have left on these clusters.
-    run_dag(dag_bag.dags["mirror_sync"], {"mirrors": []})
+    # Whether the run is red is up to mirrors that other tests have left on these clusters.
+    run = run_dag(dag_bag.dags["mirror_sync"], {"mirrors": []})
 
+    synced = {task.rendered_map_index: task.state for task in run.get_task_instances() if task.task_id == "sync"}
+    mirrors = read_state(load_config(pair.config_path).cluster("west")).mirrors.values()
+    assert {m.name for m in mirrors if m.desired is Desired.STARTED} <= set(synced)
+    assert synced[mirror] == "success"
     assert {first, second} <= set(admin_client(pair.west).list_topics().topics)
 
 

@@ -47,14 +47,6 @@ class Runbook:
         mirror.copy()
         return mirror, topic
 
-    def wait_for(self, run: str, task: str, state: str) -> None:
-        def there() -> bool:
-            tasks = self.airflow.tasks(DAG, run)
-            assert tasks.get(task) == state or tasks.get(task) not in ("failed", "upstream_failed"), tasks
-            return tasks.get(task) == state
-
-        wait_until(there, timeout_s=RUN_S, why=f"task {task} is {state}")
-
     def wait_end(self, run: str) -> str:
         """Its final state."""
         wait_until(
@@ -83,10 +75,10 @@ def runbook(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 def test_a_rejected_plan_is_a_red_run_and_leaves_the_source_writable(runbook: Runbook, tmp_path: Path) -> None:
     mirror, topic = runbook.new_mirror(tmp_path)
     run = runbook.airflow.trigger(DAG, {"mirror": mirror.name})
-    runbook.wait_for(run, "approve", "awaiting_input")
+    runbook.airflow.await_question(DAG, run, "approve", RUN_S)
 
     subject, body = runbook.airflow.question(DAG, run, "approve")
-    assert runbook.airflow.decide(DAG, run, "approve", "Reject", RUN_S) == "failed"
+    runbook.airflow.answer(DAG, run, "approve", "Reject")
 
     assert runbook.wait_end(run) == "failed"
     tasks = runbook.airflow.tasks(DAG, run)
@@ -134,8 +126,8 @@ def never_still(pair: Pair, topic: str) -> Iterator[threading.Event]:
 def test_the_command_line_takes_a_run_over_and_airflow_aborts_nothing(runbook: Runbook, tmp_path: Path) -> None:
     mirror, topic = runbook.new_mirror(tmp_path)
     run = runbook.airflow.trigger(DAG, {"mirror": mirror.name})
-    runbook.wait_for(run, "approve", "awaiting_input")
-    assert runbook.airflow.decide(DAG, run, "approve", "Approve", RUN_S) == "success"
+    runbook.airflow.await_question(DAG, run, "approve", RUN_S)
+    runbook.airflow.answer(DAG, run, "approve", "Approve")
     options = ["--config", str(mirror.config.path), "--runner", "local", "--evidence", str(tmp_path)]
     with never_still(runbook.pair, topic) as still:
 
@@ -212,25 +204,19 @@ def _trigger_and_approve(airflow: Airflow, mirror: str, shown: str, pictures: Pa
             expect(form).to_be_hidden()
             run = _run_of(airflow, mirror)
 
-            def answered() -> str:
-                return airflow.tasks(DAG, run).get("approve", "none")
-
-            wait_until(lambda: answered() == "awaiting_input", timeout_s=RUN_S, why="it asks")
+            airflow.await_question(DAG, run, "approve", RUN_S)
             subject, _ = airflow.question(DAG, run, "approve")
-            for _ in range(3):  # a busy Airflow may lose an answer that came soon after the question: it asks again
-                page.goto(f"{airflow.url}/required_actions")
-                page.get_by_role("link", name=subject).first.click()
-                # What is approved is what is seen: hash, the step after which there is no way back, partitions.
-                expect(page.get_by_text(subject.rpartition(" ")[2]).first).to_be_visible()
-                expect(page.get_by_role("cell", name="no way back but a failback").first).to_be_visible()
-                expect(page.get_by_role("cell", name=shown, exact=True)).to_be_visible()
-                page.wait_for_timeout(6_000)  # see above
-                page.get_by_role("button", name="Approve", exact=True).click()
-                wait_until(lambda: answered() != "awaiting_input", timeout_s=60, why="the answer is taken")
-                wait_until(lambda: answered() in ("awaiting_input", "success"), timeout_s=RUN_S, why="it goes on")
-                if answered() == "success":
-                    return run
-            raise AssertionError("Airflow has lost three answers")
+            page.goto(f"{airflow.url}/required_actions")
+            page.get_by_role("link", name=subject).first.click()
+            # What is approved is what is seen: hash, the step after which there is no way back, partitions.
+            expect(page.get_by_text(subject.rpartition(" ")[2]).first).to_be_visible()
+            expect(page.get_by_role("cell", name="no way back but a failback").first).to_be_visible()
+            expect(page.get_by_role("cell", name=shown, exact=True)).to_be_visible()
+            page.get_by_role("button", name="Approve", exact=True).click()
+            wait_until(
+                lambda: airflow.tasks(DAG, run).get("approve") == "success", timeout_s=RUN_S, why="it is approved"
+            )
+            return run
         except Exception:
             page.screenshot(path=pictures / "failed.png")
             raise

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import ElectionType, TopicPartition
@@ -79,8 +80,8 @@ class History:
         except BadRequest:
             return None
 
-    def run(self, seconds: float) -> None:
-        """Deeds until the time is over."""
+    def run(self, enough: Callable[[], bool]) -> None:
+        """Deeds until there were enough; those are counted that had something to strike."""
         deeds: list[tuple[int, Callable[[], object]]] = [
             (6, self.writers.plain),
             (8, self.writers.transact),
@@ -88,44 +89,48 @@ class History:
             (4, self.writers.end_open),
             (8, self.tasks.start),
             (3, self.tasks.kill),
+            (1, self.tasks.suspend),
+            (2, self.tasks.wake),
             (1, self.delete_records),
             (1, self.crash),
             (1, self.move_leaders),
         ]
         weights, acts = zip(*deeds, strict=True)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while not enough():
             act = self.chance.choices(acts, weights)[0]
-            act()
-            self.deeds[act.__name__] += 1
+            if act() is not False:
+                self.deeds[act.__name__] += 1
             self.bring_back(self.chance.random() < 0.2)
 
     # -- what happens to the clusters ----------------------------------------------------------------------------
 
-    def delete_records(self) -> None:
+    def delete_records(self) -> bool:
         """The source forgets a beginning, also what was not copied yet."""
         if self.pair.east.name in self.down:
-            return
+            return False
         number = self.chance.randrange(PARTITIONS)
         partition = Partition(self.kept, number)
         with ClusterClient(self.mirrored.config.cluster("east")) as client:
             start = list_offsets(client, [partition], Point.START)[partition]
             end = list_offsets(client, [partition], Point.STABLE_END)[partition]
-        if end > start:
-            upto = TopicPartition(self.kept, number, self.chance.randint(start, end))
-            admin = admin_client(self.pair.east)  # kept: collected with a future pending, it would never answer
-            for future in admin.delete_records([upto], request_timeout=TIMEOUT_S).values():
-                future.result(TIMEOUT_S)
+        if end == start:
+            return False
+        upto = TopicPartition(self.kept, number, self.chance.randint(start, end))
+        admin = admin_client(self.pair.east)  # kept: collected with a future pending, it would never answer
+        for future in admin.delete_records([upto], request_timeout=TIMEOUT_S).values():
+            future.result(TIMEOUT_S)
+        return True
 
-    def crash(self) -> None:
+    def crash(self) -> bool:
         """SIGKILL of one broker; of three, it stays away for a while."""
         cluster = self.chance.choice((self.pair.east, self.pair.west))
         if cluster.name in self.down:
-            return
+            return False
         node = self.chance.randint(1, len(cluster.brokers))
         cluster.kill(node)
         self.down[cluster.name] = node
         self.bring_back(len(cluster.brokers) == 1)
+        return True
 
     def bring_back(self, now: bool) -> None:
         if now:
@@ -133,11 +138,13 @@ class History:
                 self.pair.sandbox.cluster(name).start(node)
             self.down.clear()
 
-    def move_leaders(self) -> None:
+    def move_leaders(self) -> bool:
         """To the preferred replicas, away from whoever took over from a dead broker."""
         cluster = self.chance.choice((self.pair.east, self.pair.west))
-        if len(cluster.brokers) > 1 and cluster.name not in self.down:
-            self.elect(cluster)
+        if len(cluster.brokers) == 1 or cluster.name in self.down:
+            return False
+        self.elect(cluster)
+        return True
 
     def elect(self, cluster: SandboxCluster) -> None:
         """Preferred leaders, of all partitions. Named: confluent-kafka's None for all of them is an error."""
@@ -240,6 +247,10 @@ def history(pair: Pair, folder: Path, seed: int, *, hidden: bool = False) -> Ite
             made.tasks.close()
 
 
+def _later_than(end: float) -> bool:
+    return time.monotonic() > end
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -261,7 +272,7 @@ def main() -> int:
         while time.monotonic() < end:
             print(f"seed {seed} ...", flush=True)
             with history(pair, folder / str(seed), seed, hidden=asked.hidden) as made:
-                made.run(asked.seconds)
+                made.run(partial(_later_than, time.monotonic() + asked.seconds))
                 made.settle()
                 records = made.check()
             total += made.deeds

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -30,14 +32,17 @@ class Tasks:
         self.failures: list[Failure] = []
         self._number = 0
         self._running: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self._suspended: set[int] = set()
+        # As the driver remembers it: where the source's leadership has changed since, the logs are compared.
+        self._vouched = {partition: status.source_epoch for partition, status in mirrored.statuses.items()}
         self._partitions = self._assigned(topics)
         self._mirror = mirrored.link.mirror  # asked once: the destination may be away when a task is to be started
 
-    def start(self) -> None:
-        """One more, for some seconds."""
+    def start(self) -> bool:
+        """One more, for some seconds. False when there are enough."""
         self._reap()
         if len(self._running) >= AT_ONCE:
-            return
+            return False
         mirror, now_ms = self._mirror, int(time.time() * 1000)
         self._number += 1
         assignment = Assignment(
@@ -47,7 +52,7 @@ class Tasks:
             config_path=str(self.mirrored.config.path),
             producer_id=mirror.producer_id,
             gaps=mirror.gaps,
-            partitions=self._partitions,
+            partitions=tuple(replace(p, source_epoch=self._vouched.get(p.partition)) for p in self._partitions),
             epoch=self._number,
             task=0,
             start_ms=now_ms,
@@ -61,17 +66,39 @@ class Tasks:
         process.stdin.write(msgspec.json.encode(assignment))
         process.stdin.close()
         self._running.append((process, out))
+        return True
 
-    def kill(self) -> None:
-        """SIGKILL, wherever it stands."""
-        if self._running:
-            process, _ = self.chance.choice(self._running)
-            process.kill()
-            process.wait()
+    def kill(self) -> bool:
+        """SIGKILL, wherever it stands. False when there was nobody to kill, or it had just ended."""
+        if not self._running:
+            return False
+        process, _ = self.chance.choice(self._running)
+        process.kill()
+        struck = process.wait() == -signal.SIGKILL
         self._reap()
+        return struck
+
+    def suspend(self) -> bool:
+        """SIGSTOP: it holds its connections and its batches, and knows nothing of the time that passes."""
+        awake = [process for process, _ in self._running if process.pid not in self._suspended]
+        if not awake:
+            return False
+        process = self.chance.choice(awake)
+        process.send_signal(signal.SIGSTOP)
+        self._suspended.add(process.pid)
+        return process.poll() is None
+
+    def wake(self) -> bool:
+        """SIGCONT to all that were suspended."""
+        asleep = [process for process, _ in self._running if process.pid in self._suspended]
+        for process in asleep:
+            process.send_signal(signal.SIGCONT)
+        self._suspended.clear()
+        return bool(asleep)
 
     def close(self) -> None:
         """Let what still runs end by its own clock; never longer than a task may take."""
+        self.wake()
         for process, _ in self._running:
             try:
                 process.wait(GRACE_S)
@@ -85,7 +112,9 @@ class Tasks:
         for process, out in [entry for entry in self._running if entry[0].poll() is not None]:
             self._running.remove((process, out))
             if process.returncode == 0:
-                self.failures += msgspec.json.decode(out.read_bytes(), type=TaskReport).failures
+                report = msgspec.json.decode(out.read_bytes(), type=TaskReport)
+                self.failures += report.failures
+                self._vouched.update((found.partition, found.source_epoch) for found in report.aligned)
             else:
                 said = out.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
                 assert process.returncode == -9, f"a task ended with {process.returncode}:\n{said}"

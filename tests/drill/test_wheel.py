@@ -115,7 +115,8 @@ def desk(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_command_tells_its_commands(bare: Path, tmp_path: Path) -> None:
+def test_the_command_tells_its_version_and_its_commands(bare: Path, wheel: Path, tmp_path: Path) -> None:
+    assert run(bare / "mirrorbook", "--version", cwd=tmp_path).strip() == f"mirrorbook {wheel.name.split('-')[1]}"
     assert "failover" in run(bare / "mirrorbook", "--help", cwd=tmp_path)
     assert "--topics" in run(bare / "mirrorbook", "mirror", "create", "--help", cwd=tmp_path)
 
@@ -133,5 +134,9 @@ def test_a_cluster_that_does_not_answer_is_named(bare: Path, desk: Path) -> None
     assert "127.0.0.1:1" in said
 
 
-def test_what_needs_an_extra_says_which(bare: Path, desk: Path) -> None:
-    assert "mirrorbook[sandbox]" in run(bare / "mirrorbook", "sandbox", "status", cwd=desk, code=2)
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [("sandbox status", "mirrorbook[sandbox]"), ("replicate m1", "mirrorbook[spark]")],
+)
+def test_what_needs_an_extra_says_which(bare: Path, desk: Path, command: str, extra: str) -> None:
+    assert extra in run(bare / "mirrorbook", *command.split(), cwd=desk, code=2)

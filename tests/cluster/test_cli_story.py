@@ -1,0 +1,218 @@
+"""Commands that do what they were asked to: what they print, for people and for machines, and what is then so."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any, Final
+
+import pytest
+
+from mirror_core.decide.steps import names
+from mirror_core.model.mirror import PartitionState
+from mirror_core.model.names import Partition
+from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.runbook.failback import Failback
+from mirror_core.state.topic import read_state
+from tests.brokers import new_topic, produce, read_all
+from tests.cluster.desk import Desk, Said
+from tests.cluster.test_failover import app_topic, denied
+from tests.commands import on_terminal
+from tests.mirroring import Mirrored
+
+pytestmark = pytest.mark.cluster
+
+PLAN: Final = {
+    *("kind", "mirror", "mode", "hash", "steps", "figures", "partitions", "groups", "bound", "strategies"),
+    *("discarded", "warnings", "unknown", "refused"),
+}
+RUN: Final = {
+    *("id", "state", "plan", "plan_hash", "started_by", "conducted_by", "started_ms", "ended_ms", "note", "steps"),
+}
+STEP: Final = {"step", "state", "attempt", "started_ms", "ended_ms", "evidence", "error"}
+MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed"}
+ROW: Final = {
+    *("partition", "state", "position", "source_start", "source_end", "lag", "lmo", "kind", "reason"),
+}
+
+
+def done(said: Said) -> str:
+    """What a command has printed that ended well."""
+    assert (said.code, said.err) == (0, "")
+    return said.out
+
+
+def document(said: Said) -> dict[str, Any]:
+    found = json.loads(done(said))
+    assert isinstance(found, dict)
+    return found
+
+
+def refused(said: Said) -> str:
+    assert said.code == 3, said.out + said.err
+    return said.err
+
+
+def listed(desk: Desk, name: str) -> list[dict[str, Any]]:
+    found = document(desk.run("mirror", "list", "--json"))
+    assert set(found) == {"mirrors", "silent"}
+    assert found["silent"] == []
+    return [row for row in found["mirrors"] if row["name"] == name]
+
+
+def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
+    topic, name = new_topic(desk.pair.east, 2), "m-" + secrets.token_hex(4)
+    produce(desk.pair.east, topic, 30)
+    assert f"`mirrorbook mirror start {name}` lets it run" in done(desk.create("--topics", topic, name=name))
+    ends = {"name": name, "source": "east", "destination": "west"}
+    assert listed(desk, name) == [{**ends, "desired": "STOPPED", "partitions": 0, "failed": 0}]
+
+    assert "STARTED" in done(desk.run("mirror", "start", name, "--yes"))
+    assert desk.run("replicate", name, "--runner", "local", "--until-caught-up").code == 0
+    (row,) = listed(desk, name)
+    assert set(row) == MIRROR
+    assert (row["desired"], row["partitions"], row["failed"]) == ("STARTED", 2, 0)
+    assert name in done(desk.run("mirror", "list"))
+    described = document(desk.run("mirror", "describe", name, "--json"))
+    assert set(described) == {"facts", "rows"}
+    assert described["facts"]["lag"] == 0
+    assert all(set(found) == ROW for found in described["rows"])
+    assert [(r["partition"], r["position"], r["lag"]) for r in described["rows"]] == [
+        (f"{topic}-0", 30, 0),
+        (f"{topic}-1", 0, 0),
+    ]
+
+    assert "stop it first" in refused(desk.run("mirror", "delete", name, "--yes"))
+    before = desk.traces()
+    done(desk.run("mirror", "stop", name, "--dry-run"))
+    assert desk.traces() == before
+    said = done(desk.run("mirror", "stop", name, "--yes"))
+    assert f"{topic}-0: STOPPED, LMO 30\n{topic}-1: STOPPED, LMO 0\n" in said
+    assert listed(desk, name)[0]["desired"] == "STOPPED"
+
+    assert "its topics are still on cluster west" in done(desk.run("mirror", "delete", name, "--yes"))
+    assert listed(desk, name) == []
+    assert desk.run("mirror", "describe", name).code == 2
+    assert len(read_all(desk.pair.west, topic)) == 30
+
+
+def test_a_person_on_a_terminal_is_asked_and_the_answer_counts(desk: Desk) -> None:
+    topic = new_topic(desk.pair.east)
+    produce(desk.pair.east, topic, 5)
+    mirrored = desk.started(topic)
+    mirrored.copy()
+    stop = ("mirror", "stop", mirrored.name, "--config", str(desk.config))
+
+    code, said = on_terminal(*stop, answer="n")
+    assert (code, mirrored.link.mirror.desired) == (3, "STARTED")
+    assert "you said no" in said
+
+    code, said = on_terminal(*stop, answer="")
+    assert (code, mirrored.link.mirror.desired) == (3, "STARTED"), "Enter alone is no yes"
+
+    code, said = on_terminal(*stop, answer="y")
+    assert code == 0, said
+    assert f"{topic}-0: STOPPED, LMO 5" in said
+    assert mirrored.statuses[Partition(topic, 0)].state is PartitionState.STOPPED
+
+
+def failover(desk: Desk, verb: str, mirrored: Mirrored, *options: str) -> Said:
+    return desk.run("failover", verb, mirrored.name, *options)
+
+
+def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
+    topic = app_topic(desk.pair)
+    sent = produce(desk.pair.east, topic, 40)
+    mirrored = desk.started(topic)
+    mirrored.copy()
+    name, local = mirrored.name, ("--runner", "local", "--yes")
+    assert f"mirror {name} has no failover run" in failover(desk, "status", mirrored).err
+    before = desk.traces()
+
+    plan = document(failover(desk, "plan", mirrored, "--json"))
+    assert set(plan) == PLAN
+    assert (plan["kind"], plan["mirror"], plan["mode"], plan["refused"]) == ("failover", name, "planned", [])
+    assert [step["name"] for step in plan["steps"]] == list(names(RunKind.FAILOVER))
+    assert f"hash: {plan['hash']}" in done(failover(desk, "plan", mirrored))
+    assert document(failover(desk, "run", mirrored, "--dry-run", "--json"))["hash"] == plan["hash"]
+    assert f"hash: {plan['hash']}" in done(failover(desk, "run", mirrored, "--dry-run"))
+    words = f"the plan with hash 0123456789ab no longer holds: it is {plan['hash']} now"
+    assert words in refused(failover(desk, "run", mirrored, "--plan-hash", "0123456789ab", *local))
+    assert desk.traces() == before
+
+    run = document(failover(desk, "run", mirrored, "--plan-hash", plan["hash"], "--json", *local))
+    assert set(run) == RUN
+    assert (run["state"], run["plan_hash"], set(run["plan"])) == ("DONE", plan["hash"], PLAN)
+    assert all(set(step) == STEP for step in run["steps"])
+    assert [(s["step"], s["state"]) for s in run["steps"]] == [(step, "DONE") for step in names(RunKind.FAILOVER)]
+    assert not denied(desk.pair.west, topic)
+    assert document(failover(desk, "status", mirrored, "--json")) == run
+    assert "state: DONE" in done(failover(desk, "status", mirrored))
+    found = document(desk.run("runs", "list", "--json"))
+    assert set(found) == {"runs", "silent"}
+    assert [(r["id"], r["steps"]) for r in found["runs"] if r["plan"]["mirror"] == name] == [(run["id"], [])]
+    assert run["id"] in done(desk.run("runs", "list"))
+    assert document(desk.run("runs", "show", run["id"], "--json")) == run
+    assert "Evidence" in done(desk.run("runs", "show", run["id"]))
+    assert desk.run("runs", "show", "no-such-run").code == 2
+    assert "only a failback leads back" in refused(failover(desk, "abort", mirrored, "--yes"))
+
+    assert f"mirror {name} has no failback run" in desk.run("failback", "status", name).err
+    before = desk.traces()
+    home = document(desk.run("failback", "plan", name, "--json"))
+    assert set(home) == PLAN
+    assert (home["kind"], home["strategies"], home["refused"]) == ("failback", {topic: "none"}, [])
+    assert f"hash: {home['hash']}" in done(desk.run("failback", "plan", name))
+    assert f"hash: {home['hash']}" in done(desk.run("failback", "run", name, "--dry-run"))
+    assert f"it is {home['hash']} now" in refused(
+        desk.run("failback", "run", name, "--plan-hash", plan["hash"], *local)
+    )
+    assert desk.traces() == before
+    assert document(desk.run("failback", "run", name, "--json", *local))["state"] == "DONE"
+    back = document(desk.run("failback", "status", name, "--json"))
+    assert set(back) == RUN
+    assert [(s["step"], s["state"]) for s in back["steps"]] == [(step, "DONE") for step in names(RunKind.FAILBACK)]
+    assert "state: DONE" in done(desk.run("failback", "status", name))
+    assert not denied(desk.pair.east, topic)
+    assert denied(desk.pair.west, topic)
+    assert [r for r in read_all(desk.pair.east, topic) if r.value != b"x"] == sent
+
+
+def test_a_run_that_is_given_up_by_a_command_leaves_the_source_writable(desk: Desk) -> None:
+    topic = app_topic(desk.pair)
+    produce(desk.pair.east, topic, 4)
+    mirrored = desk.started(topic)
+    mirrored.copy()
+    by_hand = mirrored.failover
+    run = by_hand.begin(by_hand.plan(Mode.PLANNED).hash).id
+    for step in ("prove", "fence"):
+        by_hand.step(run, step)
+    assert denied(desk.pair.east, topic)
+    assert document(failover(desk, "status", mirrored, "--json"))["state"] == "RUNNING"
+
+    assert "give --yes" in refused(failover(desk, "abort", mirrored))
+    assert mirrored.state.runs[run].state is RunState.RUNNING
+    aborted = document(failover(desk, "abort", mirrored, "--yes", "--json"))
+
+    assert (aborted["id"], aborted["state"]) == (run, "ABORTED")
+    assert not denied(desk.pair.east, topic)
+    assert {s.state for s in mirrored.statuses.values()} == {PartitionState.MIRRORING}
+
+
+def test_a_failback_is_given_up_before_anything_was_changed(desk: Desk) -> None:
+    topic = app_topic(desk.pair)
+    produce(desk.pair.east, topic, 4)
+    mirrored = desk.started(topic)
+    mirrored.copy()
+    mirrored.failover.drive(mirrored.failover.begin(mirrored.failover.plan(Mode.PLANNED).hash).id)
+    by_hand = Failback(mirrored.link, mirrored.services, started_by="test")
+    run = by_hand.begin(by_hand.plan().hash).id
+    assert "state: RUNNING" in done(desk.run("failback", "status", mirrored.name))
+
+    aborted = document(desk.run("failback", "abort", mirrored.name, "--yes", "--json"))
+
+    assert (aborted["id"], aborted["state"]) == (run, "ABORTED")
+    assert document(desk.run("failback", "status", mirrored.name, "--json"))["state"] == "ABORTED"
+    assert read_state(mirrored.config.cluster("west")).active_run(mirrored.name) is None
+    assert denied(desk.pair.east, topic), "the old source is still fenced"
+    assert not denied(desk.pair.west, topic), "applications stay where they are"

@@ -1,0 +1,50 @@
+"""What the README shows of `make test` and `make demo`, against the Makefile and the demonstration."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from demo.verdict import Verdict
+from mirror_core.decide.steps import names
+from mirror_core.model.run import RunKind
+
+ROOT = Path(__file__).parents[2]
+
+
+def shown(source: str) -> list[str]:
+    """The lines of the README between the marks that say whose output they are."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition(f"<!-- output of {source}: begin -->\n```\n")
+    inside, end, _ = rest.partition(f"\n```\n<!-- output of {source}: end -->")
+    assert end, f"no marks of {source}"
+    return inside.splitlines()
+
+
+def test_make_test_begins_with_what_is_shown() -> None:
+    said = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    first = next(line for line in said.splitlines() if " -m pytest " in line)
+
+    assert first in shown("make test")
+
+
+def test_the_verdict_has_the_lines_that_are_shown() -> None:
+    lines = shown("make demo")
+    begin = lines.index("verdict") + 1
+    seconds = (("east", "west", 1.0), ("west", "east", 1.0))
+    counts = dict.fromkeys(("lost", "skipped", "duplicated", "out_of_order", "shifted", "read_again"), 0)
+    good = Verdict(acknowledged=1, consumed=1, seconds_without_writes=seconds, **counts).lines()
+
+    of_numbers = [re.sub(r"(?<=: )[\d.]+$", "N", line) for line in lines[begin : lines.index("", begin)]]
+
+    assert of_numbers == [re.sub(r"(?<=: )[\d.]+$", "N", line) for line in good]
+
+
+def test_the_steps_that_are_shown_are_taken_in_this_order() -> None:
+    for dag, kind in (("mirror_failover", RunKind.FAILOVER), ("mirror_failback", RunKind.FAILBACK)):
+        steps = re.findall(rf" {dag}: (\w+): success$", "\n".join(shown("make demo")), re.MULTILINE)
+        known = [*names(kind), "done"]
+
+        assert len(steps) > 2
+        assert steps == sorted(steps, key=known.index), f"{dag}: {steps}"
