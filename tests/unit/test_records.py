@@ -222,6 +222,26 @@ def test_spans_that_do_not_rise_or_leave_the_batch_are_refused(offsets: list[int
         list(spans(header, batch[HEADER_SIZE:]))
 
 
+def test_spans_lie_side_by_side_whatever_headers_they_hold() -> None:
+    one, two = raw_record(0, 5, b"k", [(b"name", b"value"), (b"", b"")]), raw_record(1, -7, None, [])
+    header, batch = raw_batch(one + two, 2)
+    first, second = spans(header, batch[HEADER_SIZE:])
+    assert (first.start, first.end, second.start, second.end) == (0, len(one), len(one), len(one + two))
+    assert (first.timestamp_delta, second.timestamp_delta) == (5, -7)
+    assert one[first.content :].startswith(zigzag(1) + b"k")
+    assert (one + two)[second.content :] == zigzag(-1) + zigzag(-1) + zigzag(0)
+
+
+@pytest.mark.parametrize("name", [zigzag(-1), zigzag(200)])
+def test_a_header_whose_name_is_missing_or_leaves_the_record_is_refused(name: bytes) -> None:
+    body = b"\0\0\0" + zigzag(-1) + zigzag(-1) + zigzag(1) + name + zigzag(-1)
+    header, batch = raw_batch(zigzag(len(body)) + body, 1)
+    with pytest.raises(MalformedBatch):
+        list(decode(header, batch))
+    with pytest.raises(MalformedBatch, match="not as long as it says"):
+        list(spans(header, batch[HEADER_SIZE:]))
+
+
 def test_a_time_that_overflows_wraps_as_in_java() -> None:
     assert wrapped(2**63 - 1) == 2**63 - 1
     assert wrapped(2**63) == -(2**63)
