@@ -281,6 +281,11 @@ class PartitionReplicator:
         number = min(most, at_once(gap.end - self.place.acknowledged)) if owned else 1
         return number, epoch
 
+    def ends_there(self, asked: float) -> None:
+        """The log was seen to end where what is acknowledged does, at this monotonic time or later."""
+        self.place.ends_there(asked)
+        self.gaps.confirmed(asked)
+
     def fill(self, offsets: int, coordinator_epoch: int) -> None:
         """So many markers of ours are in the log, and nothing else is behind them."""
         self.gaps.landed(coordinator_epoch)
