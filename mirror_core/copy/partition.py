@@ -253,10 +253,8 @@ class PartitionReplicator:
         else:
             self.tally.filled(sent.records)
             if self.place.acknowledged <= self.place.seed_end:
-                if not self.place.in_flight:
-                    return True
-            else:
-                self.outbox.hid()
+                return not self.place.in_flight
+            self.outbox.hid()
         if self.assigned.until is not None or self.state is State.ENDING:
             self.settle()
         return False
