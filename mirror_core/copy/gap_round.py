@@ -78,7 +78,7 @@ class GapRound:
             for one in unsure:
                 mine = wrote.get(one)
                 if self._stands(one, ends.get(one.partition), one.place.acknowledged + (mine.number if mine else 0)):
-                    one.place.ends_there(asked)
+                    one.ends_there(asked)
                     if mine:
                         one.fill(mine.number, mine.epoch)
                         moved = True
@@ -97,7 +97,7 @@ class GapRound:
                 codes = (yield Write(self._entries(wrote))).codes
                 answered = [r for r, mine in wrote.items() if self._says_all(r, mine, codes)]
             for one in answered:
-                one.place.ends_there(now)
+                one.ends_there(now)
                 landed = wrote.pop(one)
                 one.fill(landed.number, landed.epoch)
                 moved = True
@@ -106,7 +106,7 @@ class GapRound:
 
     def _sure(self, replicator: PartitionReplicator, now: float) -> bool:
         """Whether nobody needs to be asked where the log ends: an answer to the owner has just said so."""
-        return replicator.gaps.owned and not self.stale(now - replicator.place.known_at)
+        return replicator.gaps.sure(now) and not self.stale(now - replicator.place.known_at)
 
     def _in_turn(self) -> bool:
         return is_turn(self.epoch, int(self.wall() * 1000))

@@ -4,16 +4,20 @@ anybody else waits until the log has been quiet for a while, and shuts the last 
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from mirror_core.decide.gaps import NO_MARKER
 
 QUIET_S: Final = 1.0
 """How long a log end must stand still before somebody else's gap is filled, when it is the waiting one's turn."""
+SURE_S: Final = 0.8
+"""How long an owner may go without a look at the log: nobody else can have taken a gap up since. Acknowledged data says
+nothing of it: another copier's repetition is acknowledged, too, and its gap behind it is not seen."""
 
 
 class GapOwnership:
-    __slots__ = ("_handed", "_mine", "_quiet_at", "_quiet_until", "newest")
+    __slots__ = ("_confirmed_at", "_handed", "_mine", "_quiet_at", "_quiet_until", "newest")
 
     def __init__(self) -> None:
         self.newest = NO_MARKER
@@ -22,6 +26,8 @@ class GapOwnership:
         """The newest marker of ours that is known to be in the log, with nothing of ours unanswered."""
         self._handed = NO_MARKER
         """The same of the task before us, which has ended (`copy.handover`)."""
+        self._confirmed_at = -math.inf
+        """Monotonic time at which the log was asked for, or sent markers, and ended where it should."""
         self._quiet_at = -1
         """The log end that is watched."""
         self._quiet_until = 0.0
@@ -56,6 +62,14 @@ class GapOwnership:
     def landed(self, coordinator_epoch: int) -> None:
         """They are in the log, all of them and nothing else."""
         self._mine = coordinator_epoch
+
+    def confirmed(self, at: float) -> None:
+        """Nobody else has written, as far as was asked at this time."""
+        self._confirmed_at = at
+
+    def sure(self, now: float) -> bool:
+        """Whether they are ours, and nobody can have taken them up meanwhile."""
+        return self.owned and now - self._confirmed_at < SURE_S
 
     def quiet(self, log_end: int, asked: float, now: float) -> bool:
         """Whether the log has ended at `log_end` for a while, by a look at it that was asked for at `asked`."""

@@ -253,10 +253,8 @@ class PartitionReplicator:
         else:
             self.tally.filled(sent.records)
             if self.place.acknowledged <= self.place.seed_end:
-                if not self.place.in_flight:
-                    return True
-            else:
-                self.outbox.hid()
+                return not self.place.in_flight
+            self.outbox.hid()
         if self.assigned.until is not None or self.state is State.ENDING:
             self.settle()
         return False
@@ -280,6 +278,11 @@ class PartitionReplicator:
         # A newcomer sends one, and looks: it shuts out whoever was here before.
         number = min(most, at_once(gap.end - self.place.acknowledged)) if owned else 1
         return number, epoch
+
+    def ends_there(self, asked: float) -> None:
+        """The log was seen to end where what is acknowledged does, at this monotonic time or later."""
+        self.place.ends_there(asked)
+        self.gaps.confirmed(asked)
 
     def fill(self, offsets: int, coordinator_epoch: int) -> None:
         """So many markers of ours are in the log, and nothing else is behind them."""

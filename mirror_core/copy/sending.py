@@ -96,6 +96,8 @@ class Sender:
         try:
             delete_records(self._destination, {replicator.partition: Offset(upto)})
         except MissingPermission:
+            if replicator.ended:
+                return
             replicator.fail(denied(self._side, replicator.partition, "DELETE"), upto, FailureKind.DENIED)
         replicator.settle()
 

@@ -1,7 +1,7 @@
 """A cluster as seen through control requests: who leads what, and any request to any broker.
 
 Blocking and short-tempered: every wait has a limit, and a dead cluster is known within it. A request whose connection
-breaks is sent once more, so only requests that do no harm when repeated belong here; records go through the pump.
+breaks is sent once more, so only requests that do no harm when repeated belong here; records go through the copy task.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Connection:
-    """Frames in and out. `sock` is open to the pump, which waits on several connections at once."""
+    """Frames in and out. `sock` is open to the copy task, which waits on several connections at once."""
 
     def __init__(
         self, cluster: ClusterConfig, principal: Principal, host: str, port: int, *, timeout_s: float = 10.0

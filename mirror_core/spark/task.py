@@ -62,7 +62,7 @@ def each(work: Work, payloads: Sequence[bytes], batches: Iterator[pa.RecordBatch
 
 
 def copy(stop_file: str, log: logs.Settings, payload: bytes) -> bytes:
-    """Run the pump for one `Assignment`, or until `stop_file` (a path; empty: none) is there. Answers an `Outcome`."""
+    """Copy by one `Assignment`, or until `stop_file` (a path; empty: none) is there. Answers an `Outcome`."""
     from mirror_core.copy import task as copy_task  # late: reading a result on the driver needs none of it
 
     logs.configure(log)  # a worker is a process of its own; what it logs is in its executor's standard error

@@ -1,0 +1,286 @@
+"""A copier of one partition without I/O: the product's own decisions, one question or request at a time.
+
+What a task does in its loop is done here a move at a time, so that another copier, the broker and the clock come
+between: `Rewriter`, `PartitionReplicator`, `GapRound`, `Judge` and `errors.answered` are the real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from mirror_core.copy.align import unsettled
+from mirror_core.copy.errors import answered
+from mirror_core.copy.gap_round import GapRound, Look, Reply, Write
+from mirror_core.copy.outbox import Hidden, Ready
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.rewrite import PRODUCER_EPOCH, Rewriter
+from mirror_core.copy.states import State
+from mirror_core.copy.verdict import Judge
+from mirror_core.copy.words import Side
+from mirror_core.decide.gaps import MAX_ATTEMPT
+from mirror_core.decide.position import Ours, Seen
+from mirror_core.kafka.faults import ErrorCode
+from mirror_core.model.copying import Assigned
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.wire.batch import readdress
+from mirror_core.wire.encode import batch_of, record, varint
+from mirror_core.wire.fetch import Fetched
+from mirror_core.wire.produce import Produced
+from mirror_core.wire.records import Codec, Record
+from tests.model_broker import Broker, Connection, LogEnd, Markers, Produce
+
+PARTITION = Partition("orders", 0)
+PRODUCER = 1 << 62
+EAST, WEST = ClusterName("east"), ClusterName("west")
+STALE_S = 0.1
+LONG_S = 0.9
+"""A little less than others wait before they take up a gap."""
+_MS = 1_000
+_BATCHES = 3
+"""Of one Fetch answer."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A log: batches of records and stretches without any."""
+
+    parts: tuple[tuple[bool, int], ...]
+    """Whether it holds records, and how many offsets."""
+
+    def expected(self) -> list[int | None]:
+        """What the copy is to hold at each offset; None: a marker."""
+        kinds = [full for full, length in self.parts for _ in range(length)]
+        return [offset if full else None for offset, full in enumerate(kinds)]
+
+    def batches(self, position: int, readable: int) -> bytes:
+        """The next ones that reach beyond a position, of the first `readable` parts."""
+        found, base = list[bytes](), 0
+        for full, length in self.parts[:readable]:
+            if base + length > position and len(found) < _BATCHES:
+                found.append(_batch(base, length, full=full))
+            base += length
+        return b"".join(found)
+
+    def end(self, readable: int) -> int:
+        return sum(length for _, length in self.parts[:readable])
+
+
+def _batch(base: int, length: int, *, full: bool) -> bytes:
+    """A batch as a broker gives it; one that compaction has emptied, where it holds no records."""
+    records = b"".join(record(0, n, _content(base + n)) for n in range(length)) if full else b""
+    made = batch_of(records, length, Codec.NONE, _MS, _MS)
+    if not full:
+        made[57:61] = bytes(4)
+    readdress(memoryview(made), -1, -1, -1)
+    made[:8] = base.to_bytes(8, "big")
+    return bytes(made)
+
+
+def _content(offset: int) -> bytes:
+    key = b"%d" % offset
+    return varint(len(key)) + key + b"\x01\0"
+
+
+def _record(offset: int, came_from: int | None) -> Record | None:
+    return None if came_from is None else Record(offset, _MS, b"%d" % came_from, None, ())
+
+
+class ModelLogs:
+    """Both logs, as `Judge` looks into them."""
+
+    def __init__(self, broker: Broker, expected: list[int | None]) -> None:
+        self._broker, self._expected = broker, expected
+
+    def first_foreign(self, partition: Partition, filled: int, seen: Seen) -> int | None:
+        return None  # nobody else writes here
+
+    def next_sequence_behind_a_hole(self, partition: Partition, seen: Seen) -> int | None:
+        return None  # no cleaner works here
+
+    def stranger_behind(self, partition: Partition, seen: Seen, since: int | None) -> int | None:
+        return None
+
+    def last_record(self, partition: Partition, end: int) -> Record | None:
+        found = [offset for offset in self._expected[:end] if offset is not None]
+        return _record(found[-1], found[-1]) if found else None
+
+    def record_at(self, partition: Partition, offset: int) -> Record | None:
+        log = self._broker.log
+        return _record(offset, log[offset]) if offset < len(log) else None
+
+    def first_divergence(self, partition: Partition, position: int, epoch_end: int | None) -> Offset | None:
+        return Offset(len(self._expected)) if position > len(self._expected) else None
+
+
+Round = Generator[Look | Write, Reply, bool]
+
+
+class ModelCopier:
+    """One task. What it sends lies in its connections until the broker is made to carry it out."""
+
+    def __init__(self, source: Source, broker: Broker, epoch: int, clock: Callable[[], float]) -> None:
+        self.epoch = epoch
+        self.source, self.broker, self.clock = source, broker, clock
+        assigned = Assigned(partition=PARTITION, source_topic_id="", destination_topic_id="", source_epoch=1)
+        self.replicator = PartitionReplicator(assigned, clock=clock)
+        self.replicator.route(1, 1, 1)
+        self.judge = Judge(source=EAST, destination=WEST, logs=ModelLogs(broker, source.expected()))
+        self.rewriter = Rewriter(EAST, PRODUCER)
+        self.data, self.marks = Connection(), Connection()
+        self.spoilt = ""
+        """What becomes of its next batch or markers: refused, denied (for good), or unheard (appended all the same)."""
+        self.round: Round | None = None
+        self.newcomer_looks = False
+        """Between a newcomer's question where the log ends and what it does about the answer."""
+        self.filled_at = 0.0
+        """When its gap was looked after last."""
+        self.slept = False
+        """It took up a gap after not having looked after it for as long as others wait."""
+        self.wrote = False
+        """In this round of filling."""
+        self.landed_elsewhere = False
+        """It has been told so of one of its batches."""
+        self._looks: list[int | Ours | None] = []
+        """Of the alignment that is going on: the log end, what the leader remembers."""
+        self._fetched: tuple[int, bytes, int] | None = None
+
+    @property
+    def asleep(self) -> bool:
+        return self.clock() - self.filled_at > LONG_S
+
+    @property
+    def synchronous(self) -> bool:
+        """It waits for an answer, or asks one question after the other: nothing else is done meanwhile."""
+        return self.round is not None or bool(self._looks)
+
+    # -- moves ---------------------------------------------------------------------------------------------------
+
+    def align(self, readable: int) -> None:
+        """The next question of finding the place, and the verdict after the last one."""
+        if not self._looks:
+            if self.replicator.due():
+                self._looks = [len(self.broker.log)]
+        elif len(self._looks) == 1:
+            self._looks.append(self.broker.ours())
+        else:
+            (before, ours), after = self._looks, len(self.broker.log)
+            self._looks = []
+            assert isinstance(before, int)
+            assert not isinstance(ours, int)
+            why = unsettled(WEST, PARTITION, before, after, after)
+            if why:
+                self.replicator.lose(why)
+                return
+            end = self.source.end(readable)
+            seen = Seen(log_start=0, log_end=after, ours=ours, source_start=0, source_end=end)
+            self.judge.decide(self.replicator, seen, None)
+
+    def fetch(self, readable: int) -> None:
+        """Ask the source; its answer may be taken in later."""
+        if self._fetched is None and self.replicator.fetchable:
+            position = self.replicator.place.position
+            self.replicator.source.ask(position)
+            self._fetched = position, self.source.batches(position, readable), self.source.end(readable)
+
+    def take(self) -> None:
+        """Take in the answer to a Fetch, and send what may go at once."""
+        if self._fetched is None:
+            return
+        (_, records, stable), self._fetched = self._fetched, None
+        if not self.replicator.awaits:
+            return
+        self.replicator.source.told(stable)
+        answer = Fetched(PARTITION, 0, stable, stable, 0, (), memoryview(bytearray(records)))
+        for ready in self.rewriter.accept(self.replicator, answer):
+            self._send(ready)
+
+    def send(self) -> None:
+        """Send the first batch in line."""
+        if self.replicator.sendable:
+            item = self.replicator.take()
+            assert not isinstance(item, Hidden)
+            self._send(item)
+
+    def _send(self, ready: Ready) -> None:
+        if not self.replicator.working:
+            return
+        sent, batch = ready
+        self.replicator.place.sent(self.clock())
+        code = {"refused": ErrorCode.not_enough_replicas, "denied": ErrorCode.message_too_large}.get(self.spoilt)
+        self.data.requests.append(Produce(sent, bytes(batch), refusal=code, unheard=self.spoilt == "unheard"))
+        self.spoilt = ""
+
+    def answers(self) -> None:
+        """Take in the answers that have come for batches."""
+        while self.data.answers:
+            answer = self.data.answers.popleft()
+            assert isinstance(answer, Produce)
+            self.landed_elsewhere |= answer.code is ErrorCode.none and answer.base != answer.sent.base
+            produced = Produced(PARTITION.topic, PARTITION.index, answer.code.value, answer.base, "")
+            answered(self.replicator, answer.sent, produced, Side(WEST, "mirror"))
+        self.replicator.settle()
+
+    def fill(self) -> None:
+        """Begin a round of filling, or take in the reply to what it has asked or sent."""
+        if self.round is None:
+            if self.replicator.gap is None:
+                return
+            self.round = GapRound(
+                destination=Side(WEST, "mirror"),
+                producer_id=PRODUCER,
+                producer_epoch=PRODUCER_EPOCH,
+                epoch=self.epoch,
+                until=float("inf"),
+                stale=lambda age: age > STALE_S,
+                monotonic=self.clock,
+                wall=self.clock,
+            ).run([self.replicator])
+            self.wrote = False
+            self._go_on(self.round, None)
+        elif self.marks.answers:
+            answer = self.marks.answers.popleft()
+            if isinstance(answer, LogEnd):
+                reply = Reply(ends={PARTITION: (ErrorCode.none, answer.offset)})
+            else:
+                assert isinstance(answer, Markers)
+                reply = Reply(codes={(PARTITION.topic, PARTITION.index): answer.code.value})
+            self._go_on(self.round, reply)
+
+    def _go_on(self, filling: Round, reply: Reply | None) -> None:
+        owned, newest = self.replicator.gaps.owned, self.replicator.gaps.newest
+        self.newcomer_looks = False
+        self.slept |= self.asleep
+        self.filled_at = self.clock()
+        try:
+            request = next(filling) if reply is None else filling.send(reply)
+        except StopIteration:
+            self.round = None
+            return
+        if isinstance(request, Look):
+            self.newcomer_looks = not owned
+            self.marks.requests.append(LogEnd())
+        else:
+            self.slept, self.wrote = False, True
+            entries = list(request.entries)
+            unheard, self.spoilt = self.spoilt == "unheard", ""
+            epoch = entries[0].coordinator_epoch
+            owned = epoch == newest or not epoch & MAX_ATTEMPT
+            self.marks.requests.append(Markers(epoch, len(entries), owned, unheard=unheard))
+
+    def disconnected(self) -> list[Connection]:
+        """Its connections break; what lies in them is out of its hands."""
+        if self.round is not None:
+            self.round.close()
+            self.round = None
+        self.newcomer_looks = False
+        self._looks = []
+        left, self.data, self.marks = [self.data, self.marks], Connection(), Connection()
+        self.replicator.disconnected("cut")
+        return left
+
+    def leaves(self) -> int | None:
+        """The right to fill gaps that it hands on at its end, if it has any."""
+        one = self.replicator
+        well = one.gaps.owned and not one.place.in_flight and (one.working or one.state is State.DONE)
+        return one.gaps.newest if well and self.round is None else None

@@ -1,0 +1,61 @@
+"""What a reader of committed records sees of an answer: of which batches, and of none before the position."""
+
+from __future__ import annotations
+
+import pytest
+from fastcrc import crc32
+
+from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, readdress
+from mirror_core.wire.committed import DamagedBatch, committed
+from mirror_core.wire.hidden import hidden_batch
+from tests.unit.test_rewrite import batch, fetched
+
+
+def marker(base: int, producer_id: int, *, commit: bool) -> bytes:
+    """A transaction's end."""
+    made = bytearray(batch(base, 1, producer_id=producer_id))
+    made[21:23] = (CONTROL | TRANSACTIONAL).to_bytes(2, "big")
+    record = bytes((0, 0, 0, 8, 0, 0, 0, commit, 12)) + bytes(6) + b"\0"
+    made[61:] = bytes((2 * len(record),)) + record
+    made[8:12] = (len(made) - 12).to_bytes(4, "big")
+    made[17:21] = crc32.iscsi(bytes(made[21:])).to_bytes(4, "big")
+    return bytes(made)
+
+
+def hidden(base: int, count: int) -> bytes:
+    made = hidden_batch(count, 1_000)
+    readdress(memoryview(made), 1, 0, 0)
+    made[:8] = base.to_bytes(8, "big")
+    return bytes(made)
+
+
+def test_only_data_of_committed_transactions_and_of_none_is_seen() -> None:
+    answer = fetched(
+        batch(0, 1, producer_id=5),
+        batch(1, 1, producer_id=6),
+        marker(2, 5, commit=False),
+        batch(3, 1, producer_id=5),
+        marker(4, 6, commit=True),
+        hidden(5, 3),
+        batch(8, 2),
+        aborted=((5, 0),),
+    )
+    seen = [(header.base_offset, visible) for header, _, visible in committed(answer, 0)]
+    assert seen == [(0, False), (1, True), (2, False), (3, True), (4, False), (5, False), (8, True)]
+    assert [header.base_offset for header, _, _ in committed(answer, 9)] == [8]
+    # What lies before the position is not given, but an abort that it holds still counts.
+    assert [(h.base_offset, visible) for h, _, visible in committed(answer, 3)] == seen_from(seen, 3)
+
+
+def seen_from(seen: list[tuple[int, bool]], position: int) -> list[tuple[int, bool]]:
+    return [(base, visible) for base, visible in seen if base >= position]
+
+
+def test_a_damaged_batch_is_named_and_nothing_before_it_is_lost() -> None:
+    bad = bytearray(batch(1, 1))
+    bad[-1] ^= 1
+    found = committed(fetched(batch(0, 1), bytes(bad)), 0)
+    assert next(found)[0].base_offset == 0
+    with pytest.raises(DamagedBatch, match="batch at offset 1 is damaged"):
+        next(found)
+    assert [header.base_offset for header, _, _ in committed(fetched(bytes(bad), batch(2, 1)), 2)] == [2]

@@ -1,0 +1,253 @@
+"""Two copiers of one partition, interleaved with each other, a broker that forgets, and answers that come late.
+
+The product's own decisions are at work (`tests/model_copier.py`); only connections and the broker are a model. Whatever
+happens, nobody takes for copied what is not at its offset, unless the partition is FAILED and says so; and once nothing
+goes wrong any more, all is copied or the partition has failed: nothing waits for ever. In calm weather nothing fails.
+
+Each guard, taken away, lets that happen; `GUARDS` lists them with what they are for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirror_core.copy import errors, gap_round, ownership, partition, verdict
+from mirror_core.copy.gap_round import GapRound
+from mirror_core.copy.outbox import Gap
+from mirror_core.copy.ownership import GapOwnership
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.place import Place
+from mirror_core.decide.gaps import at_once, marker_epoch, marker_number
+from mirror_core.decide.position import Foreign, Resume, Seen, Stop, where_to_resume
+from tests import model_copier
+from tests.model_broker import Broker
+from tests.model_copier import Source
+from tests.model_scenes import BETWEEN, OWN, SCENES, STEPS, WORK, Move, Parts
+from tests.model_world import Broken, Weather, World
+
+moves = st.tuples(st.sampled_from(WORK + BETWEEN * 2), st.integers(0, 1))
+parts = st.lists(st.tuples(st.booleans(), st.integers(1, 4)), min_size=1, max_size=8).map(tuple)
+
+
+def go_through(source: Parts, weather: Weather, happens: list[Move]) -> None:
+    world = World(Source(source), weather)
+    for name, who in happens:
+        world.move(name, who)
+    world.comes_to_rest()
+
+
+def counterexample(weather: Weather, tries: int, scene: str | None = None) -> int | None:
+    """The first of so many random walks on which something breaks; each begins with a scene, or all with this one."""
+    for seed in range(tries):
+        chance = random.Random(seed)
+        source = tuple((chance.random() < 0.5, chance.randint(1, 4)) for _ in range(chance.randint(1, 8)))
+        try:
+            chosen = scene or chance.choice(list(SCENES))
+            happens = list(SCENES[chosen])
+            known = WORK + tuple(chance.sample(BETWEEN, chance.randint(2, 8))) * 2
+            happens += [
+                (chance.choice(known), chance.randrange(2)) for _ in range(STEPS if scene is None else STEPS // 4)
+            ]
+            go_through(OWN.get(chosen, source), weather, happens)
+        except Broken:
+            return seed
+    return None
+
+
+@pytest.mark.parametrize("weather", Weather)
+@settings(deadline=None, max_examples=40)
+@given(parts, st.sampled_from(list(SCENES)), st.lists(moves, min_size=STEPS // 4, max_size=STEPS))
+def test_no_offset_has_two_writers_and_nothing_waits_for_ever(
+    weather: Weather, source: Parts, scene: str, happens: list[Move]
+) -> None:
+    go_through(OWN.get(scene, source), weather, [*SCENES[scene], *happens])
+
+
+@pytest.mark.parametrize("weather", Weather)
+def test_nor_on_any_of_many_random_walks(weather: Weather) -> None:
+    assert counterexample(weather, 100) is None
+
+
+Seed = Callable[[pytest.MonkeyPatch], None]
+
+
+def _turn(patch: pytest.MonkeyPatch) -> None:
+    """Newcomers who wait for the same gap take it up at different times."""
+    patch.setattr(gap_round, "is_turn", lambda epoch, wall_ms: True)
+
+
+def _at_once(patch: pytest.MonkeyPatch) -> None:
+    """All but one of a gap's markers are unanswered at a time: there is always room for one that shuts them out."""
+    patch.setattr(partition, "at_once", lambda missing: missing)
+
+
+def _attempts(patch: pytest.MonkeyPatch) -> None:
+    """Whoever takes up somebody else's gap sends a higher number: what the other one has on its way is refused."""
+    patch.setattr(partition, "marker_epoch", lambda count, newest, *, owned: marker_epoch(count, newest, owned=True))
+
+
+def _numbers(patch: pytest.MonkeyPatch) -> None:
+    """Each gap's markers have higher numbers than those of the gaps before it."""
+    patch.setattr(partition, "marker_epoch", lambda count, newest, *, owned: max(newest, marker_number(1)))
+
+
+def _fence(patch: pytest.MonkeyPatch) -> None:
+    """The broker refuses markers of a lower number."""
+    _with_broker(patch, fences_markers=False)
+
+
+def _sequences(patch: pytest.MonkeyPatch) -> None:
+    """The broker refuses batches that do not follow the last one."""
+    _with_broker(patch, checks_sequences=False)
+
+
+def _with_broker(patch: pytest.MonkeyPatch, **without: bool) -> None:
+    real = Broker.__init__
+
+    def made(broker: Broker) -> None:
+        real(broker)
+        for name, value in without.items():
+            setattr(broker, name, value)
+
+    patch.setattr(Broker, "__init__", made)
+
+
+def _check_tail(patch: pytest.MonkeyPatch) -> None:
+    """Where the leader has forgotten, the logs' ends are compared."""
+
+    def unchecked(seen: Seen) -> Resume | Foreign | Stop:
+        found = where_to_resume(seen)
+        return replace(found, check_tail=False) if isinstance(found, (Resume, Stop)) else found
+
+    patch.setattr(verdict, "where_to_resume", unchecked)
+
+
+def _base_offset(patch: pytest.MonkeyPatch) -> None:
+    """An answer's base offset is compared."""
+    real = errors.answered
+    patch.setattr(
+        model_copier,
+        "answered",
+        lambda one, sent, produced, side: real(one, sent, produced._replace(base_offset=sent.base), side),
+    )
+
+
+def _barrier(patch: pytest.MonkeyPatch) -> None:
+    """Before a gap is filled, all before it is acknowledged."""
+
+    def gap(one: PartitionReplicator) -> Gap | None:
+        return one.outbox.first_gap if one.working else None
+
+    patch.setattr(PartitionReplicator, "gap", property(gap))
+
+
+def _quiet(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer waits until the log has stood still."""
+    patch.setattr(ownership, "QUIET_S", 0.0)
+
+
+def _stale(patch: pytest.MonkeyPatch) -> None:
+    """Who slept between looking and sending looks again."""
+    patch.setattr(model_copier, "STALE_S", 1e9)
+
+
+def _unanswered(patch: pytest.MonkeyPatch) -> None:
+    """Who has markers on their way owns nothing."""
+    patch.setattr(GapOwnership, "sending", GapOwnership.seen)
+
+
+def _true_end(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer knows the gap's whole extent."""
+    patch.setattr(PartitionReplicator, "gap_known", property(lambda one: True))
+
+
+def _late_fetch(patch: pytest.MonkeyPatch) -> None:
+    """A Fetch's answer counts only for the place that it was asked for."""
+    patch.setattr(PartitionReplicator, "awaits", PartitionReplicator.fetchable)
+
+
+def _settled(patch: pytest.MonkeyPatch) -> None:
+    """A place is taken up only when the log has stood still meanwhile."""
+    patch.setattr(model_copier, "unsettled", lambda *_: "")
+
+
+def _first_alone(patch: pytest.MonkeyPatch) -> None:
+    """The first batch that a leader without memory is sent goes alone."""
+    patch.setattr(Place, "first_is_next", True)
+    patch.setattr(PartitionReplicator, "sendable", property(_any_batch))
+
+
+def _any_batch(one: PartitionReplicator) -> bool:
+    items = one.outbox.items
+    return bool(items) and one.working and not isinstance(items[0], Gap)
+
+
+def _loudest(patch: pytest.MonkeyPatch) -> None:
+    """A batch that landed elsewhere is told of, whatever was wrong before."""
+    patch.setattr(PartitionReplicator, "shifted", lambda one, reason, offset: None)
+
+
+def _one_first(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer sends one marker, and looks."""
+    real = PartitionReplicator.next_markers
+
+    def many(one: PartitionReplicator, most: int) -> tuple[int, int] | None:
+        found, gap = real(one, most), one.gap
+        assert gap is not None
+        return found and (at_once(gap.end - one.place.acknowledged), found[1])
+
+    patch.setattr(PartitionReplicator, "next_markers", many)
+
+
+def _look_behind(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer's answer says too little: it looks where the log ends."""
+    real = GapRound._says_all
+    patch.setattr(
+        GapRound, "_says_all", lambda self, one, mine, codes: real(self, one, mine._replace(owned=True), codes)
+    )
+
+
+def _confirmed(patch: pytest.MonkeyPatch) -> None:
+    """An owner that has not looked for a while looks: that its data is acknowledged does not say where the log ends."""
+    patch.setattr(ownership, "SURE_S", 1e9)
+
+
+CALM, LATE, WILD = Weather.CALM, Weather.LATE, Weather.WILD
+GUARDS: tuple[tuple[Seed, Weather, str | None], ...] = (
+    (_turn, CALM, "both"),
+    (_at_once, CALM, "straggler"),
+    (_attempts, CALM, "outlived"),
+    (_numbers, CALM, None),
+    (_fence, CALM, "outlived"),
+    (_sequences, CALM, None),
+    (_check_tail, WILD, "slow marker"),
+    (_base_offset, LATE, "slow marker"),
+    (_barrier, CALM, "refused"),
+    (_quiet, CALM, "crowd"),
+    (_stale, CALM, "two wait"),
+    (_unanswered, CALM, "comeback"),
+    (_true_end, CALM, "short sight"),
+    (_late_fetch, CALM, "late answer"),
+    (_settled, CALM, None),
+    (_first_alone, CALM, "first refused"),
+    (_loudest, WILD, "forgotten"),
+    (_one_first, CALM, "wide"),
+    (_look_behind, CALM, "straggler"),
+    (_confirmed, CALM, "slept"),
+)
+
+
+@pytest.mark.parametrize(
+    ("guard", "weather", "scene"), GUARDS, ids=lambda value: getattr(value, "__name__", str(value))
+)
+def test_without_any_of_the_guards_it_breaks(
+    guard: Seed, weather: Weather, scene: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard(monkeypatch)
+    assert counterexample(weather, 1_000, scene) is not None, guard.__doc__
