@@ -26,9 +26,12 @@ from mirror_core.copy.tally import Tally
 from mirror_core.decide.gaps import at_once, filled, marker_epoch
 from mirror_core.decide.position import Resume
 from mirror_core.model.copying import Aligned, Assigned, Failure
+from mirror_core.model.logs import logger
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
+
+_log = logger(__name__)
 
 _LOOK_AGAIN_S: Final = 0.02
 _LOOK_AGAIN_AT_MOST_S: Final = 1.0
@@ -135,6 +138,7 @@ class PartitionReplicator:
     def lose(self, why: str) -> None:
         """Its place must be found anew; soon at first, then less often, while nothing comes through."""
         self._enter(Event.LOST)
+        _log.info("its place is looked for anew: %s", why, partition=self.partition)
         self.lost_why = why
         self.look_at = self._clock() + min(_LOOK_AGAIN_S * 2.0**self.losses, _LOOK_AGAIN_AT_MOST_S)
         self.losses = min(self.losses + 1, 10)
@@ -176,6 +180,7 @@ class PartitionReplicator:
             self._enter(Event.ACKNOWLEDGED)
 
     def _failure(self, reason: str, offset: int | None, kind: FailureKind) -> Failure:
+        _log.info("cannot go on (%s): %s", kind, reason, partition=self.partition)
         where = None if offset is None else Offset(offset)
         return Failure(partition=self.partition, reason=reason, offset=where, kind=kind)
 
@@ -212,6 +217,7 @@ class PartitionReplicator:
         if resume.gap_end > resume.offset:
             self.skip_to(resume.gap_end)
         self._enter(Event.ALIGNED)
+        _log.debug("agrees up to %d, epoch %s", resume.offset, self.source_epoch, partition=self.partition)
         self.lost_why = ""
         self.settle()
 

@@ -35,7 +35,10 @@ from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.connection import Connection
 from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import Unreachable
+from mirror_core.model.logs import about, logger
 from mirror_core.model.mirror import Gaps
+
+_log = logger(__name__)
 
 _ANSWER_TIMEOUT_S: Final = 40.0
 """Longer than the broker's own limit for a Produce, so that its answer comes before we give the connection up."""
@@ -61,6 +64,11 @@ def run(assignment: Assignment, cancelled: Callable[[], bool] = never) -> TaskRe
     Raises BadRequest and MissingPermission for what no retry mends; trouble with brokers is retried until `stop_ms` and
     then reported.
     """
+    with about(mirror=assignment.mirror, epoch=assignment.epoch, task=assignment.task):
+        return _run(assignment, cancelled)
+
+
+def _run(assignment: Assignment, cancelled: Callable[[], bool]) -> TaskReport:
     config = load_config(Path(assignment.config_path))
     source = ClusterClient(config.cluster(assignment.source), Principal.DATA, timeout_s=_CONTROL_TIMEOUT_S)
     destination = ClusterClient(config.cluster(assignment.destination), Principal.DATA, timeout_s=_CONTROL_TIMEOUT_S)
@@ -202,6 +210,7 @@ class CopyTask:
     def _disconnected(self, why: str) -> None:
         """After a broken connection: the outcome of what was in flight is unknown, so every partition looks again."""
         self._trouble = why
+        _log.info("connects anew, and looks for all places: %s", why)
         self._hang_up()
         for replicator in self.replicators:
             replicator.disconnected(why)

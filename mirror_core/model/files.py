@@ -22,9 +22,7 @@ def writing(what: str, path: Path, advice: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _unwritable(
-            what, Path(os.fsdecode(error.filename)) if error.filename else path, _why(error), advice
-        ) from None
+        raise _unwritable(what, path, error.strerror or type(error).__name__, advice) from None
 
 
 def check_writable(what: str, folder: Path, advice: str) -> None:
@@ -40,7 +38,3 @@ def check_writable(what: str, folder: Path, advice: str) -> None:
 
 def _unwritable(what: str, path: Path, why: str, advice: str) -> Unwritable:
     return Unwritable(f"{what}: {path} cannot be written: {why}: {advice}")
-
-
-def _why(error: OSError) -> str:
-    return error.strerror or type(error).__name__

@@ -31,6 +31,8 @@ NOISE = (
     b'{"token":"\xc3\xa9"}',
     b'{"token":"\\ud800"}',
     b'{"token":' + b"[" * 60_000,
+    b'{"of a later version":' + b"[" * 60_000,
+    b'{"token":"\xc3\xa9","task":0,"epoch":1,"t":1,"rows":[],"left":[],"wants":[]}',
     b"[" * 60_000 + b"]" * 5_000,
     b'{"token":"x","epoch":' + b"9" * 60_000 + b"}",
     b'{"token":"x","t":1e999}',

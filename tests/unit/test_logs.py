@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirror_core.model.logs import Format, Level, Settings, about, configure, current, logger
+from mirror_core.model.logs import Format, JsonFormatter, Level, Settings, about, configure, current, logger
 from mirror_core.model.names import Partition
 
 HOSTILE = "g\n2026-11-22 ERROR forged \x1b[2J\u202e"
@@ -49,17 +49,22 @@ def test_text_has_time_level_place_fields_and_words_in_one_line(capsys: pytest.C
 def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     configure(Settings(level=Level.INFO, format=Format.JSON))
     _log.info("group %s", HOSTILE, mirror="m\n", task=1)
-    _log.info("half a pair: %s", "\ud800")
-    first, second = (json.loads(line) for line in lines(capsys))
-    del first["time"]
-    assert first == {
+    (found,) = (json.loads(line) for line in lines(capsys))
+    del found["time"]
+    assert found == {
         "level": "info",
         "logger": "mirror_core.test",
         "message": f"group {HOSTILE}",
         "mirror": "m\n",
         "task": 1,
     }
-    assert second["message"] == r"half a pair: \ud800"
+
+
+def test_json_can_be_written_whatever_a_name_holds() -> None:
+    # Not through the log: pytest's own capture hands it on to another process, which cannot encode it.
+    record = logging.makeLogRecord({"msg": "half a pair: \ud800", "fields": {"cluster": "\udfff"}})
+    found = json.loads(JsonFormatter().format(record))
+    assert (found["message"], found["cluster"]) == (r"half a pair: \ud800", r"\udfff")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""What commands print: names that look like markup, or that a terminal would obey, are shown whole."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mirror_core.cli.common import print_facts, print_json, print_table
+from mirror_core.cli.telling import tell
+
+NAMES = ("a[/b]", "[red]c", "\x1b[2Jd", "e\u202ef", "\x9bg", ":smile:", "[link=https://evil.example]h")
+SHOWN = ("a[/b]", "[red]c", "\\x1b[2Jd", "e\\u202ef", "\\x9bg", ":smile:", "[link=https://evil.example]h")
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    text = capsys.readouterr().out
+    assert not [char for char in text if not char.isprintable() and char != "\n"]
+    return text
+
+
+@pytest.mark.parametrize(("name", "shown"), list(zip(NAMES, SHOWN, strict=True)))
+def test_a_name_is_shown_whole_wherever_it_stands(name: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(f"Groups of {name}", ["group", "why"], [[name, None], ["other", f"like {name}"]])
+    table = said(capsys)
+    assert table.count(shown) == 3
+    print_facts({name: name})
+    tell(f"group {name}:\n  - {name}")
+    assert said(capsys) == f"{shown}: {shown}\ngroup {shown}:\n  - {shown}\n"
+
+
+def test_json_gives_names_back_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"groups": NAMES})
+    assert json.loads(said(capsys)) == {"groups": list(NAMES)}
