@@ -219,13 +219,15 @@ def test_a_stop_that_was_taken_over_while_it_waited_records_nothing_and_the_next
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     link = mirrored.link
-    take_over(link.destination, mirrored.name, "of a dead driver").beat(writers_until_ms=now_ms() + 2_000)
+    until_ms = now_ms() + 4_000
+    take_over(link.destination, mirrored.name, "of a dead driver").beat(writers_until_ms=until_ms)
 
     def another_takes_over(line: str) -> None:
         writer_of(link).__enter__()
 
     with pytest.raises(LostOwnership):
         verbs.stop(link, another_takes_over)
+    assert now_ms() >= until_ms, "it would have read LMOs while tasks may still write"
     assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.MIRRORING, None)}
     assert verbs.stop(link) == {Partition(topic, 0): 7}
     assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.STOPPED, 7)}
