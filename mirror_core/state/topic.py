@@ -52,6 +52,7 @@ def read_state(cluster: ClusterConfig, *, timeout_s: float = 10.0, whole: bool =
 
     Behind the open transaction of a killed owner, committed records of others are hidden until the broker aborts it.
     For a look that is good enough; who is about to act (`whole`) waits for it within the time limit.
+    The limit is for silence: while records come, it begins anew, until the end was seen once.
     """
     properties = {
         **cluster.properties(),
@@ -73,7 +74,12 @@ def read_state(cluster: ClusterConfig, *, timeout_s: float = 10.0, whole: bool =
         settled = time.monotonic() + _MARKER_S
         at_end = False
         while True:
-            for message in consumer.consume(1000, timeout=POLL_S):
+            messages = consumer.consume(1000, timeout=POLL_S)
+            if messages and not at_end:
+                deadline = (
+                    time.monotonic() + timeout_s
+                )  # long is not silent: of 50,000 partitions there is much to read
+            for message in messages:
                 error = message.error()
                 if error and error.code() == KafkaError._PARTITION_EOF:
                     at_end = True
