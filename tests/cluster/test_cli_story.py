@@ -55,7 +55,7 @@ def refused(said: Said) -> str:
 
 def listed(desk: Desk, name: str) -> list[dict[str, Any]]:
     found = document(desk.run("mirror", "list", "--json"))
-    assert set(found) == {"mirrors", "silent"}
+    assert set(found) == {"mirrors", "silent", "unreadable"}
     assert found["silent"] == []
     return [row for row in found["mirrors"] if row["name"] == name]
 

@@ -11,23 +11,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kio.schema.errors import ErrorCode
+from confluent_kafka.admin import AclOperation
 
 from mirror_core.copy import task as copy_task
 from mirror_core.copy.handover import Board
 from mirror_core.decide.gaps import MAX_ATTEMPT
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Principal
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
 from mirror_core.kafka.offsets import describe_producers
 from mirror_core.model.copying import Assigned, Assignment
-from mirror_core.model.mirror import FailureKind
+from mirror_core.model.mirror import FailureKind, Gaps
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunState
 from mirror_core.wire.markers import Entry
-from tests.administering import as_admin
+from tests.administering import as_admin, restore_rights, rights_of
 from tests.brokers import Pair, new_topic, produce
 from tests.logs import assert_equal, bounds, transaction, transactional, write
+from tests.managed import managed
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.waiting import wait_until
 
@@ -159,18 +161,19 @@ def test_what_slips_in_behind_an_owners_marker_is_found_by_the_data_behind_it(
     assert len(answered) == 2, "nothing was written behind what is wrong"
 
 
-def test_without_the_right_to_write_markers_the_grant_is_named(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_right_to_write_markers_the_grant_is_named(pair: Pair, tmp_path: Path) -> None:
     topic = new_topic(pair.east)
     transaction(transactional(pair.east), topic, 3, commit=True)
-    mirrored = new_mirror(pair, tmp_path, topic)
-    # The broker's own words to somebody without the right: taking it away would stop the tests beside this one.
-    denied = {(topic, 0): ErrorCode.cluster_authorization_failed.value}
-    monkeypatch.setattr(MarkerLink, "write", lambda link, entries: denied)
-    reason = failed(mirrored, topic)
+    with managed(pair, tmp_path, AclOperation.CLUSTER_ACTION) as given:
+        mirrored = new_mirror(given, tmp_path, topic)
+        assert mirrored.link.mirror.gaps is Gaps.MARKERS
+        user = mirrored.link.destination.user(Principal.DATA)
+        lost = {acl for acl in rights_of(pair.west) if (acl.principal, acl.resource) == (f"User:{user}", "CLUSTER")}
+        assert lost
+        restore_rights(pair.west, rights_of(pair.west) - lost)
+        reason = failed(mirrored, topic)
     assert "may not write the markers that fill them" in reason
-    assert "kafka-acls --add --allow-principal User:mirror-data --operation ClusterAction --cluster" in reason
+    assert f"kafka-acls --add --allow-principal User:{user} --operation ClusterAction --cluster" in reason
 
 
 def failed(mirrored: Mirrored, topic: str) -> str:

@@ -35,12 +35,22 @@ def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
     producer.produce(topic, key=key, value=value, partition=0)
     assert producer.flush(TIMEOUT_S) == 0
 
-    found = []
+    found: list[State] = []
+    real, undecided = state_topic._all_decided, threading.Event()
+
+    def watched(consumer: Consumer, low: int) -> bool:
+        decided = real(consumer, low)
+        if not decided:
+            undecided.set()
+        return decided
+
+    monkeypatch.setattr(state_topic, "_all_decided", watched)
     reader = threading.Thread(
         target=lambda: found.append(read_state(load_config(pair.config_path).cluster("west"), timeout_s=TIMEOUT_S))
     )
     reader.start()
-    reader.join(1.0)  # it has got to the end of what is committed, or not yet: both are right
+    assert undecided.wait(TIMEOUT_S), "it has seen no open transaction"
+    assert found == []
     producer.commit_transaction(TIMEOUT_S)
     reader.join(TIMEOUT_S)
     assert found[0].leases == {"m": lease}
