@@ -76,9 +76,7 @@ def read_state(cluster: ClusterConfig, *, timeout_s: float = 10.0, whole: bool =
         while True:
             messages = consumer.consume(1000, timeout=POLL_S)
             if messages and not at_end:
-                deadline = (
-                    time.monotonic() + timeout_s
-                )  # long is not silent: of 50,000 partitions there is much to read
+                deadline = time.monotonic() + timeout_s
             for message in messages:
                 error = message.error()
                 if error and error.code() == KafkaError._PARTITION_EOF:
