@@ -83,30 +83,40 @@ def _are(mirrors: set[str]) -> str:
 
 
 def states(config: Config, timeout_s: float = _LOOK_S) -> Iterator[tuple[ClusterName, State | MirrorError]]:
-    """The state topic of each configured cluster, in the order of their answers; an error for those that do not."""
+    """The state topic of each configured cluster, in the order of their answers; an error for those that do not.
+
+    The limit is for silence: a cluster with much to tell gets the time for it, a dead one does not.
+    """
     answers: queue.SimpleQueue[tuple[ClusterName, State | MirrorError]] = queue.SimpleQueue()
+
+    def heard_from(name: ClusterName) -> None:
+        silent_after[name] = time.monotonic() + timeout_s
 
     def look(name: ClusterName, cluster: ClusterConfig) -> None:
         try:
             # Asked first, since librdkafka only says that all brokers are down, whatever the reason.
             with ClusterClient(cluster, timeout_s=timeout_s - 1) as client:
                 client.metadata(())
-            answers.put((name, read_state(cluster, timeout_s=timeout_s - 1)))
+            answers.put((name, read_state(cluster, timeout_s=timeout_s - 1, heard=lambda: heard_from(name))))
         except MirrorError as error:
             _log.info("its state is not known: %s", error, cluster=name)
             answers.put((name, error))
 
+    silent_after: dict[ClusterName, float] = {}
     for name, cluster in config.clusters.items():
+        heard_from(name)
         # Not a pool: a thread that hangs on a dead cluster must not keep the process from ending.
         threading.Thread(target=look, args=(name, cluster), daemon=True).start()
     waiting = set(config.clusters)
-    deadline = time.monotonic() + timeout_s
     while waiting:
         try:
-            name, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            next_silent = min(silent_after[name] for name in waiting)
+            name, answer = answers.get(timeout=max(0.0, next_silent - time.monotonic()))
         except queue.Empty:
-            break
-        waiting.discard(name)
-        yield name, answer
-    for name in sorted(waiting):
-        yield name, Indeterminate(f"cluster {name}: no answer within {timeout_s} s")
+            for name in sorted(name for name in waiting if silent_after[name] <= time.monotonic()):
+                waiting.discard(name)
+                yield name, Indeterminate(f"cluster {name}: no answer within {timeout_s} s")
+        else:
+            if name in waiting:
+                waiting.discard(name)
+                yield name, answer

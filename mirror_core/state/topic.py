@@ -47,12 +47,18 @@ LINE_KIB: Final = 8 << 10
 QUIET: Final = {"log_level": 0, "error_cb": lambda error: None}  # errors reach us through the calls themselves
 
 
-def read_state(cluster: ClusterConfig, *, timeout_s: float = 10.0, whole: bool = False) -> State:
+def read_state(
+    cluster: ClusterConfig,
+    *,
+    timeout_s: float = 10.0,
+    whole: bool = False,
+    heard: Callable[[], None] = lambda: None,
+) -> State:
     """The committed state at this moment; empty when the state topic does not exist.
 
     Behind the open transaction of a killed owner, committed records of others are hidden until the broker aborts it.
     For a look that is good enough; who is about to act (`whole`) waits for it within the time limit.
-    The limit is for silence: while records come, it begins anew, until the end was seen once.
+    The limit is for silence: while records come, it begins anew, until the end was seen once; `heard` is told so.
     """
     properties = {
         **cluster.properties(),
@@ -77,6 +83,7 @@ def read_state(cluster: ClusterConfig, *, timeout_s: float = 10.0, whole: bool =
             messages = consumer.consume(1000, timeout=POLL_S)
             if messages and not at_end:
                 deadline = time.monotonic() + timeout_s
+                heard()
             for message in messages:
                 error = message.error()
                 if error and error.code() == KafkaError._PARTITION_EOF:
