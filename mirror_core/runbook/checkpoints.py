@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, TypeVar
 
+import msgspec
+
 from mirror_core.model.checkpoint import Keepable
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.names import Offset, Partition
@@ -107,12 +109,12 @@ def left_by(journal: Journal, step: str, kind: type[T]) -> T:
 
 
 def all_left(journal: Journal) -> dict[str, dict[str, object]]:
-    """Everything that steps have left so far, by step and type."""
+    """Everything that steps have left so far, by step and type, as the JSON that it is stored as."""
     found: dict[str, dict[str, object]] = {}
     for step, kind in LEFT:
-        value = journal.kept(step, kind)
+        value = journal.kept_json(step, kind)
         if value is not None:
-            found.setdefault(step, {})[kind.__name__] = value
+            found.setdefault(step, {})[kind.__name__] = msgspec.Raw(value)
     return found
 
 

@@ -58,15 +58,10 @@ class Journal:
         """The first step that is not done; None when all are."""
         return next((step for step in self.steps if not self.done(step)), None)
 
-    def evidence(self, step: str) -> Evidence:
-        """What a step saw; empty when it has not run."""
-        found = self.record(step)
-        return found.evidence if found else {}
-
     def perform(self, step: str, act: Callable[[], Evidence]) -> StepRecord:
         """Do a step that has not been done: intent first, then `act`, then its evidence.
 
-        A step that was interrupted runs again from its beginning, with what it noted down before: `act` must take that.
+        A step that was interrupted runs again from its beginning, with what it kept before: `act` must take that.
         Its failure is written down and raised; after LostOwnership nothing is: the journal is another's now.
         """
         self.check_turn(step)
@@ -79,15 +74,11 @@ class Journal:
             state=StepState.STARTED,
             attempt=before.attempt + 1 if before else 1,
             started_ms=now_ms(),
-            evidence=before.evidence if before else {},
         )
         self.log.put(started)
         with about(mirror=self.run.plan.mirror, run=self.run_id, step=step):
             evidence = self._act(started, act)
-        noted = self.record(step) or started
-        finished = replace(
-            noted, state=StepState.DONE, ended_ms=now_ms(), evidence={**noted.evidence, **evidence}, error=""
-        )
+        finished = replace(started, state=StepState.DONE, ended_ms=now_ms(), evidence=evidence)
         self.log.put(finished)
         return finished
 
@@ -100,8 +91,7 @@ class Journal:
             raise
         except MirrorError as error:
             _log.info("failed: %s", error)
-            noted = self.record(started.step) or started
-            self.log.put(replace(noted, state=StepState.FAILED, ended_ms=now_ms(), error=str(error)))
+            self.log.put(replace(started, state=StepState.FAILED, ended_ms=now_ms(), error=str(error)))
             raise
         _log.info("done in %.1f s", (now_ms() - started.started_ms) / 1000)
         return evidence
@@ -128,6 +118,11 @@ class Journal:
         found = self.log.state.checkpoints.get((self.run_id, step, kind.__name__, name))
         return None if found is None else _value(found, kind)
 
+    def kept_json(self, step: str, kind: type[Keepable]) -> str | None:
+        """The same as JSON, for a report: of many partitions the values themselves take much memory."""
+        found = self.log.state.checkpoints.get((self.run_id, step, kind.__name__, ""))
+        return None if found is None else found.value
+
     def kept_all(self, step: str, kind: type[T]) -> dict[str, T]:
         """All that the step kept of this type, by name."""
         return {
@@ -135,13 +130,6 @@ class Journal:
             for (run, of, name, _), found in sorted(self.log.state.checkpoints.items())
             if (run, of, name) == (self.run_id, step, kind.__name__)
         }
-
-    def note(self, step: str, evidence: Evidence) -> None:
-        """Add to a running step's evidence what must survive a crash in its middle."""
-        record = self.record(step)
-        if record is None:
-            raise MirrorError(f"run {self.run_id}: step {step} has not begun, so nothing can be noted for it")
-        self.log.put(replace(record, evidence={**record.evidence, **evidence}))
 
     def end(self, state: RunState, note: str = "") -> Run:
         """Close the run, and forget what its steps kept for each other. Closing it twice changes nothing."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from sys import intern
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -166,7 +167,8 @@ class State:
             case Mirror():
                 self.mirrors[record.name] = record
             case PartitionRecord():
-                self.partitions.setdefault(record.mirror, {})[record.status.partition] = record.status
+                status = _sharing(record.status)
+                self.partitions.setdefault(record.mirror, {})[status.partition] = status
             case Lease():
                 self.leases[record.mirror] = record
             case LedgerEntry():
@@ -250,6 +252,16 @@ def key_of(record: Record) -> str:
             return f"checkpoint/{record.run}/{record.step}/{record.kind}/{record.name}"
         case TopicSettings():
             return f"settings/{record.mirror}/{record.topic}"
+
+
+def _sharing(status: PartitionStatus) -> PartitionStatus:
+    """The same, with strings that are the same for all partitions of a topic: there may be many of them."""
+    return replace(
+        status,
+        partition=Partition(intern(status.partition.topic), status.partition.index),
+        source_topic_id=intern(status.source_topic_id),
+        destination_topic_id=intern(status.destination_topic_id),
+    )
 
 
 def _ledger_key(entry: LedgerEntry) -> str:

@@ -42,7 +42,7 @@ TRANSACTION_MS: Final = 10_000
 """Longest life of a transaction, so of one whose owner was killed in the middle of a commit."""
 _ABORTED_S: Final = 35.0
 """By then it is aborted: brokers look for timed-out transactions every 10 s by default."""
-LINE_KIB: Final = 8 << 10
+LINE_KIB: Final = 4 << 10
 """Of records on their way from or to a broker."""
 QUIET: Final = {"log_level": 0, "error_cb": lambda error: None}  # errors reach us through the calls themselves
 

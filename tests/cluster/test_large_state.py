@@ -18,7 +18,7 @@ from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.state.link import find
 from tests.cluster.large_state import NAME, PARTITIONS, STAGES
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 MOST_MIB = 64
 MOST_S = 30
