@@ -97,6 +97,9 @@ class Steps:
         with StateWriter(self.link.destination, data_id(self.link.mirror.name)) as data:
             # Its tasks may outlive it until the time that its lease says; ours end with this process.
             data.put(next_lease(data.state, self.link.mirror.name, owner(self.journal.run_id)))
+            # Until now the data plane went on, for as long as the proof took: what it found out is read before anything
+            # is decided by it, or written over it. From here on nobody else writes about partitions.
+            self.writer.refresh()
             partitions = self._drained_partitions()
             with ClusterClient(self.link.source) as source:
                 ends = list_offsets(source, partitions, Point.LOG_END)
