@@ -20,10 +20,10 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, LostOwnership, Refused
 from mirror_core.model.run import Evidence, Plan, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.runbook.services import Services
-from mirror_core.state.journal import Journal, find_run
+from mirror_core.state.journal import Journal, check_turn, find_run
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
-from mirror_core.state.topic import read_state
+from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.writer import StateWriter, control_id
 
 PLAN_S: Final = 3.0
@@ -56,7 +56,7 @@ class Conductor(ABC, Generic[Choice]):
 
     def begin(self, plan_hash: str, choice: Choice | None = None) -> Run:
         """Open a run of the plan with this hash. Refused when it may not be run, or is another plan by now."""
-        under_way = self.active()
+        under_way = read_whole(self.link.destination).active_run(self.link.mirror.name)
         if under_way:
             raise Refused(self._title(), [f"run {under_way.id} holds this mirror: resume or abort it first"])
         with self._control() as writer:
@@ -64,17 +64,18 @@ class Conductor(ABC, Generic[Choice]):
 
     def step(self, run_id: str, name: str) -> StepRecord:
         """Take one step; at once when it is done already. Refused when an earlier one is not."""
-        state = read_state(self.link.destination)
+        state = read_whole(self.link.destination)
         run, found = self._mine(state, run_id), state.steps.get((run_id, name))
         # The last step closes the run, which may be due although the step is done.
         if found and found.state is StepState.DONE and (run.ended_ms is not None or name != names(self.KIND)[-1]):
             return found
+        check_turn(state, run_id, names(self.KIND), name)
         with self._control() as writer:
             return self._take(writer, self._journal(writer, run_id), name)
 
     def drive(self, run_id: str) -> Run:
         """Take all steps that can be taken, or finish an abort that was begun: also the way to resume."""
-        run = self._mine(read_state(self.link.destination), run_id)
+        run = self._mine(read_whole(self.link.destination), run_id)
         if run.state is RunState.ABORTED:
             raise Refused(f"run {run_id}: resume", [f"the run is {run.state}: look at a new plan, and begin that"])
         if run.ended_ms is not None:
@@ -94,7 +95,9 @@ class Conductor(ABC, Generic[Choice]):
 
         `only_mine`: LostOwnership when somebody else conducts the run by now, whose it then is to end it.
         """
-        self._check_abort(read_state(self.link.destination), run_id, only_mine)
+        run = self._check_abort(read_whole(self.link.destination), run_id, only_mine)
+        if run.state is RunState.ABORTED:
+            return run
         with self._control() as writer:
             self._check_abort(writer.state, run_id, only_mine)
             journal = self._journal(writer, run_id)
@@ -197,12 +200,13 @@ class Conductor(ABC, Generic[Choice]):
             self._finish(writer, journal)
         return record
 
-    def _check_abort(self, state: State, run_id: str, only_mine: bool) -> None:
+    def _check_abort(self, state: State, run_id: str, only_mine: bool) -> Run:
         run, turning = self._mine(state, run_id), point_of_no_return(self.KIND)
         if only_mine and run.conducted_by != self.started_by:
             raise LostOwnership(f"run {run_id} is conducted by {run.conducted_by} now, who ends it: nothing is aborted")
         if run.state is RunState.DONE or (run_id, turning) in state.steps:
             raise Refused(f"run {run_id}: abort", [f"step {turning} has begun: {self._no_way_back()}"])
+        return run
 
 
 def other_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:

@@ -142,15 +142,7 @@ class Journal:
 
     def check_turn(self, step: str) -> None:
         """Refused unless the run is under way and all earlier steps are done."""
-        if step not in self.steps:
-            raise BadRequest(f"run {self.run_id} has no step {step!r}; its steps are {', '.join(self.steps)}")
-        run = self.run
-        reasons = []
-        if not self.done(step) and run.state is not RunState.RUNNING:
-            reasons.append(f"the run is {run.state}")
-        reasons += [f"step {e} is not done" for e in self.steps[: self.steps.index(step)] if not self.done(e)]
-        if reasons:
-            raise Refused(f"run {run.id}: step {step} cannot be taken now", reasons)
+        check_turn(self.log.state, self.run_id, self.steps, step)
 
 
 def _value(found: Checkpoint, kind: type[T]) -> T:
@@ -164,6 +156,20 @@ def _value(found: Checkpoint, kind: type[T]) -> T:
         return msgspec.json.decode(found.value, type=kind)
     except msgspec.MsgspecError:
         raise Indeterminate(f"{where} is not readable: somebody else wrote it?") from None
+
+
+def check_turn(state: State, run_id: str, steps: tuple[str, ...], step: str) -> None:
+    """Refused unless the run is under way and all earlier steps are done."""
+    if step not in steps:
+        raise BadRequest(f"run {run_id} has no step {step!r}; its steps are {', '.join(steps)}")
+    run = find_run(state, run_id)
+    taken = {s for s in steps if (run_id, s) in state.steps and state.steps[run_id, s].state is StepState.DONE}
+    reasons = []
+    if step not in taken and run.state is not RunState.RUNNING:
+        reasons.append(f"the run is {run.state}")
+    reasons += [f"step {e} is not done" for e in steps[: steps.index(step)] if e not in taken]
+    if reasons:
+        raise Refused(f"run {run.id}: step {step} cannot be taken now", reasons)
 
 
 def find_run(state: State, run_id: str) -> Run:

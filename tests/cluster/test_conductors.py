@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
-from mirror_core.model.mirror import FailureKind, PartitionState
+from mirror_core.model.mirror import Desired, FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
+from mirror_core.model.run import Mode, Run, RunState
 from mirror_core.runbook.failover import Failover
-from mirror_core.state.records import PartitionRecord
+from mirror_core.state.records import TOPIC, PartitionRecord
 from mirror_core.state.writer import StateWriter, data_id
-from tests.brokers import Pair, produce
+from tests.brokers import TIMEOUT_S, Pair, produce
+from tests.cluster.links import writer_of
 from tests.cluster.test_failover import app_topic, begin, denied
 from tests.mirroring import Mirrored, new_mirror
 
@@ -51,3 +57,48 @@ def test_a_partition_that_fails_while_the_rest_is_proven_stops_the_promotion(pai
     failover.abort(run)
     now = mirrored.statuses[Partition(topic, 1)]
     assert (now.state, now.reason) == (PartitionState.FAILED, "not the same")
+
+
+def test_who_asks_something_of_a_run_that_is_over_or_too_early_ends_no_conductor(pair: Pair, tmp_path: Path) -> None:
+    mirrored, _ = mirrored_topic(pair, tmp_path)
+    failover = mirrored.failover
+    over = begin(failover)
+    failover.abort(over)
+    run = begin(failover)
+    with writer_of(mirrored.link) as conductor:
+        assert failover.abort(over).state is RunState.ABORTED
+        with pytest.raises(Refused, match="the run is ABORTED"):
+            failover.step(over, "prove")
+        with pytest.raises(Refused, match="step prove is not done"):
+            failover.step(run, "fence")
+        conductor.put(conductor.state.runs[run])  # LostOwnership, if one of them had taken the mirror over
+    failover.abort(run)
+
+
+def test_a_run_that_hides_behind_the_open_transaction_of_a_dead_owner_is_waited_for(pair: Pair, tmp_path: Path) -> None:
+    mirrored, _ = mirrored_topic(pair, tmp_path)
+    failover = mirrored.failover
+    plan = failover.plan(Mode.PLANNED)
+    run = Run(
+        id=f"{mirrored.name}-failover-20260101T000000-0000",
+        plan=plan,
+        plan_hash=plan.hash,
+        state=RunState.RUNNING,
+        started_by="another",
+        started_ms=now_ms(),
+        desired=Desired.STARTED,
+        conducted_by="another",
+    )
+    dead = Producer({**pair.west.client_config("admin"), "transactional.id": f"tx-{secrets.token_hex(4)}"})
+    dead.init_transactions(TIMEOUT_S)
+    with writer_of(mirrored.link) as conductor, ThreadPoolExecutor(1) as pool:
+        dead.begin_transaction()
+        dead.produce(TOPIC, key="lease/nobody", partition=0)
+        assert dead.flush(TIMEOUT_S) == 0
+        conductor.put(run)
+        second = pool.submit(failover.begin, plan.hash)
+        wait((second,), 2.0)  # it has looked, and does not believe what it sees; or it is about to: both are right
+        dead.abort_transaction(TIMEOUT_S)
+        with pytest.raises(Refused, match=f"run {run.id} holds this mirror"):
+            second.result(TIMEOUT_S)
+        conductor.put(replace(run, state=RunState.ABORTED, ended_ms=now_ms()))
