@@ -36,8 +36,12 @@ class Intent:
 
 
 def intend(link: Link, verb: Verb, more: Look = lambda state: ()) -> Intent:
-    """Look at the mirror as it is now. Takes nothing over and changes nothing."""
+    """Look at the mirror as it is now. Takes nothing over and changes nothing.
+
+    Indeterminate when a record about the mirror cannot be read: it may be the run that holds it.
+    """
     state = read_whole(link.destination)
+    state.require(link.mirror.name)
     seen = _seen(link, state)
     mirror = seen.mirror or link.mirror
     lines = (

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from mirror_core.mirrors import verbs
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.mirror import Desired, FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
@@ -102,3 +103,18 @@ def test_a_run_that_hides_behind_the_open_transaction_of_a_dead_owner_is_waited_
         with pytest.raises(Refused, match=f"run {run.id} holds this mirror"):
             second.result(TIMEOUT_S)
         conductor.put(replace(run, state=RunState.ABORTED, ended_ms=now_ms()))
+
+
+def test_a_record_that_cannot_be_read_lets_no_verb_take_the_mirror_over(pair: Pair, tmp_path: Path) -> None:
+    mirrored, _ = mirrored_topic(pair, tmp_path)
+    link, key = mirrored.link, f"run/{mirrored.name}-failover-20260101T000000-0000"
+    stranger = Producer(pair.west.client_config("admin"))
+    with writer_of(link) as conductor:
+        stranger.produce(TOPIC, b"garbage", key=key, partition=0)
+        assert stranger.flush(TIMEOUT_S) == 0
+        with pytest.raises(Indeterminate, match=f"key {key}: it is not readable"):
+            verbs.pause(link)
+        conductor.put(conductor.state.mirrors[mirrored.name])
+    stranger.produce(TOPIC, None, key=key, partition=0)
+    assert stranger.flush(TIMEOUT_S) == 0
+    assert verbs.pause(link).desired is Desired.PAUSED
