@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
+import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,6 +23,9 @@ from kio.schema.delete_records.v1.request import DeleteRecordsPartition, DeleteR
 from kio.schema.delete_records.v1.response import DeleteRecordsResponse
 from kio.schema.delete_topics.v3.request import DeleteTopicsRequest
 from kio.schema.delete_topics.v3.response import DeleteTopicsResponse
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest as DeleteByIdRequest
+from kio.schema.delete_topics.v6.request import DeleteTopicState
+from kio.schema.delete_topics.v6.response import DeleteTopicsResponse as DeleteByIdResponse
 from kio.schema.describe_configs.v1.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.describe_configs.v1.response import DescribeConfigsResponse
 from kio.schema.errors import ErrorCode
@@ -41,6 +45,8 @@ from mirror_core.kafka.faults import fault, settle
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
 
+NO_ID: Final = "0" * 32
+"""What brokers without topic ids (before 2.8) are taken to say."""
 _TOPIC: Final = i8(2)
 _DYNAMIC_TOPIC: Final = 1
 """Source of a value that was set on the topic itself; 3, a broker-wide dynamic default, is no topic's override."""
@@ -191,15 +197,26 @@ def delete_topics(client: ClusterClient, topics: Collection[str]) -> None:
 
     gone = (ErrorCode.unknown_topic_or_partition,)
     settle(client, "DeleteTopics (needs DELETE)", sorted(topics), attempt, expected=gone)
-    deadline = time.monotonic() + client.timeout_s
-    for broker in client.brokers():
-        while known := _known_to(client, broker, topics):
-            if time.monotonic() > deadline:
-                raise Unreachable(
-                    f"cluster {client.name}, broker {broker}: still lists deleted topics after "
-                    f"{client.timeout_s} s: {', '.join(sorted(known))}"
-                )
-            time.sleep(0.05)
+    _await_forgotten(client, topics, None)
+
+
+def delete_topic(client: ClusterClient, name: str, topic_id: str) -> None:
+    """Delete this very topic, and return when every broker has forgotten it; done already when it does not exist.
+
+    Whoever looks at a topic and deletes it by its name may have slept between the two, and hit another's successor.
+    """
+    if topic_id == NO_ID:
+        delete_topics(client, [name])
+        return
+
+    def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
+        state = DeleteTopicState(name=None, topic_id=uuid.UUID(topic_id))
+        request = DeleteByIdRequest(topics=(state,), timeout=_timeout(client))
+        rows = client.call_controller(request, DeleteByIdResponse).responses
+        return dict.fromkeys(names, (rows[0].error_code, None)) if rows else {}
+
+    settle(client, "DeleteTopics (needs DELETE)", [name], attempt, expected=(ErrorCode.unknown_topic_id,))
+    _await_forgotten(client, [name], topic_id)
 
 
 def delete_records(client: ClusterClient, until: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
@@ -254,15 +271,32 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
     )
 
 
-def _known_to(client: ClusterClient, broker: int, topics: Collection[str]) -> list[str]:
-    """Which of these topics this one broker still lists."""
+def _await_forgotten(client: ClusterClient, topics: Collection[str], topic_id: str | None) -> None:
+    deadline = time.monotonic() + client.timeout_s
+    for broker in client.brokers():
+        while known := _known_to(client, broker, topics, topic_id):
+            if time.monotonic() > deadline:
+                raise Unreachable(
+                    f"cluster {client.name}, broker {broker}: still lists deleted topics after "
+                    f"{client.timeout_s} s: {', '.join(sorted(known))}"
+                )
+            time.sleep(0.05)
+
+
+def _known_to(client: ClusterClient, broker: int, topics: Collection[str], topic_id: str | None) -> list[str]:
+    """Which of these topics this one broker still lists; with an id, only that one counts."""
     request = MetadataRequest(
         topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in sorted(topics)),
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )
     answer = client.call(request, MetadataResponse, broker)
-    return [str(t.name) for t in answer.topics if t.error_code is not ErrorCode.unknown_topic_or_partition]
+    return [
+        str(t.name)
+        for t in answer.topics
+        if t.error_code is not ErrorCode.unknown_topic_or_partition
+        and (topic_id is None or t.topic_id == uuid.UUID(topic_id))
+    ]
 
 
 def _timeout(client: ClusterClient) -> i32Timedelta:

@@ -16,7 +16,7 @@ from mirror_core.decide.recovery import Action
 from mirror_core.decide.verbs import Verb
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.topics import delete_topics
+from mirror_core.kafka.topics import delete_topic
 from mirror_core.mirrors.door import door
 from mirror_core.mirrors.survey import Price, Survey
 from mirror_core.model.errors import Refused
@@ -126,7 +126,7 @@ def _delete(destination: ClusterClient, price: Price) -> None:
     if present.id != price.destination_id:
         reason = f"it is another topic now (id {present.id}) than when you were asked: look again"
         raise Refused(f"topic {price.topic} on cluster {destination.name} was not deleted", [reason])
-    delete_topics(destination, [price.topic])
+    delete_topic(destination, price.topic, price.destination_id)
 
 
 def _refuse_if_grown(destination: ClusterClient, price: Price, lost: tuple[ParityRange, ...]) -> None:

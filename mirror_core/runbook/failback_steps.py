@@ -20,7 +20,7 @@ from mirror_core.decide.view import Topic, some
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics, describe_configs
+from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
 from mirror_core.mirrors.creation import ensure_state_topic, new_producer_id
 from mirror_core.mirrors.preflight import gaps_on
 from mirror_core.model.clock import now_ms
@@ -96,7 +96,7 @@ class FailbackSteps:
                 view = old.metadata([topic.name]).topics.get(topic.name)
                 if view is not None and view.id == topic.id:
                     self._refuse_if_grown(old, view, salvaged)
-                    delete_topics(old, [topic.name])
+                    delete_topic(old, topic.name, topic.id)
                 anew = NewTopic(
                     name=topic.name,
                     partitions=widths[topic.name],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -11,18 +11,22 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from mirror_core.kafka.client import ClusterClient, TopicView
+from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
 from mirror_core.mirrors import verbs
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.mirror import Desired, FailureKind, PartitionState
-from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.run import Mode, Run, RunState
+from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.failover import Failover
 from mirror_core.state.records import TOPIC, PartitionRecord
 from mirror_core.state.writer import StateWriter, data_id
-from tests.brokers import TIMEOUT_S, Pair, produce
+from tests.brokers import TIMEOUT_S, Pair, produce, read_all
 from tests.cluster.links import writer_of
+from tests.cluster.test_failback import failback_of
 from tests.cluster.test_failover import app_topic, begin, denied
 from tests.mirroring import Mirrored, new_mirror
 
@@ -118,3 +122,26 @@ def test_a_record_that_cannot_be_read_lets_no_verb_take_the_mirror_over(pair: Pa
     stranger.produce(TOPIC, None, key=key, partition=0)
     assert stranger.flush(TIMEOUT_S) == 0
     assert verbs.pause(link).desired is Desired.PAUSED
+
+
+def test_a_failback_that_slept_before_it_deletes_a_topic_does_not_hit_its_successor(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, topic = mirrored_topic(pair, tmp_path)
+    failover = mirrored.failover
+    failover.drive(begin(failover))
+    produce(pair.east, topic, 3)  # a tail, so that the topic is to be created anew
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    failback.step(run.id, "salvage")
+
+    def asleep(steps: FailbackSteps, old: ClusterClient, view: TopicView, salvaged: Mapping[Partition, Offset]) -> None:
+        """Another conductor goes on meanwhile, as far as you like: applications may be home again."""
+        delete_topic(old, topic, view.id)
+        create_topics(old, [NewTopic(name=topic, partitions=1, replication_factor=1)])
+        produce(pair.east, topic, 7)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FailbackSteps, "_refuse_if_grown", asleep)
+        failback.step(run.id, "align")
+    assert len(read_all(pair.east, topic)) == 7

@@ -20,7 +20,7 @@ from mirror_core.dataplane.planning import Planner
 from mirror_core.decide.recovery import Action
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.topics import alter_configs, delete_topics
+from mirror_core.kafka.topics import alter_configs, delete_topic
 from mirror_core.mirrors import recovery
 from mirror_core.mirrors.survey import survey
 from mirror_core.model.errors import Refused, RemoteFault
@@ -215,13 +215,13 @@ def test_a_recopy_that_was_killed_is_finished_by_the_next_and_left_alone_by_copi
     produce(desk.pair.west, topic, 1)
     failed(mirrored, topic, FailureKind.FOREIGN)
 
-    def dies(client: ClusterClient, topics: Collection[str]) -> None:
+    def dies(client: ClusterClient, name: str, topic_id: str) -> None:
         if deleted:
-            delete_topics(client, topics)
+            delete_topic(client, name, topic_id)
         raise RemoteFault("killed here")
 
     with monkeypatch.context() as patched:
-        patched.setattr(recovery, "delete_topics", dies)
+        patched.setattr(recovery, "delete_topic", dies)
         assert recover(desk, mirrored, "--action", "recopy", "--yes").err == "error: killed here\n"
     assert {s.kind for s in mirrored.statuses.values()} == {FailureKind.RECOPYING}
     assert set(replicate(mirrored.link).failed) == {Partition(topic, 0), Partition(topic, 1)}
