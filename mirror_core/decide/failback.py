@@ -14,7 +14,7 @@ from mirror_core.decide.figures import SHOWN
 from mirror_core.decide.steps import planned
 from mirror_core.decide.view import Topic, Unseen, some
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.run import Fact, Mode, Plan, RunKind, Strategy
 
 NOT_YET: Final = frozenset({Strategy.OFFLINE, Strategy.REPLICA})
@@ -51,6 +51,8 @@ class FailbackView:
     new: NewPrimary | Unseen
     active_runs: tuple[str, ...]
     """Runs that hold the mirror, or its reverse."""
+    reverse: Unseen | None = None
+    """Set when nobody could say whether a run holds the reverse mirror."""
     strategy: Strategy | None
     """What the operator allows beside `none`; None: the cheapest that is possible."""
 
@@ -126,6 +128,8 @@ def _reasons(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator
     mirror = view.mirror
     for run in view.active_runs:
         yield f"run {run} is under way: resume or abort it first"
+    if view.reverse is not None:
+        yield f"whether a run holds mirror {reverse_name(mirror.name)} is not known: {view.reverse.reason}"
     if not view.statuses:
         yield f"mirror {mirror.name} has mirrored nothing: there is nothing to come home from"
     going = [p for p, s in sorted(view.statuses.items()) if s.state is not PartitionState.STOPPED or s.lmo is None]

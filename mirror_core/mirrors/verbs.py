@@ -6,9 +6,11 @@ The command line, Airflow and tests all come this way; nobody else takes a mirro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
-from mirror_core.decide.verbs import Verb
+from mirror_core.decide.verbs import Verb, held_by
 from mirror_core.kafka.acls import AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config
@@ -19,13 +21,17 @@ from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import Offset, Partition, reverse_name
+from mirror_core.model.run import RunKind
 from mirror_core.state.lease import kept, new_owner, take_over
 from mirror_core.state.link import Link, states
 from mirror_core.state.records import Forget, PartitionRecord, State
 from mirror_core.state.table import Event, after
+from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync import cycle
+
+_OTHER_SIDE_S: Final = 4.0
 
 
 def intend(link: Link, verb: Verb) -> Intent:
@@ -70,7 +76,7 @@ def stop(link: Link, say: Callable[[str], None] = lambda line: None) -> dict[Par
     May be repeated: a stop that was killed is finished by the next one.
     """
     name = link.mirror.name
-    with door(link, Verb.STOP) as writer:
+    with door(link, Verb.STOP, _more(link, Verb.STOP)) as writer:
         _put(writer, replace(writer.state.mirrors[name], desired=Desired.STOPPED))
         # From here on the data plane cannot record anything; what its tasks still write must be below the LMO.
         with kept(take_over(link.destination, name, new_owner())) as lease:
@@ -134,6 +140,19 @@ def _standing_denials(link: Link, state: State) -> Iterator[str]:
                 yield f"cluster {name}: {entry.acl}: fail back, or remove it yourself: {remove}"
 
 
+def _way_home(link: Link) -> Iterator[str]:
+    """A failback, of the mirror that this one is the reverse of, which cannot end without it.
+
+    It is remembered on our source. One that does not answer does not forbid to end a mirror.
+    """
+    name = link.mirror.name
+    with suppress(MirrorError):
+        runs = read_state(link.source, timeout_s=_OTHER_SIDE_S).runs.values()
+        for run in runs:
+            if run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and reverse_name(run.plan.mirror) == name:
+                yield f"the applications' way home leads over this mirror: {held_by(run)}"
+
+
 def _stopped(status: PartitionStatus, lmo: Offset | None) -> PartitionStatus:
     return replace(status, state=after(status.state, Event.STOP, Event.LMO_RECORDED), lmo=lmo)
 
@@ -144,7 +163,9 @@ def _more(link: Link, verb: Verb) -> Look:
         loops = cycles(link.config, link.mirror)  # looked at once: a silent cluster costs seconds
         return lambda state: loops
     if verb is Verb.DELETE:
-        return lambda state: _standing_denials(link, state)
+        return lambda state: (*_standing_denials(link, state), *_way_home(link))
+    if verb is Verb.STOP:
+        return lambda state: _way_home(link)
     return lambda state: ()
 
 

@@ -15,7 +15,7 @@ from mirror_core.decide.acls import denial
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import Need, needing
-from mirror_core.decide.view import Topic
+from mirror_core.decide.view import Topic, Unseen
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
@@ -86,7 +86,7 @@ class Failback(Conductor[Strategy]):
         mirror = state.mirrors.get(self.link.mirror.name, self.link.mirror)
         link = replace(self.link, mirror=mirror)
         statuses = state.partitions.get(mirror.name, {})
-        reverse = Ask(lambda: read_state(link.source, timeout_s=PLAN_S))
+        reverse = Ask(lambda: _look_at_reverse(link))
         old = Ask(lambda: _look_at_old(link, statuses))
         new = Ask(lambda: _look_at_new(link, statuses))
         deadline = time.monotonic() + SIDE_S
@@ -101,9 +101,16 @@ class Failback(Conductor[Strategy]):
                 old=seen_old,
                 new=seen_new,
                 active_runs=tuple(run.id for run in active if run),
+                reverse=seen_reverse if isinstance(seen_reverse, Unseen) else None,
                 strategy=choice,
             )
         )
+
+
+def _look_at_reverse(link: Link) -> State:
+    state = read_state(link.source, timeout_s=PLAN_S)
+    state.require(reverse_name(link.mirror.name))
+    return state
 
 
 def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus]) -> OldSource:

@@ -34,9 +34,9 @@ from mirror_core.runbook.checkpoints import Offsets, OldTopic, OldTopics, Salvag
 from mirror_core.runbook.services import Services
 from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link, link_of
-from mirror_core.state.records import PartitionRecord
+from mirror_core.state.records import PartitionRecord, State
 from mirror_core.state.table import Event, after
-from mirror_core.state.topic import read_state
+from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
 from mirror_core.sync.cycle import sync
@@ -178,8 +178,9 @@ class FailbackSteps:
     def reprotect(self) -> Evidence:
         """Applications are home: the new primary becomes the mirror's destination again."""
         link = self._reverse_link()
+        self._refuse_unless_home(link, read_whole(self.link.source))  # before its conductor is taken over
         with StateWriter(self.link.source, control_id(link.mirror.name)) as back:
-            self._refuse_unless_home(link, back)
+            self._refuse_unless_home(link, back.state)
             statuses = dict(sorted(back.state.partitions.get(link.mirror.name, {}).items()))
             with ClusterClient(self.link.destination) as client:
                 self._refuse_if_written(client, statuses)
@@ -276,7 +277,9 @@ class FailbackSteps:
             (self.link.destination, self.link.mirror.name),
             (self.link.source, reverse_name(self.link.mirror.name)),
         ):
-            lease = read_state(cluster).leases.get(name)
+            state = read_state(cluster)
+            state.require(name)
+            lease = state.leases.get(name)
             until = max(until, lease.writers_until_ms + ZOMBIE_MS if lease else 0)
         # A wait for a moment, not for a condition: nobody can ask a task that has lost its driver.
         time.sleep(max(0, until - now_ms()) / 1000)
@@ -313,16 +316,12 @@ class FailbackSteps:
         lag = None if missing else sum(max(0, ends[p] - positions[p]) for p in partitions)
         return lag, sum(ends.values())
 
-    def _refuse_unless_home(self, link: Link, back: StateWriter) -> None:
-        runs = [
-            r
-            for r in back.state.runs.values()
-            if r.plan.mirror == link.mirror.name
-            and r.plan.kind is RunKind.FAILOVER
-            and r.state is RunState.DONE
+    def _refuse_unless_home(self, link: Link, back: State) -> None:
+        if not any(
+            (r.plan.mirror, r.plan.kind, r.state) == (link.mirror.name, RunKind.FAILOVER, RunState.DONE)
             and r.started_ms >= self.journal.run.started_ms
-        ]
-        if not runs:
+            for r in back.runs.values()
+        ):
             raise Refused(
                 f"failback {self.journal.run_id}: step reprotect",
                 [f"mirror {link.mirror.name} is not failed over yet: applications are still on {link.source.name}"],
@@ -341,6 +340,7 @@ class FailbackSteps:
 def reverse_link(link: Link) -> Link:
     """M-back as its own state topic, on the old source, knows it."""
     state = read_state(link.source)
+    state.require(reverse_name(link.mirror.name))
     mirror = state.mirrors.get(reverse_name(link.mirror.name))
     if mirror is None:
         raise Unreachable(f"mirror {reverse_name(link.mirror.name)} is not recorded on cluster {link.source.name}")

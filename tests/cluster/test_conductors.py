@@ -11,22 +11,23 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from mirror_core.decide.verbs import Verb
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
 from mirror_core.mirrors import verbs
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.mirror import Desired, FailureKind, PartitionState
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition, reverse_name
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.run import Mode, Run, RunState
-from mirror_core.runbook.failback_steps import FailbackSteps
+from mirror_core.runbook.failback_steps import FailbackSteps, reverse_link
 from mirror_core.runbook.failover import Failover
 from mirror_core.state.records import TOPIC, PartitionRecord
 from mirror_core.state.writer import StateWriter, data_id
 from tests.brokers import TIMEOUT_S, Pair, produce, read_all
 from tests.cluster.links import writer_of
-from tests.cluster.test_failback import failback_of
+from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import app_topic, begin, denied
 from tests.mirroring import Mirrored, new_mirror
 
@@ -145,3 +146,25 @@ def test_a_failback_that_slept_before_it_deletes_a_topic_does_not_hit_its_succes
         patched.setattr(FailbackSteps, "_refuse_if_grown", asleep)
         failback.step(run.id, "align")
     assert len(read_all(pair.east, topic)) == 7
+
+
+def test_the_reverse_mirror_is_not_ended_while_applications_need_it_to_come_home(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    sent = produce(pair.east, topic, 10)
+    mirrored = failed_over(pair, tmp_path, topic)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    assert failback.drive(run.id).state is RunState.RUNNING
+    back = reverse_link(mirrored.link)
+    assert back.mirror.name == reverse_name(mirrored.name)
+    needed = f"way home leads over this mirror: failback {run.id} is under way"
+    for verb in (verbs.stop, verbs.delete):
+        with pytest.raises(Refused, match=needed):
+            verb(back)
+    with writer_of(back) as conductor:
+        with pytest.raises(Refused, match="is not failed over yet: applications are still on west"):
+            failback.step(run.id, "reprotect")
+        conductor.put(conductor.state.mirrors[back.mirror.name])
+    go_home(failback, run.id)
+    assert verbs.intend(back, Verb.STOP).refused is None
+    assert read_all(pair.east, topic) == sent

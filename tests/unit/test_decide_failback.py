@@ -254,3 +254,9 @@ def test_the_plan_says_what_is_salvaged_copied_and_unknown(view: FailbackView) -
     assert unseen_new.unknown == ("everything on west",)
     assert unseen_new.discarded == 3
     assert {p.figures["offsets to copy"] for p in (unseen_old, unseen_new)} == {"unknown"}
+
+
+def test_a_run_of_the_reverse_mirror_that_nobody_could_look_for_forbids_it(view: FailbackView) -> None:
+    unsure = decide(replace(view, reverse=Unseen("no answer")))
+    assert unsure.reasons == ("whether a run holds mirror m-back is not known: no answer",)
+    assert unsure.plan.hash == decide(view).plan.hash
