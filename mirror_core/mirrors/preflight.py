@@ -29,7 +29,7 @@ NEEDED_APIS: Final = (
     (15, "DescribeGroups", 4),
     (16, "ListGroups", 4),
     (19, "CreateTopics", 4),
-    (20, "DeleteTopics", 3),
+    (20, "DeleteTopics", 6),
     (21, "DeleteRecords", 1),
     (23, "OffsetForLeaderEpoch", 2),
     (29, "DescribeAcls", 1),

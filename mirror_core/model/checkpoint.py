@@ -14,7 +14,7 @@ class Keepable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One such value in the state topic. A later one of the same run, step, kind and name replaces it."""
+    """One such value in the state topic. A later one of the same run, step and kind replaces it."""
 
     run: str
     step: str
@@ -22,7 +22,5 @@ class Checkpoint:
     """Name of the value's type."""
     version: int
     """`VERSION` of its type when it was written."""
-    name: str = ""
-    """What it is about where a step keeps several of a kind, such as a topic."""
     value: str
     """JSON of the value."""

@@ -96,10 +96,10 @@ class Journal:
         _log.info("done in %.1f s", (now_ms() - started.started_ms) / 1000)
         return evidence
 
-    def keep(self, step: str, value: Keepable, name: str = "") -> None:
+    def keep(self, step: str, value: Keepable) -> None:
         """Write down what this step found out, for itself after a crash and for later steps.
 
-        Of each type a step keeps one value, or one for each `name`. It is not for people: that is evidence.
+        Of each type a step keeps one value. It is not for people: that is evidence.
         """
         kind = type(value)
         self.log.put(
@@ -108,28 +108,19 @@ class Journal:
                 step=step,
                 kind=kind.__name__,
                 version=kind.VERSION,
-                name=name,
                 value=msgspec.json.encode(value).decode(),
             )
         )
 
-    def kept(self, step: str, kind: type[T], name: str = "") -> T | None:
+    def kept(self, step: str, kind: type[T]) -> T | None:
         """What the step kept last of this type; None when it kept nothing. Indeterminate when it is not to be read."""
-        found = self.log.state.checkpoints.get((self.run_id, step, kind.__name__, name))
+        found = self.log.state.checkpoints.get((self.run_id, step, kind.__name__))
         return None if found is None else _value(found, kind)
 
     def kept_json(self, step: str, kind: type[Keepable]) -> str | None:
         """The same as JSON, for a report: of many partitions the values themselves take much memory."""
-        found = self.log.state.checkpoints.get((self.run_id, step, kind.__name__, ""))
+        found = self.log.state.checkpoints.get((self.run_id, step, kind.__name__))
         return None if found is None else found.value
-
-    def kept_all(self, step: str, kind: type[T]) -> dict[str, T]:
-        """All that the step kept of this type, by name."""
-        return {
-            found.name: _value(found, kind)
-            for (run, of, name, _), found in sorted(self.log.state.checkpoints.items())
-            if (run, of, name) == (self.run_id, step, kind.__name__)
-        }
 
     def end(self, state: RunState, note: str = "") -> Run:
         """Close the run, and forget what its steps kept for each other. Closing it twice changes nothing."""
@@ -146,7 +137,7 @@ class Journal:
 
 
 def _value(found: Checkpoint, kind: type[T]) -> T:
-    where = f"run {found.run}: what step {found.step} kept ({found.kind}{' ' if found.name else ''}{found.name})"
+    where = f"run {found.run}: what step {found.step} kept ({found.kind})"
     if found.version != kind.VERSION:
         raise Indeterminate(
             f"{where} is of version {found.version}, this Mirrorbook reads {kind.VERSION}: go on with the Mirrorbook "

@@ -69,8 +69,8 @@ class State:
     ledger: dict[str, LedgerEntry] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     steps: dict[tuple[str, str], StepRecord] = field(default_factory=dict)
-    checkpoints: dict[tuple[str, str, str, str], Checkpoint] = field(default_factory=dict)
-    """By run, step, kind and name."""
+    checkpoints: dict[tuple[str, str, str], Checkpoint] = field(default_factory=dict)
+    """By run, step and kind."""
     settings: dict[tuple[MirrorName, str], TopicSettings] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     """Keys of records that cannot be read, and why."""
@@ -178,7 +178,7 @@ class State:
             case StepRecord():
                 self.steps[record.run, record.step] = record
             case Checkpoint():
-                self.checkpoints[record.run, record.step, record.kind, record.name] = record
+                self.checkpoints[record.run, record.step, record.kind] = record
             case TopicSettings():
                 self.settings[record.mirror, record.topic] = record
 
@@ -200,8 +200,8 @@ class State:
                 self.runs.pop(run, None)
             case "step", [run, step]:
                 self.steps.pop((run, step), None)
-            case "checkpoint", [run, step, kind, name]:
-                self.checkpoints.pop((run, step, kind, name), None)
+            case "checkpoint", [run, step, kind]:
+                self.checkpoints.pop((run, step, kind), None)
             case "settings", [mirror, topic]:
                 self.settings.pop((MirrorName(mirror), topic), None)
 
@@ -249,7 +249,7 @@ def key_of(record: Record) -> str:
         case StepRecord():
             return f"step/{record.run}/{record.step}"
         case Checkpoint():
-            return f"checkpoint/{record.run}/{record.step}/{record.kind}/{record.name}"
+            return f"checkpoint/{record.run}/{record.step}/{record.kind}"
         case TopicSettings():
             return f"settings/{record.mirror}/{record.topic}"
 

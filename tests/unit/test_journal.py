@@ -123,14 +123,12 @@ def test_what_a_step_keeps_is_there_for_later_ones_and_after_a_crash(journal: Jo
     def fails() -> Evidence:
         journal.keep("one", Seen((("t", 1),)))
         journal.keep("one", Seen((("t", 2),)))
-        journal.keep("one", Seen(()), "some-topic")
         raise RemoteFault("broker gone")
 
     with pytest.raises(RemoteFault):
         journal.perform("one", fails)
     assert journal.kept("one", Seen) == Seen((("t", 2),))
     assert journal.kept("two", Seen) is None
-    assert journal.kept_all("one", Seen) == {"": Seen((("t", 2),)), "some-topic": Seen(())}
 
 
 def test_a_value_of_another_version_is_not_guessed_at(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:

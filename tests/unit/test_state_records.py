@@ -21,8 +21,8 @@ LEASE = Lease(mirror=MirrorName("m"), owner="me", generation=1, beat_ms=1, write
 RUN = "m-failover-20261122T090000-a1b2"
 
 
-def kept(size: int, name: str = "") -> Checkpoint:
-    return Checkpoint(run=RUN, step="drain", kind="Drained", version=1, name=name, value="é" * (size // 2))
+def kept(size: int, kind: str = "Drained") -> Checkpoint:
+    return Checkpoint(run=RUN, step="drain", kind=kind, version=1, value="é" * (size // 2))
 
 
 def test_a_long_value_is_cut_into_pieces_that_brokers_take_and_put_together_again() -> None:
@@ -118,7 +118,7 @@ def test_a_tombstone_that_makes_no_sense_forgets_nothing(key: str) -> None:
 
 @given(st.lists(st.tuples(st.text(max_size=40), st.none() | st.binary(max_size=60))))
 def test_nothing_that_anybody_writes_ends_a_reader(records: list[tuple[str, bytes | None]]) -> None:
-    prefixes = ("", "mirror/", "partition/m/", "piece/", "run/", "checkpoint/a/b/c/")
+    prefixes = ("", "mirror/", "partition/m/", "piece/", "run/", "checkpoint/a/b/")
     state = fold((prefix + key, value) for key, value in records for prefix in prefixes)
     for key in state.unreadable:
         mirror_of(key)
