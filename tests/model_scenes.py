@@ -35,7 +35,7 @@ SCENES: Final[Mapping[str, tuple[Move, ...]]] = {
     ),
     "refused": _scene("grow-0*8 loop-0*4 patience-0 fill-0*4 refused-0 fetch-0 take-0 fill-0*2"),
     "forgotten": _scene(
-        "grow-0*10 align-0*3 fetch-0 take-0 carry-0 answers-0 denied-0 send-0*2 forget-0 carry-0*2 answers-0"
+        "grow-0*10 align-0*3 fetch-0 take-0 carry-0 answers-0 denied-0 fetch-0 take-0 forget-0 carry-0*3 answers-0"
     ),
     "wide": _scene(
         "grow-0*10 loop-0*4 patience-0 fill-0*6 loop-0*3 loop-1*6 hold-0 fill-0*3 break-0 patience-1 "
@@ -52,7 +52,8 @@ SCENES: Final[Mapping[str, tuple[Move, ...]]] = {
         "straggle-0*5"
     ),
     "late answer": _scene(
-        "grow-0*10 align-0*3 hold-0 fetch-0 take-0 fetch-0 break-0 drop-0*2 align-0*3 take-0 patience-0 fill-0*4"
+        "grow-0*10 align-0*3 fetch-0 take-0 carry-0 answers-0 hold-0 fetch-0 take-0 fetch-0 break-0 drop-0*3 align-0*3 "
+        "take-0 patience-0 fill-0*4"
     ),
     "slept": _scene(
         "grow-0*2 loop-0*4 patience-0 fill-0*3 sleep-0 patience-1 fill-1*5 grow-0 fill-0 loop-0*4 fill-0*4"

@@ -92,7 +92,8 @@ class PartitionReplicator:
     @property
     def fetchable(self) -> bool:
         """More may be asked of the source."""
-        return self.working and not self.finished and not self.place.seeding and not self.outbox.full
+        place = self.place
+        return self.working and not self.finished and not (place.seeding or place.first_waits or self.outbox.full)
 
     @property
     def awaits(self) -> bool:

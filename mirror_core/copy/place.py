@@ -53,6 +53,11 @@ class Place:
         """Whether nothing has been put into line that is not acknowledged."""
         return self.position == self.acknowledged
 
+    @property
+    def first_waits(self) -> bool:
+        """Whether the first batch is in line or in flight, and its answer will tell that others may follow it."""
+        return not self.proven and self.sequence != self.acknowledged_sequence
+
     def resume(self, resume: Resume, *, unremembered: bool) -> None:
         """Take up the place where the destination's log ends, with nothing in flight."""
         self.position = self.acknowledged = self.seeded = resume.offset

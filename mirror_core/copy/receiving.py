@@ -104,9 +104,9 @@ class Receiver:
             position = replicator.place.position
             replicator.source.ask(position)
             wanted.append(fetch.Wanted(replicator.partition, position, replicator.source_epoch))
-        # Who has something in line soon wants more, and cannot be added to a question that has been asked.
-        lined = any(replicator.outbox.items for replicator in self._replicators.values())
-        patience_ms = _SHORT_WAIT_MS if lined else _MAX_WAIT_MS
+        # Who waits for the destination soon wants more, and cannot be added to a question that has been asked.
+        soon = any(one.outbox.items or one.place.first_waits for one in self._replicators.values())
+        patience_ms = _SHORT_WAIT_MS if soon else _MAX_WAIT_MS
         wait_ms = 0 if alone is not None else max(1, min(patience_ms, int((self._stop_s - now) * 1000)))
         link.ask(wanted, max_wait_ms=wait_ms, isolation=fetch.Isolation.READ_COMMITTED)
 

@@ -47,18 +47,19 @@ class Rewriter:
         """Batches of one partition that may be sent at once, in place; its position moves past them.
 
         From the first gap on everything goes into the line, batches as copies. A batch that may not cross ends the
-        partition, after what came before it.
+        partition, after what came before it. What comes behind a first batch that has to go alone is asked for again:
+        in line it would neither be merged nor give way to what goes at once, as long as the source is the quicker one.
         """
         ready: list[Ready] = []
         tiny: dict[int, BatchHeader] = {}
         where = f"cluster {self.source}, {replicator.partition}"
-        ends = replicator.assigned.until is not None
+        ends, place = replicator.assigned.until is not None, replicator.place
         try:
-            for header, batch, visible in committed(answer, replicator.place.position):
+            for header, batch, visible in committed(answer, place.position):
                 self._take(replicator, ready, header, batch, visible)
                 if header.record_count <= TINY and header.magic == 2 and mergeable(header):
                     tiny[header.base_offset] = header
-                if ends and replicator.finished:
+                if place.first_waits or (ends and replicator.finished):
                     break
         except DamagedBatch as error:
             replicator.end(

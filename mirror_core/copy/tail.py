@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
@@ -185,6 +186,7 @@ def _further_back(
 def _headers(client: ClusterClient, link: FetchLink, partition: Partition, start: int, end: int) -> list[BatchHeader]:
     found: list[BatchHeader] = []
     position, empty = start, 0
+    deadline = time.monotonic() + client.timeout_s
     while position < end:
         fetched = fetch_once(link, partition, position)
         if fetched is None or fetched.error:
@@ -200,6 +202,9 @@ def _headers(client: ClusterClient, link: FetchLink, partition: Partition, start
             local = local_start(client, partition, -1)
             if local is not None and proof(position, end, 0, honest=True, before=empty, local_start=local) is Proof.GAP:
                 break  # the cleaner took what was there
+        if verdict is Proof.NOTHING and time.monotonic() + link.throttle_ms / 1000 < deadline:
+            time.sleep(link.throttle_ms / 1000)  # a quota makes us wait, and is no failure
+            continue
         if verdict is not Proof.ONCE_MORE:
             why = SILENT if honest else "the broker throttles"
             raise Unreachable(f"{link.connection.where}: {partition}, offset {position}: {why}")

@@ -78,6 +78,17 @@ def test_a_copy_has_the_same_offsets_and_every_byte_after_the_batch_headers(
     assert read_all_aiokafka(pair.east, topic) == read_all_aiokafka(pair.west, topic)
 
 
+def test_tiny_batches_are_merged_from_the_beginning_of_a_copy_on(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east, retention_ms="-1")
+    produce(pair.east, topic, 5_000, batch_num_messages="1", linger_ms="0")
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    there, here = (payloads(log_file(cluster, f"{topic}-0").read_bytes()) for cluster in (pair.east, pair.west))
+    assert len(there) == 5_000
+    assert len(here) < 500, "the leader of a new log knows nothing of us: the first batch goes alone, and only that"
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
 def test_many_partitions_and_records_that_arrive_while_copying(pair: Pair, tmp_path: Path) -> None:
     topic = new_topic(pair.east, partitions=6)
     mirrored = new_mirror(pair, tmp_path, topic)

@@ -180,6 +180,7 @@ def _settled(patch: pytest.MonkeyPatch) -> None:
 def _first_alone(patch: pytest.MonkeyPatch) -> None:
     """The first batch that a leader without memory is sent goes alone."""
     patch.setattr(Place, "first_is_next", True)
+    patch.setattr(Place, "first_waits", False)
     patch.setattr(PartitionReplicator, "sendable", property(_any_batch))
 
 

@@ -155,18 +155,36 @@ def test_bytes_without_a_whole_batch_prove_damage_only_where_an_answer_had_room_
 
 
 def test_the_first_batch_that_a_leader_without_memory_is_sent_goes_alone() -> None:
-    replicator, answer = at(10, 10, unremembered=True), fetched(batch(10, 40), batch(50, 40), batch(90, 40))
-    ready = Rewriter(SOURCE, PRODUCER).accept(replicator, answer)
-    assert taken(ready) == [(10, 10, 40)]
-    assert queued(replicator) == [(50, 50, 40), (90, 90, 40)]
+    replicator, more = at(10, 10, unremembered=True), [batch(n, 1) for n in range(50, 60)]
+    ready = Rewriter(SOURCE, PRODUCER).accept(replicator, fetched(batch(10, 40), *more))
+    assert taken(ready) == [(10, 10, 40)], "if it is refused, the next one would be taken in its place"
+    assert (replicator.place.position, queued(replicator)) == (50, [])
+    assert not replicator.fetchable, "in line what follows would neither be merged nor ever be all"
     replicator.place.sent(0.0)
-    assert not replicator.sendable, "if the first one is refused, the second one would be taken in its place"
     replicator.place.answered()
     assert not replicator.acknowledge(ready[0][0])
-    assert replicator.sendable
-    replicator.take()
+    assert replicator.fetchable
+    ready = Rewriter(SOURCE, PRODUCER).accept(replicator, fetched(batch(10, 40), *more))
+    assert taken(ready) == [(50, 50, 10)], "now the sequences tell"
+
+
+def test_what_is_left_of_a_batch_whose_first_part_goes_alone_waits_in_line() -> None:
+    replicator = PartitionReplicator(
+        Assigned(partition=PARTITION, source_topic_id="", destination_topic_id=""), hides=True
+    )
+    resume = Resume(offset=10, sequence=10, gap_end=10, seed_end=10, check_tail=False)
+    replicator.resume_at(resume, unremembered=True)
+    sparse = bytearray(batch(10, 5))
+    sparse[23:27] = (9).to_bytes(4, "big")  # its last five offsets are gone
+    sparse[17:21] = crc32.iscsi(bytes(sparse[21:])).to_bytes(4, "big")
+    ready = Rewriter(SOURCE, PRODUCER).accept(replicator, fetched(bytes(sparse), batch(20, 2)))
+    assert taken(ready) == [(10, 10, 5)]
+    assert queued(replicator) == [20]
     replicator.place.sent(0.0)
-    assert replicator.sendable, "now the sequences tell"
+    assert not replicator.sendable
+    replicator.place.answered()
+    replicator.acknowledge(ready[0][0])
+    assert replicator.sendable
 
 
 def test_tiny_batches_in_a_row_become_one() -> None:

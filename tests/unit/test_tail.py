@@ -1,0 +1,42 @@
+"""Reading a log's tail below a quota."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from mirror_core.copy import tail
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.fetching import FetchLink
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.names import Partition
+from mirror_core.wire.fetch import Fetched
+from tests.unit.test_rewrite import batch, fetched
+
+PARTITION = Partition("orders", 0)
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch, answers: Iterator[tuple[int, Fetched]]) -> list[int]:
+    """Base offsets found below 5, by answers that come with a throttle time in ms."""
+    link = SimpleNamespace(throttle_ms=0, connection=SimpleNamespace(where="west"))
+
+    def fetch_once(*_: object) -> Fetched:
+        link.throttle_ms, answer = next(answers)
+        return answer
+
+    monkeypatch.setattr(tail, "fetch_once", fetch_once)
+    client = cast("ClusterClient", SimpleNamespace(timeout_s=0.2))
+    return [header.base_offset for header in tail._headers(client, cast("FetchLink", link), PARTITION, 0, 5)]
+
+
+def test_a_throttled_answer_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([(0, fetched(batch(0, 3))), (20, fetched()), (0, fetched(batch(3, 2)))])
+    assert looked_at(monkeypatch, answers) == [0, 3]
+
+
+def test_but_not_for_longer_than_a_cluster_has_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unreachable, match="the broker throttles"):
+        looked_at(monkeypatch, iter([(60_000, fetched())]))
