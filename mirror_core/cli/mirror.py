@@ -29,7 +29,7 @@ from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import creation, estimate, recovery, verbs
 from mirror_core.mirrors.describe import GAPS
 from mirror_core.mirrors.describe import describe as describe_mirror
-from mirror_core.mirrors.survey import survey
+from mirror_core.mirrors.recovery_plan import survey
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import PartitionState

@@ -6,27 +6,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mirror_core.decide.recovery import DOES, OWN_RECORDS, REMEDIES, Action
-from mirror_core.mirrors.survey import Price, Proposal, Survey
+from mirror_core.mirrors.recovery_plan import Cost, Proposal, RecoveryPlan
 from mirror_core.model.mirror import Mirror
 
 
-def proposed(mirror: Mirror, seen: Survey, salvage: Path | None) -> Iterator[str]:
+def proposed(mirror: Mirror, seen: RecoveryPlan, salvage: Path | None) -> Iterator[str]:
     """All that a person should know before agreeing. `salvage`: the folder for what would be lost."""
     for proposal in seen.proposals:
         yield from _partition(mirror, proposal)
-    for price in seen.prices:
-        yield from _price(mirror, price)
+    for cost in seen.costs:
+        yield from _cost(mirror, cost)
     if salvage is not None:
         saved = ", ".join(f"{r.partition} [{r.start}, {r.end})" for r in seen.lost) or "nothing"
         yield f"saved to {salvage} before anything is deleted: {saved}"
 
 
-def left(seen: Survey) -> list[str]:
+def left(seen: RecoveryPlan) -> list[str]:
     """Why partitions are not recovered now."""
-    return [f"{p.partition}: {reason}" for p in seen.proposals for reason in p.hindrances]
+    return [f"{p.partition}: {reason}" for p in seen.proposals for reason in p.blockers]
 
 
-def question(seen: Survey) -> str:
+def question(seen: RecoveryPlan) -> str:
     """What is asked before it is done."""
     words = {
         Action.RETRY: "Try {} partition(s) again",
@@ -40,7 +40,7 @@ def question(seen: Survey) -> str:
     )
 
 
-def done(seen: Survey) -> Iterator[str]:
+def done(seen: RecoveryPlan) -> Iterator[str]:
     """What has been done, but for recopies, which are reported as they go; and what is left."""
     for action, words in (
         (Action.RETRY, "partitions will be looked at anew in the next epoch"),
@@ -65,24 +65,24 @@ def _partition(mirror: Mirror, proposal: Proposal) -> Iterator[str]:
         own = max(0, (proposal.position or 0) - status.failed_at)
         where = f"from offset {status.failed_at} on, which only cluster {mirror.destination} has"
         yield f"  lost by it: {own} offsets {where}"
-    for reason in proposal.hindrances:
+    for reason in proposal.blockers:
         yield f"  not now: {reason}"
 
 
-def _price(mirror: Mirror, price: Price) -> Iterator[str]:
+def _cost(mirror: Mirror, cost: Cost) -> Iterator[str]:
     yield (
-        f"recopy of topic {price.topic}: deletes {price.deleted} offsets{_bytes(price.deleted_bytes)} on cluster "
-        f"{mirror.destination}, copies {price.copied} offsets{_bytes(price.copied_bytes)} of {price.partitions} "
+        f"recopy of topic {cost.topic}: deletes {cost.deleted} offsets{_bytes(cost.deleted_bytes)} on cluster "
+        f"{mirror.destination}, copies {cost.copied} offsets{_bytes(cost.copied_bytes)} of {cost.partitions} "
         f"partition(s) from cluster {mirror.source}; until then a failover has only what is copied so far"
     )
-    if price.groups is None:
+    if cost.groups is None:
         yield "  groups: unknown; their committed offsets on it go with the topic, and are synced again"
-    elif price.groups:
-        names = ", ".join(price.groups)
+    elif cost.groups:
+        names = ", ".join(cost.groups)
         yield f"  groups whose committed offsets on it go with the topic, and are synced again: {names}"
-    if price.joined:
+    if cost.joined:
         yield (
-            f"  stop first, or they may commit an old position on the new topic: {', '.join(price.joined)} "
+            f"  stop first, or they may commit an old position on the new topic: {', '.join(cost.joined)} "
             f"(has members on cluster {mirror.destination})"
         )
 

@@ -13,7 +13,7 @@ from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirro
 from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.progress import shown
 from mirror_core.cli.telling import tell
-from mirror_core.dataplane.counters import Meters
+from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.driver import Options, Replication, refuse_to_run
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.metrics import Exposition
@@ -57,14 +57,16 @@ def replicate_command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     say = (lambda text: tell(text, err=True)) if as_json else tell
-    meters = Meters()
-    with shown() as listener, served(where, Exposition(link.mirror, meters, listener.progress), say):
+    counters = Counters()
+    with shown() as listener, served(where, Exposition(link.mirror, counters, listener.progress), say):
         options = Options(
             until_caught_up=until_caught_up,
             receipts=receipts.absolute() if receipts else None,
             progress=listener.at,
         )
-        copying = Replication(link, lambda: _runner(runner, master, tasks), options, stop=stop, say=say, meters=meters)
+        copying = Replication(
+            link, lambda: _runner(runner, master, tasks), options, stop=stop, say=say, counters=counters
+        )
         summary = copying.run()
     if as_json:
         print_json(_json(summary))

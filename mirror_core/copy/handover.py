@@ -75,7 +75,7 @@ class Board(Datagrams):
         return given is not None
 
 
-class Heir:
+class Successor:
     """One task's side. Does nothing where the assignment names no driver."""
 
     def __init__(self, assignment: Assignment) -> None:

@@ -21,7 +21,7 @@ from mirror_core.copy.align import Aligner
 from mirror_core.copy.beacon import Beacon
 from mirror_core.copy.gap_hidden import first_hidden
 from mirror_core.copy.gap_markers import GapFiller
-from mirror_core.copy.handover import Heir
+from mirror_core.copy.handover import Successor
 from mirror_core.copy.outbox import Hidden
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.receiving import Receiver
@@ -104,7 +104,7 @@ class CopyTask:
         self._align_due = 0.0
         self._trouble = ""
         self._beacon = Beacon(assignment)
-        self._heir = Heir(assignment)
+        self._successor = Successor(assignment)
 
     def run(self) -> TaskReport:
         started = time.time()
@@ -126,7 +126,7 @@ class CopyTask:
             self.sender.drain()
         except Unreachable as error:
             self._trouble = str(error)
-        self._heir.leave(self.replicators)
+        self._successor.leave(self.replicators)
         self._beacon.tell(self.replicators, last=True)
         return report(self.assignment, self.replicators, self._trouble, started, time.process_time() - cpu)
 
@@ -170,7 +170,7 @@ class CopyTask:
     def _advance(self) -> bool:
         """Fill gaps, and send what waited behind them; seed what begins late. True when something came further."""
         waiting = [replicator for replicator in self.replicators if replicator.outbox.items]
-        self._heir.ask(self.replicator_of)
+        self._successor.ask(self.replicator_of)
         moved = bool(waiting) and self._filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
         for _ in range(_IN_A_ROW):
             ready = [self._next(replicator) for replicator in waiting if replicator.sendable]
@@ -221,7 +221,7 @@ class CopyTask:
 
     def close(self) -> None:
         self._hang_up()
-        self._heir.close()
+        self._successor.close()
         self._beacon.close()
 
 

@@ -45,7 +45,7 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Snapshot:
     """All counts at one moment."""
 
     lease: Lease | None
@@ -67,7 +67,7 @@ class Told:
     """CPU seconds of the copying tasks."""
 
 
-class Meters:
+class Counters:
     """The counts of one data plane. Thread-safe."""
 
     def __init__(self) -> None:
@@ -116,10 +116,10 @@ class Meters:
                         bytes=before.bytes + receipt.bytes,
                     )
 
-    def told(self) -> Told:
+    def snapshot(self) -> Snapshot:
         """All counts now."""
         with self._lock:
-            return Told(
+            return Snapshot(
                 lease=self._lease.lease if self._lease else None,
                 copying=self._copying,
                 states=MappingProxyType(self._states),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.copy.handover import Board
-from mirror_core.dataplane.counters import Meters, Retry
+from mirror_core.dataplane.counters import Counters, Retry
 from mirror_core.dataplane.planning import Planner, Work
 from mirror_core.dataplane.results import Results, Summary
 from mirror_core.dataplane.runner import Runner
@@ -90,15 +90,15 @@ class Replication:
         *,
         stop: threading.Event,
         say: Callable[[str], None],
-        meters: Meters | None = None,
+        counters: Counters | None = None,
     ) -> None:
         self.link = link
         self.start_runner = start_runner
         self.options = options
         self.stop = stop
         self.say = say
-        self.meters = meters or Meters()
-        self.results = Results(link, options.receipts, self.meters, say)
+        self.counters = counters or Counters()
+        self.results = Results(link, options.receipts, self.counters, say)
         self._running: list[_Epoch] = []
         self._number = 0
         self._failures_in_row = 0
@@ -144,7 +144,7 @@ class Replication:
     def _lease(self) -> Iterator[HeldLease]:
         with kept(acquire(self.link.destination, self.link.mirror.name, new_owner())) as lease:
             refuse_to_run(lease.state, self.link)
-            self.meters.holds(lease)
+            self.counters.holds(lease)
             yield lease
 
     @contextmanager
@@ -220,7 +220,7 @@ class Replication:
                 work = self._plan(planner, lease)
                 planner.follow_log_start(work.partitions)
             except Unreachable as error:
-                self.meters.retried(Retry.PLAN)
+                self.counters.retried(Retry.PLAN)
                 _log.info("no new plan, going on with the last one: %s", error)
                 self.say(f"cannot plan anew, going on with the last plan: {error}")
 
@@ -229,7 +229,7 @@ class Replication:
         work = planner.plan(lease.state)
         if work.changes:
             lease.put(*work.changes)
-        self.results.meter_states(lease)
+        self.results.count_states(lease)
         for partition, reason in work.failed.items():
             self.results.failed(partition, reason)
         return work
@@ -293,7 +293,7 @@ class Replication:
         if final:
             return  # cancelled on purpose; the destination's log tells what it had done
         self._failures_in_row += 1
-        self.meters.retried(Retry.EPOCH)
+        self.counters.retried(Retry.EPOCH)
         self.say(f"epoch {epoch.number} failed, the next one looks at the destination: {error}")
         if self._failures_in_row >= _PATIENCE or not error.retryable:
             raise error  # such as Spark's own process gone: another epoch of this process would fail like this one

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from mirror_core.dataplane.counters import EPOCH_BUCKETS_S, Copied, Meters, Told
+from mirror_core.dataplane.counters import EPOCH_BUCKETS_S, Copied, Counters, Snapshot
 from mirror_core.dataplane.progress import Figures, Progress
 from mirror_core.model.mirror import Mirror, PartitionState
 from mirror_core.model.names import Partition
@@ -159,15 +159,15 @@ def as_markdown() -> Iterator[str]:
 
 
 class Exposition(Collector):
-    """Reads meters and progress whenever a scrape asks."""
+    """Reads counters and progress whenever a scrape asks."""
 
-    def __init__(self, mirror: Mirror, meters: Meters, progress: Progress) -> None:
+    def __init__(self, mirror: Mirror, counters: Counters, progress: Progress) -> None:
         self._mirror = mirror
-        self._meters = meters
+        self._counters = counters
         self._progress = progress
 
     def collect(self) -> Iterable[Metric]:
-        return families(self._mirror, self._meters.told(), self._progress.partitions())
+        return families(self._mirror, self._counters.snapshot(), self._progress.partitions())
 
 
 class _Sample(NamedTuple):
@@ -180,7 +180,7 @@ class _Sample(NamedTuple):
     bucket: str | None = None
 
 
-def families(mirror: Mirror, told: Told, figures: Mapping[Partition, Figures]) -> list[Metric]:
+def families(mirror: Mirror, told: Snapshot, figures: Mapping[Partition, Figures]) -> list[Metric]:
     """Every metric of the table with the samples that are known. Pure."""
     known = {described.name: described for described in METRICS}
     found = {d.name: Metric(d.family, d.meaning, d.kind, d.unit) for d in METRICS}
@@ -193,7 +193,7 @@ def families(mirror: Mirror, told: Told, figures: Mapping[Partition, Figures]) -
     return list(found.values())
 
 
-def _samples(mirror: Mirror, told: Told, figures: Mapping[Partition, Figures]) -> Iterator[_Sample]:
+def _samples(mirror: Mirror, told: Snapshot, figures: Mapping[Partition, Figures]) -> Iterator[_Sample]:
     yield _Sample("mirrorbook_data_plane_info", (mirror.source, mirror.destination), 1)
     if told.lease is not None:
         yield _Sample("mirrorbook_heartbeat_timestamp_seconds", (), told.lease.beat_ms / 1000)
@@ -219,7 +219,7 @@ def _samples(mirror: Mirror, told: Told, figures: Mapping[Partition, Figures]) -
     yield _Sample("mirrorbook_task_cpu_seconds_total", (), told.cpu_s)
 
 
-def _lags(told: Told, figures: Mapping[Partition, Figures]) -> Iterator[_Sample]:
+def _lags(told: Snapshot, figures: Mapping[Partition, Figures]) -> Iterator[_Sample]:
     by_topic: dict[str, list[Figures | None]] = defaultdict(list)
     for partition in told.copying:
         by_topic[partition.topic].append(figures.get(partition))

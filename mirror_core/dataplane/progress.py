@@ -73,7 +73,7 @@ class _Seen:
     """(source end, first seen, last seen), growing; only the first may be at or below the position."""
 
 
-class Told(Message, frozen=True, kw_only=True):
+class Snapshot(Message, frozen=True, kw_only=True):
     """A task's datagram."""
 
     task: int
@@ -85,7 +85,7 @@ class Told(Message, frozen=True, kw_only=True):
     the start of the task's epoch."""
 
 
-TOLD: Final = msgspec.json.Decoder(Told)
+TOLD: Final = msgspec.json.Decoder(Snapshot)
 """Made by the thread that imports this: two that meet a type for the first time crash msgspec (0.22)."""
 
 
@@ -104,7 +104,7 @@ class Progress:
         self._records = self._bytes = 0
         self._history: deque[tuple[float, int, int]] = deque([(clock(), 0, 0)])
 
-    def take(self, told: Told) -> None:
+    def take(self, told: Snapshot) -> None:
         """Take in one datagram."""
         with self._lock:
             for topic, index, position, end, records, size, to_seed in told.rows:

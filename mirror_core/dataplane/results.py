@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mirror_core.dataplane.counters import Meters
+from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.planning import COPIED, aligned, fail
 from mirror_core.evidence import receipts
 from mirror_core.model.clock import now_ms
@@ -43,12 +43,12 @@ class Summary:
 class Results:
     """Of one process, over all of its epochs."""
 
-    def __init__(self, link: Link, receipts_folder: Path | None, meters: Meters, say: Callable[[str], None]) -> None:
+    def __init__(self, link: Link, folder: Path | None, counters: Counters, say: Callable[[str], None]) -> None:
         self.link = link
         self.summary = Summary()
-        self.meters = meters
+        self.counters = counters
         self.say = say
-        self._receipts = receipts_folder
+        self._receipts = folder
         self._aligned: dict[Partition, int] = {}
         """Leader epochs of the source under which tasks found partitions to agree; not in the state topic yet."""
         self._easing = Easing(link.destination, say)
@@ -80,7 +80,7 @@ class Results:
             self.summary.bytes += receipt.bytes
             self.summary.positions[receipt.partition] = receipt.next
         self.summary.cpu_s += sum(report.cpu_s for report in reports)
-        self.meters.reported(reports, max(0, now_ms() - start_ms) / 1000)
+        self.counters.reported(reports, max(0, now_ms() - start_ms) / 1000)
         self._aligned.update((found.partition, found.source_epoch) for report in reports for found in report.aligned)
         if self._receipts is not None:
             receipts.write(self._receipts, self.link.mirror.name, lease.generation, epoch, done)
@@ -101,13 +101,13 @@ class Results:
                     if f.partition in known and known[f.partition].state in COPIED
                 )
             )
-            self.meter_states(lease)
+            self.count_states(lease)
             for failure in failures:
                 self.failed(failure.partition, failure.reason)
 
-    def meter_states(self, lease: HeldLease) -> None:
+    def count_states(self, lease: HeldLease) -> None:
         state, name = lease.state, self.link.mirror.name
-        self.meters.recorded(state.partitions.get(name, {}).values(), state.mirrors[name].throttle)
+        self.counters.recorded(state.partitions.get(name, {}).values(), state.mirrors[name].throttle)
 
     def failed(self, partition: Partition, reason: str) -> None:
         if partition not in self.summary.failed:

@@ -151,7 +151,7 @@ def kind_now(status: PartitionStatus, topic: TopicNow) -> FailureKind:
     return recorded
 
 
-def hindrances(action: Action, topic: TopicNow, mirror: Mirror, copier: str | None) -> Iterator[str]:
+def blockers(action: Action, topic: TopicNow, mirror: Mirror, copier: str | None) -> Iterator[str]:
     """Why an action that its kind allows must not be taken now. `copier`: who runs the data plane."""
     if mirror.desired is Desired.STOPPED or PartitionState.STOPPED in topic.states:
         yield f"mirror {mirror.name} is stopped: its topics may be the applications' by now"

@@ -1,4 +1,4 @@
-"""`mirror recover`: doing what was shown about FAILED partitions (`mirrors/survey.py`), and agreed to.
+"""`mirror recover`: doing what was shown about FAILED partitions (`mirrors/recovery_plan.py`), and agreed to.
 
 A recopy is written down before anything is deleted: all partitions of the topic become FAILED, kind `recopying`, with
 the id of the topic that is to go. So the data plane leaves them alone, everybody sees why, and whoever runs recover
@@ -18,7 +18,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import delete_topic
 from mirror_core.mirrors.door import door
-from mirror_core.mirrors.survey import Price, Survey
+from mirror_core.mirrors.recovery_plan import Cost, RecoveryPlan
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName
@@ -33,19 +33,19 @@ from mirror_core.state.writer import StateWriter
 Say = Callable[[str], None]
 
 
-def salvage(link: Link, agreed: Survey, folder: Path, say: Say) -> None:
+def salvage(link: Link, agreed: RecoveryPlan, folder: Path, say: Say) -> None:
     """Save what recopies will delete and the source may not have; raises unless every record of it is there."""
     saved = LocalSalvage(link.config.path)(link.destination.name, agreed.lost, folder)
     say(f"{sum(saved.values())} record(s) of cluster {link.destination.name} saved to {folder}")
 
 
-def recover(link: Link, agreed: Survey, say: Say) -> None:
+def recover(link: Link, agreed: RecoveryPlan, say: Say) -> None:
     """Do what was shown. Refused when what it speaks of has changed since; LostOwnership when a copier has begun."""
     with door(link, Verb.RECOVER, lambda state: _changed(link, state, agreed)) as writer:
         _carry_out(link, writer, agreed, say)
 
 
-def _changed(link: Link, state: State, agreed: Survey) -> Iterator[str]:
+def _changed(link: Link, state: State, agreed: RecoveryPlan) -> Iterator[str]:
     """What is not as it was when somebody agreed."""
     known = state.partitions.get(link.mirror.name, {})
     for partition in sorted(p.partition for p in agreed.agreed if known.get(p.partition) != p.status):
@@ -55,7 +55,7 @@ def _changed(link: Link, state: State, agreed: Survey) -> Iterator[str]:
         yield f"{living.owner} copies this mirror now: look again"
 
 
-def _carry_out(link: Link, writer: StateWriter, agreed: Survey, say: Say) -> None:
+def _carry_out(link: Link, writer: StateWriter, agreed: RecoveryPlan, say: Say) -> None:
     records: list[Record | Forget] = []
     for proposal in agreed.agreed:
         if proposal.action is Action.ACCEPT:
@@ -66,7 +66,7 @@ def _carry_out(link: Link, writer: StateWriter, agreed: Survey, say: Say) -> Non
         writer.put(*records)
     doomed = {p.partition.topic for p in agreed.agreed if p.action is Action.RECOPY}
     if doomed:
-        _recopy(link, writer, [price for price in agreed.prices if price.topic in doomed], agreed.lost, say)
+        _recopy(link, writer, [cost for cost in agreed.costs if cost.topic in doomed], agreed.lost, say)
 
 
 def _retried(mirror: MirrorName, status: PartitionStatus) -> Record | Forget:
@@ -77,27 +77,27 @@ def _retried(mirror: MirrorName, status: PartitionStatus) -> Record | Forget:
     return PartitionRecord(mirror, replace(status, state=state, reason=None, failed_at=None, kind=None))
 
 
-def _recopy(link: Link, writer: StateWriter, prices: list[Price], lost: tuple[ParityRange, ...], say: Say) -> None:
+def _recopy(link: Link, writer: StateWriter, costs: list[Cost], lost: tuple[ParityRange, ...], say: Say) -> None:
     """Delete and forget topics, one after the other, holding the lease so that nobody copies meanwhile."""
     with (
         kept(acquire(link.destination, link.mirror.name, new_owner())) as lease,
         ClusterClient(link.destination) as destination,
     ):
         lease.outwait_writers(say)
-        for price in prices:
+        for cost in costs:
             lease.beat()
-            _refuse_if_grown(destination, price, lost)
-            begin_recopy(link, writer, price)
-            _delete(destination, price)
-            writer.put(*(Forget(PartitionRecord(link.mirror.name, s)) for s in _of(link, writer.state, price.topic)))
-            say(f"{price.topic}: deleted on cluster {link.mirror.destination}; the next epoch copies it anew")
+            _refuse_if_grown(destination, cost, lost)
+            begin_recopy(link, writer, cost)
+            _delete(destination, cost)
+            writer.put(*(Forget(PartitionRecord(link.mirror.name, s)) for s in _of(link, writer.state, cost.topic)))
+            say(f"{cost.topic}: deleted on cluster {link.mirror.destination}; the next epoch copies it anew")
 
 
-def begin_recopy(link: Link, writer: StateWriter, price: Price) -> None:
+def begin_recopy(link: Link, writer: StateWriter, cost: Cost) -> None:
     """Write down that this topic is about to be deleted; from then on only `recover` goes on with it."""
     reason = (
-        f"topic {price.topic} is being copied anew: it was about to be deleted on cluster {link.mirror.destination}; "
-        f"`mirrorbook mirror recover {link.mirror.name} --topics {price.topic} --action recopy` finishes that"
+        f"topic {cost.topic} is being copied anew: it was about to be deleted on cluster {link.mirror.destination}; "
+        f"`mirrorbook mirror recover {link.mirror.name} --topics {cost.topic} --action recopy` finishes that"
     )
     writer.put(
         *(
@@ -113,32 +113,32 @@ def begin_recopy(link: Link, writer: StateWriter, price: Price) -> None:
                     kind=FailureKind.RECOPYING,
                 ),
             )
-            for status in _of(link, writer.state, price.topic)
+            for status in _of(link, writer.state, cost.topic)
         )
     )
 
 
-def _delete(destination: ClusterClient, price: Price) -> None:
+def _delete(destination: ClusterClient, cost: Cost) -> None:
     """Delete the topic that was shown, and no other that has taken its name since."""
-    present = destination.metadata([price.topic]).topics.get(price.topic)
+    present = destination.metadata([cost.topic]).topics.get(cost.topic)
     if present is None:
         return
-    if present.id != price.destination_id:
+    if present.id != cost.destination_id:
         reason = f"it is another topic now (id {present.id}) than when you were asked: look again"
-        raise Refused(f"topic {price.topic} on cluster {destination.name} was not deleted", [reason])
-    delete_topic(destination, price.topic, price.destination_id)
+        raise Refused(f"topic {cost.topic} on cluster {destination.name} was not deleted", [reason])
+    delete_topic(destination, cost.topic, cost.destination_id)
 
 
-def _refuse_if_grown(destination: ClusterClient, price: Price, lost: tuple[ParityRange, ...]) -> None:
+def _refuse_if_grown(destination: ClusterClient, cost: Cost, lost: tuple[ParityRange, ...]) -> None:
     """Nothing goes that was not there when it was shown, and saved if somebody asked for that."""
-    shown = {r.partition: r.end for r in lost if r.partition.topic == price.topic}
-    present = destination.metadata([price.topic]).topics.get(price.topic)
-    if not shown or present is None or present.id != price.destination_id:
+    shown = {r.partition: r.end for r in lost if r.partition.topic == cost.topic}
+    present = destination.metadata([cost.topic]).topics.get(cost.topic)
+    if not shown or present is None or present.id != cost.destination_id:
         return  # gone, or refused by name when it is to be deleted
     now = list_offsets(destination, shown, Point.LOG_END)
     grown = [f"{p} has grown from {end} to {now[p]} since you were asked" for p, end in shown.items() if now[p] != end]
     if grown:
-        raise Refused(f"topic {price.topic} on cluster {destination.name} was not deleted", grown)
+        raise Refused(f"topic {cost.topic} on cluster {destination.name} was not deleted", grown)
 
 
 def _of(link: Link, state: State, topic: str) -> list[PartitionStatus]:

@@ -19,7 +19,7 @@ TIMEOUT_S: Final = 30.0
 _QUIET: Final = {"log_level": 0, "error_cb": lambda error: None}  # errors reach us through the calls themselves
 
 
-def sing(config: ClusterConfig, note: str) -> Evidence:
+def run_canary(config: ClusterConfig, note: str) -> Evidence:
     """Write `note` to one partition led by each broker, acks=all, and read it back. Raises when any broker fails."""
     with ClusterClient(config) as client:
         partitions = _partition_per_broker(client)

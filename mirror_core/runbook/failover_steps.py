@@ -19,7 +19,7 @@ from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionS
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.run import Evidence
-from mirror_core.runbook.canary import sing
+from mirror_core.runbook.canary import run_canary
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Offsets, Proven, all_left, left_by
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.services import Services
@@ -189,7 +189,7 @@ class Steps:
         return _counted(apply_promotion(self.link, self.writer, {p.topic for p in self._statuses()}))
 
     def canary(self) -> Evidence:
-        return sing(self.link.destination, f"run {self.journal.run_id}")
+        return run_canary(self.link.destination, f"run {self.journal.run_id}")
 
     def report(self) -> Evidence:
         steps = [r for r in (self.journal.record(name) for name in self.journal.steps) if r and r.step != "report"]

@@ -17,7 +17,7 @@ from mirror_core.dataplane.local import LocalRunner
 from mirror_core.decide.steps import names
 from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import door, recovery, verbs
-from mirror_core.mirrors.survey import Survey
+from mirror_core.mirrors.recovery_plan import RecoveryPlan
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership
 from mirror_core.model.mirror import Desired, PartitionState
@@ -52,7 +52,7 @@ CALLS: Final[Mapping[Verb, Callable[[Link], object]]] = {
     Verb.THROTTLE: lambda link: verbs.throttle(link, 1_000_000),
     Verb.SYNC: verbs.sync,
     Verb.STOP: verbs.stop,
-    Verb.RECOVER: lambda link: recovery.recover(link, Survey((), ()), print),
+    Verb.RECOVER: lambda link: recovery.recover(link, RecoveryPlan((), ()), print),
     Verb.DELETE: verbs.delete,
 }
 """As Airflow does it, which asks nothing before."""

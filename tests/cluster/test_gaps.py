@@ -233,7 +233,7 @@ def test_two_copiers_at_once_fill_each_gap_once(pair: Pair, tmp_path: Path) -> N
 def test_an_epoch_goes_on_with_the_markers_of_the_one_before(
     pair: Pair, tmp_path: Path, told: bool, attempt: int
 ) -> None:
-    """Told that the owner has ended well, its successor need not shut it out: markers carry no higher attempt."""
+    """Snapshot that the owner has ended well, its successor need not shut it out: markers carry no higher attempt."""
     topic = new_topic(pair.east, partitions=3)
     producer = transactional(pair.east)
     transaction(producer, topic, 2, commit=True, partitions=range(3))

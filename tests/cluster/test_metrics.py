@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mirror_core.cli.metrics import served
-from mirror_core.dataplane.counters import Meters
+from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.metrics import Exposition
@@ -54,11 +54,11 @@ class Scraped:
 @contextmanager
 def measured(mirrored: Mirrored) -> Iterator[str]:
     """Copy in a thread of this process with short epochs; the endpoint's address. Ends well, or the test does not."""
-    stop, meters, said, failures = threading.Event(), Meters(), list[str](), list[Exception]()
+    stop, counters, said, failures = threading.Event(), Counters(), list[str](), list[Exception]()
     with Listener(Progress()) as listener:
         options = Options(epoch_s=EPOCH_S, receipts=mirrored.evidence / "receipts", progress=listener.at)
         link = mirrored.link
-        copying = Replication(link, LocalRunner, options, stop=stop, say=lambda line: None, meters=meters)
+        copying = Replication(link, LocalRunner, options, stop=stop, say=lambda line: None, counters=counters)
 
         def run() -> None:
             try:
@@ -66,7 +66,7 @@ def measured(mirrored: Mirrored) -> Iterator[str]:
             except Exception as error:  # noqa: BLE001 - raised again where the test sees it
                 failures.append(error)
 
-        with served(("127.0.0.1", 0), Exposition(link.mirror, meters, listener.progress), said.append):
+        with served(("127.0.0.1", 0), Exposition(link.mirror, counters, listener.progress), said.append):
             thread = threading.Thread(target=run, name="copying")
             thread.start()
             try:

@@ -22,7 +22,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.topics import alter_configs, delete_topic
 from mirror_core.mirrors import recovery
-from mirror_core.mirrors.survey import survey
+from mirror_core.mirrors.recovery_plan import survey
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Partition
@@ -108,7 +108,7 @@ def test_a_foreign_record_is_recopied_after_its_price_was_shown_and_only_when_as
         "  recopy: deletes the mirror topic on the destination, and the next epoch copies all its partitions anew\n"
         "  lost by it: 3 offsets from offset 100 on, which only cluster west has\n"
     )
-    price = (
+    cost = (
         f"recopy of topic {topic}: deletes 203 offsets (N bytes) on cluster west, copies 200 offsets (N bytes) of 2 "
         "partition(s) from cluster east; until then a failover has only what is copied so far\n"
         f"  groups whose committed offsets on it go with the topic, and are synced again: g-{topic}\n"
@@ -116,13 +116,13 @@ def test_a_foreign_record_is_recopied_after_its_price_was_shown_and_only_when_as
     before = desk.traces()
     assert recover(desk, mirrored, "--yes") == Said(
         3,
-        f"{shown}  not now: {BY_NAME} recopy\n{price}",
+        f"{shown}  not now: {BY_NAME} recopy\n{cost}",
         f"error: mirror {mirrored.name}: recover:\n  - {topic}-0: {BY_NAME} recopy\n",
     )
-    assert recover(desk, mirrored, "--action", "recopy", "--dry-run") == Said(0, shown + price, "")
+    assert recover(desk, mirrored, "--action", "recopy", "--dry-run") == Said(0, shown + cost, "")
     assert desk.traces() == before
     assert recover(desk, mirrored, "--action", "recopy", "--topics", f"{topic[:-1]}.", "--yes") == Said(
-        0, f"{shown}{price}{topic}: deleted on cluster west; the next epoch copies it anew\n", ""
+        0, f"{shown}{cost}{topic}: deleted on cluster west; the next epoch copies it anew\n", ""
     )
     assert topic not in topics_of(desk.pair.west)
     assert mirrored.statuses == {}
@@ -244,7 +244,7 @@ def test_a_recopy_that_has_not_deleted_yet_can_be_given_up(desk: Desk) -> None:
     failed(mirrored, topic, FailureKind.FOREIGN)
     seen = survey(mirrored.link, mirrored.state, None, Action.RECOPY)
     with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer:
-        recovery.begin_recopy(mirrored.link, writer, seen.prices[0])
+        recovery.begin_recopy(mirrored.link, writer, seen.costs[0])
     assert recover(desk, mirrored, "--action", "retry", "--yes").code == 0
     failed(mirrored, topic, FailureKind.FOREIGN)
     assert len(read_all(desk.pair.west, topic)) == 101

@@ -215,6 +215,6 @@ def test_a_sync_stays_away_from_a_mirror_that_a_run_holds(link: Link) -> None:
     )
     with writer_of(link) as writer:
         writer.put(run)
-        with pytest.raises(Refused, match=f"failover {run.id} holds it"):
+        with pytest.raises(Refused, match=f"failover {run.id} is under way"):
             sync(link, writer)
         assert isinstance(sync(link, writer, run_id=run.id), SyncReport)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.copy.handover import Board, Heir
+from mirror_core.copy.handover import Board, Successor
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
 from mirror_core.decide.position import Resume
@@ -76,8 +76,8 @@ def test_a_task_inherits_what_its_predecessor_has_left(board: Board) -> None:
     after.skip_to(20)
     after.gaps.seen(NUMBER)
     assert not after.gaps.owned
-    Heir(assignment(board, 1)).leave([before])
-    heir = Heir(assignment(board, 2))
+    Successor(assignment(board, 1)).leave([before])
+    heir = Successor(assignment(board, 2))
 
     def inherits() -> bool:
         heir.ask({A: after})
@@ -105,11 +105,11 @@ def test_what_is_not_certain_is_not_left(board: Board) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(board, "take", take)
-        Heir(assignment(board, 1)).leave([unanswered, sending, lost])
+        Successor(assignment(board, 1)).leave([unanswered, sending, lost])
         other = replicator()
         other.gaps.seen(NUMBER)
         other.gaps.landed(NUMBER)
-        Heir(assignment(board, 1)).leave([other])
+        Successor(assignment(board, 1)).leave([other])
         wait_until(lambda: taken, timeout_s=10, why="a word to the driver")
     assert [json.loads(datagram)["left"] for datagram in taken] == [[["orders", 0, NUMBER]]]
 
@@ -119,7 +119,7 @@ def test_without_a_driver_nothing_is_handed_on(board: Board) -> None:
     waiting = replicator()
     waiting.skip_to(20)
     waiting.gaps.seen(NUMBER)
-    heir = Heir(alone)
+    heir = Successor(alone)
     heir.ask({A: waiting})
     heir.leave([waiting])
     assert not waiting.gaps.owned

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.recovery import DOES, REMEDIES, Action, TopicNow, hindrances, kind_now
+from mirror_core.decide.recovery import DOES, REMEDIES, Action, TopicNow, blockers, kind_now
 from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.state.records import PartitionRecord, State, fold
@@ -96,14 +96,14 @@ def test_a_recopy_is_hindered_by_what_would_make_it_a_loss(
     topic: dict[str, object], mirror: dict[str, object], copier: str | None, word: str | None
 ) -> None:
     found = list(
-        hindrances(Action.RECOPY, replace(TOPIC, **topic), replace(MIRROR, **mirror), copier)  # type: ignore[arg-type]
+        blockers(Action.RECOPY, replace(TOPIC, **topic), replace(MIRROR, **mirror), copier)  # type: ignore[arg-type]
     )
     assert len(found) == (word is not None)
     assert word is None or word in found[0]
 
 
 def test_a_retry_may_be_asked_for_beside_a_copier() -> None:
-    assert list(hindrances(Action.RETRY, TOPIC, MIRROR, "host/1/x")) == []
+    assert list(blockers(Action.RETRY, TOPIC, MIRROR, "host/1/x")) == []
 
 
 def test_statuses_survive_the_state_topic() -> None:

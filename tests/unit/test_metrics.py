@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from mirror_core.cli.metrics import address, served
 from mirror_core.copy.beacon import Beacon
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.dataplane.counters import Copied, Meters, Retry
+from mirror_core.dataplane.counters import Copied, Counters, Retry
 from mirror_core.dataplane.metrics import METRICS, Exposition, families
 from mirror_core.dataplane.progress import TOLD, Figures, Progress
 from mirror_core.decide.position import Resume
@@ -44,8 +44,8 @@ def status(partition: Partition, state: PartitionState = PartitionState.MIRRORIN
     return PartitionStatus(partition=partition, state=state, source_topic_id="s", destination_topic_id="d")
 
 
-def meters(*statuses: PartitionStatus) -> Meters:
-    made = Meters()
+def counters(*statuses: PartitionStatus) -> Counters:
+    made = Counters()
     made.recorded(statuses, throttle=None)
     return made
 
@@ -105,7 +105,7 @@ def text(collector: Collector) -> str:
 
 
 def test_lags_of_a_topic_add_up_and_the_worst_time_counts() -> None:
-    told = meters(status(A0), status(A1), status(B0)).told()
+    told = counters(status(A0), status(A1), status(B0)).snapshot()
     seen = {A0: figures(5, 2.0, 900.0), A1: figures(7, 0.5, 800.0), B0: figures(0, 0.0, 950.0)}
     found = families(MIRROR, told, seen)
     assert value(found, "mirrorbook_lag_offsets", topic="a") == 12
@@ -117,7 +117,7 @@ def test_lags_of_a_topic_add_up_and_the_worst_time_counts() -> None:
 
 @pytest.mark.parametrize("other", [None, figures(None, None, 800.0)], ids=["nothing heard of it", "its end is unknown"])
 def test_one_unknown_partition_makes_its_topic_unknown_and_no_other(other: Figures | None) -> None:
-    told = meters(status(A0), status(A1), status(B0)).told()
+    told = counters(status(A0), status(A1), status(B0)).snapshot()
     seen = {A0: figures(5, 2.0, 900.0), B0: figures(1, 1.0, 950.0)} | ({A1: other} if other else {})
     found = families(MIRROR, told, seen)
     for name in ("offsets", "seconds", "estimated_records", "estimated_bytes"):
@@ -128,7 +128,7 @@ def test_one_unknown_partition_makes_its_topic_unknown_and_no_other(other: Figur
 
 
 def test_a_backlog_of_unknown_age_has_offsets_and_no_seconds() -> None:
-    found = families(MIRROR, meters(status(A0)).told(), {A0: figures(5, None, 900.0)})
+    found = families(MIRROR, counters(status(A0)).snapshot(), {A0: figures(5, None, 900.0)})
     assert value(found, "mirrorbook_lag_offsets", topic="a") == 5
     assert value(found, "mirrorbook_lag_seconds", topic="a") is None
 
@@ -136,28 +136,28 @@ def test_a_backlog_of_unknown_age_has_offsets_and_no_seconds() -> None:
 @pytest.mark.parametrize(("other", "left"), [(0, 500), (20, 520), (None, None)])
 def test_what_is_left_to_seed_adds_up_where_all_of_it_is_known(other: int | None, left: int | None) -> None:
     seen = {A0: figures(None, to_seed=500), A1: figures(3, to_seed=other), B0: figures(0)}
-    found = families(MIRROR, meters(status(A0), status(A1), status(B0)).told(), seen)
+    found = families(MIRROR, counters(status(A0), status(A1), status(B0)).snapshot(), seen)
     assert value(found, "mirrorbook_unseeded_offsets", topic="a") == left
     assert value(found, "mirrorbook_unseeded_offsets", topic="b") == 0
 
 
 def test_estimates_follow_what_was_copied_and_are_absent_before() -> None:
-    counting = meters(status(A0))
+    counting = counters(status(A0))
     seen = {A0: figures(10, 1.0, 900.0)}
-    found = families(MIRROR, counting.told(), seen)
+    found = families(MIRROR, counting.snapshot(), seen)
     assert value(found, "mirrorbook_lag_estimated_records", topic="a") is None
     assert value(found, "mirrorbook_lag_estimated_bytes", topic="a") is None
     counting.reported([report(A0, 0, 50, 4000)], 30.0)  # 100 offsets with 50 records
-    found = families(MIRROR, counting.told(), seen)
+    found = families(MIRROR, counting.snapshot(), seen)
     assert value(found, "mirrorbook_lag_estimated_records", topic="a") == 5
     assert value(found, "mirrorbook_lag_estimated_bytes", topic="a") == 400
-    nothing = families(MIRROR, meters(status(A0)).told(), {A0: figures(0, 0.0, 900.0)})
+    nothing = families(MIRROR, counters(status(A0)).snapshot(), {A0: figures(0, 0.0, 900.0)})
     assert value(nothing, "mirrorbook_lag_estimated_bytes", topic="a") == 0, "no lag takes no bytes: that is known"
 
 
 @pytest.mark.parametrize("state", [PartitionState.FAILED, PartitionState.STOPPED, PartitionState.PAUSED])
 def test_what_is_not_copied_has_a_state_and_no_lag(state: PartitionState) -> None:
-    found = families(MIRROR, meters(status(A0, state)).told(), {A0: figures(5, 2.0, 900.0)})
+    found = families(MIRROR, counters(status(A0, state)).snapshot(), {A0: figures(5, 2.0, 900.0)})
     assert value(found, "mirrorbook_partitions", topic="a", state=state) == 1
     assert value(found, "mirrorbook_lag_offsets", topic="a") is None
     assert value(found, "mirrorbook_lag_unknown_partitions", topic="a") is None
@@ -167,7 +167,7 @@ def test_what_is_not_copied_has_a_state_and_no_lag(state: PartitionState) -> Non
 
 
 def test_states_are_counted_by_topic_and_failed_is_said_even_when_it_is_none() -> None:
-    told = meters(status(A0), status(A1, PartitionState.FAILED), status(B0)).told()
+    told = counters(status(A0), status(A1, PartitionState.FAILED), status(B0)).snapshot()
     found = families(MIRROR, told, {})
     assert value(found, "mirrorbook_partitions", topic="a", state="MIRRORING") == 1
     assert value(found, "mirrorbook_partitions", topic="a", state="FAILED") == 1
@@ -176,10 +176,10 @@ def test_states_are_counted_by_topic_and_failed_is_said_even_when_it_is_none() -
 
 
 def test_receipts_add_up_by_topic() -> None:
-    counting = Meters()
+    counting = Counters()
     counting.reported([report(A0, 0, 50, 4000), report(A1, 0, 10, 100, retry="broker 1 went away")], 30.2)
     counting.reported([report(A0, 100, 5, 40), report(B0, 7, 1, 9)], 3.0)
-    told = counting.told()
+    told = counting.snapshot()
     assert told.copied == {
         "a": Copied(offsets=130, records=65, gaps=65, batches=9, bytes=4140),
         "b": Copied(offsets=2, records=1, gaps=1, batches=3, bytes=9),
@@ -197,30 +197,30 @@ def test_receipts_add_up_by_topic() -> None:
 
 
 def test_an_epoch_longer_than_every_bucket_is_counted_in_the_last() -> None:
-    counting = Meters()
+    counting = Counters()
     counting.reported([], 5000.0)
-    found = families(MIRROR, counting.told(), {})
+    found = families(MIRROR, counting.snapshot(), {})
     assert value(found, "mirrorbook_epoch_duration_seconds_bucket", le="120.0") == 0
     assert value(found, "mirrorbook_epoch_duration_seconds_bucket", le="+Inf") == 1
 
 
 def test_a_throttle_is_said_and_no_throttle_is_absent() -> None:
-    counting = meters(status(A0))
-    assert value(families(MIRROR, counting.told(), {}), "mirrorbook_throttle_bytes_per_second") is None
+    counting = counters(status(A0))
+    assert value(families(MIRROR, counting.snapshot(), {}), "mirrorbook_throttle_bytes_per_second") is None
     counting.recorded([status(A0)], throttle=50_000)
-    assert value(families(MIRROR, counting.told(), {}), "mirrorbook_throttle_bytes_per_second") == 50_000
+    assert value(families(MIRROR, counting.snapshot(), {}), "mirrorbook_throttle_bytes_per_second") == 50_000
 
 
 @pytest.mark.parametrize("what", Retry)
 def test_retries_are_counted_by_kind(what: Retry) -> None:
-    counting = Meters()
+    counting = Counters()
     counting.retried(what)
-    found = families(MIRROR, counting.told(), {})
+    found = families(MIRROR, counting.snapshot(), {})
     assert {w: value(found, "mirrorbook_retries_total", what=w) for w in Retry} == {w: w is what for w in Retry}
 
 
 def test_without_a_lease_there_is_no_heartbeat() -> None:
-    found = families(MIRROR, Meters().told(), {})
+    found = families(MIRROR, Counters().snapshot(), {})
     assert value(found, "mirrorbook_heartbeat_timestamp_seconds") is None
     assert value(found, "mirrorbook_data_plane_info", source="east", destination="west") == 1
 
@@ -229,7 +229,7 @@ def test_without_a_lease_there_is_no_heartbeat() -> None:
 
 
 def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_table() -> None:
-    counting = meters(status(A0), status(B0, PartitionState.FAILED))
+    counting = counters(status(A0), status(B0, PartitionState.FAILED))
     counting.reported([report(A0, 0, 50, 4000)], 30.0)
     progress = Progress(lambda: 1000.0)
     rows = [["a", 0, 10, 12, 10, 100, 0]]
@@ -283,7 +283,7 @@ def ask(said: list[str], accept: str = "*/*") -> httpx.Response:
 
 def test_it_answers_in_the_format_that_is_asked_for_until_it_is_left() -> None:
     said: list[str] = []
-    with served(("127.0.0.1", 0), Exposition(MIRROR, meters(status(A0)), Progress()), said.append):
+    with served(("127.0.0.1", 0), Exposition(MIRROR, counters(status(A0)), Progress()), said.append):
         plain, open_metrics = ask(said), ask(said, "application/openmetrics-text; version=1.0.0")
         assert plain.headers["content-type"].startswith("text/plain")
         assert 'mirrorbook_partitions{mirror="m",state="FAILED",topic="a"} 0.0' in plain.text
@@ -296,7 +296,7 @@ def test_it_answers_in_the_format_that_is_asked_for_until_it_is_left() -> None:
 
 def test_somebody_who_connects_and_says_nothing_keeps_nobody_waiting() -> None:
     said: list[str] = []
-    with served(("127.0.0.1", 0), Exposition(MIRROR, meters(status(A0)), Progress()), said.append):
+    with served(("127.0.0.1", 0), Exposition(MIRROR, counters(status(A0)), Progress()), said.append):
         port = httpx.URL(said[0].removeprefix("metrics: ")).port
         assert port is not None
         silent = socket.create_connection(("127.0.0.1", port))
@@ -305,7 +305,7 @@ def test_somebody_who_connects_and_says_nothing_keeps_nobody_waiting() -> None:
 
 
 def test_an_address_that_cannot_be_had_is_named_with_the_reason() -> None:
-    nothing = Exposition(MIRROR, Meters(), Progress())
+    nothing = Exposition(MIRROR, Counters(), Progress())
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -324,7 +324,7 @@ def test_an_address_that_cannot_be_had_is_named_with_the_reason() -> None:
 
 def test_nothing_is_served_unless_asked_for() -> None:
     said: list[str] = []
-    with served(None, Exposition(MIRROR, Meters(), Progress()), said.append):
+    with served(None, Exposition(MIRROR, Counters(), Progress()), said.append):
         assert said == []
 
 

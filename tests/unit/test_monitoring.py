@@ -23,7 +23,7 @@ from mirror_core.dataplane.metrics import METRICS, Exposition, as_markdown
 from mirror_core.dataplane.progress import Progress
 from mirror_core.model.names import Partition
 from tests.unit.test_docs import DOCS, ROOT, anchors, printed
-from tests.unit.test_metrics import MIRROR, meters, report, status
+from tests.unit.test_metrics import MIRROR, counters, report, status
 
 ALERTS = ROOT / "monitoring" / "alerts.yaml"
 ALERT_TESTS = ROOT / "monitoring" / "alerts_test.yaml"
@@ -163,7 +163,7 @@ def test_promtool_has_nothing_to_say_about_names_and_types() -> None:
         assert not os.environ.get("CI"), "promtool is missing: .ci/run brings it"
         pytest.skip("promtool is not here; Debian's package prometheus holds it")
     partition = Partition("orders", 0)
-    counting = meters(status(partition))
+    counting = counters(status(partition))
     counting.reported([report(partition, 0, 50, 4000)], 30.0)
     registry = CollectorRegistry()
     registry.register(Exposition(MIRROR, counting, Progress()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 
-from mirror_core.dataplane.progress import Listener, Progress, Told
+from mirror_core.dataplane.progress import Listener, Progress, Snapshot
 from mirror_core.model.clock import FRESH_S
 from mirror_core.model.names import Partition
 from tests.waiting import wait_until
@@ -23,9 +23,9 @@ class Clock:
         return self.now
 
 
-def told(at: float, *rows: Row, task: int = 0, epoch: int = 1, to_seed: int = 0) -> Told:
+def told(at: float, *rows: Row, task: int = 0, epoch: int = 1, to_seed: int = 0) -> Snapshot:
     listed = [(p.topic, p.index, position, end, records, size, to_seed) for p, position, end, records, size in rows]
-    return Told(token="", task=task, epoch=epoch, t=at, rows=listed)
+    return Snapshot(token="", task=task, epoch=epoch, t=at, rows=listed)
 
 
 def datagram(listener: Listener, **changes: object) -> bytes:

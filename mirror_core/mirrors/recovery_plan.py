@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.filters import topics_named
-from mirror_core.decide.recovery import OWN_RECORDS, REMEDIES, Action, TopicNow, hindrances, kind_now
+from mirror_core.decide.recovery import OWN_RECORDS, REMEDIES, Action, TopicNow, blockers, kind_now
 from mirror_core.decide.verbs import held_by
 from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.groups import OFFSET_KINDS, fetch_offsets, list_groups
@@ -36,7 +36,7 @@ class Proposal:
     """The destination's log end; None when there is no log."""
     action: Action
     """What was asked for; the usual remedy, if nothing was."""
-    hindrances: tuple[str, ...]
+    blockers: tuple[str, ...]
     """Why it is not done now; empty when it is."""
 
     @property
@@ -53,7 +53,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class Cost:
     """What a recopy deletes, and what it copies. Offsets are counted, so records are as many at most."""
 
     topic: str
@@ -71,11 +71,11 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class RecoveryPlan:
     """What `recover` would do, seen a moment ago."""
 
     proposals: tuple[Proposal, ...]
-    prices: tuple[Price, ...]
+    costs: tuple[Cost, ...]
     """Of each topic that would be copied anew."""
 
     @property
@@ -86,10 +86,10 @@ class Survey:
     @property
     def agreed(self) -> tuple[Proposal, ...]:
         """What is done once somebody agrees."""
-        return tuple(p for p in self.proposals if not p.hindrances)
+        return tuple(p for p in self.proposals if not p.blockers)
 
 
-def survey(link: Link, state: State, expressions: Iterable[str] | None, action: Action | None) -> Survey:
+def survey(link: Link, state: State, expressions: Iterable[str] | None, action: Action | None) -> RecoveryPlan:
     """Look at both clusters, and say what can be done about FAILED partitions of these topics (all, when None).
 
     Without an action only retries are done: what deletes or gives up something must be named. Raises Refused while a
@@ -106,7 +106,7 @@ def survey(link: Link, state: State, expressions: Iterable[str] | None, action: 
         if s.state is PartitionState.FAILED and (chosen is None or p.topic in chosen)
     ]
     if not failed:
-        return Survey((), ())
+        return RecoveryPlan((), ())
     names = sorted({s.partition.topic for s in failed})
     with (
         ClusterClient(link.source, timeout_s=_TIMEOUT_S) as source,
@@ -122,8 +122,8 @@ def survey(link: Link, state: State, expressions: Iterable[str] | None, action: 
             _propose(link, s, now[s.partition.topic], ends.get(s.partition), action, owner) for s in failed
         )
         doomed = sorted({p.partition.topic for p in proposals if p.action is Action.RECOPY})
-        prices = tuple(_prices(source, destination, there, here, doomed, starts, ends))
-    return Survey(proposals, prices)
+        costs = tuple(_costs(source, destination, there, here, doomed, starts, ends))
+    return RecoveryPlan(proposals, costs)
 
 
 def _offsets(client: ClusterClient, view: ClusterView, point: Point) -> dict[Partition, Offset]:
@@ -161,15 +161,15 @@ def _propose(
     kind = kind_now(status, topic)
     remedy = REMEDIES[kind]
     action = asked or remedy.actions[0]
-    reasons = list(hindrances(action, topic, link.mirror, copier))
+    reasons = list(blockers(action, topic, link.mirror, copier))
     if action not in remedy.actions:
         reasons = [f"{action} does not help: {remedy.happened}; --action {' or '.join(remedy.actions)}"]
     elif asked is None and action is not Action.RETRY:
         reasons.append(f"ask for it by name: --action {' or '.join(remedy.actions)}")
-    return Proposal(status=status, kind=kind, position=position, action=action, hindrances=tuple(reasons))
+    return Proposal(status=status, kind=kind, position=position, action=action, blockers=tuple(reasons))
 
 
-def _prices(
+def _costs(
     source: ClusterClient,
     destination: ClusterClient,
     there: ClusterView,
@@ -177,7 +177,7 @@ def _prices(
     topics: list[str],
     starts: Mapping[Partition, Offset],
     ends: Mapping[Partition, Offset],
-) -> Iterator[Price]:
+) -> Iterator[Cost]:
     if not topics:
         return
     source_ends = _offsets(source, there, Point.STABLE_END)
@@ -188,7 +188,7 @@ def _prices(
         mine = [p for p in ends if p.topic == topic]
         theirs = [p for p in source_ends if p.topic == topic]
         found = None if groups is None else groups.get(topic, {})
-        yield Price(
+        yield Cost(
             topic=topic,
             destination_id=here.topics[topic].id if topic in here.topics else None,
             partitions=len(theirs),
