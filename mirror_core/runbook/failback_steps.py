@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from mirror_core.dataplane.driver import Options, Replication
@@ -30,9 +30,8 @@ from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionStat
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.parity import ParityRange
 from mirror_core.model.run import Evidence, RunKind, RunState, Strategy
+from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.checkpoints import Offsets, OldTopic, OldTopics, Salvaged, left_by
-from mirror_core.runbook.services import Services
-from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import PartitionRecord, State
 from mirror_core.state.table import Event, after
@@ -52,25 +51,16 @@ ZOMBIE_MS: Final = 2_000
 """Added to the time until which tasks of a data plane of the past may write."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailbackSteps:
-    """The acts of one run, in the hands of the process that holds M's control id."""
+class FailbackSteps(Acts):
+    """The acts of a failback."""
 
-    link: Link
-    services: Services
-    writer: StateWriter
-    journal: Journal
-
-    def act(self, name: str) -> Callable[[], Evidence]:
-        """The act of a step: the method of its name."""
-        method: Callable[[], Evidence] = getattr(self, name)
-        return method
+    __slots__ = ()
 
     def salvage(self) -> Evidence:
         """Save the divergent tails; what is saved here is all that may be discarded later."""
         with ClusterClient(self.link.source) as old:
             topics, ends = self._old_source(old)
-        found = tails(self._statuses(), topics, ends)
+        found = tails(self.statuses(), topics, ends)
         ranges = [ParityRange(partition=p, start=start, end=end) for p, (start, end) in found.items()]
         folder = self.services.run_dir(self.journal.run_id) / "salvage"
         saved = self.services.salvage(self.link.source.name, ranges, folder) if ranges else {}
@@ -136,7 +126,7 @@ class FailbackSteps:
                                 destination_topic_id=here[p.topic].id,
                             ),
                         )
-                        for p in self._statuses()
+                        for p in self.statuses()
                         if p.topic in here and p.index in here[p.topic].partitions
                     ),
                 )
@@ -222,11 +212,8 @@ class FailbackSteps:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _statuses(self) -> dict[Partition, PartitionStatus]:
-        return dict(sorted(self.writer.state.partitions.get(self.link.mirror.name, {}).items()))
-
     def _topics(self) -> list[str]:
-        return sorted({p.topic for p in self._statuses()})
+        return sorted({p.topic for p in self.statuses()})
 
     def _present_topics(self, cluster: ClusterConfig) -> list[str]:
         with ClusterClient(cluster) as client:
@@ -234,7 +221,7 @@ class FailbackSteps:
 
     def _old_source(self, client: ClusterClient) -> tuple[dict[str, Topic], dict[Partition, Offset]]:
         views = client.metadata(self._topics()).topics
-        there = [p for p in self._statuses() if p.topic in views and p.index in views[p.topic].partitions]
+        there = [p for p in self.statuses() if p.topic in views and p.index in views[p.topic].partitions]
         topics = {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}
         return topics, list_offsets(client, there, Point.LOG_END)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide.failover import changed_since, decide
@@ -19,13 +19,11 @@ from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionS
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.run import Evidence
+from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.canary import run_canary
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Offsets, Proven, all_left, left_by
 from mirror_core.runbook.observe import observe
-from mirror_core.runbook.services import Services
-from mirror_core.state.journal import Journal
 from mirror_core.state.lease import next_lease
-from mirror_core.state.link import Link
 from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.table import Event, after
 from mirror_core.state.writer import StateWriter, data_id
@@ -41,19 +39,10 @@ class GateClosed(MirrorError):
     """The two sides differ: nothing is promoted. The findings are in the message and in the parity report."""
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The acts of one run, in the hands of the process that holds the mirror's control id."""
+class Steps(Acts):
+    """The acts of a failover."""
 
-    link: Link
-    services: Services
-    writer: StateWriter
-    journal: Journal
-
-    def act(self, name: str) -> Callable[[], Evidence]:
-        """The act of a step: the method of its name."""
-        method: Callable[[], Evidence] = getattr(self, name)
-        return method
+    __slots__ = ()
 
     def prove(self) -> Evidence:
         """Parity of all that is mirrored so far, while applications still write: keeps the standstill short."""
@@ -164,12 +153,12 @@ class Steps:
 
     def record_lmo(self) -> Evidence:
         """All partitions STOPPED at once, with the destination's log end as last mirrored offset."""
-        statuses = self._statuses()
+        statuses = self.statuses()
         with ClusterClient(self.link.destination) as destination:
             ends = list_offsets(destination, statuses, Point.LOG_END)
         mirror = self.writer.state.mirrors[self.link.mirror.name]
         self.writer.put(*stopped(mirror, statuses, ends))
-        return {"partitions": sum(s.lmo is not None for s in self._statuses().values())}
+        return {"partitions": sum(s.lmo is not None for s in self.statuses().values())}
 
     def check_approval(self) -> None:
         """Refused when what was approved holds no more; asked before promotion begins, while an abort is possible."""
@@ -186,7 +175,7 @@ class Steps:
 
     def promote(self) -> Evidence:
         """The point of no return: applications may write."""
-        return _counted(apply_promotion(self.link, self.writer, {p.topic for p in self._statuses()}))
+        return _counted(apply_promotion(self.link, self.writer, {p.topic for p in self.statuses()}))
 
     def canary(self) -> Evidence:
         return run_canary(self.link.destination, f"run {self.journal.run_id}")
@@ -194,14 +183,11 @@ class Steps:
     def report(self) -> Evidence:
         steps = [r for r in (self.journal.record(name) for name in self.journal.steps) if r and r.step != "report"]
         folder, left = self.services.run_dir(self.journal.run_id), all_left(self.journal)
-        return {"report": str(write_run_report(folder, self.journal.run, steps, self._statuses(), left))}
-
-    def _statuses(self) -> dict[Partition, PartitionStatus]:
-        return dict(sorted(self.writer.state.partitions.get(self.link.mirror.name, {}).items()))
+        return {"report": str(write_run_report(folder, self.journal.run, steps, self.statuses(), left))}
 
     def _drained_partitions(self) -> tuple[Partition, ...]:
         """Healthy partitions whose topic the source still has."""
-        partitions = healthy(self._statuses())
+        partitions = healthy(self.statuses())
         with ClusterClient(self.link.source) as source:
             present = source.metadata({p.topic for p in partitions}).topics
         return tuple(p for p in partitions if p.topic in present)
