@@ -25,6 +25,8 @@ from mirror_core.sandbox.ports import choose_ports
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S: Final = 180.0
 STOP_TIMEOUT_S: Final = 30.0
+PATIENCE_S: Final = 120.0
+"""For one answer of the API: where all cores are busy with JVMs it may take long, and nothing is wrong."""
 HEALTHY: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 
 T = TypeVar("T")
@@ -102,7 +104,7 @@ class Airflow:
         answer = httpx.post(f"{self.url}/auth/token", json={"username": "admin", "password": self.password()})
         answer.raise_for_status()
         headers = {"Authorization": f"Bearer {answer.json()['access_token']}"}
-        self._client = httpx.Client(base_url=f"{self.url}/api/v2", headers=headers, timeout=30)
+        self._client = httpx.Client(base_url=f"{self.url}/api/v2", headers=headers, timeout=PATIENCE_S)
 
     def password(self, user: str = "admin") -> str:
         """As Airflow made it up at its first start."""
