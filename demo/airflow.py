@@ -101,7 +101,8 @@ class Airflow:
     def wait_healthy(self) -> None:
         """Wait until all components say that they are well, and sign in."""
         self._until(self._is_healthy, START_TIMEOUT_S, "Airflow is healthy")
-        answer = httpx.post(f"{self.url}/auth/token", json={"username": "admin", "password": self.password()})
+        login = {"username": "admin", "password": self.password()}
+        answer = httpx.post(f"{self.url}/auth/token", json=login, timeout=PATIENCE_S)
         answer.raise_for_status()
         headers = {"Authorization": f"Bearer {answer.json()['access_token']}"}
         self._client = httpx.Client(base_url=f"{self.url}/api/v2", headers=headers, timeout=PATIENCE_S)
