@@ -5,7 +5,7 @@ given by `about`, for the thread that enters it; the others with the call:
 
     _log = logger(__name__)
     with about(mirror=name, epoch=7, task=0):
-        _log.info("looks at its log end again: %s", error, partition=lane.partition)
+        _log.info("looks at its log end again: %s", error, partition=replicator.partition)
 
 It goes to standard error, and never holds a secret: an error's text is checked for that where it is made.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from sys import intern
 from types import MappingProxyType
@@ -204,14 +204,6 @@ class State:
                 self.checkpoints.pop((run, step, kind), None)
             case "settings", [mirror, topic]:
                 self.settings.pop((MirrorName(mirror), topic), None)
-
-
-def fold(records: Iterable[tuple[str, bytes | None]]) -> State:
-    """The state after these records, oldest first."""
-    state = State()
-    for key, value in records:
-        state.apply(key, value)
-    return state
 
 
 # Made once, by the thread that imports this: msgspec reads a dataclass when it meets it for the first time, and crashes

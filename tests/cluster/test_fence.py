@@ -19,19 +19,20 @@ from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.state.records import Forget, Record, State
+from mirror_core.state.records import Forget, Record
 from mirror_core.sync.fence import NotFenced, lift_fence, raise_fence
 from tests.brokers import Pair, grant, new_topic
+from tests.memory import MemoryLog
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
 
-class MemoryLog:
-    """The state topic's records; and which denials the cluster showed when they were written."""
+class WatchfulLog(MemoryLog):
+    """And which denials the cluster showed when they were written."""
 
     def __init__(self, cluster: ClusterConfig | None = None) -> None:
-        self.state = State()
+        super().__init__()
         self.met: list[tuple[type[Record | Forget], frozenset[str]]] = []
         self._cluster = cluster
 
@@ -39,9 +40,7 @@ class MemoryLog:
         if self._cluster:
             shown = frozenset(acl.name for acl in entries(self._cluster) if acl.permission == "DENY")
             self.met += [(type(record), shown) for record in records]
-        for record in records:
-            for key, value in list(self.state.rows(record)):
-                self.state.apply(key, value)
+        super().put(*records)
 
 
 @pytest.fixture
@@ -118,7 +117,7 @@ def test_nothing_is_acknowledged_beyond_the_log_end_that_the_fence_proved(
     pair: Pair, mirror: Mirror, east: ClusterConfig
 ) -> None:
     topic = new_topic(pair.east, prefix="app-")
-    log, before = MemoryLog(east), entries(east)
+    log, before = WatchfulLog(east), entries(east)
     with writing(pair, topic) as acked, ClusterClient(east) as client:
         fence = raise_fence(mirror, log, client, [Partition(topic, 0)])
         end = fence.ends[Partition(topic, 0)]
@@ -147,7 +146,7 @@ def test_an_open_transaction_holds_the_fence_up_until_its_end(pair: Pair, mirror
     producer.begin_transaction()
     producer.produce(topic, b"never committed", partition=0)
     producer.flush(30)
-    log, partition = MemoryLog(), Partition(topic, 0)
+    log, partition = WatchfulLog(), Partition(topic, 0)
     with ClusterClient(east) as client:
         assert [t.id for t in open_transactions(client, {topic})] == [tx]
         with pytest.raises(NotFenced, match=f"transaction '{tx}' is Ongoing"):
@@ -167,7 +166,7 @@ def test_a_denial_of_somebody_else_is_used_and_left_in_place(pair: Pair, mirror:
     wait_until(
         lambda: any(a.name == topic and a.permission == "DENY" for a in entries(east)), timeout_s=30, why="denial shown"
     )
-    log, before = MemoryLog(), entries(east)
+    log, before = WatchfulLog(), entries(east)
     with ClusterClient(east) as client:
         raise_fence(mirror, log, client, [Partition(topic, 0)])
         assert log.state.ledger == {}
@@ -182,7 +181,7 @@ def test_our_own_journal_is_never_fenced(pair: Pair, mirror: Mirror, east: Clust
     producer.begin_transaction()
     producer.produce(topic, b"x", partition=0)
     producer.flush(30)
-    log = MemoryLog()
+    log = WatchfulLog()
     with ClusterClient(east) as client:
         with pytest.raises(NotFenced, match="last stable offset 0"):
             raise_fence(mirror, log, client, [Partition(topic, 0)], resolve_s=0)
@@ -194,7 +193,7 @@ def test_our_own_journal_is_never_fenced(pair: Pair, mirror: Mirror, east: Clust
 
 def test_a_writer_that_no_denial_stops_is_noticed(pair: Pair, mirror: Mirror, east: ClusterConfig) -> None:
     topic = new_topic(pair.east, prefix="app-")
-    log = MemoryLog()
+    log = WatchfulLog()
     with ClusterClient(east) as client:
         try:
             # No ACL stops a super user: stillness is what tells.

@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.model.errors import Indeterminate
-from mirror_core.model.mirror import Desired
-from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
+from mirror_core.model.names import Offset, Partition
 from mirror_core.runbook.checkpoints import LEFT, Equal, Fenced, Offsets, OldTopic, OldTopics, Proven, all_left, left_by
 from mirror_core.state.journal import Journal
-from tests.unit.test_journal import MemoryLog
+from tests.memory import journal_of
 
 OFFSETS = st.dictionaries(
     st.builds(Partition, st.sampled_from(["a", "a-1", "b.c", "é"]), st.integers(0, 99)),
@@ -23,21 +21,7 @@ OFFSETS = st.dictionaries(
 
 @pytest.fixture
 def journal() -> Journal:
-    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
-    log = MemoryLog()
-    log.put(
-        Run(
-            id="m-failover-20260101T000000-abcd",
-            plan=plan,
-            plan_hash=plan.hash,
-            state=RunState.RUNNING,
-            started_by="me",
-            started_ms=1,
-            desired=Desired.STARTED,
-            conducted_by="me",
-        )
-    )
-    return Journal(log, "m-failover-20260101T000000-abcd", ("prove", "fence", "parity"))
+    return journal_of("m-failover-20260101T000000-abcd", "prove", "fence", "parity")
 
 
 @given(OFFSETS)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from mirror_core.decide.recovery import DOES, REMEDIES, Action, TopicNow, blockers, kind_now
 from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition
-from mirror_core.state.records import PartitionRecord, State, fold
+from mirror_core.state.records import PartitionRecord, State
+from tests.memory import fold
 
 STATUS = PartitionStatus(
     partition=Partition("t", 0),

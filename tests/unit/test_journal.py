@@ -8,44 +8,14 @@ from typing import ClassVar
 import pytest
 
 from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, Refused, RemoteFault
-from mirror_core.model.mirror import Desired
-from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Evidence, Mode, Plan, Run, RunKind, RunState, StepState
+from mirror_core.model.run import Evidence, RunState, StepState
 from mirror_core.state.journal import Journal
-from mirror_core.state.records import Forget, Record, State
-
-
-class MemoryLog:
-    """The state topic's records in order, folded as a reader would."""
-
-    def __init__(self) -> None:
-        self.state = State()
-        self.keys: list[str] = []
-
-    def put(self, *records: Record | Forget) -> None:
-        for record in records:
-            for key, value in list(self.state.rows(record)):
-                self.keys.append(key)
-                self.state.apply(key, value)
+from tests.memory import MemoryLog, journal_of
 
 
 @pytest.fixture
 def journal() -> Journal:
-    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
-    log = MemoryLog()
-    log.put(
-        Run(
-            id="r1",
-            plan=plan,
-            plan_hash=plan.hash,
-            state=RunState.RUNNING,
-            started_by="me",
-            started_ms=1,
-            desired=Desired.STARTED,
-            conducted_by="me",
-        )
-    )
-    return Journal(log, "r1", ("one", "two"))
+    return journal_of("r1", "one", "two")
 
 
 def test_intent_is_written_before_the_act_and_evidence_after(journal: Journal) -> None:

@@ -14,28 +14,28 @@ MB = 1 << 20
 
 
 def test_without_a_throttle_nothing_waits() -> None:
-    pace = RateLimiter(None)
-    pace.took(100 * MB, 5.0)
-    assert (pace.wait_s(5.0), pace.answer_bytes(8 * MB)) == (0.0, 8 * MB)
+    limiter = RateLimiter(None)
+    limiter.took(100 * MB, 5.0)
+    assert (limiter.wait_s(5.0), limiter.answer_bytes(8 * MB)) == (0.0, 8 * MB)
 
 
 @given(st.integers(1, 10**9), st.lists(st.tuples(st.integers(1, 10**7), st.floats(0, 5)), min_size=1))
 def test_whatever_is_read_and_when_the_rate_is_kept_but_for_the_newest_answer(
     rate: int, answers: list[tuple[int, float]]
 ) -> None:
-    pace, now, read = RateLimiter(rate), 100.0, 0
+    limiter, now, read = RateLimiter(rate), 100.0, 0
     for size, idle in answers:
-        now += idle + pace.wait_s(now + idle)
+        now += idle + limiter.wait_s(now + idle)
         assert read <= rate * (now - 100.0) * (1 + 1e-9) + 1
-        pace.took(size, now)
+        limiter.took(size, now)
         read += size
 
 
 def test_nothing_is_saved_up_while_there_is_nothing_to_read() -> None:
-    pace = RateLimiter(MB)
-    pace.took(MB, 0.0)
-    pace.took(MB, 3600.0)
-    assert pace.wait_s(3600.0) == 1.0
+    limiter = RateLimiter(MB)
+    limiter.took(MB, 0.0)
+    limiter.took(MB, 3600.0)
+    assert limiter.wait_s(3600.0) == 1.0
 
 
 @pytest.mark.parametrize(("rate", "asked"), [(1, LEAST_ANSWER), (MB, MB), (1 << 40, 8 * MB)])

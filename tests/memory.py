@@ -1,0 +1,52 @@
+"""The state topic in memory: its records in order, folded as a reader does it; and a run with its journal there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirror_core.model.mirror import Desired
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
+from mirror_core.state.journal import Journal
+from mirror_core.state.records import Forget, Record, State
+
+
+def fold(records: Iterable[tuple[str, bytes | None]]) -> State:
+    """The state after these records, oldest first."""
+    state = State()
+    for key, value in records:
+        state.apply(key, value)
+    return state
+
+
+class MemoryLog:
+    """A `state.journal.Log` that remembers which keys were written."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.keys: list[str] = []
+
+    def put(self, *records: Record | Forget) -> None:
+        for record in records:
+            for key, value in list(self.state.rows(record)):
+                self.keys.append(key)
+                self.state.apply(key, value)
+
+
+def journal_of(run_id: str, *steps: str) -> Journal:
+    """The journal of a failover of mirror m that has just begun."""
+    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
+    log = MemoryLog()
+    log.put(
+        Run(
+            id=run_id,
+            plan=plan,
+            plan_hash=plan.hash,
+            state=RunState.RUNNING,
+            started_by="me",
+            started_ms=1,
+            desired=Desired.STARTED,
+            conducted_by="me",
+        )
+    )
+    return Journal(log, run_id, steps)
