@@ -13,7 +13,7 @@ from mirror_core.copy.words import Side, denied
 from mirror_core.decide.position import Ours, Seen
 from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.epochs import epoch_ends
-from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, high_watermarks, list_offsets
+from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, known_offsets, list_offsets
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
@@ -99,7 +99,7 @@ class Aligner:
         for _ in range(_SETTLE_TRIES):
             before = list_offsets(self.destination, waiting, Point.LOG_END)
             producers = describe_producers(self.destination, waiting)
-            replicated = high_watermarks(self.destination, waiting)
+            replicated = known_offsets(self.destination, waiting, Point.HIGH_WATERMARK)
             after = list_offsets(self.destination, waiting, Point.LOG_END)
             for p in waiting:
                 why[p] = unsettled(self.destination.name, p, before[p], after[p], replicated.get(p))

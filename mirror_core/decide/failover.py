@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.figures import figures_of, group_figures, partition_figures, unknown_of, warnings_of
+from mirror_core.decide.scope import NOTHING, Scope, lost_topics, scope_of
 from mirror_core.decide.steps import planned
 from mirror_core.decide.view import DestinationView, SourceView, Unseen, View, failed_of, healthy, lags_of, some
 from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
@@ -21,6 +22,8 @@ class Decision:
 
     plan: Plan
     reasons: tuple[str, ...]
+    scope: Scope = NOTHING
+    """What a failover would move."""
 
 
 def decide(view: View) -> Decision:
@@ -33,6 +36,7 @@ def decide(view: View) -> Decision:
             steps=planned(
                 RunKind.FAILOVER,
                 view.mirror,
+                view.mode,
                 authorizer=not isinstance(view.source, SourceView) or view.source.authorizer,
             ),
             bound=tuple(_bound(view)),
@@ -43,7 +47,14 @@ def decide(view: View) -> Decision:
             groups=dict(group_figures(view)),
         ),
         tuple(_reasons(view)),
+        scope_of(view),
     )
+
+
+def broken_since(view: View) -> tuple[str, ...]:
+    """Reasons that may come up while a run is under way, and forbid it to go on: asked before the fence, and before
+    promotion. That the run itself holds the mirror, and has stopped it, is none."""
+    return tuple(_side_reasons(view))
 
 
 def changed_since(approved: Iterable[Fact], now: Iterable[Fact], *, source_seen: bool) -> tuple[str, ...]:
@@ -67,10 +78,9 @@ SOME: Final = 3
 
 
 def _bound(view: View) -> Iterator[Fact]:
-    mirror, source, destination = view.mirror, view.source, view.destination
+    mirror, destination = view.mirror, view.destination
     yield Fact("desired", mirror.desired)
     yield Fact("mirror", f"created {mirror.created_ms}")
-    yield Fact("source", source.cluster_id if isinstance(source, SourceView) else UNSEEN, Lasts.WHILE_SEEN)
     seen = destination.cluster_id if isinstance(destination, DestinationView) else UNSEEN
     yield Fact("destination", seen, Lasts.UNTIL_PROMOTION)
     topics: dict[str, list[PartitionStatus]] = {}
@@ -79,14 +89,28 @@ def _bound(view: View) -> Iterator[Fact]:
     for name, statuses in topics.items():
         ids = sorted({f"{s.source_topic_id} -> {s.destination_topic_id}" for s in statuses})
         yield Fact(f"topic {name}", f"{len(statuses)} partition(s), {', '.join(ids)}", Lasts.UNTIL_PROMOTION)
-    if isinstance(source, SourceView):
-        for name in sorted(set(source.topics) - set(topics)):
-            yield Fact(f"topic {name}", f"not mirrored, {source.topics[name].id}", Lasts.WHILE_SEEN)
-        yield Fact("groups", digest(sorted(source.groups)))
-        yield Fact("authorizer of the source", str(source.authorizer))
-    yield Fact("states", digest(f"{p}={view.statuses[p].state}" for p in sorted(view.statuses)))
     yield Fact("failed partitions", digest(str(p) for p in failed_of(view)), Lasts.UNTIL_PROMOTION)
     yield Fact("grants", digest(sorted(view.grants)), Lasts.WHILE_SEEN)
+    if view.mode is Mode.PLANNED:
+        yield Fact("states", digest(f"{p}={view.statuses[p].state}" for p in sorted(view.statuses)))
+        yield from _bound_to_source(view.source, topics)
+        return
+    # A dying source answers now and then: an approval that is bound to what it says would never hold.
+    yield Fact("left out", digest(sorted(lost_topics(view))), Lasts.UNTIL_PROMOTION)
+    if view.continues is not None:
+        yield Fact("goes on from", view.continues)
+
+
+def _bound_to_source(source: SourceView | Unseen, topics: Collection[str]) -> Iterator[Fact]:
+    yield Fact("source", source.cluster_id if isinstance(source, SourceView) else UNSEEN, Lasts.WHILE_SEEN)
+    if isinstance(source, SourceView):
+        for name, topic in sorted(source.topics.items()):
+            if name not in topics:
+                yield Fact(f"topic {name}", f"not mirrored, {topic.id}", Lasts.WHILE_SEEN)
+            else:
+                yield Fact(f"topic {name} on the source", f"{topic.partitions} partition(s)", Lasts.WHILE_SEEN)
+        yield Fact("groups", digest(sorted(source.groups)))
+        yield Fact("authorizer of the source", str(source.authorizer))
 
 
 def digest(items: Iterable[str]) -> str:
@@ -107,11 +131,6 @@ def digest(items: Iterable[str]) -> str:
 
 def _reasons(view: View) -> Iterator[str]:
     mirror = view.mirror
-    if view.mode is Mode.UNPLANNED:
-        yield (
-            "an unplanned failover is not available yet; the plan shows what is known. "
-            f"When {mirror.source} answers again, use --mode planned"
-        )
     if view.active_run:
         yield f"run {view.active_run} holds this mirror: resume or abort it first"
     if mirror.desired is Desired.STOPPED:
@@ -119,15 +138,25 @@ def _reasons(view: View) -> Iterator[str]:
     if not view.statuses:
         yield "nothing is mirrored yet: no partition is recorded; run `mirrorbook replicate` first"
     unready = [p for p, s in sorted(view.statuses.items()) if s.state in _UNREADY]
-    if unready:
+    if unready and view.mode is Mode.PLANNED:
         yield f"not mirrored from their beginning yet: {some(unready)}; wait for the data plane to align them"
+    yield from _side_reasons(view)
+
+
+def _side_reasons(view: View) -> Iterator[str]:
+    """What is wrong with the clusters."""
+    mirror = view.mirror
     if isinstance(view.destination, Unseen):
         yield f"destination {mirror.destination} could not be read: {view.destination.reason}"
     else:
         yield from _destination_reasons(view, view.destination)
+    if view.mode is Mode.UNPLANNED:
+        return  # nothing that the source says, or does not say, forbids it
     if isinstance(view.source, Unseen):
-        if view.mode is Mode.PLANNED:
-            yield f"source {mirror.source} could not be read, hence neither fenced nor drained: {view.source.reason}"
+        yield (
+            f"source {mirror.source} could not be read, hence neither fenced nor drained: {view.source.reason}. If it "
+            "is lost: --mode unplanned"
+        )
     else:
         yield from _source_reasons(view, view.source)
 
@@ -141,6 +170,10 @@ def _destination_reasons(view: View, seen: DestinationView) -> Iterator[str]:
             f"destination {view.mirror.destination} is cluster {seen.cluster_id}, the mirror was made towards "
             f"{view.mirror.destination_id}: correct mirrorbook.yaml"
         )
+    if view.mode is Mode.UNPLANNED:
+        if view.statuses and len(lost_topics(view)) == len({p.topic for p in view.statuses}):
+            yield f"none of the mirror's topics is on {view.mirror.destination} any more: there is nothing to promote"
+        return  # what is lost is left out, and said
     for topic, ids in _ids(view, lambda s: s.destination_topic_id):
         if topic not in seen.topics:
             yield f"topic {topic} is gone from {view.mirror.destination}: exclude it, or recover it"

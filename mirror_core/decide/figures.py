@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from mirror_core.decide.scope import lost_topics
 from mirror_core.decide.view import DestinationView, SourceView, Unseen, View, failed_of, lags_of, some
-from mirror_core.model.mirror import is_fresh
+from mirror_core.model.mirror import PartitionState, is_fresh
+from mirror_core.model.run import Mode
 
 SHOWN: Final = 200
 """Partitions and groups listed one by one; the rest is in the totals."""
 
 
 def warnings_of(view: View) -> Iterator[str]:
+    if view.mode is Mode.UNPLANNED:
+        yield from _lost_warnings(view)
     failed = failed_of(view)
     for partition in failed[:SHOWN]:
         status = view.statuses[partition]
@@ -39,9 +43,33 @@ def warnings_of(view: View) -> Iterator[str]:
         yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
 
 
+def _lost_warnings(view: View) -> Iterator[str]:
+    mirror = view.mirror
+    if isinstance(view.source, SourceView):
+        yield (
+            f"{mirror.source} answers: --mode planned loses nothing, this one gives up whatever {mirror.source} has "
+            "acknowledged and is not copied yet"
+        )
+    if view.continues is not None:
+        yield f"run {view.continues} ends, and this one goes on from where it was: its fence stays" + (
+            f"; all that {mirror.source} had acknowledged was copied behind it" if view.drained else ""
+        )
+    for topic in sorted(lost_topics(view)):
+        yield (
+            f"topic {topic} is gone from {mirror.destination}, or another one stands in its place: it is left out, and "
+            "nobody gets any rights on it by this"
+        )
+    unready = sorted(p for p, s in view.statuses.items() if s.state in (PartitionState.UNKNOWN, _ALIGNING))
+    if unready:
+        yield f"not mirrored from their beginning yet, and promoted with what they hold: {some(unready)}"
+
+
+_ALIGNING: Final = PartitionState.LOG_ALIGNMENT
+
+
 def unknown_of(view: View) -> Iterator[str]:
     # No error text here: it goes into the plan's hash, and must read the same when nothing has changed.
-    if isinstance(view.source, Unseen):
+    if isinstance(view.source, Unseen) or view.mode is Mode.UNPLANNED:
         yield f"everything on {view.mirror.source}: log ends, lag, groups, open transactions, loss"
     if isinstance(view.destination, Unseen):
         yield f"everything on {view.mirror.destination}: positions, groups"
@@ -56,7 +84,12 @@ def figures_of(view: View) -> Iterator[tuple[str, str]]:
     yield "seconds without writes, predicted", _predicted(view)
     if isinstance(view.source, Unseen):
         yield "source", view.source.reason
-        yield "loss", "unknown: at least what the source acknowledged since it was last seen"
+        lost = (
+            "none: the source was fenced and drained before it died"
+            if view.drained
+            else ("unknown: at least what the source acknowledged since it was last seen")
+        )
+        yield "loss", lost
     if isinstance(view.destination, Unseen):
         yield "destination", view.destination.reason
     if view.lease is not None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import reverse_name
-from mirror_core.model.run import PlanStep, RunKind
+from mirror_core.model.run import Mode, PlanStep, RunKind
 
 
 class Need(StrEnum):
@@ -56,6 +56,7 @@ class Step:
 
 
 _BOTH: Final = frozenset({Need.SOURCE, Need.DESTINATION})
+_DESTINATION: Final = frozenset({Need.DESTINATION})
 
 _FAILOVER: Final = (
     Step(
@@ -98,14 +99,14 @@ _FAILOVER: Final = (
     Step(
         name="record_lmo",
         does="record the last mirrored offset of every partition and end the mirroring",
-        needs=frozenset({Need.DESTINATION}),
+        needs=_DESTINATION,
         writes=Writes.NOWHERE,
         if_it_fails="resume",
     ),
     Step(
         name="promote",
         does="let applications write on {destination}: staged rights and final topic configurations take effect",
-        needs=frozenset({Need.DESTINATION}),
+        needs=_DESTINATION,
         writes=Writes.NOWHERE,
         reversible=False,
         if_it_fails="resume. Rights may be half given",
@@ -113,7 +114,7 @@ _FAILOVER: Final = (
     Step(
         name="canary",
         does="write to every broker of {destination} and read it back",
-        needs=frozenset({Need.DESTINATION}),
+        needs=_DESTINATION,
         writes=Writes.DESTINATION,
         reversible=False,
         if_it_fails="a broker of west takes no writes: mend it, resume",
@@ -121,12 +122,38 @@ _FAILOVER: Final = (
     Step(
         name="report",
         does="write the evidence and the report",
-        needs=frozenset({Need.DESTINATION}),
+        needs=_DESTINATION,
         writes=Writes.DESTINATION,
         reversible=False,
         if_it_fails="disk full? resume with `--evidence DIR`",
     ),
 )
+
+_LOST: Final = (
+    Step(
+        name="settle",
+        does="let no copier write on {destination} any more, and see that what is there is replicated and stands still",
+        needs=_DESTINATION,
+        writes=Writes.NOWHERE,
+        if_it_fails="west is not well: a broker is away, or an old task still writes. Mend it, resume",
+    ),
+    Step(
+        name="stand",
+        does="keep {source} from taking writes from now on: fence it at once if it answers, or the moment it does",
+        needs=_DESTINATION,
+        writes=Writes.NOWHERE,
+        if_it_fails="resume",
+    ),
+    Step(
+        name="final_offsets",
+        does="bring the consumer groups' offsets into the logs of {destination} as they are now",
+        needs=_DESTINATION,
+        writes=Writes.NOWHERE,
+        if_it_fails="resume",
+    ),
+    *(step for step in _FAILOVER if step.name in ("record_lmo", "promote", "canary", "report")),
+)
+"""The source is presumed dead: nothing asks it anything, and nothing waits for it."""
 
 _FAILBACK: Final = (
     Step(
@@ -180,32 +207,39 @@ _FAILBACK: Final = (
     ),
 )
 
-STEPS: Final[Mapping[RunKind, tuple[Step, ...]]] = MappingProxyType(
-    {RunKind.FAILOVER: _FAILOVER, RunKind.FAILBACK: _FAILBACK}
+STEPS: Final[Mapping[tuple[RunKind, Mode], tuple[Step, ...]]] = MappingProxyType(
+    {
+        (RunKind.FAILOVER, Mode.PLANNED): _FAILOVER,
+        (RunKind.FAILOVER, Mode.UNPLANNED): _LOST,
+        (RunKind.FAILBACK, Mode.PLANNED): _FAILBACK,
+    }
 )
+"""A failback is always planned: both sides are needed for it."""
 
 
-def names(kind: RunKind) -> tuple[str, ...]:
+def names(kind: RunKind, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:
     """The steps in order."""
-    return tuple(step.name for step in STEPS[kind])
+    return tuple(step.name for step in STEPS[kind, mode])
 
 
-def point_of_no_return(kind: RunKind) -> str:
+def point_of_no_return(kind: RunKind, mode: Mode = Mode.PLANNED) -> str:
     """The first step that no abort undoes once it has begun."""
-    return next(step.name for step in STEPS[kind] if not step.reversible)
+    return next(step.name for step in STEPS[kind, mode] if not step.reversible)
 
 
-def standing_still(kind: RunKind) -> tuple[str, ...]:
+def standing_still(kind: RunKind, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:
     """Steps during which applications can write nowhere."""
-    return tuple(step.name for step in STEPS[kind] if step.writes is Writes.NOWHERE)
+    return tuple(step.name for step in STEPS[kind, mode] if step.writes is Writes.NOWHERE)
 
 
-def needing(kind: RunKind, need: Need) -> tuple[str, ...]:
+def needing(kind: RunKind, need: Need, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:
     """Steps that need this, in order."""
-    return tuple(step.name for step in STEPS[kind] if need in step.needs)
+    return tuple(step.name for step in STEPS[kind, mode] if need in step.needs)
 
 
-def planned(kind: RunKind, mirror: Mirror, *, authorizer: bool = True) -> tuple[PlanStep, ...]:
+def planned(
+    kind: RunKind, mirror: Mirror, mode: Mode = Mode.PLANNED, *, authorizer: bool = True
+) -> tuple[PlanStep, ...]:
     """The steps of this mirror's plan. `authorizer`: whether the source has one, as far as is known."""
     words = {"source": mirror.source, "destination": mirror.destination, "back": reverse_name(mirror.name)}
     return tuple(
@@ -214,7 +248,7 @@ def planned(kind: RunKind, mirror: Mirror, *, authorizer: bool = True) -> tuple[
             action=(step.does if authorizer or not step.unfenced else step.unfenced).format(**words),
             reversible=step.reversible,
         )
-        for step in STEPS[kind]
+        for step in STEPS[kind, mode]
     )
 
 
@@ -222,12 +256,12 @@ _ON_PAGE: Final = MappingProxyType({Writes.SOURCE: "on east", Writes.NOWHERE: "n
 _SHORT: Final = MappingProxyType({Need.SOURCE: "east", Need.DESTINATION: "west"})
 
 
-def as_markdown(kind: RunKind) -> Iterator[str]:
+def as_markdown(kind: RunKind, mode: Mode = Mode.PLANNED) -> Iterator[str]:
     """The rows as the page for people on call shows them: there, east is the source and west the destination."""
     yield "| step | applications write | needs | undo | if it fails |"
     yield "|---|---|---|---|---|"
-    turning = point_of_no_return(kind)
-    for step in STEPS[kind]:
+    turning = point_of_no_return(kind, mode)
+    for step in STEPS[kind, mode]:
         name, undo = (f"**{step.name}**", "**none**") if step.name == turning else (step.name, "none")
         needs = ", ".join(_SHORT.get(need, str(need)) for need in Need if need in step.needs)
         yield (

@@ -74,6 +74,10 @@ class View:
     earlier_seconds: float | None
     """From fence to canary in the newest finished failover of this mirror."""
     now_ms: int
+    continues: str | None = None
+    """Id of the planned run that an unplanned one would go on from, because its source has died."""
+    drained: bool = False
+    """That run had fenced and drained the source: nothing is missing."""
 
 
 def healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:

@@ -69,7 +69,7 @@ def clocks(run: Run, steps: Sequence[StepRecord]) -> dict[str, float | None]:
     steps without writes, within which applications' own clocks lie. `working` and `waiting`: of that, inside steps and
     between them. A failback has none of its own: applications stand still in the failover that leads home.
     """
-    timed = standing_still(run.plan.kind)
+    timed = standing_still(run.plan.kind, run.plan.mode)
     inside = [s for s in steps if s.step in timed]
     last = next((s for s in inside if s.step == timed[-1]), None)
     if last is None or last.ended_ms is None:
@@ -110,7 +110,7 @@ def _pages(run: Run, steps: Sequence[StepRecord], statuses: Mapping[Partition, P
         approved=approved[:SHOWN],
         approved_in_all=len(approved),
         clocks=clocks(run, steps),
-        writes={step.name: step.writes for step in STEPS[plan.kind]},
+        writes={step.name: step.writes for step in STEPS[plan.kind, plan.mode]},
     )
     return (part.encode() for part in stream)
 

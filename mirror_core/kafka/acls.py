@@ -176,15 +176,23 @@ def _everywhere(
         return
     deadline = time.monotonic() + timeout_s
     for broker in client.brokers():
-        while True:
-            held = describe_acls(client, broker)
-            if isinstance(held, AuthorizerOff):
-                raise RemoteFault(f"cluster {client.name}, broker {broker}: has no authorizer, though others have one")
-            if settled(held.entries):
-                break
+        problem = ""
+        while broker in client.brokers():  # one that has died leaves the cluster's metadata a few seconds later
+            try:
+                held = describe_acls(client, broker)
+            except Unreachable as error:
+                problem = f": {error}"
+            else:
+                if isinstance(held, AuthorizerOff):
+                    raise RemoteFault(
+                        f"cluster {client.name}, broker {broker}: has no authorizer, though others have one"
+                    )
+                if settled(held.entries):
+                    break
             if time.monotonic() > deadline:
                 raise Unreachable(
                     f"cluster {client.name}, broker {broker}: still not so after {timeout_s} s: {words} {count} ACL(s)"
+                    f"{problem}"
                 )
             time.sleep(0.02)
 

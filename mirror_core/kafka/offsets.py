@@ -73,18 +73,23 @@ def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: 
     return found
 
 
-def high_watermarks(client: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
-    """Those that are known now: a new leader does not know its own while too few replicas are in sync (KIP-207)."""
+def known_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
+    """Those that are known now: a partition may have no leader, a broker may not answer, and a new leader does not know
+    its high watermark while too few replicas are in sync (KIP-207)."""
     found = dict[Partition, Offset]()
     for broker, mine in client.leaders(partitions).items():
-        if broker >= 0:
-            answer = client.call(offsets_request(mine, Point.HIGH_WATERMARK), ListOffsetsResponse, broker)
-            found |= {
-                Partition(str(topic.name), int(row.partition_index)): Offset(int(row.offset))
-                for topic in answer.topics
-                for row in topic.partitions
-                if row.error_code is ErrorCode.none
-            }
+        if broker < 0:
+            continue
+        try:
+            answer = client.call(offsets_request(mine, point), ListOffsetsResponse, broker)
+        except Unreachable:
+            continue
+        found |= {
+            Partition(str(topic.name), int(row.partition_index)): Offset(int(row.offset))
+            for topic in answer.topics
+            for row in topic.partitions
+            if row.error_code is ErrorCode.none
+        }
     return found
 
 

@@ -101,6 +101,7 @@ def delete(link: Link) -> None:
             Forget(state.mirrors[name]),
             *(Forget(PartitionRecord(name, s)) for s in state.partitions.get(name, {}).values()),
             *(Forget(entry) for entry in state.ledger_of(name)),
+            *(Forget(debt) for debt in [state.debts.get(name)] if debt),
             *(Forget(settings) for (mirror, _), settings in state.settings.items() if mirror == name),
         )
 

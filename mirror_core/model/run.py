@@ -42,6 +42,8 @@ class RunState(StrEnum):
     DONE = "DONE"
     ABORTING = "ABORTING"
     ABORTED = "ABORTED"
+    SUPERSEDED = "SUPERSEDED"
+    """Its source died, and an unplanned run went on from where it was."""
 
 
 class StepState(StrEnum):
@@ -136,6 +138,8 @@ class Run:
     """Who takes its steps now: whoever took it over last."""
     ended_ms: int | None = None
     note: str = ""
+    continues: str | None = None
+    """The planned run that this one has taken over, with its fence and what it had drained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

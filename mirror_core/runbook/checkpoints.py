@@ -11,28 +11,11 @@ from typing import ClassVar, Final, TypeVar
 
 import msgspec
 
+from mirror_core.decide.scope import Scope
 from mirror_core.model.checkpoint import Keepable
 from mirror_core.model.errors import Indeterminate
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.offsets import Offsets
 from mirror_core.state.journal import Journal
-
-
-@dataclass(frozen=True, slots=True)
-class Offsets:
-    """One offset for each of many partitions, in their order."""
-
-    topics: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
-    """By topic: numbers of partitions, with their offsets."""
-
-    @classmethod
-    def of(cls, offsets: Mapping[Partition, Offset]) -> Offsets:
-        by_topic: dict[str, list[tuple[int, int]]] = {}
-        for partition, offset in sorted(offsets.items()):
-            by_topic.setdefault(partition.topic, []).append((partition.index, offset))
-        return cls(tuple((topic, tuple(rows)) for topic, rows in by_topic.items()))
-
-    def by_partition(self) -> dict[Partition, Offset]:
-        return {Partition(topic, index): Offset(offset) for topic, rows in self.topics for index, offset in rows}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +31,18 @@ class Proven:
 class Fenced:
     """Log ends of the source when it was seen to stand still."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     ends: Offsets
+    authorizer: bool
+    """Whether there are denials; without an authorizer stillness was all there was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """Where the destination stands with nobody left to write on it: log ends of partitions that have a leader."""
+
+    VERSION: ClassVar[int] = 1
+    positions: Offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +112,8 @@ def all_left(journal: Journal) -> dict[str, dict[str, object]]:
 
 
 LEFT: Final[tuple[tuple[str, type[Keepable]], ...]] = (
+    ("begin", Scope),
+    ("settle", Settled),
     ("prove", Proven),
     ("fence", Fenced),
     ("drain", Drained),

@@ -22,7 +22,7 @@ from mirror_core.model.run import Evidence, Plan, Run, RunKind, RunState, StepRe
 from mirror_core.runbook.services import Services
 from mirror_core.state.journal import Journal, check_turn, find_run
 from mirror_core.state.link import Link
-from mirror_core.state.records import State
+from mirror_core.state.records import Forget, Record, State
 from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.writer import StateWriter, control_id
 
@@ -57,7 +57,7 @@ class Conductor(ABC, Generic[Choice]):
     def begin(self, plan_hash: str, choice: Choice | None = None) -> Run:
         """Open a run of the plan with this hash. Refused when it may not be run, or is another plan by now."""
         under_way = read_whole(self.link.destination).active_run(self.link.mirror.name)
-        if under_way:
+        if under_way and not self._may_continue(under_way, choice):
             raise Refused(self._title(), [f"run {under_way.id} holds this mirror: resume or abort it first"])
         with self._control() as writer:
             return self._open(writer, self._decide(writer.state, choice), plan_hash)
@@ -66,18 +66,20 @@ class Conductor(ABC, Generic[Choice]):
         """Take one step; at once when it is done already. Refused when an earlier one is not."""
         state = read_whole(self.link.destination)
         run, found = self._mine(state, run_id), state.steps.get((run_id, name))
+        steps = steps_of(run)
         # The last step closes the run, which may be due although the step is done.
-        if found and found.state is StepState.DONE and (run.ended_ms is not None or name != names(self.KIND)[-1]):
+        if found and found.state is StepState.DONE and (run.ended_ms is not None or name != steps[-1]):
             return found
-        check_turn(state, run_id, names(self.KIND), name)
+        check_turn(state, run_id, steps, name)
         with self._control() as writer:
             return self._take(writer, self._journal(writer, run_id), name)
 
     def drive(self, run_id: str) -> Run:
         """Take all steps that can be taken, or finish an abort that was begun: also the way to resume."""
         run = self._mine(read_whole(self.link.destination), run_id)
-        if run.state is RunState.ABORTED:
-            raise Refused(f"run {run_id}: resume", [f"the run is {run.state}: look at a new plan, and begin that"])
+        if run.state in (RunState.ABORTED, RunState.SUPERSEDED):
+            what = run.note or "look at a new plan, and begin that"
+            raise Refused(f"run {run_id}: resume", [f"the run is {run.state}: {what}"])
         if run.ended_ms is not None:
             return run
         with self._control() as writer:
@@ -111,7 +113,7 @@ class Conductor(ABC, Generic[Choice]):
         """The run and its steps so far, in order. Takes over nothing."""
         state = read_state(self.link.destination)
         run = self._mine(state, run_id)
-        return run, tuple(state.steps[run_id, s] for s in names(self.KIND) if (run_id, s) in state.steps)
+        return run, tuple(state.steps[run_id, s] for s in steps_of(run) if (run_id, s) in state.steps)
 
     # -- what differs --------------------------------------------------------------------------------------------
 
@@ -139,6 +141,14 @@ class Conductor(ABC, Generic[Choice]):
         """Whether the next step can be taken now; if not, the run waits."""
         return True
 
+    def _may_continue(self, under_way: Run, choice: Choice | None) -> bool:
+        """Whether a new run may go on from this one, which holds the mirror."""
+        return False
+
+    def _more_of(self, run: Run, found: Decision, state: State) -> tuple[Run, tuple[Record | Forget, ...]]:
+        """The new run, completed, and what is written together with it."""
+        return run, ()
+
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _control(self) -> StateWriter:
@@ -164,7 +174,8 @@ class Conductor(ABC, Generic[Choice]):
             desired=writer.state.mirrors[self.link.mirror.name].desired,
             conducted_by=self.started_by,
         )
-        writer.put(run)
+        run, more = self._more_of(run, found, writer.state)
+        writer.put(run, *more)
         return run
 
     def _new_id(self, started_ms: int) -> str:
@@ -177,7 +188,7 @@ class Conductor(ABC, Generic[Choice]):
         run = self._mine(writer.state, run_id)
         if run.ended_ms is None and run.conducted_by != self.started_by:
             writer.put(replace(run, conducted_by=self.started_by))
-        return Journal(writer, run_id, names(self.KIND))
+        return Journal(writer, run_id, steps_of(run))
 
     def _mine(self, state: State, run_id: str) -> Run:
         """The run of this id. BadRequest when it is none of this mirror and kind."""
@@ -201,12 +212,20 @@ class Conductor(ABC, Generic[Choice]):
         return record
 
     def _check_abort(self, state: State, run_id: str, only_mine: bool) -> Run:
-        run, turning = self._mine(state, run_id), point_of_no_return(self.KIND)
+        run = self._mine(state, run_id)
+        turning = point_of_no_return(self.KIND, run.plan.mode)
         if only_mine and run.conducted_by != self.started_by:
             raise LostOwnership(f"run {run_id} is conducted by {run.conducted_by} now, who ends it: nothing is aborted")
+        if run.state is RunState.SUPERSEDED:
+            raise Refused(f"run {run_id}: abort", [run.note])
         if run.state is RunState.DONE or (run_id, turning) in state.steps:
             raise Refused(f"run {run_id}: abort", [f"step {turning} has begun: {self._no_way_back()}"])
         return run
+
+
+def steps_of(run: Run) -> tuple[str, ...]:
+    """Its steps in order."""
+    return names(run.plan.kind, run.plan.mode)
 
 
 def other_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:

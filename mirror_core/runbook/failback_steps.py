@@ -28,10 +28,11 @@ from mirror_core.model.drift import Part
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Offset, Partition, reverse_name
+from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import ParityRange
 from mirror_core.model.run import Evidence, RunKind, RunState, Strategy
 from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.checkpoints import Offsets, OldTopic, OldTopics, Salvaged, left_by
+from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Salvaged, left_by
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import PartitionRecord, State
 from mirror_core.state.table import Event, after

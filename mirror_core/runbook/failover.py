@@ -9,16 +9,21 @@ from mirror_core.decide import failover as decision
 from mirror_core.decide.steps import point_of_no_return
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Evidence, Mode, Run, RunKind, RunState
+from mirror_core.model.standing import Debt, Owed
+from mirror_core.runbook.checkpoints import Drained
 from mirror_core.runbook.conductor import Conductor
-from mirror_core.runbook.failover_steps import Steps, owner
+from mirror_core.runbook.failover_steps import Steps
+from mirror_core.runbook.lost_steps import LostSteps
 from mirror_core.runbook.observe import observe
-from mirror_core.state.journal import Journal
-from mirror_core.state.records import PartitionRecord, Record, State
+from mirror_core.runbook.promotion import owner
+from mirror_core.state.journal import Journal, checkpoint
+from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync.fence import lift_fence
+from mirror_core.sync.fence import lift_denials, lift_fence
 
 
 class Failover(Conductor[Mode]):
@@ -27,14 +32,41 @@ class Failover(Conductor[Mode]):
     KIND = RunKind.FAILOVER
 
     def _decide(self, state: State, choice: Mode | None) -> decision.Decision:
+        mode = choice or Mode.PLANNED
         mirror = state.mirrors.get(self.link.mirror.name, self.link.mirror)
-        return decision.decide(observe(replace(self.link, mirror=mirror), state, choice or Mode.PLANNED))
+        view = observe(replace(self.link, mirror=mirror), state, mode)
+        before = state.active_run(mirror.name)
+        if before is not None and self._may_continue(before, mode) and not _turned(state, before):
+            view = replace(
+                view,
+                mirror=replace(mirror, desired=before.desired),
+                active_run=None,
+                continues=before.id,
+                drained=_drained(state, before),
+            )
+        return decision.decide(view)
+
+    def _may_continue(self, under_way: Run, choice: Mode | None) -> bool:
+        """A planned run whose source has died becomes an unplanned one, with a plan and an approval of its own."""
+        planned = under_way.plan.kind is RunKind.FAILOVER and under_way.plan.mode is Mode.PLANNED
+        return choice is Mode.UNPLANNED and planned and under_way.state is RunState.RUNNING
+
+    def _more_of(self, run: Run, found: decision.Decision, state: State) -> tuple[Run, tuple[Record | Forget, ...]]:
+        more: list[Record | Forget] = [checkpoint(run.id, "begin", found.scope)]
+        before = state.active_run(run.plan.mirror)
+        if before is None:
+            return run, tuple(more)
+        more += [Forget(c) for c in state.checkpoints.values() if c.run == before.id]
+        note = f"its source died; run {run.id} goes on from where it was"
+        more.append(replace(before, state=RunState.SUPERSEDED, ended_ms=run.started_ms, note=note))
+        return replace(run, continues=before.id, desired=before.desired), tuple(more)
 
     def _act(self, writer: StateWriter, journal: Journal, name: str) -> Callable[[], Evidence]:
         link = replace(self.link, mirror=writer.state.mirrors[self.link.mirror.name])
-        steps = Steps(link, self.services, writer, journal)
-        if name == point_of_no_return(self.KIND) and not journal.begun(name):
-            steps.check_approval()
+        mode = journal.run.plan.mode
+        steps = (Steps if mode is Mode.PLANNED else LostSteps)(link, self.services, writer, journal)
+        if name == point_of_no_return(self.KIND, mode) and not journal.begun(name):
+            steps.check_before_promotion()
         return steps.act(name)
 
     def _finish(self, writer: StateWriter, journal: Journal) -> Run:
@@ -49,16 +81,36 @@ class Failover(Conductor[Mode]):
         )
 
     def _abort(self, writer: StateWriter, journal: Journal) -> Run:
-        """Lift the fence, let the mirror go on."""
-        run = journal.run
+        """Lift the fence, let the mirror go on. A source that does not answer is owed it."""
+        run, mirror = journal.run, self.link.mirror
         if run.state is not RunState.ABORTING:
-            writer.put(replace(run, state=RunState.ABORTING))
-        with ClusterClient(self.link.source) as source:
-            lift_fence(self.link.mirror, writer, source)
+            # Owed first: whatever happens from here on, the denials will be found.
+            writer.put(replace(run, state=RunState.ABORTING), self._owed(run))
+        note = ""
+        try:
+            with ClusterClient(self.link.source) as source:
+                lift_fence(mirror, writer, source)
+            writer.put(Forget(self._owed(run)))
+        except LostOwnership:
+            raise
+        except MirrorError as error:
+            note = f"{self.link.source.name} does not answer, and its fence is still there: it is lifted when it does"
+            writer.put(replace(self._owed(run), trouble=str(error)))
+        with ClusterClient(self.link.destination) as destination:
+            lift_denials(mirror, writer, destination)
         writer.put(*self._mirroring_again(writer.state, run))
         self._release_lease(writer, run.id)
-        self._say("aborted: the fence is lifted, the mirror goes on")
-        return journal.end(RunState.ABORTED)
+        self._say(f"aborted: {note or 'the fence is lifted'}; the mirror goes on")
+        return journal.end(RunState.ABORTED, note)
+
+    def _owed(self, run: Run) -> Debt:
+        return Debt(
+            mirror=self.link.mirror.name,
+            cluster=self.link.source.name,
+            owed=Owed.UNFENCE,
+            run=run.id,
+            since_ms=now_ms(),
+        )
 
     def _mirroring_again(self, state: State, run: Run) -> list[Record]:
         """The mirror and its partitions as they were when the run began."""
@@ -76,3 +128,13 @@ class Failover(Conductor[Mode]):
         lease = writer.refresh().leases.get(self.link.mirror.name)
         if lease is not None and lease.owner == owner(run_id) and not lease.released:
             writer.put(replace(lease, released=True, beat_ms=now_ms()))
+
+
+def _turned(state: State, run: Run) -> bool:
+    """Whether it is past its point of no return: then it is resumed, and needs no source."""
+    return (run.id, point_of_no_return(run.plan.kind, run.plan.mode)) in state.steps
+
+
+def _drained(state: State, run: Run) -> bool:
+    """Whether all that its fenced source had was copied."""
+    return (run.id, "drain", Drained.__name__) in state.checkpoints

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.failover import changed_since, decide
+from mirror_core.decide.failover import broken_since, changed_since, decide
 from mirror_core.decide.parity import NOTHING_COMPARED
-from mirror_core.decide.view import SourceView, healthy, some
-from mirror_core.evidence.run_report import write_run_report
+from mirror_core.decide.scope import strayed
+from mirror_core.decide.view import SourceView, some
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.model.clock import now_ms
-from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.drift import Part
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused
-from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.run import Evidence
-from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.canary import run_canary
-from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Offsets, Proven, all_left, left_by
-from mirror_core.runbook.observe import observe
+from mirror_core.model.standing import Debt, Owed
+from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, left_by
+from mirror_core.runbook.observe import CALL_S, observe
+from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.state.lease import next_lease
-from mirror_core.state.records import PartitionRecord, Record
-from mirror_core.state.table import Event, after
+from mirror_core.state.records import Forget, Record
 from mirror_core.state.writer import StateWriter, data_id
-from mirror_core.sync.access import apply_promotion
 from mirror_core.sync.cycle import sync
-from mirror_core.sync.fence import raise_fence
+from mirror_core.sync.fence import denials_of, raise_fence, undenied
 
+SHOWN: Final = 20
+"""Partitions that a refusal names."""
 DRAIN_S: Final = 3600.0
 """The drain copies this long at most before the step fails; a resumed run goes on where it was."""
 
@@ -39,15 +38,15 @@ class GateClosed(MirrorError):
     """The two sides differ: nothing is promoted. The findings are in the message and in the parity report."""
 
 
-class Steps(Acts):
-    """The acts of a failover."""
+class Steps(Promotion):
+    """The acts of a planned failover."""
 
     __slots__ = ()
 
     def prove(self) -> Evidence:
         """Parity of all that is mirrored so far, while applications still write: keeps the standstill short."""
         with ClusterClient(self.link.destination) as destination:
-            positions = list_offsets(destination, self._drained_partitions(), Point.LOG_END)
+            positions = list_offsets(destination, self.scope.drained, Point.LOG_END)
         ranges = [ParityRange(partition=p, start=Offset(0), end=end) for p, end in sorted(positions.items()) if end]
         if not ranges:
             self.journal.keep("prove", Proven(ends=Offsets(), records=0))
@@ -69,9 +68,15 @@ class Steps(Acts):
         }
 
     def fence(self) -> Evidence:
+        """Nobody writes any more what is to be promoted. What was approved still holds, or nobody is held up."""
+        self._check_approval("fence", source_needed=True)
+        self._refuse_if_strayed()
+        owed = self.writer.state.debts.get(self.link.mirror.name)
+        if owed is not None:
+            self.writer.put(Forget(owed))  # a fence that an earlier run still had to lift
         with ClusterClient(self.link.source) as source:
-            fence = raise_fence(self.link.mirror, self.writer, source, self._drained_partitions())
-        self.journal.keep("fence", Fenced(ends=Offsets.of(fence.ends)))
+            fence = raise_fence(self.link, self.writer, source, self.scope.names, self.scope.drained)
+        self.journal.keep("fence", Fenced(ends=Offsets.of(fence.ends), authorizer=fence.authorizer))
         return {
             "authorizer": fence.authorizer,
             "denials": len(fence.denials),
@@ -89,7 +94,8 @@ class Steps(Acts):
             # Until now the data plane went on, for as long as the proof took: what it found out is read before anything
             # is decided by it, or written over it. From here on nobody else writes about partitions.
             self.writer.refresh()
-            partitions = self._drained_partitions()
+            self._refuse_if_strayed()
+            partitions = self.scope.drained
             with ClusterClient(self.link.source) as source:
                 ends = list_offsets(source, partitions, Point.LOG_END)
             started = now_ms()
@@ -123,14 +129,14 @@ class Steps(Acts):
             only=frozenset({Part.CONFIGS, Part.ACLS, Part.GROUPS}),
             run_id=self.journal.run_id,
         )
-        return _counted(report.rows)
+        return counted(report.rows)
 
     def parity(self) -> Evidence:
         """The gate: what was copied since the proof is equal, and so are the logs' ends."""
         proof = left_by(self.journal, "prove", Proven)
         proven = proof.ends.by_partition()
         with ClusterClient(self.link.destination) as destination:
-            ends = list_offsets(destination, self._drained_partitions(), Point.LOG_END)
+            ends = list_offsets(destination, self.scope.drained, Point.LOG_END)
         ranges = [
             ParityRange(partition=p, start=min(proven.get(p, Offset(0)), end), end=end)
             for p, end in sorted(ends.items())
@@ -151,63 +157,70 @@ class Steps(Acts):
             "report": result.report,
         }
 
-    def record_lmo(self) -> Evidence:
-        """All partitions STOPPED at once, with the destination's log end as last mirrored offset."""
-        statuses = self.statuses()
-        with ClusterClient(self.link.destination) as destination:
-            ends = list_offsets(destination, statuses, Point.LOG_END)
-        mirror = self.writer.state.mirrors[self.link.mirror.name]
-        self.writer.put(*stopped(mirror, statuses, ends))
-        return {"partitions": sum(s.lmo is not None for s in self.statuses().values())}
+    @property
+    def positions(self) -> dict[Partition, Offset]:
+        return left_by(self.journal, "drain", Drained).positions.by_partition()
 
-    def check_approval(self) -> None:
-        """Refused when what was approved holds no more; asked before promotion begins, while an abort is possible."""
+    def standing(self) -> Iterator[Record]:
+        fenced = left_by(self.journal, "fence", Fenced)
+        yield Debt(
+            mirror=self.link.mirror.name,
+            cluster=self.link.source.name,
+            owed=Owed.FENCE,
+            run=self.journal.run_id,
+            since_ms=now_ms(),
+            paid_ms=now_ms() if fenced.authorizer else None,
+            ends=fenced.ends,
+            trouble="" if fenced.authorizer else f"cluster {self.link.source.name} has no authorizer",
+        )
+
+    def check_before_promotion(self) -> None:
+        """Refused when what was approved holds no more, or the source was written behind the fence.
+
+        Asked while an abort is still possible. A source that has died since it was drained and compared forbids
+        nothing: what it had acknowledged is on the destination.
+        """
+        if self._check_approval("promotion", source_needed=False):
+            self._refuse_if_written()
+
+    def _check_approval(self, what: str, *, source_needed: bool) -> bool:
+        """Whether the source was seen. Refused when what was approved holds no more."""
         approved = self.journal.run.plan
         view = observe(self.link, self.writer.state, approved.mode)
         seen = isinstance(view.source, SourceView)
-        changed = changed_since(approved.bound, decide(view).plan.bound, source_seen=seen)
-        if changed:
+        reasons = changed_since(approved.bound, decide(view).plan.bound, source_seen=seen)
+        if seen or source_needed:
+            reasons += broken_since(view)
+        if reasons:
             raise Refused(
-                f"run {self.journal.run_id}: promotion, since what was approved (hash {approved.hash}) holds no more; "
+                f"run {self.journal.run_id}: {what}, since what was approved (hash {approved.hash}) holds no more; "
                 "abort this run and plan again",
-                changed,
+                reasons,
+            )
+        return seen
+
+    def _refuse_if_written(self) -> None:
+        """A super user, somebody who took the denials away, an authorizer that is gone: all show in the log ends."""
+        positions = self.positions
+        with ClusterClient(self.link.source, timeout_s=CALL_S) as source:
+            authorizer = left_by(self.journal, "fence", Fenced).authorizer
+            reasons = undenied(source, denials_of(self.scope.names)) if authorizer else []
+            ends = known_offsets(source, positions, Point.LOG_END)
+        name = self.link.source.name
+        reasons += [
+            f"{p} on {name}: log end {ends[p]}, drained up to {positions[p]}" for p in ends if ends[p] != positions[p]
+        ]
+        if reasons:
+            raise Refused(
+                f"run {self.journal.run_id}: promotion, since {name} was not kept from writes; abort this run, find "
+                "who writes there, and plan again",
+                reasons[:SHOWN],
             )
 
-    def promote(self) -> Evidence:
-        """The point of no return: applications may write."""
-        return _counted(apply_promotion(self.link, self.writer, {p.topic for p in self.statuses()}))
-
-    def canary(self) -> Evidence:
-        return run_canary(self.link.destination, f"run {self.journal.run_id}")
-
-    def report(self) -> Evidence:
-        steps = [r for r in (self.journal.record(name) for name in self.journal.steps) if r and r.step != "report"]
-        folder, left = self.services.run_dir(self.journal.run_id), all_left(self.journal)
-        return {"report": str(write_run_report(folder, self.journal.run, steps, self.statuses(), left))}
-
-    def _drained_partitions(self) -> tuple[Partition, ...]:
-        """Healthy partitions whose topic the source still has."""
-        partitions = healthy(self.statuses())
-        with ClusterClient(self.link.source) as source:
-            present = source.metadata({p.topic for p in partitions}).topics
-        return tuple(p for p in partitions if p.topic in present)
-
-
-def owner(run_id: str) -> str:
-    """The lease's owner while a run keeps the data plane to itself."""
-    return f"run:{run_id}"
-
-
-def stopped(
-    mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], ends: Mapping[Partition, Offset]
-) -> Iterator[Record]:
-    """The mirror and those of its partitions that are not so yet, STOPPED at these last mirrored offsets."""
-    yield replace(mirror, desired=Desired.STOPPED)
-    for partition, status in statuses.items():
-        if status.state is not PartitionState.STOPPED:
-            events = () if status.state is PartitionState.STOPPING else (Event.STOP,)
-            state = after(status.state, *events, Event.LMO_RECORDED)
-            yield PartitionRecord(mirror.name, replace(status, state=state, lmo=ends[partition]))
+    def _refuse_if_strayed(self) -> None:
+        reasons = tuple(strayed(self.scope, self.statuses()))
+        if reasons:
+            raise Refused(f"run {self.journal.run_id}: abort it and plan again", reasons[:SHOWN])
 
 
 def _open_gate(result: ParityResult, what: str, *, earlier_records: int) -> None:
@@ -222,10 +235,3 @@ def _open_gate(result: ParityResult, what: str, *, earlier_records: int) -> None
     if earlier_records and set(result.reasons) <= {NOTHING_COMPARED}:
         return
     raise Indeterminate(f"{what} is indeterminate, so it stays closed: {'; '.join(result.reasons[:10])}")
-
-
-def _counted(rows: tuple[DriftRow, ...] | list[DriftRow]) -> Evidence:
-    """How many rows of each deed, and the first ones that could not be done, in words."""
-    counts = {f"{deed}": sum(r.deed is deed for r in rows) for deed in Deed}
-    skipped = [f"{r.part} {r.subject}: {r.reason}" for r in rows if r.deed in (Deed.SKIP, Deed.REFUSE)]
-    return {**{k: v for k, v in counts.items() if v}, "not_done": some(skipped) or "none"}

@@ -101,16 +101,7 @@ class Journal:
 
         Of each type a step keeps one value. It is not for people: that is evidence.
         """
-        kind = type(value)
-        self.log.put(
-            Checkpoint(
-                run=self.run_id,
-                step=step,
-                kind=kind.__name__,
-                version=kind.VERSION,
-                value=msgspec.json.encode(value).decode(),
-            )
-        )
+        self.log.put(checkpoint(self.run_id, step, value))
 
     def kept(self, step: str, kind: type[T]) -> T | None:
         """What the step kept last of this type; None when it kept nothing. Indeterminate when it is not to be read."""
@@ -134,6 +125,14 @@ class Journal:
     def check_turn(self, step: str) -> None:
         """Refused unless the run is under way and all earlier steps are done."""
         check_turn(self.log.state, self.run_id, self.steps, step)
+
+
+def checkpoint(run_id: str, step: str, value: Keepable) -> Checkpoint:
+    """The record by which a step of a run keeps a value."""
+    kind = type(value)
+    return Checkpoint(
+        run=run_id, step=step, kind=kind.__name__, version=kind.VERSION, value=msgspec.json.encode(value).decode()
+    )
 
 
 def _value(found: Checkpoint, kind: type[T]) -> T:

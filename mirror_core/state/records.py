@@ -23,6 +23,7 @@ from mirror_core.model.errors import Indeterminate
 from mirror_core.model.mirror import Lease, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import Run, StepRecord
+from mirror_core.model.standing import Debt
 from mirror_core.state.encoding import (
     PIECE,
     Head,
@@ -54,7 +55,7 @@ class Forget:
     record: Record
 
 
-Record = Mirror | PartitionRecord | Lease | LedgerEntry | Run | StepRecord | Checkpoint | TopicSettings
+Record = Mirror | PartitionRecord | Lease | LedgerEntry | Run | StepRecord | Checkpoint | TopicSettings | Debt
 
 _RUN_ID: Final = re.compile(r"(?P<mirror>.+)-(?:failover|failback)-\d{8}T\d{6}-[0-9a-f]{4}")
 
@@ -72,6 +73,7 @@ class State:
     checkpoints: dict[tuple[str, str, str], Checkpoint] = field(default_factory=dict)
     """By run, step and kind."""
     settings: dict[tuple[MirrorName, str], TopicSettings] = field(default_factory=dict)
+    debts: dict[MirrorName, Debt] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     """Keys of records that cannot be read, and why."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
@@ -181,6 +183,8 @@ class State:
                 self.checkpoints[record.run, record.step, record.kind] = record
             case TopicSettings():
                 self.settings[record.mirror, record.topic] = record
+            case Debt():
+                self.debts[record.mirror] = record
 
     def _drop(self, key: str) -> None:
         """Know no more what stands under a key. A key that no record has forgets nothing."""
@@ -204,6 +208,8 @@ class State:
                 self.checkpoints.pop((run, step, kind), None)
             case "settings", [mirror, topic]:
                 self.settings.pop((MirrorName(mirror), topic), None)
+            case "debt", [mirror]:
+                self.debts.pop(MirrorName(mirror), None)
 
 
 # Made once, by the thread that imports this: msgspec reads a dataclass when it meets it for the first time, and crashes
@@ -220,6 +226,7 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
             ("step", StepRecord),
             ("checkpoint", Checkpoint),
             ("settings", TopicSettings),
+            ("debt", Debt),
         )
     }
 )
@@ -244,6 +251,8 @@ def key_of(record: Record) -> str:
             return f"checkpoint/{record.run}/{record.step}/{record.kind}"
         case TopicSettings():
             return f"settings/{record.mirror}/{record.topic}"
+        case Debt():
+            return f"debt/{record.mirror}"
 
 
 def _sharing(status: PartitionStatus) -> PartitionStatus:
@@ -267,7 +276,7 @@ def mirror_of(key: str) -> MirrorName | None:
     kind, _, rest = key.partition("/")
     first = rest.partition("/")[0]
     match kind:
-        case "mirror" | "partition" | "lease" | "ledger" | "settings":
+        case "mirror" | "partition" | "lease" | "ledger" | "settings" | "debt":
             return MirrorName(first)
         case "run" | "step" | "checkpoint":
             found = _RUN_ID.fullmatch(first)

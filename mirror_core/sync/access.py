@@ -75,16 +75,19 @@ def sync_acls(
     return _rows(plan, done=log is not None) + _unknown(source.name, theirs) + _unknown(destination.name, ours)
 
 
-def apply_promotion(link: Link, log: Log, topics: Collection[str]) -> tuple[DriftRow, ...]:
+def apply_promotion(link: Link, log: Log, topics: Collection[str], *, ask_source: bool = True) -> tuple[DriftRow, ...]:
     """Give these mirror topics to the applications; may be repeated, and does only what is missing.
 
     In this order: their final settings (the source's, as last synced); the staged grants (PROMOTED from now on) and a
     denial of WRITE for the data principal, which stops a copying task that has outlived its driver (FENCE, on the
     destination); then the denials that demoted the applications earlier go away. Returns when every broker shows it.
-    The topics' partitions must have stopped.
+    The topics' partitions must have stopped. `ask_source`: False when it is given up for lost, and nobody waits for it.
     """
     with ClusterClient(link.destination) as client:
-        return (*_final_settings(link, log.state, client, topics), *_promote_access(link, log, client, topics))
+        return (
+            *_final_settings(link, log.state, client, topics),
+            *_promote_access(link, log, client, topics, ask_source=ask_source),
+        )
 
 
 def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) -> tuple[DriftRow, ...]:
@@ -144,7 +147,9 @@ def _final_settings(link: Link, state: State, client: ClusterClient, topics: Col
         yield from change_rows(name, changes, settings.overrides, current[name].overrides, refused, dry_run=False)
 
 
-def _promote_access(link: Link, log: Log, client: ClusterClient, topics: Collection[str]) -> Iterable[DriftRow]:
+def _promote_access(
+    link: Link, log: Log, client: ClusterClient, topics: Collection[str], *, ask_source: bool
+) -> Iterable[DriftRow]:
     held = describe_acls(client)
     if isinstance(held, AuthorizerOff):
         return (_off(client.name),)
@@ -154,25 +159,39 @@ def _promote_access(link: Link, log: Log, client: ClusterClient, topics: Collect
         for e in entered(log, link.mirror.name, client.name, purpose)
         if e.acl.resource is not Resource.TOPIC or any(covers(e.acl, topic) for topic in topics)
     }
-    zombie = set[Acl]()
-    data = link.destination.user(Principal.DATA)
-    if data is not None and f"User:{data}" not in {acl.principal for acl in grants}:
-        zombie = {denial(topic, f"User:{data}") for topic in topics}
-    # An equal entry of somebody else's stays theirs, and stays when ours are taken away.
-    zombie -= held.entries - {e.acl for e in entered(log, link.mirror.name, client.name, AclPurpose.FENCE)}
     remember(log, link.mirror.name, client.name, grants, AclPurpose.PROMOTED)
-    remember(log, link.mirror.name, client.name, zombie, AclPurpose.FENCE)
-    create_acls(client, grants | zombie)
-    present_on_every_broker(client, grants | zombie)
+    create_acls(client, grants)
+    present_on_every_broker(client, grants)
+    # Not where an application signs in as the data principal.
+    silenced = f"User:{link.destination.user(Principal.DATA)}" not in {acl.principal for acl in grants}
+    zombie = silence_copiers(link, log, client, topics) if silenced else frozenset[Acl]()
     demoted = [e for e in log.state.ledger.values() if e.purpose is AclPurpose.DEMOTED and e.cluster == client.name]
     take_away(log, client, demoted)
-    elsewhere, rows = _demotions_of_the_source(link)
+    elsewhere, rows = _demotions_of_the_source(link) if ask_source else (set[Acl](), list[DriftRow]())
     delete_acls(client, elsewhere)
     absent_on_every_broker(client, elsewhere)
     lifted = ({e.acl for e in demoted} | elsewhere) & held.entries
     rows += [_row(acl, Deed.CREATE, "staged until promotion") for acl in sorted(grants - held.entries)]
     rows += [_row(acl, Deed.CREATE, "stops copying tasks of the past") for acl in sorted(zombie - held.entries)]
     return rows + [_row(acl, Deed.REMOVE, "kept it a mirror topic") for acl in sorted(lifted)]
+
+
+def silence_copiers(link: Link, log: Log, client: ClusterClient, topics: Collection[str]) -> frozenset[Acl]:
+    """Deny the data principal to write these topics of the destination, and return when every broker shows it.
+
+    It ends what no driver can reach any more: a task that sleeps, or sits on a machine that is cut off. Nothing where
+    the principal is not known, or is the control principal too.
+    """
+    data, held = link.destination.user(Principal.DATA), describe_acls(client)
+    if data is None or data == link.destination.user(Principal.CONTROL) or isinstance(held, AuthorizerOff):
+        return frozenset()
+    wanted = frozenset(denial(topic, f"User:{data}") for topic in topics)
+    # An equal entry of somebody else's stays theirs, and stays when ours are taken away.
+    ours = wanted - (held.entries - {e.acl for e in entered(log, link.mirror.name, client.name, AclPurpose.FENCE)})
+    remember(log, link.mirror.name, client.name, ours, AclPurpose.FENCE)
+    create_acls(client, ours)
+    present_on_every_broker(client, wanted)
+    return ours
 
 
 _OTHER_SIDE_S: Final = 3.0

@@ -8,21 +8,23 @@ are over, see that the logs stand still.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.acls import EVERYBODY, denial
-from mirror_core.kafka.acls import AuthorizerOff, create_acls, describe_acls, present_on_every_broker
+from mirror_core.kafka.acls import AuthorizerOff, create_acls, delete_acls, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
-from mirror_core.model.errors import MirrorError
+from mirror_core.model.errors import LostOwnership, MirrorError, Unreachable
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.state.journal import Log
+from mirror_core.state.link import Link
+from mirror_core.state.topic import read_whole
 from mirror_core.sync.ledger import entered, take_away
 
 _log = logger(__name__)
@@ -56,36 +58,97 @@ class NotFenced(MirrorError):
 
 
 def raise_fence(
-    mirror: Mirror, log: Log, client: ClusterClient, partitions: Collection[Partition], *, resolve_s: float = RESOLVE_S
+    link: Link,
+    log: Log,
+    client: ClusterClient,
+    topics: Collection[str],
+    partitions: Collection[Partition],
+    *,
+    resolve_s: float = RESOLVE_S,
 ) -> Fence:
-    """Fence these partitions of the cluster behind `client`, and prove it. Safe to repeat, from the start or half-way.
+    """Fence these topics of the mirror's source, and prove that these of their partitions stand still.
 
-    Returns what was seen: denials, brokers that showed them, and per partition the log end at which it stands still.
+    Topics are denied by name, also those that the source has lost, or that nobody drains: whatever is promoted must
+    not be written there. Safe to repeat, from the start or half-way. Returns what was seen: denials, brokers that
+    showed them, and per partition the log end at which it stands still.
     """
-    topics = {p.topic for p in partitions}
-    transactions = open_transactions(client, topics)
-    seen = describe_acls(client)
-    if isinstance(seen, AuthorizerOff):
+    transactions = open_transactions(client, {p.topic for p in partitions})
+    denials = deny(link, log, client, topics, [t.id for t in transactions])
+    if isinstance(denials, AuthorizerOff):
         ends = await_stillness(client, partitions, pause_s=STILL_UNFENCED_S, resolve_s=resolve_s)
         return Fence(authorizer=False, still_s=STILL_UNFENCED_S, ends=ends)
-    wanted = {denial(t) for t in topics}
-    wanted |= {denial(t.id, resource=Resource.TRANSACTIONAL_ID) for t in transactions}
-    # An equal entry that somebody else made is as good, and must stay when our fence is lifted.
-    foreign = (wanted & seen.entries) - {e.acl for e in standing(mirror, log, client)}
-    ours = sorted(wanted - foreign)
-    log.put(*(LedgerEntry(mirror=mirror.name, cluster=client.name, acl=acl, purpose=AclPurpose.FENCE) for acl in ours))
-    create_acls(client, ours)
-    present_on_every_broker(client, wanted)
-    _log.info("%d denials shown by every broker; waiting until nothing moves", len(wanted), cluster=client.name)
+    _log.info("%d denials shown by every broker; waiting until nothing moves", len(denials), cluster=client.name)
     ends = await_stillness(client, partitions, pause_s=STILL_S, resolve_s=resolve_s)
     return Fence(
         authorizer=True,
         still_s=STILL_S,
         ends=ends,
-        denials=tuple(sorted(wanted)),
+        denials=tuple(sorted(denials)),
         brokers=client.brokers(),
         transactions=tuple(t.id for t in transactions),
     )
+
+
+def deny(
+    link: Link, log: Log, client: ClusterClient, topics: Iterable[str], transactional_ids: Iterable[str] = ()
+) -> frozenset[Acl] | AuthorizerOff:
+    """Deny everybody to write these topics, and to go on with these transactions; return when every broker shows it.
+
+    What is ours is in the ledger before it exists.
+    """
+    seen = describe_acls(client)
+    if isinstance(seen, AuthorizerOff):
+        return seen
+    wanted = frozenset(denials_of(topics, transactional_ids))
+    # An equal entry that somebody else made is as good, and must stay when our fence is lifted.
+    foreign = (wanted & seen.entries) - {e.acl for e in standing(link.mirror, log, client)}
+    ours = sorted(wanted - foreign)
+    entries = intended(link.mirror, client.name, ours)
+    log.put(*entries)
+    create_acls(client, ours)
+    try:
+        log.put(*entries[:1])  # a write that only the mirror's owner can do
+    except LostOwnership:
+        _withdraw(link, client, ours)
+        raise
+    present_on_every_broker(client, wanted)
+    return wanted
+
+
+def denials_of(topics: Iterable[str], transactional_ids: Iterable[str] = ()) -> Iterator[Acl]:
+    """The entries that fence these."""
+    yield from (denial(topic) for topic in topics)
+    yield from (denial(id_, resource=Resource.TRANSACTIONAL_ID) for id_ in transactional_ids)
+
+
+def undenied(client: ClusterClient, denials: Iterable[Acl]) -> list[str]:
+    """Brokers that answer and do not show all of these, in words. One that is away takes no writes."""
+    wanted, found = frozenset(denials), list[str]()
+    for broker in client.brokers():
+        try:
+            held = describe_acls(client, broker)
+        except Unreachable:
+            continue
+        missing = wanted if isinstance(held, AuthorizerOff) else wanted - held.entries
+        if missing:
+            found.append(
+                f"cluster {client.name}, broker {broker}: {len(missing)} denial(s) gone, such as {min(missing)}"
+            )
+    return found
+
+
+def intended(mirror: Mirror, cluster: ClusterName, acls: Iterable[Acl]) -> list[LedgerEntry]:
+    """Denials as the ledger has them before they exist."""
+    return [LedgerEntry(mirror=mirror.name, cluster=cluster, acl=acl, purpose=AclPurpose.FENCE) for acl in acls]
+
+
+def _withdraw(link: Link, client: ClusterClient, ours: Collection[Acl]) -> None:
+    """Whoever took the mirror over before we had acted may have lifted a fence that we put up only afterwards.
+
+    What he has in his ledger is his; the rest nobody would ever find.
+    """
+    known = read_whole(link.destination).ledger_of(link.mirror.name)
+    delete_acls(client, set(ours) - {e.acl for e in known if e.cluster == client.name})
 
 
 def standing(mirror: Mirror, log: Log, client: ClusterClient) -> tuple[LedgerEntry, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mirror_core.decide.filters import group_filter
-from mirror_core.decide.offsets import Commit, decide
+from mirror_core.decide.offsets import Commit, clamp, decide
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.groups import (
     OFFSET_KINDS,
@@ -19,7 +19,7 @@ from mirror_core.kafka.groups import (
     find_coordinator,
     list_groups,
 )
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
@@ -185,3 +185,56 @@ def _outcome(row: DriftRow, refused: Mapping[str, str]) -> DriftRow:
     words = refused[row.subject]
     why = "a member joined on the destination in this moment" if words in _JOINED else "refused by the destination"
     return replace(row, deed=Deed.SKIP, reason=f"{why} ({words})")
+
+
+def clamp_groups(link: Link, topics: Collection[str]) -> list[DriftRow]:
+    """Bring what groups have committed on the destination into its logs: the source cannot be asked any more.
+
+    A sync commits nothing beyond a log's end; a log may have lost its end since, with a broker.
+    """
+    with ClusterClient(link.destination) as destination:
+        chosen = group_filter(link.mirror)
+        rows, found = list[DriftRow](), dict[str, tuple[Group, dict[Partition, Committed]]]()
+        for name, group in sorted(list_groups(destination).items()):
+            if name not in chosen or group.kind not in OFFSET_KINDS:
+                continue
+            try:
+                offsets = fetch_offsets(destination, name, group.coordinator).committed
+            except RemoteFault as error:
+                rows.append(_skip(name, str(error)))
+                continue
+            found[name] = group, {p: c for p, c in offsets.items() if p.topic in topics}
+        partitions = {p for _, mine in found.values() for p in mine}
+        starts = known_offsets(destination, partitions, Point.START)
+        ends = known_offsets(destination, partitions, Point.LOG_END)
+        logs = {p: _Log(starts[p], ends[p]) for p in starts.keys() & ends.keys()}
+        for name, (group, mine) in found.items():
+            rows += _clamp_group(destination, name, group, mine, logs)
+    return rows
+
+
+def _clamp_group(
+    destination: ClusterClient,
+    name: str,
+    group: Group,
+    mine: Mapping[Partition, Committed],
+    logs: Mapping[Partition, _Log],
+) -> list[DriftRow]:
+    outside = {
+        p: clamp(c.offset, logs[p].start, logs[p].end)
+        for p, c in mine.items()
+        if p in logs and not logs[p].start <= c.offset <= logs[p].end
+    }
+    if not group.idle:
+        return [_skip(name, f"has members on the destination (it is {group.state} there)")] if outside else []
+    todo = {p: (offset, mine[p].metadata) for p, offset in outside.items()}
+    refused = commit_offsets(destination, name, todo, group.coordinator) if todo else {}
+    return [
+        replace(
+            _row(f"{name} {p}", Deed.COMMIT, None, mine[p].offset, f"the log is [{logs[p].start}, {logs[p].end}]"),
+            done=p not in refused,
+        )
+        if p in outside
+        else _row(f"{name} {p}", Deed.EQUAL, None, mine[p].offset)
+        for p in sorted(mine)
+    ]

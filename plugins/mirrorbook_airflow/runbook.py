@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.names import MirrorName, reverse_name
-from mirror_core.model.run import RunKind, RunState
+from mirror_core.model.run import Mode, RunKind, RunState
 from mirror_core.model.text import visible, visible_lines
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.markdown import plan_markdown
@@ -224,7 +224,7 @@ def failback_phases(mirror: str, question: str, home: str) -> Phases:
     common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILBACK, "begin": begin}
     back = reverse_name(MirrorName(mirror))
     last: BaseOperator = begin
-    for step in STEPS[RunKind.FAILBACK]:
+    for step in STEPS[RunKind.FAILBACK, Mode.PLANNED]:
         if Need.REVERSE_COPY in step.needs:
             last = _chain(last, ReplicateMirror(task_id="replicate_reverse", mirror=back))
         if Need.HOME in step.needs:

@@ -25,12 +25,12 @@ from mirror_core.decide.view import DestinationView, SourceView, Topic, View
 from mirror_core.kafka.config import load_config
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.offsets import Offsets
 from mirror_core.model.run import Evidence, Mode, RunKind, RunState, Strategy
 from mirror_core.runbook.checkpoints import (
     Drained,
     Equal,
     Fenced,
-    Offsets,
     OldTopic,
     OldTopics,
     Proven,
@@ -39,7 +39,8 @@ from mirror_core.runbook.checkpoints import (
 )
 from mirror_core.runbook.failback import Failback
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.failover_steps import Steps, stopped
+from mirror_core.runbook.failover_steps import Steps
+from mirror_core.runbook.promotion import stopped
 from mirror_core.runbook.services import local_services
 from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link, find
@@ -209,7 +210,7 @@ class Stages:
                 return {"partitions": PARTITIONS}
 
             take("prove", lambda: kept("prove", Proven(ends=Offsets.of(ends), records=5)))
-            take("fence", lambda: kept("fence", Fenced(ends=Offsets.of(ends))))
+            take("fence", lambda: kept("fence", Fenced(ends=Offsets.of(ends), authorizer=True)))
             take("drain", lambda: kept("drain", Drained(positions=Offsets.of(ends))))
             take("final_sync", dict)
             take("parity", lambda: kept("parity", Equal(ends=Offsets.of(ends))))

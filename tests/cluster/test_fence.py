@@ -19,6 +19,7 @@ from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import Forget, Record
 from mirror_core.sync.fence import NotFenced, lift_fence, raise_fence
 from tests.brokers import Pair, grant, new_topic
@@ -44,8 +45,8 @@ class WatchfulLog(MemoryLog):
 
 
 @pytest.fixture
-def mirror() -> Mirror:
-    return Mirror(
+def link(pair: Pair) -> Link:
+    mirror = Mirror(
         name=MirrorName("fence-" + secrets.token_hex(4)),
         source=ClusterName("east"),
         destination=ClusterName("west"),
@@ -56,6 +57,7 @@ def mirror() -> Mirror:
         desired=Desired.STARTED,
         created_ms=0,
     )
+    return link_of(load_config(pair.config_path), mirror)
 
 
 @pytest.fixture
@@ -114,12 +116,12 @@ def writing(pair: Pair, topic: str, user: str = "app") -> Iterator[list[int]]:
 
 
 def test_nothing_is_acknowledged_beyond_the_log_end_that_the_fence_proved(
-    pair: Pair, mirror: Mirror, east: ClusterConfig
+    pair: Pair, link: Link, east: ClusterConfig
 ) -> None:
     topic = new_topic(pair.east, prefix="app-")
     log, before = WatchfulLog(east), entries(east)
     with writing(pair, topic) as acked, ClusterClient(east) as client:
-        fence = raise_fence(mirror, log, client, [Partition(topic, 0)])
+        fence = raise_fence(link, log, client, [topic], [Partition(topic, 0)])
         end = fence.ends[Partition(topic, 0)]
         assert fence.brokers == (1,)
     assert acked
@@ -128,7 +130,7 @@ def test_nothing_is_acknowledged_beyond_the_log_end_that_the_fence_proved(
     assert refusal(pair, topic, "mirror-control") is not None
     assert [e.purpose for e in log.state.ledger.values()] == [AclPurpose.FENCE]
     with ClusterClient(east) as client:
-        lift_fence(mirror, log, client)
+        lift_fence(link.mirror, log, client)
     assert entries(east) == before
     assert log.state.ledger == {}
     # A crash at any moment leaves no denial that the ledger does not know.
@@ -136,7 +138,7 @@ def test_nothing_is_acknowledged_beyond_the_log_end_that_the_fence_proved(
     assert refusal(pair, topic, "app") is None
 
 
-def test_an_open_transaction_holds_the_fence_up_until_its_end(pair: Pair, mirror: Mirror, east: ClusterConfig) -> None:
+def test_an_open_transaction_holds_the_fence_up_until_its_end(pair: Pair, link: Link, east: ClusterConfig) -> None:
     topic, tx = new_topic(pair.east, prefix="app-"), "tx-" + secrets.token_hex(4)
     grant(pair.east, "app", ResourceType.TRANSACTIONAL_ID, tx, [AclOperation.WRITE])
     producer = Producer(
@@ -150,17 +152,17 @@ def test_an_open_transaction_holds_the_fence_up_until_its_end(pair: Pair, mirror
     with ClusterClient(east) as client:
         assert [t.id for t in open_transactions(client, {topic})] == [tx]
         with pytest.raises(NotFenced, match=f"transaction '{tx}' is Ongoing"):
-            raise_fence(mirror, log, client, [partition], resolve_s=0)
-        fence = raise_fence(mirror, log, client, [partition], resolve_s=90)
+            raise_fence(link, log, client, [topic], [partition], resolve_s=0)
+        fence = raise_fence(link, log, client, [topic], [partition], resolve_s=90)
         assert open_transactions(client, {topic}) == ()
         # The record, and the marker by which the coordinator aborted it.
         assert fence.ends == {partition: 2}
         assert ("TRANSACTIONAL_ID", tx) in {(acl.resource, acl.name) for acl in fence.denials}
-        lift_fence(mirror, log, client)
+        lift_fence(link.mirror, log, client)
     assert not any(acl.name == tx and acl.permission == "DENY" for acl in entries(east))
 
 
-def test_a_denial_of_somebody_else_is_used_and_left_in_place(pair: Pair, mirror: Mirror, east: ClusterConfig) -> None:
+def test_a_denial_of_somebody_else_is_used_and_left_in_place(pair: Pair, link: Link, east: ClusterConfig) -> None:
     topic = new_topic(pair.east, prefix="app-")
     grant(pair.east, "*", ResourceType.TOPIC, topic, [AclOperation.WRITE], permission=AclPermissionType.DENY)
     wait_until(
@@ -168,13 +170,13 @@ def test_a_denial_of_somebody_else_is_used_and_left_in_place(pair: Pair, mirror:
     )
     log, before = WatchfulLog(), entries(east)
     with ClusterClient(east) as client:
-        raise_fence(mirror, log, client, [Partition(topic, 0)])
+        raise_fence(link, log, client, [topic], [Partition(topic, 0)])
         assert log.state.ledger == {}
-        lift_fence(mirror, log, client)
+        lift_fence(link.mirror, log, client)
     assert entries(east) == before
 
 
-def test_our_own_journal_is_never_fenced(pair: Pair, mirror: Mirror, east: ClusterConfig) -> None:
+def test_our_own_journal_is_never_fenced(pair: Pair, link: Link, east: ClusterConfig) -> None:
     topic = new_topic(pair.east, prefix="app-")
     producer = Producer({**pair.east.client_config("admin"), "transactional.id": "mirrorbook.control.another"})
     producer.init_transactions(30)
@@ -184,14 +186,14 @@ def test_our_own_journal_is_never_fenced(pair: Pair, mirror: Mirror, east: Clust
     log = WatchfulLog()
     with ClusterClient(east) as client:
         with pytest.raises(NotFenced, match="last stable offset 0"):
-            raise_fence(mirror, log, client, [Partition(topic, 0)], resolve_s=0)
+            raise_fence(link, log, client, [topic], [Partition(topic, 0)], resolve_s=0)
         assert {e.acl.resource for e in log.state.ledger.values()} == {"TOPIC"}
         producer.abort_transaction(30)
-        raise_fence(mirror, log, client, [Partition(topic, 0)])
-        lift_fence(mirror, log, client)
+        raise_fence(link, log, client, [topic], [Partition(topic, 0)])
+        lift_fence(link.mirror, log, client)
 
 
-def test_a_writer_that_no_denial_stops_is_noticed(pair: Pair, mirror: Mirror, east: ClusterConfig) -> None:
+def test_a_writer_that_no_denial_stops_is_noticed(pair: Pair, link: Link, east: ClusterConfig) -> None:
     topic = new_topic(pair.east, prefix="app-")
     log = WatchfulLog()
     with ClusterClient(east) as client:
@@ -201,9 +203,9 @@ def test_a_writer_that_no_denial_stops_is_noticed(pair: Pair, mirror: Mirror, ea
                 writing(pair, topic, "admin") as acked,
                 pytest.raises(NotFenced, match=f"{topic}-0 grew from") as refused,
             ):
-                raise_fence(mirror, log, client, [Partition(topic, 0)], resolve_s=0)
+                raise_fence(link, log, client, [topic], [Partition(topic, 0)], resolve_s=0)
         finally:
-            lift_fence(mirror, log, client)
+            lift_fence(link.mirror, log, client)
     grown = re.search(r"grew from (\d+) to (\d+)", str(refused.value))
     assert grown is not None
     assert int(grown[1]) < int(grown[2]) <= max(acked) + 1

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.names import Offset, Partition
-from mirror_core.runbook.checkpoints import LEFT, Equal, Fenced, Offsets, OldTopic, OldTopics, Proven, all_left, left_by
+from mirror_core.model.offsets import Offsets
+from mirror_core.runbook.checkpoints import LEFT, Equal, Fenced, OldTopic, OldTopics, Proven, all_left, left_by
 from mirror_core.state.journal import Journal
 from tests.memory import journal_of
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.failover import changed_since, decide
+from mirror_core.decide.failover import broken_since, changed_since, decide
+from mirror_core.decide.scope import strayed
 from mirror_core.decide.steps import names
 from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View, healthy
 from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, PartitionStatus
@@ -120,8 +121,69 @@ def test_an_error_text_that_varies_does_not_change_the_hash(view: View) -> None:
     assert one == two
 
 
-def test_an_unplanned_failover_is_refused_by_name(view: View) -> None:
-    assert "unplanned failover is not available yet" in reasons_of(replace(view, mode=Mode.UNPLANNED))
+def test_an_unplanned_failover_needs_no_source_and_says_so_of_one_that_answers(view: View) -> None:
+    lost = replace(view, mode=Mode.UNPLANNED, source=Unseen("dead"))
+    assert decide(lost).reasons == ()
+    assert tuple(s.name for s in decide(lost).plan.steps) == names(RunKind.FAILOVER, Mode.UNPLANNED)
+    assert [w for w in decide(replace(lost, source=source_of(view))).plan.warnings if "east answers" in w]
+    assert "destination west could not be read" in reasons_of(replace(lost, destination=Unseen("dead")))
+
+
+def test_an_approval_of_an_unplanned_failover_holds_while_the_source_comes_and_goes(view: View) -> None:
+    lost = replace(view, mode=Mode.UNPLANNED, source=Unseen("dead"))
+    other = replace(source_of(view), topics={}, groups=("h",), cluster_id="X", authorizer=False)
+    assert decide(lost).plan.hash == decide(replace(lost, source=other)).plan.hash
+    assert decide(lost).plan.hash != decide(replace(lost, continues="run-1")).plan.hash
+
+
+def test_topics_that_the_destination_lost_are_left_out_of_an_unplanned_failover(view: View) -> None:
+    destination = view.destination
+    assert isinstance(destination, DestinationView)
+    lost = replace(view, mode=Mode.UNPLANNED, source=Unseen("dead"))
+    gone = replace(lost, destination=replace(destination, topics={}))
+    assert decide(gone).scope.topics == ()
+    assert "nothing to promote" in reasons_of(gone)
+    paid = Partition("paid", 0)
+    partly = replace(gone, destination=replace(destination, topics={"paid": Topic(id=DST, partitions=1)}))
+    partly = replace(partly, statuses={**view.statuses, paid: status(paid)})
+    decision = decide(partly)
+    assert (decision.reasons, decision.scope.names) == ((), ("paid",))
+    assert [w for w in decision.plan.warnings if "topic orders is gone from west" in w]
+
+
+def test_the_scope_covers_every_partition_and_drains_those_that_can_be(view: View) -> None:
+    paid = Partition("paid", 0)
+    statuses = {P0: status(P0), P1: status(P1, PartitionState.FAILED), paid: status(paid)}
+    scope = decide(replace(view, statuses=statuses, destination=Unseen("dead"))).scope
+    assert scope.names == ("orders", "paid")
+    assert scope.drained == (P0,)  # the source has no topic `paid`
+    assert scope.promoted == (P0, P1, paid)
+
+
+def test_what_strays_from_the_scope_is_named(view: View) -> None:
+    scope = decide(view).scope
+    assert list(strayed(scope, view.statuses)) == []
+    wider = Partition("orders", 2)
+    found = [
+        *strayed(scope, {**view.statuses, wider: status(wider)}),
+        *strayed(scope, {**view.statuses, Partition("paid", 0): status(Partition("paid", 0))}),
+        *strayed(scope, {P0: status(P0)}),
+        *strayed(scope, {P0: status(P0), P1: status(P1, PartitionState.FAILED)}),
+    ]
+    assert [line.split(" since")[0] for line in found] == [
+        "orders-2 was added",
+        "paid was added",
+        "orders-1 is not recorded any more",
+        "orders-1 has FAILED",
+    ]
+
+
+def test_a_topic_that_the_source_widens_after_the_approval_voids_it(view: View) -> None:
+    wider = replace(source_of(view), topics={"orders": Topic(id=SRC, partitions=3)})
+    changed = changed_since(decide(view).plan.bound, decide(replace(view, source=wider)).plan.bound, source_seen=True)
+    assert changed == ("topic orders on the source: approved was 2 partition(s), now it is 3 partition(s)",)
+    assert broken_since(replace(view, source=wider, active_run="r"))
+    assert broken_since(replace(view, active_run="r")) == ()
 
 
 def test_failed_partitions_warn_and_do_not_forbid(view: View) -> None:
@@ -201,7 +263,12 @@ def test_a_source_that_died_after_it_was_drained_does_not_forbid_promotion(view:
     approved = decide(view).plan.bound
     dead = decide(replace(view, source=Unseen("dead"), grants=())).plan.bound
     assert changed_since(approved, dead, source_seen=False) == ()
-    assert [line.split(":")[0] for line in changed_since(approved, dead, source_seen=True)] == ["grants", "source"]
+    changed = changed_since(approved, dead, source_seen=True)
+    assert [line.split(":")[0] for line in changed] == ["grants", "source", "topic orders on the source"]
+        "grants",
+        "source",
+        "topic orders on the source",
+    ]
     lost = decide(replace(view, source=Unseen("dead"), destination=Unseen("dead"))).plan.bound
     assert changed_since(approved, lost, source_seen=False) == ("destination: approved was W, now it is unseen",)
 
@@ -257,6 +324,7 @@ def test_what_was_approved_is_bound_to_everything_that_a_run_would_rest_on(view:
         "source",
         "destination",
         "topic orders",
+        "topic orders on the source",
         "groups",
         "authorizer of the source",
         "states",

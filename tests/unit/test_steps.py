@@ -7,9 +7,10 @@ import pytest
 from mirror_core.decide.steps import STEPS, Need, Writes, names, planned, point_of_no_return, standing_still
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import RunKind
+from mirror_core.model.run import Mode, RunKind
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.failover_steps import Steps
+from mirror_core.runbook.lost_steps import LostSteps
 
 MIRROR = Mirror(
     name=MirrorName("m"),
@@ -24,22 +25,33 @@ MIRROR = Mirror(
 )
 
 
-@pytest.mark.parametrize(("kind", "acts"), [(RunKind.FAILOVER, Steps), (RunKind.FAILBACK, FailbackSteps)])
-def test_each_step_has_a_method_of_its_name(kind: RunKind, acts: type) -> None:
-    assert len(set(names(kind))) == len(STEPS[kind])
-    for name in names(kind):
+@pytest.mark.parametrize(
+    ("kind", "mode", "acts"),
+    [
+        (RunKind.FAILOVER, Mode.PLANNED, Steps),
+        (RunKind.FAILOVER, Mode.UNPLANNED, LostSteps),
+        (RunKind.FAILBACK, Mode.PLANNED, FailbackSteps),
+    ],
+)
+def test_each_step_has_a_method_of_its_name(kind: RunKind, mode: Mode, acts: type) -> None:
+    assert len(set(names(kind, mode))) == len(STEPS[kind, mode])
+    for name in names(kind, mode):
         assert callable(getattr(acts, name)), name
 
 
-@pytest.mark.parametrize("kind", RunKind)
-def test_behind_the_point_of_no_return_there_is_no_abort(kind: RunKind) -> None:
-    order = names(kind)
-    turning = order.index(point_of_no_return(kind))
-    assert [step.reversible for step in STEPS[kind]] == [True] * turning + [False] * (len(order) - turning)
+@pytest.mark.parametrize(("kind", "mode"), STEPS)
+def test_behind_the_point_of_no_return_there_is_no_abort(kind: RunKind, mode: Mode) -> None:
+    order = names(kind, mode)
+    turning = order.index(point_of_no_return(kind, mode))
+    assert [step.reversible for step in STEPS[kind, mode]] == [True] * turning + [False] * (len(order) - turning)
+
+
+def test_an_unplanned_failover_needs_nothing_but_the_destination() -> None:
+    assert {need for step in STEPS[RunKind.FAILOVER, Mode.UNPLANNED] for need in step.needs} == {Need.DESTINATION}
 
 
 def test_applications_stand_still_once_from_the_fence_until_they_are_let_in() -> None:
-    assert [step.writes for step in STEPS[RunKind.FAILOVER]] == [Writes.SOURCE] + [Writes.NOWHERE] * 6 + [
+    assert [step.writes for step in STEPS[RunKind.FAILOVER, Mode.PLANNED]] == [Writes.SOURCE] + [Writes.NOWHERE] * 6 + [
         Writes.DESTINATION
     ] * 2
     still = standing_still(RunKind.FAILOVER)
@@ -48,7 +60,9 @@ def test_applications_stand_still_once_from_the_fence_until_they_are_let_in() ->
 
 
 def test_nobody_waits_for_spark_while_applications_stand_still() -> None:
-    waiting = [s.name for s in STEPS[RunKind.FAILOVER] if Need.SPARK in s.needs and s.writes is Writes.NOWHERE]
+    waiting = [
+        s.name for s in STEPS[RunKind.FAILOVER, Mode.PLANNED] if Need.SPARK in s.needs and s.writes is Writes.NOWHERE
+    ]
     assert waiting == []
 
 

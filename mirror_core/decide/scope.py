@@ -1,0 +1,95 @@
+"""What a failover moves, fixed when its run is begun: every later step goes by it, and shows that it covered it. Pure.
+
+Without it each step would find out anew what there is, and what one answer of a cluster happens to leave out would be
+promoted without having been fenced, drained or compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from mirror_core.decide.view import DestinationView, SourceView, View, healthy
+from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.names import Partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicScope:
+    """A topic whose partitions are promoted together."""
+
+    name: str
+    drained: tuple[int, ...]
+    """Partitions whose source is there and that are mirrored well: compared, and brought to the source's end."""
+    as_is: tuple[int, ...]
+    """Promoted with what they hold: FAILED, or their topic is gone from the source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """All topics of a run. What is promoted is fenced on the source, whatever else can be done with it."""
+
+    VERSION: ClassVar[int] = 1
+    topics: tuple[TopicScope, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(topic.name for topic in self.topics)
+
+    @property
+    def drained(self) -> tuple[Partition, ...]:
+        return tuple(Partition(topic.name, index) for topic in self.topics for index in topic.drained)
+
+    @property
+    def promoted(self) -> tuple[Partition, ...]:
+        return tuple(
+            Partition(topic.name, index) for topic in self.topics for index in sorted((*topic.drained, *topic.as_is))
+        )
+
+
+NOTHING: Final = Scope()
+
+
+def scope_of(view: View) -> Scope:
+    """The scope of a plan that is made from this view."""
+    good = healthy(view.statuses)
+    by_topic: dict[str, list[Partition]] = {}
+    for partition in sorted(view.statuses):
+        by_topic.setdefault(partition.topic, []).append(partition)
+    there = view.source.topics.keys() if isinstance(view.source, SourceView) else by_topic.keys()
+    return Scope(
+        topics=tuple(
+            TopicScope(
+                name=name,
+                drained=tuple(p.index for p in partitions if p in good and name in there),
+                as_is=tuple(p.index for p in partitions if p not in good or name not in there),
+            )
+            for name, partitions in by_topic.items()
+            if name not in lost_topics(view)
+        )
+    )
+
+
+def lost_topics(view: View) -> frozenset[str]:
+    """Mirror topics that the destination does not have any more, or has another one in place of: not to be promoted."""
+    if not isinstance(view.destination, DestinationView):
+        return frozenset()
+    ids: dict[str, set[str]] = {}
+    for partition, status in view.statuses.items():
+        ids.setdefault(partition.topic, set()).add(status.destination_topic_id)
+    seen = view.destination.topics
+    return frozenset(name for name, known in ids.items() if name not in seen or known != {seen[name].id})
+
+
+def strayed(scope: Scope, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[str]:
+    """What has changed about the mirror's partitions since the scope was fixed, so that it does not cover them."""
+    good, known = healthy(statuses), set(scope.promoted)
+    yield from _each(sorted(p for p in statuses if p not in known and p.topic in scope.names), "was added")
+    yield from _each(sorted({p.topic for p in statuses} - set(scope.names)), "was added")
+    yield from _each([p for p in scope.drained if p not in statuses], "is not recorded any more")
+    yield from _each([p for p in scope.drained if p in statuses and p not in good], "has FAILED")
+
+
+def _each(items: Iterable[object], what: str) -> Iterator[str]:
+    yield from (f"{item} {what} since the plan was made" for item in items)

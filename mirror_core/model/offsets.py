@@ -1,0 +1,30 @@
+"""One offset for each of many partitions, as records of the state topic hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.model.names import Offset, Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """One offset for each of many partitions, in their order."""
+
+    topics: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
+    """By topic: numbers of partitions, with their offsets."""
+
+    @classmethod
+    def of(cls, offsets: Mapping[Partition, Offset]) -> Offsets:
+        by_topic: dict[str, list[tuple[int, int]]] = {}
+        for partition, offset in sorted(offsets.items()):
+            by_topic.setdefault(partition.topic, []).append((partition.index, offset))
+        return cls(tuple((topic, tuple(rows)) for topic, rows in by_topic.items()))
+
+    def by_partition(self) -> dict[Partition, Offset]:
+        return {Partition(topic, index): Offset(offset) for topic, rows in self.topics for index, offset in rows}
+
+
+NO_OFFSETS: Final = Offsets()

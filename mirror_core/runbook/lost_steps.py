@@ -1,0 +1,150 @@
+"""What each step of an unplanned failover does: the source is presumed dead, and nobody waits for it.
+
+Each may be repeated after a crash at any point of it. What every failover ends with is in `promotion`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Final
+
+from mirror_core.decide.failover import changed_since, decide
+from mirror_core.decide.view import some
+from mirror_core.kafka.acls import AuthorizerOff
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import LostOwnership, MirrorError, Refused
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.offsets import Offsets
+from mirror_core.model.run import Evidence
+from mirror_core.model.standing import Debt, Owed
+from mirror_core.runbook.checkpoints import Settled, left_by
+from mirror_core.runbook.observe import observe
+from mirror_core.runbook.promotion import Promotion, counted, owner
+from mirror_core.state.lease import next_lease
+from mirror_core.state.records import Record
+from mirror_core.state.writer import StateWriter, data_id
+from mirror_core.sync.access import silence_copiers
+from mirror_core.sync.fence import denials_of, deny, intended
+from mirror_core.sync.groups import clamp_groups
+
+STILL_S: Final = 0.2
+"""Between two looks at the destination's log ends."""
+SETTLE_S: Final = 60.0
+"""It gets this long to come to rest: a broker that died beside the source leaves its partitions' replicas behind."""
+SOURCE_S: Final = 2.0
+"""A source that does not answer one question in this time is not asked another one."""
+
+
+class LostSteps(Promotion):
+    """The acts of an unplanned failover."""
+
+    __slots__ = ()
+
+    def settle(self) -> Evidence:
+        """Nobody of the mirror's writes any more; what is there is on all in-sync replicas, and stands still.
+
+        The copier appends whole batches of committed records, markers, or hidden records: wherever it was stopped the
+        log is whole, so there is nothing to be finished. A gap that was half used up ends where it ended.
+        """
+        started = now_ms()
+        with StateWriter(self.link.destination, data_id(self.link.mirror.name)) as data:
+            lease = next_lease(data.state, self.link.mirror.name, owner(self.journal.run_id))
+            data.put(lease)
+            self.writer.refresh()
+        with ClusterClient(self.link.destination) as destination:
+            silenced = silence_copiers(self.link, self.writer, destination, self.scope.names)
+            if not silenced:
+                # Nobody can be kept out: its own clock stops a task that has lost its driver.
+                time.sleep(max(0, lease.writers_until_ms - now_ms()) / 1000)
+            positions = self._at_rest(destination)
+        away = sorted(set(self.scope.promoted) - positions.keys())
+        self.journal.keep("settle", Settled(positions=Offsets.of(positions)))
+        return {
+            "partitions": len(positions),
+            "without_leader": some(away) or "none",
+            "copiers": "denied to write" if silenced else "outwaited",
+            "settled_ms": now_ms() - started,
+        }
+
+    def stand(self) -> Evidence:
+        """Owe the source its fence: in the state topic before anything else, on the source if it answers now."""
+        names, cluster = self.scope.names, self.link.source.name
+        debt = Debt(
+            mirror=self.link.mirror.name,
+            cluster=cluster,
+            owed=Owed.FENCE,
+            run=self.journal.run_id,
+            since_ms=now_ms(),
+        )
+        self.writer.put(debt, *intended(self.link.mirror, cluster, denials_of(names)))
+        try:
+            with ClusterClient(self.link.source, timeout_s=SOURCE_S) as source:
+                source.metadata(())
+                denials = deny(self.link, self.writer, source, names)
+                ends = known_offsets(source, self.scope.promoted, Point.LOG_END)
+        except LostOwnership:
+            raise
+        except MirrorError as error:
+            self.writer.put(replace(debt, trouble=str(error)))
+            return {"fence": "owed: put up the moment it answers", "source": str(error)}
+        if isinstance(denials, AuthorizerOff):
+            trouble = f"cluster {cluster} has no authorizer: it cannot be kept from taking writes"
+            self.writer.put(replace(debt, trouble=trouble, ends=Offsets.of(ends)))
+            return {"fence": "impossible: the source has no authorizer; it is only watched"}
+        self.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(ends)))
+        return {"fence": "stands", "denials": len(denials)}
+
+    def final_offsets(self) -> Evidence:
+        """No group may start from an offset that its partition does not have."""
+        return counted(clamp_groups(self.link, self.scope.names))
+
+    @property
+    def positions(self) -> dict[Partition, Offset]:
+        return left_by(self.journal, "settle", Settled).positions.by_partition()
+
+    def standing(self) -> Iterator[Record]:
+        yield from ()
+
+    def check_before_promotion(self) -> None:
+        """Refused when what was approved holds no more. The source is not asked."""
+        approved = self.journal.run.plan
+        view = observe(self.link, self.writer.state, approved.mode)
+        reasons = changed_since(approved.bound, decide(view).plan.bound, source_seen=False)
+        if reasons:
+            raise Refused(
+                f"run {self.journal.run_id}: promotion, since what was approved (hash {approved.hash}) holds no more; "
+                "abort this run and plan again",
+                reasons,
+            )
+
+    def _at_rest(self, client: ClusterClient) -> dict[Partition, Offset]:
+        """Log ends that stand still and are on all in-sync replicas, of all partitions that have a leader."""
+        deadline = time.monotonic() + SETTLE_S
+        promoted = self.scope.promoted
+        while True:
+            before = known_offsets(client, promoted, Point.LOG_END)
+            time.sleep(STILL_S)
+            ends = known_offsets(client, promoted, Point.LOG_END)
+            restless = _restless(client, before, ends)
+            if not restless:
+                return ends
+            if time.monotonic() > deadline:
+                raise MirrorError(
+                    f"cluster {client.name} does not come to rest within {SETTLE_S:.0f} s: {some(restless)}. A replica "
+                    "may be away that is still counted as in sync, or somebody else writes: mend it and resume the run"
+                )
+
+
+def _restless(client: ClusterClient, before: dict[Partition, Offset], ends: dict[Partition, Offset]) -> Collection[str]:
+    """What has moved, has just lost or found its leader, or is not replicated, in words."""
+    high = known_offsets(client, ends, Point.HIGH_WATERMARK)
+    stable = known_offsets(client, ends, Point.STABLE_END)
+    return [
+        f"{p}: log end {before.get(p)}, then {ends.get(p)}; high watermark {high.get(p)}, last stable {stable.get(p)}"
+        for p in sorted(before.keys() | ends.keys())
+        if not before.get(p) == ends.get(p) == high.get(p) == stable.get(p)
+    ]

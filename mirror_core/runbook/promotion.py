@@ -1,0 +1,110 @@
+"""What every failover ends with, planned or not: mirroring ends, applications may write, and it is seen that they can.
+
+Nothing here needs the source. Each step may be repeated after a crash at any point of it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from mirror_core.decide.scope import Scope
+from mirror_core.decide.view import some
+from mirror_core.evidence.run_report import write_run_report
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
+from mirror_core.model.drift import Deed, DriftRow
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
+from mirror_core.model.mirror import PartitionState as State
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Evidence, Mode
+from mirror_core.runbook.acts import Acts
+from mirror_core.runbook.canary import run_canary
+from mirror_core.runbook.checkpoints import all_left, left_by
+from mirror_core.state.records import PartitionRecord, Record
+from mirror_core.state.table import Event, after
+from mirror_core.sync.access import apply_promotion
+
+
+class Promotion(Acts):
+    """The acts that both kinds of failover end with."""
+
+    __slots__ = ()
+
+    @property
+    def scope(self) -> Scope:
+        """What this run moves, as it was fixed when it began."""
+        return left_by(self.journal, "begin", Scope)
+
+    @property
+    @abstractmethod
+    def positions(self) -> dict[Partition, Offset]:
+        """Log ends of the destination (next offset to copy) at which an earlier step saw its partitions stand still."""
+
+    @abstractmethod
+    def standing(self) -> Iterator[Record]:
+        """What is to be remembered of the fence that stays on the source, if no step has done so."""
+
+    def record_lmo(self) -> Evidence:
+        """All partitions STOPPED at once, with the destination's log end as last mirrored offset.
+
+        One whose log end nobody can tell (it has no leader, or its topic is gone) is STOPPED without: what it holds
+        is found out on the way home.
+        """
+        statuses, positions = self.statuses(), self.positions
+        with ClusterClient(self.link.destination) as destination:
+            ends = list_offsets(destination, positions, Point.LOG_END)
+            moved = [f"{p} from {before} to {ends[p]}" for p, before in positions.items() if ends[p] != before]
+            if moved:
+                raise MirrorError(
+                    f"cluster {destination.name}: somebody has written mirror topics since they stood still: "
+                    f"{some(moved)}. Find out who may, abort the run, and plan again"
+                )
+            ends |= known_offsets(destination, statuses.keys() - positions.keys(), Point.LOG_END)
+        mirror = self.writer.state.mirrors[self.link.mirror.name]
+        self.writer.put(*stopped(mirror, statuses, ends), *self.standing())
+        unknown = sorted(p for p, s in self.statuses().items() if s.lmo is None)
+        return {
+            "partitions": len(statuses) - len(unknown),
+            **({"without_offset": f"{len(unknown)}: {some(unknown)}"} if unknown else {}),
+        }
+
+    def promote(self) -> Evidence:
+        """The point of no return: applications may write."""
+        lost = self.journal.run.plan.mode is Mode.UNPLANNED
+        return counted(apply_promotion(self.link, self.writer, self.scope.names, ask_source=not lost))
+
+    def canary(self) -> Evidence:
+        return run_canary(self.link.destination, f"run {self.journal.run_id}")
+
+    def report(self) -> Evidence:
+        steps = [r for r in (self.journal.record(name) for name in self.journal.steps) if r and r.step != "report"]
+        folder, left = self.services.run_dir(self.journal.run_id), all_left(self.journal)
+        return {"report": str(write_run_report(folder, self.journal.run, steps, self.statuses(), left))}
+
+
+def owner(run_id: str) -> str:
+    """The lease's owner while a run keeps the data plane to itself."""
+    return f"run:{run_id}"
+
+
+def stopped(
+    mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], ends: Mapping[Partition, Offset]
+) -> Iterator[Record]:
+    """The mirror and those of its partitions that are not so yet, STOPPED at these last mirrored offsets."""
+    yield replace(mirror, desired=Desired.STOPPED)
+    for partition, status in statuses.items():
+        if status.state is State.STOPPED:
+            continue
+        begun = {State.UNKNOWN: (Event.START, Event.STOP), State.STOPPING: ()}.get(status.state, (Event.STOP,))
+        state = after(status.state, *begun, Event.LMO_RECORDED)
+        yield PartitionRecord(mirror.name, replace(status, state=state, lmo=ends.get(partition)))
+
+
+def counted(rows: tuple[DriftRow, ...] | list[DriftRow]) -> Evidence:
+    """How many rows of each deed, and the first ones that could not be done, in words."""
+    counts = {f"{deed}": sum(r.deed is deed for r in rows) for deed in Deed}
+    skipped = [f"{r.part} {r.subject}: {r.reason}" for r in rows if r.deed in (Deed.SKIP, Deed.REFUSE)]
+    return {**{k: v for k, v in counts.items() if v}, "not_done": some(skipped) or "none"}

@@ -1,0 +1,192 @@
+"""The source is dead: its mirror is promoted without it, kept within what was approved, and a fence is owed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mirror_core.decide.steps import names
+from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.names import Partition
+from mirror_core.model.run import Mode, Run, RunKind, RunState, StepState
+from mirror_core.model.standing import Owed
+from mirror_core.runbook.failover import Failover
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.brokers import Pair, produce, read_all, read_all_aiokafka
+from tests.cluster.test_failover import acls, app_topic, commit, committed, denied
+from tests.mirroring import Mirrored, new_mirror
+
+pytestmark = pytest.mark.cluster
+
+STEPS = names(RunKind.FAILOVER, Mode.UNPLANNED)
+
+
+@contextmanager
+def killed(cluster: SandboxCluster) -> Iterator[None]:
+    cluster.kill()
+    try:
+        yield
+    finally:
+        cluster.start()
+
+
+@contextmanager
+def suspended(cluster: SandboxCluster) -> Iterator[None]:
+    cluster.stop_process()
+    try:
+        yield
+    finally:
+        cluster.cont_process()
+
+
+def begin(failover: Failover, mode: Mode = Mode.UNPLANNED) -> Run:
+    decision = failover.decide(mode)
+    assert decision.reasons == ()
+    return failover.begin(decision.plan.hash, mode)
+
+
+def taken(mirrored: Mirrored, run: Run) -> list[tuple[str, StepState]]:
+    return [(s.step, s.state) for s in mirrored.failover.status(run.id)[1]]
+
+
+@pytest.mark.parametrize("harm", [killed, suspended])
+def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, tmp_path: Path, harm: type) -> None:
+    topic = app_topic(pair, 2)
+    group = f"g-{topic}"
+    sent = produce(pair.east, topic, 200) + produce(pair.east, topic, 100, partition=1)
+    commit(pair.east, group, topic, 42)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    mirrored.sync()
+    lost = produce(pair.east, topic, 7)
+    with harm(pair.east):
+        run = begin(mirrored.failover)
+        assert denied(pair.west, topic)
+        done = mirrored.failover.drive(run.id)
+        assert done.state is RunState.DONE
+        assert taken(mirrored, run) == [(name, StepState.DONE) for name in STEPS]
+        assert not denied(pair.west, topic)
+        assert denied(pair.west, topic, "mirror-data"), "a task of the past could write a promoted topic"
+        assert {p: s.lmo for p, s in mirrored.statuses.items()} == {Partition(topic, 0): 200, Partition(topic, 1): 100}
+        assert {s.state for s in mirrored.statuses.values()} == {PartitionState.STOPPED}
+        assert mirrored.state.mirrors[mirrored.name].desired is Desired.STOPPED
+        assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sorted(sent)
+        assert [r for r in read_all_aiokafka(pair.west, topic) if r.value != b"x"] == sorted(sent)
+        assert committed(pair.west, group, topic) == 42
+        debt = mirrored.state.debts[mirrored.name]
+        assert (debt.owed, debt.cluster, debt.run, debt.paid_ms) == (Owed.FENCE, "east", run.id, None)
+        assert "east" in debt.trouble
+        with pytest.raises(Refused, match="only a failback leads back"):
+            mirrored.failover.abort(run.id)
+    assert len(read_all(pair.east, topic)) == len(sent) + len(lost)
+
+
+@pytest.mark.parametrize("last", ["begin", "settle", "stand", "record_lmo"])
+def test_an_unplanned_run_is_given_up_when_the_source_comes_back(pair: Pair, tmp_path: Path, last: str) -> None:
+    topic = app_topic(pair)
+    sent = produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    before = acls(mirrored, "east"), acls(mirrored, "west")
+    failover = mirrored.failover
+    with suspended(pair.east):
+        run = begin(failover)
+        for name in STEPS[: STEPS.index(last) + 1] if last in STEPS else ():
+            failover.step(run.id, name)
+
+    assert failover.abort(run.id).state is RunState.ABORTED
+
+    assert (acls(mirrored, "east"), acls(mirrored, "west")) == before
+    assert mirrored.name not in mirrored.state.debts
+    assert not denied(pair.east, topic)
+    sent += produce(pair.east, topic, 5)
+    mirrored.copy()
+    assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sent
+
+
+def test_an_abort_that_the_dead_source_cannot_take_is_owed(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover = mirrored.failover
+    run = begin(failover, Mode.PLANNED)
+    for name in ("prove", "fence"):
+        failover.step(run.id, name)
+    with killed(pair.east):
+        aborted = failover.abort(run.id)
+        assert aborted.state is RunState.ABORTED
+        assert "does not answer" in aborted.note
+        debt = mirrored.state.debts[mirrored.name]
+        assert (debt.owed, debt.run, debt.paid_ms) == (Owed.UNFENCE, run.id, None)
+        assert mirrored.state.mirrors[mirrored.name].desired is Desired.STARTED
+    assert denied(pair.east, topic), "nobody has paid yet"
+    # Another failover puts up the fence that was owed to be taken down: from then on it is its own.
+    again = begin(failover, Mode.PLANNED)
+    for name in ("prove", "fence"):
+        failover.step(again.id, name)
+    assert mirrored.name not in mirrored.state.debts
+    failover.abort(again.id)
+    assert not denied(pair.east, topic)
+
+
+PLANNED = names(RunKind.FAILOVER)
+
+
+@pytest.mark.parametrize("behind", ["begin", "prove", "fence", "drain", "final_sync"])
+def test_a_planned_run_whose_source_dies_before_the_comparison_becomes_an_unplanned_one(
+    pair: Pair, tmp_path: Path, behind: str
+) -> None:
+    topic = app_topic(pair)
+    sent = produce(pair.east, topic, 30)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    if behind in ("drain", "final_sync"):
+        sent += produce(pair.east, topic, 5)  # the drain brings it over
+    failover = mirrored.failover
+    planned = begin(failover, Mode.PLANNED)
+    reached = PLANNED[: PLANNED.index(behind) + 1] if behind in PLANNED else ()
+    for name in reached:
+        failover.step(planned.id, name)
+    with killed(pair.east):
+        with pytest.raises(MirrorError):
+            failover.drive(planned.id)
+        plan = failover.decide(Mode.UNPLANNED).plan
+        assert [w for w in plan.warnings if f"run {planned.id} ends" in w]
+        assert (plan.figures["loss"].startswith("none")) is ("drain" in reached)
+        run = begin(failover)
+        before = mirrored.state.runs[planned.id]
+        assert (run.continues, before.state) == (planned.id, RunState.SUPERSEDED)
+        with pytest.raises(Refused, match=run.id):
+            failover.drive(planned.id)
+        assert failover.drive(run.id).state is RunState.DONE
+        assert not denied(pair.west, topic)
+    assert denied(pair.east, topic) is ("fence" in reached)
+    assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sent
+
+
+@pytest.mark.parametrize("behind", ["parity", "record_lmo"])
+def test_a_planned_run_whose_source_dies_after_the_comparison_goes_on(
+    pair: Pair, tmp_path: Path, behind: str
+) -> None:
+    topic = app_topic(pair)
+    sent = produce(pair.east, topic, 30)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover = mirrored.failover
+    run = begin(failover, Mode.PLANNED)
+    for name in PLANNED[: PLANNED.index(behind) + 1]:
+        failover.step(run.id, name)
+    with killed(pair.east):
+        assert failover.drive(run.id).state is RunState.DONE
+        assert not denied(pair.west, topic)
+        assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sent
+    assert denied(pair.east, topic)
+    debt = mirrored.state.debts[mirrored.name]
+    assert (debt.owed, debt.run) == (Owed.FENCE, run.id)
+    assert debt.paid_ms is not None
+    assert debt.ends.by_partition() == {Partition(topic, 0): 30}
