@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirror_core.decide.steps import names
+from mirror_core.mirrors import verbs
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
@@ -61,7 +62,7 @@ def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, 
     commit(pair.east, group, topic, 42)
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
     mirrored.copy()
-    mirrored.sync()
+    verbs.sync(mirrored.link)
     lost = produce(pair.east, topic, 7)
     with harm(pair.east):
         run = begin(mirrored.failover)
@@ -170,9 +171,7 @@ def test_a_planned_run_whose_source_dies_before_the_comparison_becomes_an_unplan
 
 
 @pytest.mark.parametrize("behind", ["parity", "record_lmo"])
-def test_a_planned_run_whose_source_dies_after_the_comparison_goes_on(
-    pair: Pair, tmp_path: Path, behind: str
-) -> None:
+def test_a_planned_run_whose_source_dies_after_the_comparison_goes_on(pair: Pair, tmp_path: Path, behind: str) -> None:
     topic = app_topic(pair)
     sent = produce(pair.east, topic, 30)
     mirrored = new_mirror(pair, tmp_path, topic)
