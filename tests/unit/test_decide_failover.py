@@ -265,10 +265,6 @@ def test_a_source_that_died_after_it_was_drained_does_not_forbid_promotion(view:
     assert changed_since(approved, dead, source_seen=False) == ()
     changed = changed_since(approved, dead, source_seen=True)
     assert [line.split(":")[0] for line in changed] == ["grants", "source", "topic orders on the source"]
-        "grants",
-        "source",
-        "topic orders on the source",
-    ]
     lost = decide(replace(view, source=Unseen("dead"), destination=Unseen("dead"))).plan.bound
     assert changed_since(approved, lost, source_seen=False) == ("destination: approved was W, now it is unseen",)
 
