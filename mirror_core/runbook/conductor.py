@@ -16,8 +16,9 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import names, point_of_no_return
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import BadRequest, LostOwnership, Refused
+from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
 from mirror_core.model.run import Evidence, Plan, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.runbook.services import Services
 from mirror_core.state.journal import Journal, check_turn, find_run
@@ -26,6 +27,8 @@ from mirror_core.state.records import Forget, Record, State
 from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.writer import StateWriter, control_id
 
+ANSWERS_S: Final = 5.0
+"""A cluster that says nothing for so long is taken for dead."""
 PLAN_S: Final = 3.0
 """Limit for reading the state topic when a plan is made."""
 
@@ -114,6 +117,15 @@ class Conductor(ABC, Generic[Choice]):
         state = read_state(self.link.destination)
         run = self._mine(state, run_id)
         return run, tuple(state.steps[run_id, s] for s in steps_of(run) if (run_id, s) in state.steps)
+
+    def source_answers(self) -> bool:
+        """Whether any of its brokers does."""
+        try:
+            with ClusterClient(self.link.source, timeout_s=ANSWERS_S) as client:
+                client.metadata(())
+        except MirrorError:
+            return False
+        return True
 
     # -- what differs --------------------------------------------------------------------------------------------
 

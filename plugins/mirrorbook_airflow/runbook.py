@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.standard.exceptions import HITLRejectException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, TaskGroup
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
 from mirror_core.model.errors import LostOwnership, Refused
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 APPROVAL_TIMEOUT: Final = timedelta(hours=1)
 """A plan that nobody has approved for so long is stale; it counts as rejected."""
 
+STAND_STILL: Final = standing_still(RunKind.FAILOVER)[0]
+"""The step from which on a planned failover keeps applications from writing."""
 LOST: Final = "lost"
 """XCom of a step that somebody else took over while its task ran."""
 
@@ -44,9 +46,17 @@ LOST: Final = "lost"
 class RunOperator(MirrorOperator):
     """A task of a failover or a failback."""
 
-    def __init__(self, *, kind: RunKind, **kwargs: Any) -> None:
+    template_fields: Sequence[str] = ("mirror", "mode")
+
+    def __init__(self, *, kind: RunKind, mode: str = Mode.PLANNED, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kind = kind
+        self.mode = mode
+
+    @property
+    def choice(self) -> Any:
+        """What the plan is asked for: a failover's mode; a failback finds the cheapest way by itself."""
+        return Mode(self.mode) if self.kind is RunKind.FAILOVER else None
 
     def engine(self, context: Context, step: str | None = None) -> Failover | Failback:
         """The core's conductor, equipped for `step`; every task of this DAG run conducts in the same name."""
@@ -75,7 +85,7 @@ class PlanRun(RunOperator):
 
     def execute(self, context: Context) -> dict[str, str]:
         with airflow_errors():
-            decision = self.engine(context).decide()
+            decision = self.engine(context).decide(self.choice)
             body = plan_markdown(decision.plan)
             if decision.reasons:
                 self.log.info("%s", body)
@@ -123,9 +133,9 @@ class BeginRun(RunOperator):
             approved = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
             engine = self.engine(context)
             try:
-                return engine.begin(approved).id
+                return engine.begin(approved, self.choice).id
             except LostOwnership:  # to a sync that had looked for a run before there was one: once, not again
-                return engine.begin(approved).id
+                return engine.begin(approved, self.choice).id
 
     def _is_own(self, run: Run, context: Context) -> bool:
         """Begun by this DAG run and not given up. It may be done, too, when somebody else has finished it."""
@@ -135,7 +145,10 @@ class BeginRun(RunOperator):
 
 
 class TakeStep(RunOperator):
-    """One step of the run. At once when it is done already; the core refuses it when an earlier one is not."""
+    """One step of the run. At once when it is done already; the core refuses it when an earlier one is not.
+
+    Skipped when runs of this mode have no such step: the DAG shows the steps of both.
+    """
 
     def __init__(self, *, step: str, begin: BaseOperator, **kwargs: Any) -> None:
         super().__init__(task_id=step, **kwargs)
@@ -143,6 +156,8 @@ class TakeStep(RunOperator):
         self.begin_task = begin.task_id
 
     def execute(self, context: Context) -> dict[str, object]:
+        if self.step not in names(self.kind, Mode(self.mode)):
+            raise AirflowSkipException(f"no step of a run that is {self.mode}")
         run = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
             engine = self.engine(context, self.step)
@@ -183,12 +198,20 @@ class AbortRun(RunOperator):
             run = state.runs.get(run_id)
             if run is None or run.ended_ms is not None:
                 return "nothing to abort: the run has ended"
-            if (run_id, point_of_no_return(self.kind)) in state.steps:
+            if (run_id, point_of_no_return(self.kind, run.plan.mode)) in state.steps:
                 return "kept: past the point of no return; clear the failed task, and the run goes on"
             if any(context["ti"].xcom_pull(task_ids=task, key=LOST) for task in self.step_tasks):
                 return "kept: another process took the run over; if none goes on, clear the failed task or resume it"
+            engine = self.engine(context)
+            fenced = (run_id, STAND_STILL) in state.steps
+            if fenced and run.plan.mode is Mode.PLANNED and not engine.source_answers():
+                # Given up, it would not know any more what it has fenced and drained.
+                return (
+                    "kept: the source does not answer. If it is lost, trigger this DAG with mode unplanned: it goes on "
+                    "from here. If it comes back, clear the failed task, or abort the run by the command line"
+                )
             try:
-                self.engine(context).abort(run_id, only_mine=True)
+                engine.abort(run_id, only_mine=True)
             except LostOwnership as error:
                 return f"kept: {error}"
         return "aborted: applications may write on the source again"
@@ -202,15 +225,21 @@ class Phases:
     last: BaseOperator
 
 
-def failover_phases(mirror: str, question: str) -> Phases:
-    """The whole failover of a mirror: from the plan to the report, in the DAG or task group that is being defined."""
-    plan, begin = _approved_run(mirror, RunKind.FAILOVER, question)
-    common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILOVER, "begin": begin}
+def failover_phases(mirror: str, question: str, mode: str = Mode.PLANNED) -> Phases:
+    """The whole failover of a mirror: from the plan to the report, in the DAG or task group that is being defined.
+
+    `mode` may be a template: then the steps of both modes are there, and those of the other one are skipped.
+    """
+    plan, begin = _approved_run(mirror, RunKind.FAILOVER, question, mode)
+    common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILOVER, "begin": begin, "mode": mode}
     order = names(RunKind.FAILOVER)
+    if mode not in tuple(Mode):
+        order = (*(s for s in names(RunKind.FAILOVER, Mode.UNPLANNED) if s not in order), *order)
+        common["trigger_rule"] = "none_failed"
     steps = [TakeStep(step=step, **common) for step in order]
     # Set-up tasks run again when a later task is cleared: after an abort, nothing is ever drained without a fence.
-    fence = order.index(standing_still(RunKind.FAILOVER)[0])
-    setups = [task.as_setup() for task in (begin, *steps[: fence + 1])]
+    setups = [task.as_setup() for task in (begin, *steps[: order.index(STAND_STILL) + 1])]
+    common.pop("trigger_rule", None)
     abort = AbortRun(task_id="abort", steps=steps, **common)
     last = _chain(begin, *steps)
     last >> abort
@@ -236,10 +265,10 @@ def failback_phases(mirror: str, question: str, home: str) -> Phases:
     return Phases(plan, _chain(last, ReplicateMirror(task_id="replicate", mirror=mirror)))
 
 
-def _approved_run(mirror: str, kind: RunKind, question: str) -> tuple[PlanRun, BeginRun]:
-    plan = PlanRun(task_id="plan", mirror=mirror, kind=kind)
+def _approved_run(mirror: str, kind: RunKind, question: str, mode: str = Mode.PLANNED) -> tuple[PlanRun, BeginRun]:
+    plan = PlanRun(task_id="plan", mirror=mirror, kind=kind, mode=mode)
     approve = ApprovePlan(task_id="approve", question=question, plan=plan)
-    begin = BeginRun(task_id="begin", mirror=mirror, kind=kind, plan=plan)
+    begin = BeginRun(task_id="begin", mirror=mirror, kind=kind, plan=plan, mode=mode)
     _chain(plan, approve, begin)
     return plan, begin
 

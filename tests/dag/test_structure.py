@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mirror_core.decide.steps import names
-from mirror_core.model.run import RunKind
+from mirror_core.model.run import Mode, RunKind
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
@@ -49,6 +49,16 @@ def test_steps_follow_each_other_as_the_engine_demands(dag_bag: DagBag, name: st
         assert f"{group}{earlier}" in dag.get_task(f"{group}{later}").upstream_task_ids
 
 
+def test_one_failover_has_the_steps_of_both_modes_and_the_way_home_those_of_a_planned_one(dag_bag: DagBag) -> None:
+    dag = dag_of(dag_bag, "mirror_failover")
+    for earlier, later in pairwise(["begin", *names(RunKind.FAILOVER, Mode.UNPLANNED)]):
+        assert earlier in upstream(dag, later)
+        assert dag.get_task(later).trigger_rule == "none_failed"
+    home = {task.task_id for task in dag_of(dag_bag, "mirror_failback").tasks}
+    assert "home.fence" in home
+    assert "home.settle" not in home
+
+
 def test_a_failback_copies_home_before_the_switch_and_protects_again_after_it(dag_bag: DagBag) -> None:
     order = [
         *("plan", "approve", "begin", "salvage", "align", "demote", "create_reverse", "replicate_reverse", "catch_up"),
@@ -82,7 +92,8 @@ def test_a_failure_is_undone_and_a_cleared_task_never_runs_unfenced(dag_bag: Dag
     assert abort.is_teardown
     assert abort.on_failure_fail_dagrun
     setups = {task.task_id for task in dag.tasks if task.is_setup}
-    assert setups == {f"{group}{step}" for step in ("begin", "prove", "fence")}
+    lost = set() if group else {"settle", "stand", "final_offsets"}
+    assert setups == {f"{group}{step}" for step in ("begin", "prove", "fence")} | lost
     assert setups <= set(abort.upstream_task_ids)
 
 

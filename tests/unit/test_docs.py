@@ -15,10 +15,11 @@ from mirror_core.cli.main import app
 from mirror_core.copy.states import as_markdown as copier_table
 from mirror_core.decide.recovery import as_markdown as recovery_table
 from mirror_core.decide.rights import NEEDS, Role
+from mirror_core.decide.steps import STEPS
 from mirror_core.decide.steps import as_markdown as steps_table
 from mirror_core.decide.verbs import as_markdown as verbs_table
 from mirror_core.kafka.acls import command_line
-from mirror_core.model.run import RunKind
+from mirror_core.model.run import Mode, RunKind
 from mirror_core.state.table import as_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -74,10 +75,10 @@ def test_on_call_page_shows_what_can_be_done_about_each_failure() -> None:
     assert printed(page, "mirror_core/decide/recovery.py") == list(recovery_table())
 
 
-@pytest.mark.parametrize("kind", RunKind)
-def test_on_call_page_shows_the_steps_of_a_run(kind: RunKind) -> None:
+@pytest.mark.parametrize(("kind", "mode"), STEPS)
+def test_on_call_page_shows_the_steps_of_a_run(kind: RunKind, mode: Mode) -> None:
     page = DOCS / "operate" / "on-call.md"
-    assert printed(page, f"mirror_core/decide/steps.py {kind}") == list(steps_table(kind))
+    assert printed(page, f"mirror_core/decide/steps.py {kind} {mode}") == list(steps_table(kind, mode))
 
 
 def test_commands_page_shows_what_each_verb_does_and_when() -> None:
