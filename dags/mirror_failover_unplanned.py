@@ -13,8 +13,6 @@ from airflow.sdk import DAG
 from mirrorbook_airflow.params import mirror, spark_master
 from mirrorbook_airflow.runbook import failover_phases
 
-from mirror_core.model.run import Mode
-
 with DAG(
     "mirror_failover_unplanned",
     description="Fail a mirror over whose source is dead: what was not copied is lost",
@@ -26,7 +24,7 @@ with DAG(
     params={"mirror": mirror("Name of the mirror whose source is dead"), "master": spark_master()},
 ) as dag:
     phases = failover_phases(
-        "{{ params.mirror }}", "Give the source of mirror {{ params.mirror }} up for lost?", Mode.UNPLANNED
+        "{{ params.mirror }}", "Give the source of mirror {{ params.mirror }} up for lost?", mode="unplanned"
     )
     # Teardowns don't count for the state of a run; this leaf is what makes a rejected or failed one red.
     phases.last >> EmptyOperator(task_id="done")

@@ -221,15 +221,16 @@ class Phases:
     last: BaseOperator
 
 
-def failover_phases(mirror: str, question: str, mode: Mode = Mode.PLANNED) -> Phases:
+def failover_phases(mirror: str, question: str, mode: str = Mode.PLANNED) -> Phases:
     """The whole failover of a mirror: from the plan to the report, in the DAG or task group that is being defined."""
-    plan, begin = _approved_run(mirror, RunKind.FAILOVER, question, mode)
-    common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILOVER, "begin": begin, "mode": mode}
-    order = names(RunKind.FAILOVER, mode)
+    chosen = Mode(mode)
+    plan, begin = _approved_run(mirror, RunKind.FAILOVER, question, chosen)
+    common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILOVER, "begin": begin, "mode": chosen}
+    order = names(RunKind.FAILOVER, chosen)
     steps = [TakeStep(step=step, **common) for step in order]
     # Set-up tasks run again when a later task is cleared: after an abort, nothing is ever drained without a fence, or
     # promoted while copiers write.
-    last_setup = order.index(_SET_UP_BY[mode])
+    last_setup = order.index(_SET_UP_BY[chosen])
     setups = [task.as_setup() for task in (begin, *steps[: last_setup + 1])]
     abort = AbortRun(task_id="abort", steps=steps, **common)
     last = _chain(begin, *steps)
