@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 from mirror_core.decide.view import DestinationView, SourceView, View, healthy
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition
+from mirror_core.model.run import Mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +53,12 @@ NOTHING: Final = Scope()
 
 
 def scope_of(view: View) -> Scope:
-    """The scope of a plan that is made from this view."""
+    """The scope of a plan that is made from this view. A planned one is refused where a topic is lost that is well."""
     good = healthy(view.statuses)
     by_topic: dict[str, list[Partition]] = {}
     for partition in sorted(view.statuses):
         by_topic.setdefault(partition.topic, []).append(partition)
+    left_out = lost_topics(view) if view.mode is Mode.UNPLANNED else frozenset()
     there = view.source.topics.keys() if isinstance(view.source, SourceView) else by_topic.keys()
     return Scope(
         topics=tuple(
@@ -66,7 +68,7 @@ def scope_of(view: View) -> Scope:
                 as_is=tuple(p.index for p in partitions if p not in good or name not in there),
             )
             for name, partitions in by_topic.items()
-            if name not in lost_topics(view)
+            if name not in left_out
         )
     )
 

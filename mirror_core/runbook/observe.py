@@ -41,10 +41,10 @@ def observe(link: Link, state: State, mode: Mode) -> View:
     """The view that a failover plan is made from. A side that fails or is late becomes `Unseen`; nothing is raised."""
     mirror = link.mirror
     statuses = state.partitions.get(mirror.name, {})
-    partitions = tuple(healthy(statuses))
+    partitions, all_topics = tuple(healthy(statuses)), frozenset(p.topic for p in statuses)
     positions_read = threading.Event()
     source = Ask(lambda: _look_at_source(link, partitions, positions_read))
-    destination = Ask(lambda: _look_at_destination(link, partitions, positions_read))
+    destination = Ask(lambda: _look_at_destination(link, all_topics, partitions, positions_read))
     deadline = time.monotonic() + SIDE_S
     seen_there, seen_here = destination.answer(deadline), source.answer(deadline)
     active = state.active_run(mirror.name)
@@ -135,11 +135,11 @@ def _look_at_source(link: Link, partitions: tuple[Partition, ...], positions_rea
 
 
 def _look_at_destination(
-    link: Link, partitions: tuple[Partition, ...], positions_read: threading.Event
+    link: Link, all_topics: frozenset[str], partitions: tuple[Partition, ...], positions_read: threading.Event
 ) -> DestinationView:
     try:
         with ClusterClient(link.destination, timeout_s=CALL_S) as client:
-            view = client.metadata({p.topic for p in partitions})
+            view = client.metadata(all_topics)
             topics = _topics(view.topics)
             present = [p for p in partitions if p.topic in topics and p.index < topics[p.topic].partitions]
             positions = list_offsets(client, present, Point.LOG_END)
