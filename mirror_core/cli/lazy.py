@@ -52,6 +52,7 @@ COMMANDS: Final[Mapping[str, Later]] = MappingProxyType(
         ),
         "failover": Later("mirror_core.cli.failover", "failover_app", "Move applications to a mirror's destination."),
         "failback": Later("mirror_core.cli.failback", "failback_app", "Bring applications home after a failover."),
+        "log": Later("mirror_core.cli.log", "log_app", "Logs of a broker that is stopped."),
         "runs": Later("mirror_core.cli.runs", "runs_app", "Runs of failover and failback: journal and evidence."),
     }
 )

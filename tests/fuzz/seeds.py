@@ -11,6 +11,7 @@ from mirror_core.wire.batch import HEADER, HEADER_SIZE
 from mirror_core.wire.encode import compress, record, varint
 from mirror_core.wire.hidden import hidden_batch
 from mirror_core.wire.records import Codec
+from tests.folders import snapshot
 
 
 def _content(key: bytes | None, value: bytes | None, *headers: tuple[bytes, bytes | None]) -> bytes:
@@ -62,6 +63,7 @@ SEEDS: Final[Mapping[str, Callable[[], list[bytes]]]] = MappingProxyType(
         "frames": lambda: [struct.pack(">i", 1000)],
         "fetch_answer": lambda: [_fetched(one) for one in (*_BATCHES, _sets(0) + _sets(1))],
         "produce_answer": lambda: [_PRODUCED],
+        "producer_snapshot": lambda: [snapshot({7: 40, 8: 60})],
         "markers_answer": lambda: [b"\0\2" + struct.pack(">q", 7) + b"\2\2t\2" + struct.pack(">ih", 3, 52) + bytes(4)],
         "log": lambda: [*_BATCHES, bytes(hidden_batch(3, 9)), _sets(0) + _batch(0, 1) + _sets(1)],
         "batch": lambda: [

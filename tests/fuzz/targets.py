@@ -13,6 +13,8 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
+from fastcrc import crc32
+
 from mirror_core.kafka.connection import MAX_FRAME, frame_size
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
@@ -33,6 +35,7 @@ from mirror_core.wire.hidden import HIDDEN_DELTA, is_hidden
 from mirror_core.wire.merge import merge, mergeable
 from mirror_core.wire.records import Codec, Record, decode, decompress, is_abort_marker
 from mirror_core.wire.reencode import Run, crosses_whole, dense_runs
+from mirror_core.wire.snapshot import HEAD, MalformedSnapshot, open_transactions
 
 LIMIT: Final = 1 << 20
 """Bytes that may come out of one decompression here."""
@@ -50,6 +53,13 @@ def fetch_answer(data: bytes) -> None:
         for row in fetch.decode(memoryview(bytearray(data)), {("t", 0): Partition("t", 0)}):
             assert len(row.records) <= len(data)
             log(bytes(row.records))
+
+
+def producer_snapshot(data: bytes) -> None:
+    """As it is, and with the checksum put right: random bytes would get no further."""
+    for one in (data, data[:2] + struct.pack(">I", crc32.iscsi(data[6:])) + data[6:]):
+        with suppress(MalformedSnapshot):
+            assert len(open_transactions(one)) <= len(one) - HEAD.size
 
 
 def produce_answer(data: bytes) -> None:
@@ -142,7 +152,18 @@ def merged(data: bytes) -> None:
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
     {
         target.__name__: target
-        for target in (frames, fetch_answer, produce_answer, markers_answer, log, batch, compressed, older, merged)
+        for target in (
+            frames,
+            fetch_answer,
+            produce_answer,
+            producer_snapshot,
+            markers_answer,
+            log,
+            batch,
+            compressed,
+            older,
+            merged,
+        )
     }
 )
 

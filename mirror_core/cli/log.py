@@ -1,0 +1,129 @@
+"""`mirrorbook log`: parse, call, print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mirror_core.cli.common import DryRunOption, JsonOption, YesOption, agree, print_json
+from mirror_core.cli.telling import tell
+from mirror_core.logdir import backup as backups
+from mirror_core.logdir.deeds import perform
+from mirror_core.logdir.plan import Cut, Shorten
+from mirror_core.logdir.stopped import Plan, planned, stopped
+from mirror_core.logdir.wishes import Wishes, parse_wishes, read_wishes
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.units import in_bytes
+
+log_app = typer.Typer(help="Logs of a broker that is stopped.", no_args_is_help=True)
+
+
+@log_app.callback()
+def _group() -> None:
+    """A group, also while it has one command only."""
+
+
+@log_app.command()
+def truncate(
+    log_dir: Annotated[
+        list[Path], typer.Option("--log-dir", help="The broker's log directory; again for each of log.dirs.")
+    ],
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Where logs should end: the file of a failback's run.")
+    ] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option("--partition", help="The same, said here: TOPIC-NUMBER=OFFSET. Repeat it.")
+    ] = None,
+    backup: Annotated[Path | None, typer.Option("--backup", help="Folder for a copy of what is cut off.")] = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Cut logs of a stopped broker at a batch's end at or below an offset, where no transaction is open."""
+    wishes = _wishes(to, partition)
+    with stopped(log_dir) as log_dirs:
+        plan = planned(log_dirs, wishes)
+        for line in proposed(plan, backup):
+            tell(line, err=as_json)
+        if not dry_run and plan.due:
+            agree(f"Cut {len(plan.due)} partition(s)?", yes)
+            if backup is not None:
+                backups.back_up(backup, plan.owner, plan.due, [found.path for found in log_dirs])
+            perform(plan.due, log_dirs, lambda cut: tell(f"{cut.log.partition}: ends at {cut.offset}", err=as_json))
+        if as_json:
+            print_json(_document(plan, backup, done=not dry_run))
+
+
+def proposed(plan: Plan, backup: Path | None) -> Iterator[str]:
+    """What a person should know before agreeing."""
+    yield f"broker {plan.owner.node_id} of cluster {plan.owner.cluster_id}"
+    for cut in plan.cuts:
+        yield from _partition(cut)
+    if plan.elsewhere:
+        yield f"not on this broker: {', '.join(map(str, plan.elsewhere))}"
+    if not plan.due:
+        yield "nothing to do"
+        return
+    if not plan.clean:
+        yield (
+            "warning: the broker was killed, or died: when it starts it verifies what it had not flushed, and may end "
+            "logs sooner; where there are other replicas it may have to follow them first. Transactions that were "
+            "open get their markers behind the cut, from their coordinator: end them before, if you can"
+        )
+    if backup is None:
+        yield "warning: no backup (--backup DIR): what is cut off is gone"
+    else:
+        yield f"copied to {backup} before anything is cut: {in_bytes(backups.size(plan.due))}"
+
+
+def _partition(cut: Cut) -> Iterator[str]:
+    if not cut.deeds:
+        yield f"{cut.log.partition}: ends at {cut.log_end}, wished at {cut.wish}: nothing to do"
+        return
+    yield f"{cut.log.partition}: ends at {cut.log_end}, wished at {cut.wish}, will end at {cut.offset}"
+    yield f"  the last batch that is wholly below {cut.wish} ends at {cut.boundary}"
+    for producer, first in sorted(cut.open.items()):
+        yield f"  open there: a transaction of producer id {producer}, since offset {first}"
+    records = "an unknown number of" if cut.lost.records is None else f"{cut.lost.records:,}"
+    yield f"  goes: {records} record(s) in {cut.lost.batches:,} batch(es), {in_bytes(cut.lost.bytes)}"
+    for deed in cut.deeds:
+        if isinstance(deed, Shorten):
+            yield f"  {deed.path.name} ends at byte {deed.to}"
+
+
+def _wishes(to: Path | None, partition: list[str] | None) -> Wishes:
+    if (to is None) == (not partition):
+        raise BadRequest("where should logs end? Give --to FILE, or --partition TOPIC-NUMBER=OFFSET")
+    return read_wishes(to) if to is not None else parse_wishes(partition or [])
+
+
+def _document(plan: Plan, backup: Path | None, *, done: bool) -> dict[str, Any]:
+    return {
+        "cluster_id": plan.owner.cluster_id,
+        "node_id": plan.owner.node_id,
+        "clean_shutdown": plan.clean,
+        "done": done,
+        "backup": None if backup is None or not plan.due else str(backup),
+        "partitions": [
+            {
+                "topic": cut.log.partition.topic,
+                "partition": cut.log.partition.index,
+                "folder": str(cut.log.folder),
+                "topic_id": cut.log.topic_id,
+                "log_start": cut.log.start,
+                "log_end": cut.log_end,
+                "wish": cut.wish,
+                "boundary": cut.boundary,
+                "offset": cut.offset,
+                "open": [{"producer_id": producer, "since": first} for producer, first in sorted(cut.open.items())],
+                "batches": cut.lost.batches,
+                "records": cut.lost.records,
+                "bytes": cut.lost.bytes,
+            }
+            for cut in plan.cuts
+        ],
+        "elsewhere": [{"topic": partition.topic, "partition": partition.index} for partition in plan.elsewhere],
+    }

@@ -1,0 +1,175 @@
+"""What will be cut off, copied and read back before anything is touched.
+
+<backup>/backup.json                    what is in it, and of what; `complete` once all of it is
+<backup>/<topic>-<n>/<name>             a file that will be removed
+<backup>/<topic>-<n>/<name>.from-<p>    the rest of a file, from byte p on
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from mirror_core.logdir.disk import sync
+from mirror_core.logdir.layout import Owner
+from mirror_core.logdir.plan import Cut, Remove, Shorten
+from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.files import writing
+
+MANIFEST: Final = "backup.json"
+_CHUNK: Final = 1 << 20
+_ADVICE: Final = "nothing was cut: make room and rights there, or give another folder"
+
+
+class BackupDiffers(MirrorError):
+    """A copy, read back, is not what was copied."""
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A file of the log, or the rest of one."""
+
+    name: str
+    start: int
+    bytes: int
+    sha256: str
+
+    @property
+    def copy(self) -> str:
+        return f"{self.name}.from-{self.start}" if self.start else self.name
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """One partition's share."""
+
+    partition: str
+    topic_id: str
+    folder: str
+    offset: int
+    """Where the log ends afterwards, so that these files begin there."""
+    log_end: int
+    pieces: tuple[Piece, ...]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """`backup.json`."""
+
+    cluster_id: str
+    node_id: str
+    complete: bool
+    partitions: tuple[Kept, ...] = ()
+
+
+def size(cuts: Sequence[Cut]) -> int:
+    """Bytes that a backup takes."""
+    return sum(path.stat().st_size - start for cut in cuts for path, start in _sources(cut))
+
+
+def back_up(folder: Path, owner: Owner, cuts: Sequence[Cut], log_dirs: Sequence[Path]) -> None:
+    """Copy it, to the disk, and read it back. One that a killed attempt completed is checked and left alone: by now
+    there is less to copy. Refused when the folder holds something else."""
+    place = folder.resolve()
+    inside = [log_dir for log_dir in log_dirs if place.is_relative_to(log_dir)]
+    if inside:
+        raise Refused("nothing was cut", [f"--backup {folder} is in {inside[0]}: the broker would take it for a log"])
+    with writing("backup", folder, _ADVICE):
+        begun = _begun(folder)
+        if begun is not None and begun.complete:
+            _check(folder, begun, owner, cuts)
+            return
+        place.mkdir(parents=True, exist_ok=True)
+        free, needed = shutil.disk_usage(place).free, size(cuts)
+        if free < needed:
+            raise Refused("nothing was cut", [f"--backup {folder}: {needed:,} bytes are needed, {free:,} are free"])
+        _write(folder, Manifest(owner.cluster_id, owner.node_id, complete=False))
+        kept = tuple(_copy(place, cut) for cut in cuts)
+        _write(folder, Manifest(owner.cluster_id, owner.node_id, complete=True, partitions=kept))
+
+
+def _begun(folder: Path) -> Manifest | None:
+    if not folder.exists() or not any(folder.iterdir()):
+        return None
+    try:
+        return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    except (FileNotFoundError, msgspec.DecodeError):
+        raise Refused("nothing was cut", [f"--backup {folder} holds something else: give an empty folder"]) from None
+
+
+def _sources(cut: Cut) -> Iterator[tuple[Path, int]]:
+    for deed in cut.deeds:
+        if isinstance(deed, Remove):
+            yield from ((path, 0) for path in deed.paths)
+        elif isinstance(deed, Shorten):
+            yield deed.path, deed.to
+
+
+def _copy(folder: Path, cut: Cut) -> Kept:
+    place = folder / str(cut.log.partition)
+    place.mkdir(exist_ok=True)
+    pieces = []
+    for path, start in _sources(cut):
+        with path.open("rb") as source:
+            source.seek(start)
+            digest = hashlib.sha256()
+            piece = Piece(path.name, start, path.stat().st_size - start, "")
+            with (place / piece.copy).open("wb") as copy:
+                for chunk in _chunks(source):
+                    digest.update(chunk)
+                    copy.write(chunk)
+                copy.flush()
+                os.fsync(copy.fileno())
+        piece = msgspec.structs.replace(piece, sha256=digest.hexdigest())
+        _read_back(place / piece.copy, piece)
+        pieces.append(piece)
+    sync(place)
+    return Kept(str(cut.log.partition), cut.log.topic_id, str(cut.log.folder), cut.offset, cut.log_end, tuple(pieces))
+
+
+def _check(folder: Path, manifest: Manifest, owner: Owner, cuts: Sequence[Cut]) -> None:
+    """An earlier attempt's backup holds all that this one still has to cut."""
+    for cut in cuts:
+        known = {
+            (piece.name, piece.start, piece.bytes): piece
+            for kept in manifest.partitions
+            if (kept.folder, kept.topic_id, kept.offset) == (str(cut.log.folder), cut.log.topic_id, cut.offset)
+            for piece in kept.pieces
+        }
+        wanted = [(path.name, start, path.stat().st_size - start) for path, start in _sources(cut)]
+        ours = (manifest.cluster_id, manifest.node_id) == (owner.cluster_id, owner.node_id)
+        if not ours or not known.keys() >= set(wanted):
+            raise Refused("nothing was cut", [f"--backup {folder} is of another cut: give an empty folder"])
+        for one in wanted:
+            _read_back(folder / str(cut.log.partition) / known[one].copy, known[one])
+
+
+def _read_back(path: Path, piece: Piece) -> None:
+    digest, count = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as copy:
+            for chunk in _chunks(copy):
+                digest.update(chunk)
+                count += len(chunk)
+    except FileNotFoundError:
+        raise BackupDiffers(f"backup: {path} is not there any more: nothing was cut") from None
+    if (count, digest.hexdigest()) != (piece.bytes, piece.sha256):
+        raise BackupDiffers(f"backup: {path} is not what was copied to it: nothing was cut. Is that disk well?")
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK):
+        yield chunk
+
+
+def _write(folder: Path, manifest: Manifest) -> None:
+    beside = folder / f"{MANIFEST}.tmp"
+    with beside.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(folder / MANIFEST)
+    sync(folder)

@@ -1,0 +1,173 @@
+"""What cutting a partition's log would do: where it can end, what goes by that, and which deeds it takes.
+
+Deeds are in an order in which the log is whole after each of them, and can be cut again: whoever is killed repeats the
+command. Indexes go before the segment that they belong to is cut. A broker believes an index that it finds: of one that
+tells of more than the segment holds it takes a wrong log end, silently, and appends over records. Without one it reads
+the segment, and learns its producers anew by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirror_core.decide.cutting import NONE_OPEN, CutPoint, cut_point
+from mirror_core.logdir.layout import CLEANED, INDEXES, LOG, SNAPSHOT, PartitionLog, Segment, Unfit, checkpoint
+from mirror_core.logdir.segments import Damaged, headers, log_end, open_at, place_of, walk
+from mirror_core.model.names import Offset
+from mirror_core.wire.batch import CONTROL
+
+
+@dataclass(frozen=True, slots=True)
+class Lower:
+    """Compaction's notes say less: so much is not known to be cleaned any more."""
+
+    checkpoint: Path
+    to: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """These files go, and have gone for good before the next deed."""
+
+    paths: Sequence[Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Shorten:
+    """A segment ends at this byte."""
+
+    path: Path
+    to: int
+
+
+Deed = Lower | Remove | Shorten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """What is cut off."""
+
+    batches: int
+    """Control batches among them."""
+    records: int | None
+    """None: not known, because there are messages of an older format, or damage."""
+    bytes: int
+    """Of segments, without their indexes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A partition, and what becomes of it."""
+
+    log: PartitionLog
+    wish: Offset
+    log_end: Offset
+    boundary: Offset
+    """Where a batch ends, at or below the wish."""
+    offset: Offset
+    """The log end afterwards. Lower than the boundary where transactions are open there."""
+    open: Mapping[int, Offset]
+    """At the boundary: producer id, and where its transaction began."""
+    lost: Lost
+    deeds: Sequence[Deed]
+    """None: it ends there already."""
+
+
+def plan(log: PartitionLog, wish: Offset) -> Cut:
+    """Unfit says why it cannot be cut."""
+    if wish < log.start:
+        raise Unfit(f"the log starts at {log.start}, behind {wish}: none of it would be left. Recreate the topic")
+    end = log_end(log)
+    point = _point(log, wish)
+    if point.offset is None or point.offset < log.start:
+        raise Unfit(
+            f"at {wish} or below no batch ends, without a transaction being open, behind the log start {log.start}: "
+            "recreate the topic"
+        )
+    if point.offset < end and (left := open_at(log, end)):
+        raise Unfit(
+            f"transactions are open at its end {end} (of producer ids {', '.join(map(str, sorted(left)))}): their "
+            "coordinator would append their markers to what is left. Start the broker, end them "
+            "(kafka-transactions.sh), stop it and come back"
+        )
+    lost, deeds = Lost(batches=0, records=0, bytes=0), list[Deed]()
+    if point.offset < end:
+        kept = _kept(log, point.offset)
+        place = place_of(kept, point.offset)
+        lost = _lost(log, kept, point.offset, place)
+        deeds = list(_deeds(log, kept, point.offset, place))
+    return Cut(
+        log=log, wish=wish, log_end=end, boundary=point.boundary, offset=point.offset, open=point.open, lost=lost,
+        deeds=deeds,
+    )  # fmt: skip
+
+
+def verify(cut: Cut, log: PartitionLog) -> None:
+    """Unfit when the folder, read anew, is not what was planned."""
+    end = log_end(log)
+    if end != cut.offset:
+        raise Unfit(f"it ends at {end}, not at {cut.offset}")
+    place_of(log.segments[-1], end)
+    left = [path for base, path in log.numbered(*INDEXES) if base >= log.segments[-1].base]
+    left += [path for base, path in log.numbered(SNAPSHOT) if base > end]
+    if cut.deeds and left:
+        raise Unfit(f"{', '.join(map(str, left))} should not be there any more")
+
+
+def _point(log: PartitionLog, wish: Offset) -> CutPoint:
+    """Walks as little as it can: from the newest segment that the broker left notes of open transactions for."""
+    bases = [segment.base for segment in log.segments]
+    first = max((number for number, base in enumerate(bases) if base <= wish), default=0)
+    while True:
+        open_before = open_at(log, bases[first])
+        if open_before is None and first:
+            first -= 1
+            continue
+        found = headers(log.segments[first:], torn_end=not log.clean)
+        point = cut_point(found, wish, bases[first], open_before or NONE_OPEN)
+        # Where its segment begins is not where the log would end: compaction may have left a hole before it.
+        if not first or (point.offset is not None and point.offset > bases[first]):
+            return point
+        oldest = min([*point.open.values(), *(open_before or NONE_OPEN).values()], default=bases[first])
+        below = max((number for number, base in enumerate(bases) if base <= oldest), default=0)
+        first = min(first - 1, below)
+
+
+def _kept(log: PartitionLog, offset: Offset) -> Segment:
+    """The segment that will be the last one. The first one stays, be it empty: its name says where the log goes on."""
+    return [segment for segment in log.segments if segment.base < offset or segment is log.segments[0]][-1]
+
+
+def _lost(log: PartitionLog, kept: Segment, offset: Offset, place: int) -> Lost:
+    count, records, size = 0, 0, -place
+    whole = True
+    for segment in log.segments:
+        if segment.base < kept.base:
+            continue
+        size += segment.path.stat().st_size
+        try:
+            for header, _, _ in walk(segment):
+                if header.next_offset > offset:
+                    count += 1
+                    whole = whole and header.magic >= 2
+                    records += 0 if header.attributes & CONTROL else header.record_count
+        except Damaged:
+            whole = False
+    return Lost(batches=count, records=records if whole else None, bytes=size)
+
+
+def _deeds(log: PartitionLog, kept: Segment, offset: Offset, place: int) -> Iterator[Deed]:
+    noted = checkpoint(log.log_dir / CLEANED).get(log.partition)
+    if noted is not None and noted > offset:
+        yield Lower(log.log_dir / CLEANED, offset)
+    stale = [path for base, path in log.numbered(SNAPSHOT) if base > offset]
+    stale += [path for base, path in log.numbered(*INDEXES) if base == kept.base]
+    if stale:
+        yield Remove(stale)
+    above = [(base, path) for kinds in (INDEXES, (LOG,)) for base, path in log.numbered(*kinds) if base > kept.base]
+    for highest in sorted({base for base, _ in above}, reverse=True):
+        yield Remove([path for base, path in above if base == highest])
+    if kept.path.stat().st_size > place:
+        yield Shorten(kept.path, place)

@@ -1,0 +1,122 @@
+"""A broker that does not run: its log directories, held so that it cannot start meanwhile."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirror_core.logdir.layout import LogDir, Owner, PartitionLog, Unfit, read_log_dir, read_partition
+from mirror_core.logdir.plan import Cut, plan
+from mirror_core.logdir.wishes import Wishes
+from mirror_core.model.errors import Refused
+from mirror_core.model.names import Partition
+
+NOT_DONE = "nothing was cut"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What would be done in a broker's log directories."""
+
+    owner: Owner
+    cuts: Sequence[Cut]
+    elsewhere: Sequence[Partition]
+    """Of a failback's file, but not of these directories: other brokers have them."""
+    clean: bool
+
+    @property
+    def due(self) -> Sequence[Cut]:
+        """Those in which there is something to do."""
+        return [cut for cut in self.cuts if cut.deeds]
+
+
+@contextmanager
+def stopped(paths: Sequence[Path]) -> Iterator[Sequence[LogDir]]:
+    """The log directories of one broker, which cannot start meanwhile. Refused when it runs, or they are none."""
+    with ExitStack() as held:
+        reasons = list[str]()
+        found = list[LogDir]()
+        for path in dict.fromkeys(path.resolve() for path in paths):
+            try:
+                found.append(_read(path))
+                held.enter_context(_locked(path))
+            except Unfit as unfit:
+                reasons.append(str(unfit))
+        if len({log_dir.owner for log_dir in found}) > 1:
+            reasons += [
+                f"{one.path} is of cluster {one.owner.cluster_id}, node {one.owner.node_id}: give one broker's only"
+                for one in found
+            ]
+        if reasons:
+            raise Refused(NOT_DONE, reasons)
+        yield found
+
+
+def planned(log_dirs: Sequence[LogDir], wishes: Wishes) -> Plan:
+    """What it takes to fulfil the wishes. Refused with every reason: all of them are fulfilled, or none is."""
+    owner = log_dirs[0].owner
+    if wishes.cluster_id not in (None, owner.cluster_id):
+        reason = f"{log_dirs[0].path} is of cluster {owner.cluster_id}, {wishes.origin} is for {wishes.cluster_id}"
+        raise Refused(NOT_DONE, [reason])
+    cuts, elsewhere, reasons = list[Cut](), list[Partition](), list[str]()
+    for partition, wish in sorted(wishes.offsets.items()):
+        try:
+            log = read_partition(log_dirs, partition)
+            if log is None:
+                elsewhere.append(partition)
+                continue
+            _check_id(log, wishes.topic_ids)
+            cuts.append(plan(log, wish))
+        except Unfit as unfit:
+            reasons.append(f"{partition}: {unfit}")
+    if elsewhere and (wishes.all_here or not cuts):
+        where = ", ".join(str(log_dir.path) for log_dir in log_dirs)
+        reasons += [f"{partition} is not in {where}: is that all of log.dirs?" for partition in elsewhere]
+    if reasons:
+        raise Refused(NOT_DONE, reasons)
+    return Plan(owner=owner, cuts=cuts, elsewhere=elsewhere, clean=all(log_dir.clean for log_dir in log_dirs))
+
+
+def _read(path: Path) -> LogDir:
+    if not path.is_dir():
+        raise Unfit(f"{path} is no folder")
+    try:
+        return read_log_dir(path)
+    except PermissionError as error:
+        raise Unfit(f"{error.filename} cannot be read: run this as the user that owns {path}") from None
+
+
+def _check_id(log: PartitionLog, ids: Mapping[str, str]) -> None:
+    wanted = ids.get(log.partition.topic)
+    if wanted not in (None, log.topic_id):
+        raise Unfit(f"{log.folder} is of the topic with id {log.topic_id}, the wish is for {wanted}: it was recreated")
+
+
+@contextmanager
+def _locked(log_dir: Path) -> Iterator[None]:
+    """Hold the lock as the broker does (java.nio's is POSIX's). An orderly end takes the file away, too."""
+    path = log_dir / ".lock"
+    made = not path.exists()
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise Unfit(f"{path}: {error.strerror}: run this as the user that owns {log_dir}") from None
+    try:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Unfit(f"{log_dir} is in use: stop its broker first (SIGTERM), and keep it stopped") from None
+        owner = log_dir.stat()
+        with suppress(PermissionError):  # a lock that is left behind by a crash must not keep the broker out
+            os.fchown(lock, owner.st_uid, owner.st_gid)
+        try:
+            yield
+        finally:
+            if made:
+                path.unlink(missing_ok=True)
+    finally:
+        os.close(lock)

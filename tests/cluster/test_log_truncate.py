@@ -1,0 +1,252 @@
+"""`mirrorbook log truncate` on real brokers' folders: what comes up afterwards ends where it was said, and goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from mirror_core.kafka.offsets import Point, describe_producers, list_offsets
+from mirror_core.kafka.topics import delete_records
+from mirror_core.logdir.deeds import do
+from mirror_core.logdir.stopped import planned, stopped
+from mirror_core.logdir.wishes import parse_wishes
+from mirror_core.model.names import Offset, Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.wire.batch import BatchHeader, batches
+from tests.administering import as_admin, broker_setting
+from tests.brokers import TIMEOUT_S, Record, new_topic, produce, read_all, read_all_aiokafka
+from tests.cluster.desk import Desk
+from tests.logs import transactional, write
+from tests.shapes import CODECS, HOUR_MS, await_cleaner, compacted, compacted_transactions, new_producer
+
+pytestmark = pytest.mark.cluster
+
+SMALL_SEGMENTS = {"index_interval_bytes": "1", "segment_index_bytes": "96"}
+"""Of eight batches or so."""
+COMPACT = {
+    "cleanup_policy": "compact",
+    "min_cleanable_dirty_ratio": "0.01",
+    "segment_ms": str(HOUR_MS),
+    "message_timestamp_after_max_ms": str(2**63 - 1),
+}
+
+
+def hundreds(cluster: SandboxCluster, topic: str, count: int) -> None:
+    """Batches of 100 records, all by one producer."""
+    producer = Producer({**cluster.client_config("admin"), "enable.idempotence": True, "linger.ms": 1000})
+    for first in range(0, 100 * count, 100):
+        for number in range(first, first + 100):
+            producer.produce(topic, key=b"%d" % number, value=b"%d" % number * 9, partition=0)
+        assert producer.flush(TIMEOUT_S) == 0, "not all was delivered"
+
+
+def braided(cluster: SandboxCluster, topic: str) -> None:
+    """0 to 49; a transaction 50 to 59 that ends at 70; another one 60 to 69 that ends at 81; 71 to 80 and 82 to 111."""
+    one, other = transactional(cluster), transactional(cluster)
+    produce(cluster, topic, 50)
+    one.begin_transaction()
+    write(one, topic, 10)
+    other.begin_transaction()
+    write(other, topic, 10)
+    one.commit_transaction(TIMEOUT_S)
+    produce(cluster, topic, 10)
+    other.commit_transaction(TIMEOUT_S)
+    produce(cluster, topic, 30)
+
+
+def stored(folder: Path) -> list[BatchHeader]:
+    """What lies there, in the order of offsets."""
+    paths = sorted(folder.glob("*.log"))
+    return [header for path in paths for header, _ in batches(memoryview(bytearray(path.read_bytes())))]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def ends(cluster: SandboxCluster, topics: Iterable[str], point: Point = Point.LOG_END) -> dict[str, int]:
+    with as_admin(cluster) as client:
+        found = list_offsets(client, [Partition(topic, 0) for topic in topics], point)
+    return {partition.topic: int(offset) for partition, offset in found.items()}
+
+
+def seen(cluster: SandboxCluster, topic: str) -> tuple[list[Record], list[Record]]:
+    """By a reader of committed records, and by one of all."""
+    return read_all(cluster, topic), read_all(cluster, topic, committed=False)
+
+
+def wished(offsets: Mapping[str, int]) -> list[str]:
+    return [word for topic, offset in offsets.items() for word in ("--partition", f"{topic}-0={offset}")]
+
+
+def test_logs_end_where_it_is_said_and_go_on_from_there(desk: Desk, tmp_path: Path) -> None:
+    east = desk.pair.east
+    settings: list[dict[str, str]] = [{}, SMALL_SEGMENTS, {}, {}, {}, COMPACT]
+    topics = [new_topic(east, 1, "t-", retention_ms="-1", **config) for config in settings]
+    inside, parted, mixed, whole, first, cleaned = topics
+    for topic in (inside, parted, whole, first):
+        hundreds(east, topic, 20)
+    braided(east, mixed)
+    with broker_setting(east, "log.cleaner.backoff.ms", "100"):
+        await_cleaner(east, compacted_transactions(east, cleaned))
+        batching = {codec: new_producer(east, compression_type=codec, linger_ms="1000") for codec in CODECS}
+        partitions = compacted(new_topic(east, len(CODECS), "t-", retention_ms="-1", **COMPACT), batching)
+        await_cleaner(east, partitions)
+    before = {topic: seen(east, topic) for topic in topics}
+    offsets = {inside: 1250, parted: 1250, mixed: 75, whole: 2000, first: 99, cleaned: 200}
+    holed = next(iter(partitions))
+    folder = str(east.log_dir())
+    command = ("log", "truncate", "--log-dir", folder, *wished(offsets), "--partition", f"{holed}=3000")
+
+    said = desk.run(*command, "--dry-run")
+    assert (said.code, said.out) == (3, "")
+    assert f"{folder} is in use: stop its broker first" in said.err
+
+    last_of = {topic: stored(east.log_dir() / f"{topic}-0") for topic in topics}
+    east.terminate()
+    try:
+        untouched = contents(east.log_dir())
+        said = desk.run(*command, "--dry-run")
+        assert said.code == 0, said.err
+        assert f"{inside}-0: ends at 2000, wished at 1250, will end at 1200\n" in said.out
+        assert f"{mixed}-0: ends at 112, wished at 75, will end at 50\n  the last batch" in said.out
+        assert "since offset 60\n" in said.out
+        assert f"{whole}-0: ends at 2000, wished at 2000: nothing to do\n" in said.out
+        assert desk.run(*command).code == 3, "nobody is there to ask"
+        assert contents(east.log_dir()) == untouched
+
+        backup = tmp_path / "backup"
+        said = desk.run(*command, "--backup", str(backup), "--yes", "--json")
+        assert said.code == 0, said.err
+        told: dict[str, Any] = {f"{p['topic']}-{p['partition']}": p for p in json.loads(said.out)["partitions"]}
+        for topic in topics:
+            kept = [header for header in last_of[topic] if header.next_offset <= told[f"{topic}-0"]["offset"]]
+            lost = last_of[topic][len(kept) :]
+            assert told[f"{topic}-0"]["batches"] == len(lost)
+            assert stored(east.log_dir() / f"{topic}-0") == kept
+            at_most = max((h.next_offset for h in last_of[topic] if h.next_offset <= offsets[topic]), default=0)
+            assert told[f"{topic}-0"]["boundary"] == at_most
+            restored = b"".join(p.read_bytes() for p in sorted((backup / f"{topic}-0").glob("*.log*")))
+            assert [header for header, _ in batches(memoryview(restored))] == lost
+        assert told[f"{parted}-0"]["records"] == 800
+        assert len(list((backup / f"{parted}-0").glob("*.log"))) == 1
+        done = contents(east.log_dir())
+        said = desk.run(*command, "--yes")
+        assert "nothing to do" in said.out
+        assert contents(east.log_dir()) == done
+    finally:
+        east.start()
+
+    expected = {topic: told[f"{topic}-0"]["offset"] for topic in topics}
+    assert {t: expected[t] for t in topics[:-1]} == {
+        inside: 1200, parted: 1200, mixed: 50, whole: 2000, first: 0,
+    }  # fmt: skip
+    assert 0 < expected[cleaned] <= 200
+    for point in (Point.LOG_END, Point.HIGH_WATERMARK, Point.STABLE_END):
+        assert ends(east, topics, point) == expected
+    for topic in topics:
+        for now, then in zip(seen(east, topic), before[topic], strict=True):
+            assert now == [record for record in then if record.offset < expected[topic]]
+    with as_admin(east) as client:
+        states = describe_producers(client, [Partition(topic, 0) for topic in (inside, parted, mixed)])
+        assert ends(east, [holed.topic])[holed.topic] == told[str(holed)]["offset"]
+    assert [view.last_sequence for view in states[Partition(inside, 0)]] == [1199]
+    assert [view.last_sequence for view in states[Partition(parted, 0)]] == [1199]
+    assert all(view.open_transaction_start < 0 for view in states[Partition(mixed, 0)])
+    for topic in topics:
+        hundreds(east, topic, 1)
+        after = read_all(east, topic)
+        added = [record.offset for record in after if record.offset >= expected[topic]]
+        assert added == list(range(expected[topic], expected[topic] + 100))
+        assert after[:-100] == [record for record in before[topic][0] if record.offset < expected[topic]]
+        assert read_all_aiokafka(east, topic) == after
+        lines = (east.log_dir() / f"{topic}-0" / "leader-epoch-checkpoint").read_text(encoding="utf-8").splitlines()
+        assert [int(line.split()[1]) for line in lines[2:]][-1] == expected[topic]
+
+
+def test_whoever_is_killed_in_the_middle_repeats_the_command(desk: Desk, tmp_path: Path) -> None:
+    east = desk.pair.east
+    topics = [new_topic(east, 1, "t-", retention_ms="-1", **SMALL_SEGMENTS) for _ in range(4)]
+    for topic in topics:
+        hundreds(east, topic, 10)
+        braided(east, topic)
+        hundreds(east, topic, 20)
+    before = {topic: read_all(east, topic) for topic in topics}
+    offsets = dict.fromkeys(topics, 1075)
+    command = ("log", "truncate", "--log-dir", str(east.log_dir()), *wished(offsets), "--yes")
+    east.terminate()
+    try:
+        with stopped([east.log_dir()]) as log_dirs:
+            plan = planned(log_dirs, parse_wishes(command[5:-1:2]))
+            for number, cut in enumerate(plan.due, start=1):
+                for deed in cut.deeds[: len(cut.deeds) * number // len(plan.due)]:
+                    do(cut.log.partition, deed)
+        # Whoever starts the broker now has logs that are whole, only longer than they should be.
+        east.start()
+        middle = ends(east, topics)
+        for topic in topics:
+            assert read_all(east, topic) == [r for r in before[topic] if r.offset < middle[topic]]
+        assert len(set(middle.values())) > 1
+        east.terminate()
+        said = desk.run(*command)
+        assert said.code == 0, said.err
+    finally:
+        east.start()
+    assert ends(east, topics, Point.STABLE_END) == ends(east, topics) == dict.fromkeys(topics, 1050)
+
+
+def test_what_cannot_be_cut_is_refused_with_all_reasons(desk: Desk, tmp_path: Path) -> None:
+    east = desk.pair.east
+    begun, fine, open_ = [new_topic(east, retention_ms="-1") for _ in range(3)]
+    for topic in (begun, fine, open_):
+        hundreds(east, topic, 3)
+    with as_admin(east) as client:
+        delete_records(client, {Partition(begun, 0): Offset(250)})
+    producer = transactional(east)
+    producer.begin_transaction()
+    write(producer, open_, 5)
+    wishes = {begun: 240, fine: 150, open_: 250}
+    command = ["log", "truncate", "--log-dir", str(east.log_dir()), "--yes"]
+    east.terminate()
+    try:
+        untouched = contents(east.log_dir())
+        said = desk.run(*command, *wished(wishes), "--partition", "__consumer_offsets-0=0")
+        assert said.code == 3
+        assert f"{begun}-0: the log starts at 250, behind 240: none of it would be left. Recreate the topic" in said.err
+        assert f"{open_}-0: transactions are open at its end 305" in said.err
+        assert "__consumer_offsets-0: it is an internal topic" in said.err
+        assert f"{fine}-0" not in said.err
+        said = desk.run(*command, *wished({begun: 299}))
+        assert said.code == 3
+        assert "behind the log start 250: recreate the topic" in said.err
+        file = tmp_path / "points.json"
+        document: dict[str, Any] = {"cluster_id": "another", "run": "r", "topics": {}}
+        topic_id = "00000000-0000-0000-0000-000000000001"
+        document["topics"][fine] = {"id": topic_id, "partitions": {"0": 150, "7": 1}}
+        file.write_text(json.dumps(document), encoding="utf-8")
+        said = desk.run(*command, "--to", str(file))
+        assert said.code == 3
+        assert "is for another" in said.err
+        properties = (east.log_dir() / "meta.properties").read_text(encoding="utf-8")
+        [document["cluster_id"]] = [li.split("=")[1] for li in properties.splitlines() if li.startswith("cluster.id=")]
+        file.write_text(json.dumps(document), encoding="utf-8")
+        said = desk.run(*command, "--to", str(file))
+        assert said.code == 3
+        assert "it was recreated" in said.err
+        assert contents(east.log_dir()) == untouched
+        metadata = (east.log_dir() / f"{fine}-0" / "partition.metadata").read_text(encoding="utf-8")
+        document["topics"][fine]["id"] = metadata.split("topic_id: ")[1].strip()
+        file.write_text(json.dumps(document), encoding="utf-8")
+        said = desk.run(*command, "--to", str(file))
+        assert said.code == 0, said.err
+        assert f"not on this broker: {fine}-7\n" in said.out
+        assert said.out.endswith(f"{fine}-0: ends at 100\n")
+    finally:
+        east.start()
+    assert ends(east, [fine]) == {fine: 100}
+    producer.abort_transaction(TIMEOUT_S)

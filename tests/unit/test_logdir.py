@@ -1,0 +1,365 @@
+"""Cutting logs in folders of a stopped broker: to where, in which order, and what is refused."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirror_core.logdir.backup import MANIFEST, BackupDiffers, back_up
+from mirror_core.logdir.deeds import do, perform
+from mirror_core.logdir.layout import Unfit, topic_uuid
+from mirror_core.logdir.plan import Cut, Deed, Remove
+from mirror_core.logdir.stopped import Plan, planned, stopped
+from mirror_core.logdir.wishes import Wishes, parse_wishes, read_wishes
+from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.names import Partition
+from mirror_core.wire.batch import BatchHeader
+from tests.folders import CLUSTER, KAFKA_ID, TOPIC_ID, Broker, open_behind, snapshot, stored
+from tests.unit.test_decide_cutting import data, logs, marker
+
+LOG: Final = [data(0, 9), data(10, 19), data(20, 29, 1), data(30, 39, 2), marker(40, 1), data(41, 49), marker(50, 2)]
+"""Nothing is open at 0, 10, 20 and 51."""
+
+
+def in_segments(log: Sequence[BatchHeader], firsts: Sequence[int]) -> dict[int, list[BatchHeader]]:
+    """Segments that begin with these batches, by their numbers; the first one has base 0."""
+    marks = sorted({0, *firsts, len(log)})
+    return {(log[one].base_offset if one else 0): list(log[one:other]) for one, other in pairwise(marks)} or {0: []}
+
+
+def plan_of(broker: Broker, *words: str) -> Plan:
+    with stopped([broker.log_dir]) as log_dirs:
+        return planned(log_dirs, parse_wishes(words))
+
+
+def cut(broker: Broker, wishes: Wishes, backup: Path | None = None) -> Plan:
+    with stopped([broker.log_dir]) as log_dirs:
+        plan = planned(log_dirs, wishes)
+        if backup is not None and plan.due:
+            back_up(backup, plan.owner, plan.due, [broker.log_dir])
+        perform(plan.due, log_dirs, lambda cut: None)
+        return plan
+
+
+def single(deeds: Sequence[Deed]) -> list[Deed]:
+    """The same, one file at a time."""
+    return [
+        one
+        for deed in deeds
+        for one in ([Remove([path]) for path in deed.paths] if isinstance(deed, Remove) else [deed])
+    ]
+
+
+def highest_quiet_end(log: Sequence[BatchHeader], wish: int) -> int:
+    """The same as `cut_point`, found by looking at each place anew."""
+    places = [0, *(header.next_offset for header in log)]
+    return max(end for number, end in enumerate(places) if end <= wish and not open_behind(log[:number]))
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_whatever_is_killed_and_when_the_same_log_is_left(drawn: st.DataObject) -> None:
+    log = drawn.draw(logs())
+    firsts = drawn.draw(st.lists(st.integers(0, len(log)), max_size=4)) if log else []
+    wish = drawn.draw(st.integers(0, 60))
+    snapshots, clean = drawn.draw(st.booleans()), drawn.draw(st.booleans())
+    expected = highest_quiet_end(log, wish)
+    with tempfile.TemporaryDirectory() as folder:
+        broker = Broker.make(Path(folder) / "whole")
+        broker.add("t-0", in_segments(log, [n for n in firsts if n < len(log)]), snapshots=snapshots)
+        broker.note("cleaner-offset-checkpoint", {Partition("t", 0): 40, Partition("u", 0): 7})
+        if not clean:
+            (broker.log_dir / ".kafka_cleanshutdown").unlink()
+        if snapshots and open_behind(log):
+            with pytest.raises(Refused, match="transactions are open at its end"):
+                plan_of(broker, f"t-0={wish}")
+            return
+        [found] = plan_of(broker, f"t-0={wish}").cuts
+        assert found.offset == expected
+        if not found.deeds:
+            assert expected == found.log_end
+            return
+        lost = [header for header in log if header.next_offset > expected]
+        assert (found.lost.batches, found.lost.bytes > 0) == (len(lost), bool(lost))
+        ends = set()
+        for done in range(len(single(found.deeds)) + 1):
+            copied = Broker(Path(folder) / str(done))
+            shutil.copytree(broker.log_dir, copied.log_dir)
+            [again] = plan_of(copied, f"t-0={wish}").cuts
+            for deed in single(again.deeds)[:done]:
+                do(Partition("t", 0), deed)
+                assert whole(copied.log_dir / "t-0"), "a broker that starts now finds a hole, or an index too long"
+            cut(copied, parse_wishes([f"t-0={wish}"]))
+            left = copied.log_dir / "t-0"
+            assert stored(left) == [(h.base_offset, h.next_offset, h.attributes) for h in log[: len(log) - len(lost)]]
+            assert (copied.log_dir / "cleaner-offset-checkpoint").read_text(encoding="utf-8") == (
+                f"0\n2\nt 0 {min(40, expected)}\nu 0 7\n"
+            )
+            ends.add(frozenset((path.name, path.stat().st_size) for path in left.iterdir()))
+        [files] = ends
+        last = max(name for name, _ in files if name.endswith(".log")).removesuffix(".log")
+        assert not [name for name, _ in files if name.startswith(last) and name.endswith("index")]
+        assert not [name for name, _ in files if name.endswith(".snapshot") and int(name[:20]) > expected]
+        assert {"partition.metadata", "leader-epoch-checkpoint"} <= {name for name, _ in files}
+
+
+def whole(folder: Path) -> bool:
+    """Each index that is left belongs to a segment as long as ever, and no segment is missing below another one."""
+    whole_before = {path.name for path in (folder.parents[1] / "whole" / "t-0").glob("*.log")}
+    names = sorted(path.name for path in folder.glob("*.log"))
+    held = {
+        path.name for path in folder.glob("*.log")
+        if path.stat().st_size == (folder.parents[1] / "whole" / "t-0" / path.name).stat().st_size
+    }  # fmt: skip
+    indexed = {f"{path.stem}.log" for path in folder.glob("*index")}
+    return names == sorted(whole_before)[: len(names)] and indexed <= held
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    made = Broker.make(tmp_path / "data")
+    made.add("t-0", in_segments(LOG, [2, 4]))
+    return made
+
+
+@pytest.mark.parametrize(("wish", "offset"), [(0, 0), (9, 0), (15, 10), (39, 20), (50, 20), (51, 51), (99, 51)])
+def test_places(broker: Broker, wish: int, offset: int) -> None:
+    assert cut(broker, parse_wishes([f"t-0={wish}"])).cuts[0].offset == offset
+    assert plan_of(broker, f"t-0={wish}").due == []
+
+
+def test_only_what_has_to_be_read_is_read(broker: Broker) -> None:
+    """From the newest segment of which the broker noted what was open: damage below it is not seen."""
+    log = [data(10 * n, 10 * n + 9) for n in range(9)]
+    folder = broker.add("long-0", in_segments(log, [3, 6]))
+    lower = folder / f"{0:020d}.log"
+    lower.write_bytes(bytes(lower.stat().st_size))
+    assert plan_of(broker, "long-0=75").cuts[0].offset == 70
+    (folder / f"{60:020d}.snapshot").write_bytes(snapshot({5: 42})[:-1])  # not to be believed
+    (folder / f"{30:020d}.snapshot").unlink()
+    with pytest.raises(Refused, match="damaged"):
+        plan_of(broker, "long-0=75")
+
+
+def test_damage_in_what_stays_is_found(broker: Broker) -> None:
+    first = broker.log_dir / "t-0" / f"{0:020d}.log"
+    content = bytearray(first.read_bytes())
+    content[65] ^= 1
+    first.write_bytes(content)
+    with pytest.raises(Refused, match=r"the batch at offset 0 is damaged: CRC does not match"):
+        plan_of(broker, "t-0=15")
+
+
+def test_a_half_written_batch_is_the_end_of_a_log_whose_broker_was_killed(broker: Broker) -> None:
+    last = broker.log_dir / "t-0" / f"{40:020d}.log"
+    last.write_bytes(last.read_bytes()[:-1])
+    with pytest.raises(Refused, match="are no whole batch"):
+        plan_of(broker, "t-0=15")
+    (broker.log_dir / ".kafka_cleanshutdown").unlink()
+    plan = plan_of(broker, "t-0=15")
+    assert (plan.clean, plan.cuts[0].log_end, plan.cuts[0].lost.records) == (False, 50, None)
+
+
+def test_a_first_segment_keeps_its_name_when_nothing_is_left_in_it(broker: Broker) -> None:
+    log = [data(100 + 10 * n, 109 + 10 * n) for n in range(4)]
+    folder = broker.add("late-0", {100: log[:2], 120: log[2:]})
+    assert cut(broker, parse_wishes(["late-0=105"])).cuts[0].offset == 100
+    assert [(path.name, path.stat().st_size) for path in folder.glob("*.log")] == [(f"{100:020d}.log", 0)]
+    with pytest.raises(Refused, match="the log starts at 100, behind 99"):
+        plan_of(broker, "late-0=99")
+
+
+def folder_beside(suffix: str) -> Callable[[Broker], object]:
+    def change(broker: Broker) -> None:
+        shutil.copytree(broker.log_dir / "t-0", broker.log_dir / f"t-0.0123456789abcdef0123456789abcdef-{suffix}")
+        if suffix != "future":
+            shutil.rmtree(broker.log_dir / "t-0")
+
+    return change
+
+
+def written(name: str, text: str) -> Callable[[Broker], object]:
+    return lambda broker: (broker.log_dir / name).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (written("meta.properties", "cluster.id=x\nbroker.id=1\nversion=0\n"), "is not of version 1"),
+        (lambda broker: (broker.log_dir / "meta.properties").unlink(), "it is no log directory of a broker"),
+        (folder_beside("future"), "it is being moved between log directories"),
+        (folder_beside("delete"), "the broker does not use it any more"),
+        (folder_beside("stray"), "the broker does not use it any more"),
+        (written("t-0/00000000000000000000.log.swap", ""), "If a compaction left it"),
+        (written("t-0/remote_log_snapshot", ""), "in remote storage"),
+        (written("log-start-offset-checkpoint", "0\n1\nt 0 0\n"), "the older part is in remote storage"),
+        (written("log-start-offset-checkpoint", "0\n1\nt 0 16\n"), "the log starts at 16, behind 15"),
+        (written("log-start-offset-checkpoint", "0\n1\nt 0 12\n"), "behind the log start 12: recreate the topic"),
+        (written("log-start-offset-checkpoint", "1\n"), "is no checkpoint of version 0"),
+        (written("t-0/partition.metadata", "version: 1\ntopic_id: x"), "names no topic id"),
+        (lambda broker: (broker.log_dir / "t-0" / "partition.metadata").unlink(), "so the layout is not known"),
+        (lambda broker: shutil.rmtree(broker.log_dir / "t-0"), "is that all of log.dirs?"),
+    ],
+)
+def test_what_is_not_known_is_refused(broker: Broker, change: Callable[[Broker], object], reason: str) -> None:
+    change(broker)
+    before = sorted((str(path), path.stat().st_mtime_ns) for path in broker.log_dir.rglob("*") if path.is_file())
+    with pytest.raises(Refused, match=reason.replace("?", r"\?").replace(".", r"\.")):
+        plan_of(broker, "t-0=15")
+    after = sorted((str(path), path.stat().st_mtime_ns) for path in broker.log_dir.rglob("*") if path.is_file())
+    assert after == before
+
+
+def test_internal_topics_are_not_cut(broker: Broker) -> None:
+    with pytest.raises(Refused, match="__consumer_offsets-0: it is an internal topic"):
+        plan_of(broker, "__consumer_offsets-0=15")
+
+
+def test_open_at_its_end_waits_for_its_markers(broker: Broker) -> None:
+    broker.add("open-0", {0: LOG[:4]})
+    with pytest.raises(Refused, match=r"transactions are open at its end 40 \(of producer ids 1, 2\)"):
+        plan_of(broker, "open-0=25")
+    assert plan_of(broker, "t-0=25").cuts[0].offset == 20
+
+
+def test_several_log_directories_are_one_broker_s_and_hold_a_partition_once(tmp_path: Path, broker: Broker) -> None:
+    other = Broker.make(tmp_path / "more")
+    other.add("u-0", {0: LOG[:2]})
+    with stopped([broker.log_dir, other.log_dir]) as log_dirs:
+        assert [c.offset for c in planned(log_dirs, parse_wishes(["t-0=15", "u-0=15"])).cuts] == [10, 10]
+    other.add("t-0", {0: LOG})
+    with stopped([broker.log_dir, other.log_dir]) as log_dirs, pytest.raises(Refused, match="only one of them"):
+        planned(log_dirs, parse_wishes(["t-0=15"]))
+    stranger = Broker.make(tmp_path / "stranger", node=2)
+    with pytest.raises(Refused, match="node 2: give one broker's only"), stopped([broker.log_dir, stranger.log_dir]):
+        pass
+
+
+def test_a_running_broker_s_directory_is_refused_and_none_starts_meanwhile(broker: Broker) -> None:
+    lock = broker.log_dir / ".lock"
+    lock.touch()
+    words = "f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print(flush=True); input()"
+    command = [sys.executable, "-c", f"import fcntl, sys; {words}", str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline()
+        with pytest.raises(Refused, match="is in use: stop its broker first"):
+            plan_of(broker, "t-0=15")
+        running.communicate(b"\n")
+    with stopped([broker.log_dir]):
+        assert subprocess.run(command, input=b"\n", check=False, capture_output=True).returncode == 1
+    assert lock.exists()
+    with lock.open("r+") as free:
+        fcntl.lockf(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lock.unlink()
+    assert plan_of(broker, "t-0=15").cuts
+    assert not lock.exists(), "what was not there is not left there"
+
+
+def test_a_backup_holds_what_goes_and_is_left_alone_by_the_next_attempt(tmp_path: Path, broker: Broker) -> None:
+    place, wishes = tmp_path / "backup", parse_wishes(["t-0=15"])
+    whole_log = [(h.base_offset, h.next_offset, h.attributes) for h in LOG]
+    with stopped([broker.log_dir]) as log_dirs:
+        plan = planned(log_dirs, wishes)
+        back_up(place, plan.owner, plan.due, [broker.log_dir])
+        manifest = (place / MANIFEST).read_bytes()
+        for deed in single(plan.cuts[0].deeds)[:6]:
+            do(Partition("t", 0), deed)
+    cut(broker, wishes, place)
+    assert (place / MANIFEST).read_bytes() == manifest
+    kept = broker.log_dir / "t-0"
+    assert stored(kept) == whole_log[:1]
+    first = kept / f"{0:020d}.log"
+    size = first.stat().st_size
+    with first.open("ab") as log:
+        log.write((place / "t-0" / f"{first.name}.from-{size}").read_bytes())
+    for path in (place / "t-0").glob("*.log"):
+        shutil.copy(path, kept)
+    assert stored(kept) == whole_log
+
+
+def test_a_backup_that_was_not_completed_is_made_anew(tmp_path: Path, broker: Broker) -> None:
+    place, wishes = tmp_path / "backup", parse_wishes(["t-0=15"])
+    place.mkdir()
+    (place / MANIFEST).write_text(f'{{"cluster_id":"{CLUSTER}","node_id":"1","complete":false,"partitions":[]}}')
+    (place / "t-0").mkdir()
+    (place / "t-0" / f"{40:020d}.log").write_bytes(b"half")
+    gone = (broker.log_dir / "t-0" / f"{40:020d}.log").read_bytes()
+    cut(broker, wishes, place)
+    assert (place / "t-0" / f"{40:020d}.log").read_bytes() == gone
+
+
+def test_nothing_is_cut_without_a_sound_backup(tmp_path: Path, broker: Broker) -> None:
+    wishes = parse_wishes(["t-0=15"])
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    with pytest.raises(Refused, match="holds something else"):
+        cut(broker, wishes, tmp_path / "full")
+    with pytest.raises(Refused, match="the broker would take it for a log"):
+        cut(broker, wishes, broker.log_dir / "backup")
+    plan = plan_of(broker, "t-0=15")
+    place = tmp_path / "backup"
+    back_up(place, plan.owner, plan.due, [])
+    with pytest.raises(Refused, match="is of another cut"):
+        cut(broker, parse_wishes(["t-0=5"]), place)
+    (place / "t-0" / f"{40:020d}.log").write_bytes(b"rotten")
+    with pytest.raises(BackupDiffers):
+        cut(broker, wishes, place)
+    assert stored(broker.log_dir / "t-0")[-1][1] == 51
+
+
+def test_wishes_of_a_failback_s_file(tmp_path: Path, broker: Broker) -> None:
+    path = tmp_path / "points.json"
+
+    def said(cluster: str, topic_id: str, partitions: str) -> Wishes:
+        topics = f'{{"t": {{"id": "{topic_id}", "partitions": {partitions}}}}}'
+        path.write_text(f'{{"cluster_id": "{cluster}", "run": "r1", "topics": {topics}}}', encoding="utf-8")
+        return read_wishes(path)
+
+    for one in (KAFKA_ID, TOPIC_ID):
+        with stopped([broker.log_dir]) as log_dirs:
+            plan = planned(log_dirs, said(CLUSTER, one, '{"0": 15, "3": 9}'))
+        assert ([c.offset for c in plan.cuts], plan.elsewhere) == ([10], [Partition("t", 3)])
+    with stopped([broker.log_dir]) as log_dirs:
+        for wishes, reason in (
+            (said("another", TOPIC_ID, '{"0": 15}'), "is for another"),
+            (said(CLUSTER, str(topic_uuid("A" * 22)), '{"0": 15}'), "it was recreated"),
+            (said(CLUSTER, TOPIC_ID, '{"3": 15}'), "t-3 is not in"),
+        ):
+            with pytest.raises(Refused, match=reason):
+                planned(log_dirs, wishes)
+    for partitions in ('{"0": -1}', '{"x": 1}', "[]"):
+        with pytest.raises(BadRequest):
+            said(CLUSTER, TOPIC_ID, partitions)
+    with pytest.raises(BadRequest):
+        said(CLUSTER, "no id", '{"0": 1}')
+    with pytest.raises(BadRequest):
+        read_wishes(tmp_path / "none")
+
+
+@pytest.mark.parametrize("word", ["t-0", "t=5", "t-0=-5", "t-0=x", "../t-0=5", "a/b-0=5", "..-0=5", "-0=5"])
+def test_words_that_are_no_wish(word: str) -> None:
+    with pytest.raises(BadRequest):
+        parse_wishes([word])
+    with pytest.raises(BadRequest, match="twice"):
+        parse_wishes(["t-0=5", "t-0=6"])
+
+
+def test_a_cut_that_cannot_be_seen_is_no_success(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirror_core.logdir.deeds.do", lambda partition, deed: None)
+    done: list[Cut] = []
+    with stopped([broker.log_dir]) as log_dirs, pytest.raises(Exception, match="ends at 51, not at 10") as raised:
+        perform(planned(log_dirs, parse_wishes(["t-0=15"])).due, log_dirs, done.append)
+    assert not isinstance(raised.value, Unfit)
+    assert done == []
