@@ -139,35 +139,38 @@ def plan_acls(
         ),
         open_doors=_sort(
             acl
-            for acl in destination
-            if may_change(acl)
-            and acl.principal not in scope.own_principals
-            and any(covers(acl, topic) for topic in scope.topics)
-            and not _held_back(acl, destination, scope.topics)
+            for acl in _changing(destination, scope.topics, scope.own_principals)
+            if not _held_back(acl, destination, scope.topics)
         ),
     )
 
 
-def demotions(destination: Set[Acl], topics: Collection[str], own_principals: Set[str]) -> tuple[set[Acl], set[Acl]]:
-    """Denials that keep applications from changing these topics, literal per topic; and grants that none can offset.
+def demotions(destination: Set[Acl], topics: Collection[str], own_principals: Set[str]) -> set[Acl]:
+    """Denials that keep applications from changing these topics: literal per topic, for each principal that may now.
 
-    A grant to everybody can only be met by denying everybody, which would stop the mirror itself: a person must
-    replace it by grants to names.
+    What `undemotable` finds is left out: nothing offsets that.
     """
-    deny, impossible = set[Acl](), set[Acl]()
-    for acl in destination:
-        if not may_change(acl) or acl.principal in own_principals:
-            continue
-        for topic in topics:
-            if not covers(acl, topic):
-                continue
-            if acl.principal == EVERYBODY:
-                impossible.add(acl)
-                continue
-            operations = CHANGING - {Operation.ALL} if acl.operation is Operation.ALL else {acl.operation}
-            for operation in operations:
-                deny.add(denial(topic, acl.principal, operation=operation))
-    return deny, impossible
+    deny = set[Acl]()
+    for acl in _changing(destination, topics, own_principals) - undemotable(destination, topics, own_principals):
+        operations = CHANGING - {Operation.ALL} if acl.operation is Operation.ALL else {acl.operation}
+        deny |= {denial(t, acl.principal, operation=o) for t in topics if covers(acl, t) for o in operations}
+    return deny
+
+
+def undemotable(destination: Set[Acl], topics: Collection[str], own_principals: Set[str]) -> frozenset[Acl]:
+    """Grants by which everybody may change one of these topics: a person must replace them by grants to names.
+
+    Only a denial for everybody would meet one, and that would stop the mirror itself.
+    """
+    return frozenset(a for a in _changing(destination, topics, own_principals) if a.principal == EVERYBODY)
+
+
+def _changing(acls: Iterable[Acl], topics: Collection[str], own_principals: Set[str]) -> set[Acl]:
+    return {
+        acl
+        for acl in acls
+        if may_change(acl) and acl.principal not in own_principals and any(covers(acl, topic) for topic in topics)
+    }
 
 
 def denial(
@@ -183,8 +186,7 @@ def denial(
 
 def _held_back(acl: Acl, destination: Set[Acl], topics: Collection[str]) -> bool:
     """Whether denials offset a grant on all of the topics it covers, whoever made them."""
-    needed, impossible = demotions({acl}, topics, frozenset())
-    return not impossible and needed <= destination
+    return acl.principal != EVERYBODY and demotions({acl}, topics, frozenset()) <= destination
 
 
 def _in_scope(acl: Acl, scope: Scope) -> bool:

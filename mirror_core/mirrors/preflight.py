@@ -17,6 +17,7 @@ from mirror_core.model.acl import Operation, Resource
 from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import ClusterName
+from mirror_core.sync.access import doubtful_principals
 
 NEEDED_APIS: Final = (
     (0, "Produce", 8),
@@ -108,6 +109,9 @@ def check(config: ClusterConfig) -> ClusterCheck:
         probes: dict[str, Probe | str] = {"control": _probe(control), "data": _probe(data)}
         marks = isinstance(probes["data"], Probe) and may_mark(data)
         problems += [answer for answer in probes.values() if isinstance(answer, str)]
+        problems += (
+            doubtful_principals(config, acls) if isinstance(acls, Acls) and not _super(probes["control"]) else ()
+        )
         return ClusterCheck(
             cluster=config.name,
             cluster_id=view.cluster_id,
@@ -184,8 +188,13 @@ def _on_topics(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff 
     return (Verdict.MISSING if len(without) == len(probed.topics) else Verdict.PARTLY), detail
 
 
+def _super(probed: Probe | str) -> bool:
+    everything = {Operation.CLUSTER_ACTION, Operation.ALTER, Operation.CREATE}
+    return isinstance(probed, Probe) and probed.cluster is not None and everything <= probed.cluster
+
+
 def _by_acls(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff | str) -> tuple[Verdict, str]:
-    if probed.cluster and {Operation.CLUSTER_ACTION, Operation.ALTER, Operation.CREATE} <= probed.cluster:
+    if _super(probed):
         return Verdict.OK, "may do everything on the cluster: a super user"
     if not isinstance(acls, Acls):
         return Verdict.UNKNOWN, "the brokers do not say, and the ACLs cannot be read"
@@ -196,12 +205,8 @@ def _by_acls(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff | 
 
 
 def principal_name(config: ClusterConfig, principal: Principal) -> str:
-    """As Kafka names it; a certificate's subject is not known to us."""
-    user = config.user(principal)
-    if user:
-        return f"User:{user}"
-    protocol = config.properties(principal).get("security.protocol", "PLAINTEXT").upper()
-    return "User:SUBJECT-OF-THE-CERTIFICATE" if protocol == "SSL" else "User:ANONYMOUS"
+    """As Kafka names it, as far as is known."""
+    return f"User:{config.user(principal) or 'SUBJECT-OF-THE-CERTIFICATE'}"
 
 
 def _probe(client: ClusterClient) -> Probe | str:

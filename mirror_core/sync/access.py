@@ -5,10 +5,10 @@ Each deed goes through the ledger (`sync/ledger.py`), so a crash anywhere leaves
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
-from mirror_core.decide.acls import AclPlan, Scope, covers, demotions, denial, plan_acls
+from mirror_core.decide.acls import AclPlan, Scope, covers, demotions, denial, plan_acls, undemotable
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.topics import config_changes, promotion_configs
 from mirror_core.kafka.acls import (
@@ -22,7 +22,7 @@ from mirror_core.kafka.acls import (
     present_on_every_broker,
 )
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.acl import Acl, AclPurpose, Resource
 from mirror_core.model.drift import Deed, DriftRow, Part
@@ -32,6 +32,7 @@ from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
+from mirror_core.sync.access_rows import off, row, rows_of, silent, unknown
 from mirror_core.sync.ledger import entered, remember, take_away
 from mirror_core.sync.topics import apply_changes, change_rows, known_settings
 
@@ -56,7 +57,7 @@ def sync_acls(
     """Copy, stage and take away access rights. Without a log nothing is done, only said."""
     theirs, ours = describe_acls(source), describe_acls(destination)
     if isinstance(theirs, AuthorizerOff) or isinstance(ours, AuthorizerOff):
-        return [_off(side.cluster) for side in (theirs, ours) if isinstance(side, AuthorizerOff)]
+        return [off(side.cluster) for side in (theirs, ours) if isinstance(side, AuthorizerOff)]
     plan = plan_acls(
         theirs.entries,
         ours.entries,
@@ -72,7 +73,7 @@ def sync_acls(
     )
     if log is not None:
         _carry_out(link, log, destination, plan)
-    return _rows(plan, done=log is not None) + _unknown(source.name, theirs) + _unknown(destination.name, ours)
+    return rows_of(plan, done=log is not None) + unknown(source.name, theirs) + unknown(destination.name, ours)
 
 
 def apply_promotion(link: Link, log: Log, topics: Collection[str], *, ask_source: bool = True) -> tuple[DriftRow, ...]:
@@ -101,17 +102,11 @@ def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) 
     with ClusterClient(config) as client:
         held = describe_acls(client)
         if isinstance(held, AuthorizerOff):
-            return (_off(client.name),)
-        deny, impossible = demotions(held.entries, topics, own_principals(link))
-        if impossible:
-            raise Refused(
-                f"cluster {client.name}: applications cannot be kept from writing mirror topics",
-                (
-                    f"{acl}: a denial for everybody would stop the mirror too; replace it by grants to named "
-                    f"principals: {command_line(acl, bootstrap=_bootstrap(config), remove=True)}"
-                    for acl in sorted(impossible)
-                ),
-            )
+            return (off(client.name),)
+        reasons = undemotable_rights(link, config, held, topics)
+        if reasons:
+            raise Refused(f"cluster {client.name}: applications cannot be kept from writing mirror topics", reasons)
+        deny = demotions(held.entries, topics, own_principals(link))
         known = {e.acl for e in entered(log, link.mirror.name, client.name, AclPurpose.DEMOTED)}
         foreign = (deny & held.entries) - known
         remember(log, link.mirror.name, client.name, deny - foreign - known, AclPurpose.DEMOTED)
@@ -119,10 +114,51 @@ def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) 
         present_on_every_broker(client, deny)
         fence = entered(log, link.mirror.name, client.name, AclPurpose.FENCE)
         take_away(log, client, fence)
-        rows = [_row(acl, Deed.CREATE, "keeps it a mirror topic") for acl in deny - held.entries]
-        rows += [_row(acl, Deed.KEEP, "denied already, by somebody else's hand", done=False) for acl in foreign]
-        rows += [_row(e.acl, Deed.REMOVE, "the fence is not needed any more") for e in fence]
+        rows = [row(acl, Deed.CREATE, "keeps it a mirror topic") for acl in deny - held.entries]
+        rows += [row(acl, Deed.KEEP, "denied already, by somebody else's hand", done=False) for acl in foreign]
+        rows += [row(e.acl, Deed.REMOVE, "the fence is not needed any more") for e in fence]
         return tuple(sorted(rows, key=lambda row: row.subject))
+
+
+def undemotable_rights(
+    link: Link, config: ClusterConfig, held: Acls | AuthorizerOff, topics: Collection[str]
+) -> tuple[str, ...]:
+    """Why `demote` would refuse these topics on this side of the mirror, by what is held there. Asks nobody anything.
+
+    For plans: a failback demotes its old source, and at its end, when there is no way back, the new primary.
+    """
+    if isinstance(held, AuthorizerOff):
+        return ()
+    everybody = (
+        f"{acl}: a denial for everybody would stop the mirror too; replace it by grants to named principals: "
+        f"{command_line(acl, bootstrap=_bootstrap(config), remove=True)}"
+        for acl in sorted(undemotable(held.entries, topics, own_principals(link)))
+    )
+    return (*everybody, *doubtful_principals(config, held))
+
+
+def doubtful_principals(config: ClusterConfig, held: Acls) -> tuple[str, ...]:
+    """Users of ours whose names are not known for sure: a denial meant for an application could hit one of them."""
+    found = list[str]()
+    alike = config.properties(Principal.CONTROL) == config.properties(Principal.DATA)
+    for principal in (Principal.CONTROL,) if alike else Principal:
+        name = config.user(principal)
+        if name is None:
+            doubt = (
+                f"the subject of the {principal} principal's certificate cannot be read from ssl.certificate.location"
+            )
+        elif not config.certain(principal) and f"User:{name}" not in {acl.principal for acl in held.entries}:
+            doubt = (
+                f"no access right there names User:{name}, the subject of the {principal} principal's certificate, so "
+                "brokers may call it otherwise (ssl.principal.mapping.rules)"
+            )
+        else:
+            continue
+        found.append(
+            f"cluster {config.name}: {doubt}; in mirrorbook.yaml write what they call it, in the entry of {config.name}"
+            f'{" under data:" if principal is Principal.DATA else ""}: `principal: "User:..."`'
+        )
+    return tuple(found)
 
 
 def _final_settings(link: Link, state: State, client: ClusterClient, topics: Collection[str]) -> Iterable[DriftRow]:
@@ -152,7 +188,7 @@ def _promote_access(
 ) -> Iterable[DriftRow]:
     held = describe_acls(client)
     if isinstance(held, AuthorizerOff):
-        return (_off(client.name),)
+        return (off(client.name),)
     grants = {
         e.acl
         for purpose in (AclPurpose.STAGED, AclPurpose.PROMOTED)
@@ -171,19 +207,20 @@ def _promote_access(
     delete_acls(client, elsewhere)
     absent_on_every_broker(client, elsewhere)
     lifted = ({e.acl for e in demoted} | elsewhere) & held.entries
-    rows += [_row(acl, Deed.CREATE, "staged until promotion") for acl in sorted(grants - held.entries)]
-    rows += [_row(acl, Deed.CREATE, "stops copying tasks of the past") for acl in sorted(zombie - held.entries)]
-    return rows + [_row(acl, Deed.REMOVE, "kept it a mirror topic") for acl in sorted(lifted)]
+    rows += [row(acl, Deed.CREATE, "staged until promotion") for acl in sorted(grants - held.entries)]
+    rows += [row(acl, Deed.CREATE, "stops copying tasks of the past") for acl in sorted(zombie - held.entries)]
+    return rows + [row(acl, Deed.REMOVE, "kept it a mirror topic") for acl in sorted(lifted)]
 
 
 def silence_copiers(link: Link, log: Log, client: ClusterClient, topics: Collection[str]) -> frozenset[Acl]:
     """Deny the data principal to write these topics of the destination, and return when every broker shows it.
 
     It ends what no driver can reach any more: a task that sleeps, or sits on a machine that is cut off. Nothing where
-    the principal is not known, or is the control principal too.
+    the principal is not known, is the control principal too, or anybody who says no name.
     """
     data, held = link.destination.user(Principal.DATA), describe_acls(client)
-    if data is None or data == link.destination.user(Principal.CONTROL) or isinstance(held, AuthorizerOff):
+    shared = data in (None, ANONYMOUS, link.destination.user(Principal.CONTROL))
+    if shared or isinstance(held, AuthorizerOff):
         return frozenset()
     wanted = frozenset(denial(topic, f"User:{data}") for topic in topics)
     # An equal entry of somebody else's stays theirs, and stays when ours are taken away.
@@ -205,7 +242,7 @@ def _demotions_of_the_source(link: Link) -> tuple[set[Acl], list[DriftRow]]:
     except MirrorError as error:
         # Promotion must not need a living source. What is in our own ledger has been lifted already.
         reason = f"denials remembered on cluster {link.source.name} could not be looked up: {error}"
-        return set(), [_silent(link.source.name, reason)]
+        return set(), [silent(link.source.name, reason)]
     here = {e.acl for e in entries if e.purpose is AclPurpose.DEMOTED and e.cluster == link.destination.name}
     return here, []
 
@@ -224,78 +261,6 @@ def _own_entries(link: Link, state: State) -> frozenset[Acl]:
     """Fences and demotions on the source, by whichever mirror of ours: those must not be taken for its own rules."""
     entries = [*state.ledger.values(), *read_state(link.source).ledger.values()]
     return frozenset(e.acl for e in entries if e.purpose in _OURS and e.cluster == link.source.name)
-
-
-_Group = tuple[Callable[[AclPlan], Iterable[Acl]], Deed, str]
-_TABLE: Final[tuple[_Group, ...]] = (
-    (lambda plan: plan.create, Deed.CREATE, ""),
-    (lambda plan: plan.stage, Deed.STAGE, "created at promotion"),
-    (lambda plan: plan.waiting, Deed.STAGE, "created at promotion"),
-    (lambda plan: plan.share, Deed.EQUAL, "copied by another mirror, too"),
-    (lambda plan: plan.equal, Deed.EQUAL, ""),
-    (lambda plan: plan.foreign, Deed.KEEP, "was there before the mirror: kept, and never deleted by it"),
-    (lambda plan: [e.acl for e in plan.remove], Deed.REMOVE, "gone from the source"),
-    (lambda plan: [e.acl for e in plan.forget], Deed.REMOVE, "gone from the source; only forgotten here"),
-    (lambda plan: [e.acl for e in plan.out_of_scope], Deed.KEEP, "no longer matched by a filter: kept"),
-    (
-        lambda plan: plan.open_doors,
-        Deed.REFUSE,
-        "lets an application change a mirror topic, and is not ours to remove: remove it, or its writes make "
-        "partitions FAILED",
-    ),
-)
-
-
-def _rows(plan: AclPlan, *, done: bool) -> list[DriftRow]:
-    rows = [
-        _row(acl, deed, reason, done=done and deed in (Deed.CREATE, Deed.STAGE, Deed.REMOVE))
-        for acls_of, deed, reason in _TABLE
-        for acl in acls_of(plan)
-    ]
-    return rows + [_row(acl, Deed.SKIP, reason) for acl, reason in plan.left_out]
-
-
-_THERE: Final = frozenset({Deed.KEEP, Deed.EQUAL, Deed.REMOVE, Deed.REFUSE})
-_NOT_ON_SOURCE: Final = frozenset({Deed.REMOVE, Deed.REFUSE})
-
-
-def _row(acl: Acl, deed: Deed, reason: str = "", *, done: bool = True) -> DriftRow:
-    return DriftRow(
-        part=Part.ACLS,
-        subject=str(acl),
-        source="" if deed in _NOT_ON_SOURCE else "present",
-        destination="present" if deed in _THERE else "",
-        deed=deed,
-        reason=reason,
-        done=done,
-    )
-
-
-def _unknown(cluster: str, acls: Acls) -> list[DriftRow]:
-    return [
-        DriftRow(
-            part=Part.ACLS,
-            subject=words,
-            source="",
-            destination="",
-            deed=Deed.SKIP,
-            reason=f"cluster {cluster}: an entry of a kind that this Mirrorbook does not know: left alone",
-        )
-        for words in acls.unknown
-    ]
-
-
-def _off(cluster: str) -> DriftRow:
-    return _silent(
-        cluster,
-        "has no authorizer: everybody may do everything there, so nothing is copied, staged or fenced",
-    )
-
-
-def _silent(cluster: str, reason: str) -> DriftRow:
-    return DriftRow(
-        part=Part.ACLS, subject=f"cluster {cluster}", source="", destination="", deed=Deed.SKIP, reason=reason
-    )
 
 
 def _bootstrap(config: ClusterConfig) -> str:
