@@ -6,10 +6,13 @@ Each deed goes through the ledger (`sync/ledger.py`), so a crash anywhere leaves
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Final
 
-from mirror_core.decide.acls import AclPlan, Scope, covers, demotions, denial, plan_acls, undemotable
+from mirror_core.decide.access import AclPlan, Scope, plan_acls
+from mirror_core.decide.acls import OUR_TOPICS, demotions, denial, undemotable
 from mirror_core.decide.filters import group_filter
+from mirror_core.decide.promotion import forgery, narrowing, promotion
 from mirror_core.decide.topics import config_changes, promotion_configs
 from mirror_core.kafka.acls import (
     Acls,
@@ -24,7 +27,7 @@ from mirror_core.kafka.acls import (
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.model.acl import Acl, AclPurpose, Resource
+from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern
 from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import ClusterName
@@ -67,6 +70,7 @@ def sync_acls(
             group_filter=group_filter(link.mirror),
             own_principals=own_principals(link),
             own_acls=_own_entries(link, state),
+            guards=_guards(link.destination),
         ),
         [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.destination.name],
         [e for e in state.ledger.values() if e.mirror != link.mirror.name and e.cluster == link.destination.name],
@@ -189,12 +193,9 @@ def _promote_access(
     held = describe_acls(client)
     if isinstance(held, AuthorizerOff):
         return (off(client.name),)
-    grants = {
-        e.acl
-        for purpose in (AclPurpose.STAGED, AclPurpose.PROMOTED)
-        for e in entered(log, link.mirror.name, client.name, purpose)
-        if e.acl.resource is not Resource.TOPIC or any(covers(e.acl, topic) for topic in topics)
-    }
+    ledger = [e for e in log.state.ledger_of(link.mirror.name) if e.cluster == client.name]
+    given = promotion(ledger, topics, client.metadata().topics, own_principals(link))
+    grants = set(given.grants)
     remember(log, link.mirror.name, client.name, grants, AclPurpose.PROMOTED)
     create_acls(client, grants)
     present_on_every_broker(client, grants)
@@ -207,6 +208,8 @@ def _promote_access(
     delete_acls(client, elsewhere)
     absent_on_every_broker(client, elsewhere)
     lifted = ({e.acl for e in demoted} | elsewhere) & held.entries
+    rows += [row(acl, Deed.REFUSE, forgery(acl, why), done=False) for acl, why in given.refused.items()]
+    rows += [row(a, Deed.KEEP, narrowing(a, too, client.name), done=False) for a, too in given.narrowed.items()]
     rows += [row(acl, Deed.CREATE, "staged until promotion") for acl in sorted(grants - held.entries)]
     rows += [row(acl, Deed.CREATE, "stops copying tasks of the past") for acl in sorted(zombie - held.entries)]
     return rows + [row(acl, Deed.REMOVE, "kept it a mirror topic") for acl in sorted(lifted)]
@@ -255,6 +258,15 @@ def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> No
     take_away(log, client, plan.remove)
     if plan.forget:
         log.put(*(Forget(entry) for entry in plan.forget))
+
+
+def _guards(config: ClusterConfig) -> frozenset[Acl]:
+    """Copying tasks are kept from our own topics: whoever writes the state topic says what promotion gives to whom."""
+    data = config.user(Principal.DATA)
+    if data in (None, ANONYMOUS, config.user(Principal.CONTROL)):
+        return frozenset()
+    guard = partial(denial, OUR_TOPICS, f"User:{data}", pattern=Pattern.PREFIXED)
+    return frozenset(guard(operation=operation) for operation in (Operation.WRITE, Operation.DELETE))
 
 
 def _own_entries(link: Link, state: State) -> frozenset[Acl]:

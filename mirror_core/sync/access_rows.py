@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from mirror_core.decide.acls import AclPlan
+from mirror_core.decide.access import AclPlan
 from mirror_core.kafka.acls import Acls
 from mirror_core.model.acl import Acl
 from mirror_core.model.drift import Deed, DriftRow, Part
