@@ -19,7 +19,7 @@ from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import ClusterName
 from mirror_core.state.records import TOPIC as STATE
-from mirror_core.sync.access import doubtful_principals
+from mirror_core.sync.principals import doubtful_principals
 
 NEEDED_APIS: Final = (
     (0, "Produce", 8),

@@ -6,13 +6,12 @@ Each deed goes through the ledger (`sync/ledger.py`), so a crash anywhere leaves
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from functools import partial
 from typing import Final
 
 from mirror_core.decide.access import AclPlan, Scope, plan_acls
-from mirror_core.decide.acls import OUR_TOPICS, demotions, denial, undemotable
+from mirror_core.decide.acls import demotions, denial, undemotable
 from mirror_core.decide.filters import group_filter
-from mirror_core.decide.promotion import forgery, narrowing, promotion
+from mirror_core.decide.promotion import Promotion, forgery, narrowing, promotion, warnings
 from mirror_core.decide.topics import config_changes, promotion_configs
 from mirror_core.kafka.acls import (
     Acls,
@@ -27,7 +26,7 @@ from mirror_core.kafka.acls import (
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern
+from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import ClusterName
@@ -37,6 +36,7 @@ from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
 from mirror_core.sync.access_rows import off, row, rows_of, silent, unknown
 from mirror_core.sync.ledger import entered, remember, take_away
+from mirror_core.sync.principals import doubtful_principals, guards
 from mirror_core.sync.topics import apply_changes, change_rows, known_settings
 
 _OURS: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
@@ -70,7 +70,7 @@ def sync_acls(
             group_filter=group_filter(link.mirror),
             own_principals=own_principals(link),
             own_acls=_own_entries(link, state),
-            guards=_guards(link.destination),
+            guards=guards(link.destination),
         ),
         [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.destination.name],
         [e for e in state.ledger.values() if e.mirror != link.mirror.name and e.cluster == link.destination.name],
@@ -141,28 +141,18 @@ def undemotable_rights(
     return (*everybody, *doubtful_principals(config, held))
 
 
-def doubtful_principals(config: ClusterConfig, held: Acls) -> tuple[str, ...]:
-    """Users of ours whose names are not known for sure: a denial meant for an application could hit one of them."""
-    found = list[str]()
-    alike = config.properties(Principal.CONTROL) == config.properties(Principal.DATA)
-    for principal in (Principal.CONTROL,) if alike else Principal:
-        name = config.user(principal)
-        if name is None:
-            doubt = (
-                f"the subject of the {principal} principal's certificate cannot be read from ssl.certificate.location"
-            )
-        elif not config.certain(principal) and f"User:{name}" not in {acl.principal for acl in held.entries}:
-            doubt = (
-                f"no access right there names User:{name}, the subject of the {principal} principal's certificate, so "
-                "brokers may call it otherwise (ssl.principal.mapping.rules)"
-            )
-        else:
-            continue
-        found.append(
-            f"cluster {config.name}: {doubt}; in mirrorbook.yaml write what they call it, in the entry of {config.name}"
-            f'{" under data:" if principal is Principal.DATA else ""}: `principal: "User:..."`'
-        )
-    return tuple(found)
+def promotion_remarks(link: Link, state: State, held: Acls | AuthorizerOff, there: Collection[str]) -> tuple[str, ...]:
+    """What an approver should know of the rights that promotion would give now. `there`: all topics over there."""
+    if isinstance(held, AuthorizerOff):
+        return ()
+    given = _given(link, state, {p.topic for p in state.partitions.get(link.mirror.name, {})}, there)
+    doubts = (f"{doubt}: until then a failback is refused" for doubt in doubtful_principals(link.destination, held))
+    return (*warnings(given, link.destination.name), *doubts)
+
+
+def _given(link: Link, state: State, topics: Collection[str], there: Collection[str]) -> Promotion:
+    ledger = [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.destination.name]
+    return promotion(ledger, topics, there, own_principals(link))
 
 
 def _final_settings(link: Link, state: State, client: ClusterClient, topics: Collection[str]) -> Iterable[DriftRow]:
@@ -193,8 +183,7 @@ def _promote_access(
     held = describe_acls(client)
     if isinstance(held, AuthorizerOff):
         return (off(client.name),)
-    ledger = [e for e in log.state.ledger_of(link.mirror.name) if e.cluster == client.name]
-    given = promotion(ledger, topics, client.metadata().topics, own_principals(link))
+    given = _given(link, log.state, topics, client.metadata().topics)
     grants = set(given.grants)
     remember(log, link.mirror.name, client.name, grants, AclPurpose.PROMOTED)
     create_acls(client, grants)
@@ -258,15 +247,6 @@ def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> No
     take_away(log, client, plan.remove)
     if plan.forget:
         log.put(*(Forget(entry) for entry in plan.forget))
-
-
-def _guards(config: ClusterConfig) -> frozenset[Acl]:
-    """Copying tasks are kept from our own topics: whoever writes the state topic says what promotion gives to whom."""
-    data = config.user(Principal.DATA)
-    if data in (None, ANONYMOUS, config.user(Principal.CONTROL)):
-        return frozenset()
-    guard = partial(denial, OUR_TOPICS, f"User:{data}", pattern=Pattern.PREFIXED)
-    return frozenset(guard(operation=operation) for operation in (Operation.WRITE, Operation.DELETE))
 
 
 def _own_entries(link: Link, state: State) -> frozenset[Acl]:
