@@ -6,6 +6,7 @@ Each deed goes through the ledger (`sync/ledger.py`), so a crash anywhere leaves
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide.access import AclPlan, Scope, plan_acls
@@ -26,7 +27,7 @@ from mirror_core.kafka.acls import (
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.model.acl import Acl, AclPurpose
+from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
 from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import ClusterName
@@ -76,7 +77,7 @@ def sync_acls(
         [e for e in state.ledger.values() if e.mirror != link.mirror.name and e.cluster == link.destination.name],
     )
     if log is not None:
-        _carry_out(link, log, destination, plan)
+        plan = _carry_out(link, log, destination, plan)
     return rows_of(plan, done=log is not None) + unknown(source.name, theirs) + unknown(destination.name, ours)
 
 
@@ -239,14 +240,34 @@ def _demotions_of_the_source(link: Link) -> tuple[set[Acl], list[DriftRow]]:
     return here, []
 
 
-def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> None:
+def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> AclPlan:
+    """Returns what was done: the plan, but for what the destination's brokers do not know."""
     remember(log, link.mirror.name, client.name, {*plan.create, *plan.share}, AclPurpose.COPIED)
     remember(log, link.mirror.name, client.name, plan.stage, AclPurpose.STAGED)
-    create_acls(client, plan.create)
-    present_on_every_broker(client, plan.create)
+    known = [acl for acl in plan.create if not _new(acl)]
+    create_acls(client, known)
+    present_on_every_broker(client, known)
+    refused = _create_new(client, [acl for acl in plan.create if _new(acl)])
     take_away(log, client, plan.remove)
     if plan.forget:
         log.put(*(Forget(entry) for entry in plan.forget))
+    created = tuple(acl for acl in plan.create if acl not in refused)
+    return replace(plan, create=created, left_out=(*plan.left_out, *refused.items()))
+
+
+def _new(acl: Acl) -> bool:
+    """Whether older brokers refuse a whole request for such an entry: those must not hold up others, nor a failover."""
+    return acl.resource is Resource.USER or acl.operation is Operation.TWO_PHASE_COMMIT
+
+
+def _create_new(client: ClusterClient, acls: Collection[Acl]) -> dict[Acl, str]:
+    """Create these; the ones that the brokers would not have, with what they said."""
+    try:
+        create_acls(client, acls)
+        present_on_every_broker(client, acls)
+    except MirrorError as error:
+        return {acl: f"the brokers of {client.name} may be too old for it: {error}" for acl in acls}
+    return {}
 
 
 def _own_entries(link: Link, state: State) -> frozenset[Acl]:

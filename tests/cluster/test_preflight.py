@@ -61,7 +61,7 @@ def test_what_is_missing_is_said_as_a_line_that_grants_it(
     found = check(config)
     assert found.roles == ()
     control = verdicts(found, Role.DESTINATION, "control")
-    assert control["DELETE", "TOPIC"] is Verdict.OK
+    assert control["READ", "TOPIC"] is Verdict.OK
     assert control["ALTER", "TOPIC"] is Verdict.MISSING
     assert control["READ", "GROUP"] is Verdict.MISSING
     assert control["ALTER", "CLUSTER"] is Verdict.UNKNOWN  # without DESCRIBE nobody tells it
