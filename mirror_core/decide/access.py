@@ -151,7 +151,7 @@ def _stays(acl: Acl, users: Set[str], writers: Set[str], own_principals: Set[str
     if not {acl.principal, EVERYBODY} & writers and not (acl.principal == EVERYBODY and writers):
         return "its principal may write no mirror topic: grant it by hand if it is needed there"
     if acl.resource is Resource.TRANSACTIONAL_ID and meets(acl, OUR_NAMES):
-        if acl.name.startswith(OUR_NAMES):
+        if acl.name.startswith(OUR_NAMES) and acl.permission is Permission.ALLOW:
             return f"transactional ids that begin with {OUR_NAMES} are Mirrorbook's own"
         if acl.principal == EVERYBODY and EVERYBODY in writers and acl.operation in _WRITING:
             return "it would let everybody take over Mirrorbook's own transactional ids: replace it by grants to names"

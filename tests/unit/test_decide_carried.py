@@ -56,6 +56,8 @@ def test_a_right_to_all_transactional_ids_does_not_reach_ours() -> None:
     own = replace(ANY_TXN, name="mirrorbook.control-m")
     made = plan({WRITE, own}, set())
     assert (made.create, [left for left, _ in made.left_out]) == ((), [own])
+    home = plan({WRITE, ANY_TXN, NOT_OURS}, set())
+    assert (set(home.create), home.left_out) == ({ANY_TXN, NOT_OURS}, ()), "what a failback left on the source"
 
 
 def test_the_denial_of_our_ids_goes_with_the_grant_that_it_was_for() -> None:
