@@ -11,6 +11,7 @@ from mirror_core.cli.common import ConfigOption, JsonOption, configuration, prin
 from mirror_core.cli.telling import tell
 from mirror_core.mirrors.preflight import ClusterCheck, Right, Verdict
 from mirror_core.mirrors.preflight import check as check_cluster
+from mirror_core.model.acl import Permission
 from mirror_core.model.errors import MissingPermission, RemoteFault
 
 cluster_app = typer.Typer(help="The clusters of mirrorbook.yaml.", no_args_is_help=True)
@@ -62,4 +63,5 @@ def _print(found: ClusterCheck) -> None:
 
 
 def _what(right: Right) -> str:
-    return f"{right.operation} on {right.resource}"
+    denied = f"{right.permission} " if right.permission == Permission.DENY else ""
+    return f"{denied}{right.operation} on {right.resource}"

@@ -39,6 +39,10 @@ def warnings_of(view: View) -> Iterator[str]:
             )
     if isinstance(view.destination, DestinationView) and not view.destination.authorizer:
         yield (f"{view.mirror.destination} has no authorizer: nothing keeps applications from writing there too early")
+    if isinstance(view.destination, DestinationView):
+        yield from view.destination.rights[:SHOWN]
+        if len(view.destination.rights) > SHOWN:
+            yield f"{len(view.destination.rights) - SHOWN} more remarks on rights"
     if not is_fresh(view.lease, view.now_ms):
         yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
 

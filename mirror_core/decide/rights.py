@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.decide.acls import EVERYBODY, covers
+from mirror_core.decide.acls import EVERYBODY, OUR_TOPICS, covers, denial
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 
 CLUSTER_NAME: Final = "kafka-cluster"
@@ -30,9 +30,13 @@ class Need:
     resource: Resource
     operation: Operation
     why: str
+    permission: Permission = Permission.ALLOW
+    """DENY: the principal must not have it, on topics of ours."""
 
     def acl(self, user: str) -> Acl:
-        """The grant that would give it, on everything of its kind."""
+        """The entry that would say so: a grant on everything of its kind, or a denial."""
+        if self.permission is Permission.DENY:
+            return denial(OUR_TOPICS, user, operation=self.operation, pattern=Pattern.PREFIXED)
         journal = self.resource is Resource.TRANSACTIONAL_ID and self.operation is Operation.WRITE
         name = JOURNAL_PREFIX if journal else CLUSTER_NAME if self.resource is Resource.CLUSTER else "*"
         return Acl(
@@ -44,8 +48,10 @@ class Need:
         )
 
 
-def _needs(role: Role, principal: str, resource: Resource, **why: str) -> list[Need]:
-    return [Need(role, principal, resource, Operation[name], reason) for name, reason in why.items()]
+def _needs(
+    role: Role, principal: str, resource: Resource, permission: Permission = Permission.ALLOW, **why: str
+) -> list[Need]:
+    return [Need(role, principal, resource, Operation[name], reason, permission) for name, reason in why.items()]
 
 
 NEEDS: Final[tuple[Need, ...]] = (
@@ -73,6 +79,14 @@ NEEDS: Final[tuple[Need, ...]] = (
         READ="see producer states",
         WRITE="write mirror topics",
         DELETE="follow the source's log start",
+    ),
+    *_needs(
+        Role.DESTINATION,
+        "data",
+        Resource.TOPIC,
+        Permission.DENY,
+        WRITE="leave the state topic to the control principal: it says who gets which rights",
+        DELETE="the same",
     ),
     *_needs(Role.DESTINATION, "data", Resource.CLUSTER, CLUSTER_ACTION="fill gaps with markers"),
     *_needs(

@@ -48,6 +48,8 @@ class DestinationView:
     """Log ends: the next offset to copy."""
     authorizer: bool
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
+    rights: tuple[str, ...] = ()
+    """What an approver should know of the rights that promotion gives."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import yaml
 
+from mirror_core.kafka.subject import NoSubject, subject_of
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName
 
+ANONYMOUS: Final = "ANONYMOUS"
+"""What brokers call everybody who says neither name nor certificate: not us alone."""
+_TYPE: Final = "User:"
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
 
 
@@ -34,6 +39,8 @@ class ClusterConfig:
     name: ClusterName
     control: Mapping[str, str] = field(repr=False)
     data: Mapping[str, str] = field(repr=False)
+    users: Mapping[Principal, str] = field(default_factory=dict)
+    """Names that mirrorbook.yaml gives: brokers may call a client otherwise than its login or certificate says."""
 
     def properties(self, principal: Principal = Principal.CONTROL) -> dict[str, str]:
         """librdkafka properties, references resolved already."""
@@ -51,9 +58,31 @@ class ClusterConfig:
         return tuple(servers)
 
     def user(self, principal: Principal = Principal.CONTROL) -> str | None:
-        """The SASL user name, which is also the name of the Kafka principal; None without SASL."""
+        """The name of its Kafka principal, without `User:`; None when only a certificate says it that cannot be read.
+
+        By mirrorbook.yaml, else the SASL user, else the certificate's subject. See `certain`.
+        """
+        if principal in self.users:
+            return self.users[principal]
         properties = self.properties(principal)
-        return properties.get("sasl.username") if "SASL" in properties.get("security.protocol", "").upper() else None
+        protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+        if "SASL" in protocol:
+            return properties.get("sasl.username")
+        certificate = properties.get("ssl.certificate.location")
+        if protocol != "SSL" or certificate is None:
+            return ANONYMOUS
+        try:
+            return subject_of(Path(certificate).read_bytes())
+        except (OSError, NoSubject):
+            return None
+
+    def certain(self, principal: Principal) -> bool:
+        """False when the name is a certificate's subject: brokers may have rules that make another name of it."""
+        properties = self.properties(principal)
+        by_subject = (
+            properties.get("security.protocol", "").upper() == "SSL" and "ssl.certificate.location" in properties
+        )
+        return principal in self.users or not by_subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +133,30 @@ def _cluster(path: Path, name: str, raw: object) -> ClusterConfig:
     overrides = raw.pop("data", {})
     if not isinstance(overrides, dict):
         raise BadRequest(f"{where}.data: must be a mapping of client properties of the data principal")
+    ours, data = _user(path, where, raw), _user(path, f"{where}.data", overrides)
     control = _properties(path, where, raw)
     if not control.get("bootstrap.servers"):
         raise BadRequest(f"{where}: bootstrap.servers is missing")
-    return ClusterConfig(ClusterName(name), control, {**control, **_properties(path, f"{where}.data", overrides)})
+    own = _properties(path, f"{where}.data", overrides)
+    if data is None and not own.keys() & _LOGINS:
+        data = ours  # it connects as the control principal does
+    users = {Principal.CONTROL: ours, Principal.DATA: data}
+    return ClusterConfig(
+        ClusterName(name), control, {**control, **own}, {p: user for p, user in users.items() if user is not None}
+    )
+
+
+_LOGINS: Final = frozenset({"security.protocol", "sasl.username", "ssl.certificate.location"})
+
+
+def _user(path: Path, where: str, raw: dict[object, object]) -> str | None:
+    """The entry `principal`, which is ours and no client property."""
+    if "principal" not in raw:
+        return None
+    principal = _properties(path, where, {"principal": raw.pop("principal")})["principal"]
+    if not principal.startswith(_TYPE) or principal == _TYPE:
+        raise BadRequest(f"{where}.principal: {principal!r} is not as Kafka names principals: User:NAME")
+    return principal.removeprefix(_TYPE)
 
 
 def _properties(path: Path, where: str, raw: Mapping[object, object]) -> dict[str, str]:

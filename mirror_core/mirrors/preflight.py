@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from mirror_core.decide.acls import OUR_TOPICS
 from mirror_core.decide.rights import NEEDS, Need, Role, allows
 from mirror_core.kafka.acls import Acls, AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.rights import Probe, broker_setting, features, may_mark, probe
 from mirror_core.kafka.versions import api_versions
-from mirror_core.model.acl import Operation, Resource
+from mirror_core.model.acl import Operation, Permission, Resource
 from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import ClusterName
+from mirror_core.state.records import TOPIC as STATE
+from mirror_core.sync.principals import doubtful_principals
 
 NEEDED_APIS: Final = (
     (0, "Produce", 8),
@@ -74,6 +77,8 @@ class Right:
     detail: str = ""
     command: str = ""
     """What would grant it, ready to paste; empty when it is there."""
+    permission: str = Permission.ALLOW
+    """DENY: a right that the principal must not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +113,9 @@ def check(config: ClusterConfig) -> ClusterCheck:
         probes: dict[str, Probe | str] = {"control": _probe(control), "data": _probe(data)}
         marks = isinstance(probes["data"], Probe) and may_mark(data)
         problems += [answer for answer in probes.values() if isinstance(answer, str)]
+        problems += (
+            doubtful_principals(config, acls) if isinstance(acls, Acls) and not _super(probes["control"]) else ()
+        )
         return ClusterCheck(
             cluster=config.name,
             cluster_id=view.cluster_id,
@@ -142,6 +150,8 @@ def _right(
         verdict, detail = Verdict.OK, "no authorizer: everybody may"
     elif isinstance(probed, str):
         verdict, detail = Verdict.UNKNOWN, "this principal got no answer"
+    elif need.permission is Permission.DENY:
+        verdict, detail = _denied(need, user, config, probed, acls)
     elif need.operation is Operation.CLUSTER_ACTION:
         verdict, detail = (Verdict.OK, "") if marks else (Verdict.SPARED, WITHOUT_MARKERS)
     elif need.resource is Resource.TOPIC:
@@ -163,6 +173,7 @@ def _right(
         verdict=verdict,
         detail=detail,
         command="" if verdict is Verdict.OK else grant,
+        permission=need.permission,
     )
 
 
@@ -170,22 +181,45 @@ def _said(allowed: bool) -> tuple[Verdict, str]:
     return (Verdict.OK, "") if allowed else (Verdict.MISSING, "the broker says so")
 
 
+def _denied(need: Need, user: str, config: ClusterConfig, probed: Probe, acls: Acls | str) -> tuple[Verdict, str]:
+    if user == principal_name(config, Principal.CONTROL):
+        return Verdict.OK, "is the control principal, too: nothing is denied"
+    if _super(probed):
+        return Verdict.SPARED, "a super user: nothing can be denied to it"
+    if isinstance(acls, str):
+        return Verdict.UNKNOWN, "the ACLs cannot be read"
+    if allows(acls.entries, user, need.resource, STATE, need.operation):
+        return Verdict.SPARED, "the first sync of a mirror to this cluster denies it"
+    return Verdict.OK, "by the ACLs"
+
+
 def _on_topics(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff | str) -> tuple[Verdict, str]:
     if need.operation is Operation.CREATE and probed.cluster and Operation.CREATE in probed.cluster:
         return Verdict.OK, "by CREATE on the cluster"
-    without = sorted(topic for topic, rights in probed.topics.items() if need.operation not in rights)
-    if not probed.topics:
+    probed_topics = {t: rights for t, rights in probed.topics.items() if need.principal == "control" or not _ours(t)}
+    without = sorted(topic for topic, rights in probed_topics.items() if need.operation not in rights)
+    if not probed_topics:
         verdict, detail = _by_acls(need, user, probed, acls)
         return verdict, "it may describe no topic, or there is none" + (f"; {detail}" if detail else "")
     if not without:
-        return Verdict.OK, f"on all of {len(probed.topics)} topics"
-    detail = f"not on {len(without)} of {len(probed.topics)} topics: {', '.join(without[:3])}"
+        return Verdict.OK, f"on all of {len(probed_topics)} topics"
+    detail = f"not on {len(without)} of {len(probed_topics)} topics: {', '.join(without[:3])}"
     detail += "..." if len(without) > 3 else ""
-    return (Verdict.MISSING if len(without) == len(probed.topics) else Verdict.PARTLY), detail
+    return (Verdict.MISSING if len(without) == len(probed_topics) else Verdict.PARTLY), detail
+
+
+def _ours(topic: str) -> bool:
+    """Topics that are denied to the data principal."""
+    return topic.startswith(OUR_TOPICS)
+
+
+def _super(probed: Probe | str) -> bool:
+    everything = {Operation.CLUSTER_ACTION, Operation.ALTER, Operation.CREATE}
+    return isinstance(probed, Probe) and probed.cluster is not None and everything <= probed.cluster
 
 
 def _by_acls(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff | str) -> tuple[Verdict, str]:
-    if probed.cluster and {Operation.CLUSTER_ACTION, Operation.ALTER, Operation.CREATE} <= probed.cluster:
+    if _super(probed):
         return Verdict.OK, "may do everything on the cluster: a super user"
     if not isinstance(acls, Acls):
         return Verdict.UNKNOWN, "the brokers do not say, and the ACLs cannot be read"
@@ -196,12 +230,8 @@ def _by_acls(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff | 
 
 
 def principal_name(config: ClusterConfig, principal: Principal) -> str:
-    """As Kafka names it; a certificate's subject is not known to us."""
-    user = config.user(principal)
-    if user:
-        return f"User:{user}"
-    protocol = config.properties(principal).get("security.protocol", "PLAINTEXT").upper()
-    return "User:SUBJECT-OF-THE-CERTIFICATE" if protocol == "SSL" else "User:ANONYMOUS"
+    """As Kafka names it, as far as is known."""
+    return f"User:{config.user(principal) or 'SUBJECT-OF-THE-CERTIFICATE'}"
 
 
 def _probe(client: ClusterClient) -> Probe | str:

@@ -25,7 +25,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunKind, RunState
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
-from mirror_core.sync.access import own_principals
+from mirror_core.sync.access import own_principals, promotion_remarks
 
 CALL_S: Final = 2.5
 """One request, or one connection."""
@@ -41,10 +41,10 @@ def observe(link: Link, state: State, mode: Mode) -> View:
     """The view that a failover plan is made from. A side that fails or is late becomes `Unseen`; nothing is raised."""
     mirror = link.mirror
     statuses = state.partitions.get(mirror.name, {})
-    partitions, all_topics = tuple(healthy(statuses)), frozenset(p.topic for p in statuses)
+    partitions = tuple(healthy(statuses))
     positions_read = threading.Event()
     source = Ask(lambda: _look_at_source(link, partitions, positions_read))
-    destination = Ask(lambda: _look_at_destination(link, all_topics, partitions, positions_read))
+    destination = Ask(lambda: _look_at_destination(link, state, partitions, positions_read))
     deadline = time.monotonic() + SIDE_S
     seen_there, seen_here = destination.answer(deadline), source.answer(deadline)
     active = state.active_run(mirror.name)
@@ -135,20 +135,23 @@ def _look_at_source(link: Link, partitions: tuple[Partition, ...], positions_rea
 
 
 def _look_at_destination(
-    link: Link, all_topics: frozenset[str], partitions: tuple[Partition, ...], positions_read: threading.Event
+    link: Link, state: State, partitions: tuple[Partition, ...], positions_read: threading.Event
 ) -> DestinationView:
     try:
         with ClusterClient(link.destination, timeout_s=CALL_S) as client:
-            view = client.metadata(all_topics)
-            topics = _topics(view.topics)
+            view = client.metadata()
+            wanted = {p.topic for p in state.partitions.get(link.mirror.name, {})}
+            topics = _topics({t: v for t, v in view.topics.items() if t in wanted})
             present = [p for p in partitions if p.topic in topics and p.index < topics[p.topic].partitions]
             positions = list_offsets(client, present, Point.LOG_END)
             positions_read.set()
+            held = describe_acls(client)
             return DestinationView(
                 cluster_id=view.cluster_id,
                 topics=topics,
                 positions=positions,
-                authorizer=not isinstance(describe_acls(client), AuthorizerOff),
+                authorizer=not isinstance(held, AuthorizerOff),
+                rights=promotion_remarks(link, state, held, view.topics),
                 committed=_groups(client, link.mirror, topics)[1],
             )
     finally:

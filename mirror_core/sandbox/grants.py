@@ -24,6 +24,7 @@ from mirror_core.sandbox.credentials import ADMIN, APP, CONTROL, DATA, read_pass
 APP_HOME = "east"
 APP_PREFIXES = ("app-", "orders")
 JOURNAL_PREFIX = "mirrorbook."
+OUR_TOPICS = "__mirrorbook"
 CLUSTER_NAME = "kafka-cluster"  # the one name that Kafka knows for the resource "cluster"
 TIMEOUT_S = 15.0
 
@@ -34,6 +35,8 @@ def baseline(cluster: str) -> Iterator[AclBinding]:
     this_cluster = (ResourceType.BROKER, CLUSTER_NAME)
 
     yield from _allow(DATA, any_topic, op.READ, op.WRITE, op.DELETE)
+    for operation in (op.WRITE, op.DELETE):
+        yield _entry(DATA, (ResourceType.TOPIC, OUR_TOPICS), operation, AclPermissionType.DENY, prefixed=True)
     # Enough for WriteTxnMarkers; ALTER would do as well, but whoever holds it can rewrite all ACLs.
     yield from _allow(DATA, this_cluster, op.CLUSTER_ACTION)
 
@@ -68,10 +71,21 @@ def main(passwords: Path, clusters: Mapping[str, str]) -> None:
 def _allow(
     user: str, resource: tuple[ResourceType, str], *operations: AclOperation, prefixed: bool = False
 ) -> Iterator[AclBinding]:
+    for operation in operations:
+        yield _entry(user, resource, operation, AclPermissionType.ALLOW, prefixed=prefixed)
+
+
+def _entry(
+    user: str,
+    resource: tuple[ResourceType, str],
+    operation: AclOperation,
+    permission: AclPermissionType,
+    *,
+    prefixed: bool,
+) -> AclBinding:
     kind, name = resource
     pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
-    for operation in operations:
-        yield AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+    return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, permission)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,14 @@ Each deed goes through the ledger (`sync/ledger.py`), so a crash anywhere leaves
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.acls import AclPlan, Scope, covers, demotions, denial, plan_acls
+from mirror_core.decide.access import AclPlan, Scope, plan_acls
+from mirror_core.decide.acls import demotions, denial, undemotable
 from mirror_core.decide.filters import group_filter
+from mirror_core.decide.promotion import Promotion, forgery, narrowing, promotion, warnings
 from mirror_core.decide.topics import config_changes, promotion_configs
 from mirror_core.kafka.acls import (
     Acls,
@@ -22,9 +25,9 @@ from mirror_core.kafka.acls import (
     present_on_every_broker,
 )
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.model.acl import Acl, AclPurpose, Resource
+from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
 from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import ClusterName
@@ -32,7 +35,9 @@ from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
+from mirror_core.sync.access_rows import off, row, rows_of, silent, unknown
 from mirror_core.sync.ledger import entered, remember, take_away
+from mirror_core.sync.principals import doubtful_principals, guards
 from mirror_core.sync.topics import apply_changes, change_rows, known_settings
 
 _OURS: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
@@ -56,7 +61,7 @@ def sync_acls(
     """Copy, stage and take away access rights. Without a log nothing is done, only said."""
     theirs, ours = describe_acls(source), describe_acls(destination)
     if isinstance(theirs, AuthorizerOff) or isinstance(ours, AuthorizerOff):
-        return [_off(side.cluster) for side in (theirs, ours) if isinstance(side, AuthorizerOff)]
+        return [off(side.cluster) for side in (theirs, ours) if isinstance(side, AuthorizerOff)]
     plan = plan_acls(
         theirs.entries,
         ours.entries,
@@ -66,13 +71,14 @@ def sync_acls(
             group_filter=group_filter(link.mirror),
             own_principals=own_principals(link),
             own_acls=_own_entries(link, state),
+            guards=guards(link.destination),
         ),
         [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.destination.name],
         [e for e in state.ledger.values() if e.mirror != link.mirror.name and e.cluster == link.destination.name],
     )
     if log is not None:
-        _carry_out(link, log, destination, plan)
-    return _rows(plan, done=log is not None) + _unknown(source.name, theirs) + _unknown(destination.name, ours)
+        plan = _carry_out(link, log, destination, plan)
+    return rows_of(plan, done=log is not None) + unknown(source.name, theirs) + unknown(destination.name, ours)
 
 
 def apply_promotion(link: Link, log: Log, topics: Collection[str], *, ask_source: bool = True) -> tuple[DriftRow, ...]:
@@ -101,17 +107,11 @@ def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) 
     with ClusterClient(config) as client:
         held = describe_acls(client)
         if isinstance(held, AuthorizerOff):
-            return (_off(client.name),)
-        deny, impossible = demotions(held.entries, topics, own_principals(link))
-        if impossible:
-            raise Refused(
-                f"cluster {client.name}: applications cannot be kept from writing mirror topics",
-                (
-                    f"{acl}: a denial for everybody would stop the mirror too; replace it by grants to named "
-                    f"principals: {command_line(acl, bootstrap=_bootstrap(config), remove=True)}"
-                    for acl in sorted(impossible)
-                ),
-            )
+            return (off(client.name),)
+        reasons = undemotable_rights(link, config, held, topics)
+        if reasons:
+            raise Refused(f"cluster {client.name}: applications cannot be kept from writing mirror topics", reasons)
+        deny = demotions(held.entries, topics, own_principals(link))
         known = {e.acl for e in entered(log, link.mirror.name, client.name, AclPurpose.DEMOTED)}
         foreign = (deny & held.entries) - known
         remember(log, link.mirror.name, client.name, deny - foreign - known, AclPurpose.DEMOTED)
@@ -119,10 +119,41 @@ def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) 
         present_on_every_broker(client, deny)
         fence = entered(log, link.mirror.name, client.name, AclPurpose.FENCE)
         take_away(log, client, fence)
-        rows = [_row(acl, Deed.CREATE, "keeps it a mirror topic") for acl in deny - held.entries]
-        rows += [_row(acl, Deed.KEEP, "denied already, by somebody else's hand", done=False) for acl in foreign]
-        rows += [_row(e.acl, Deed.REMOVE, "the fence is not needed any more") for e in fence]
+        rows = [row(acl, Deed.CREATE, "keeps it a mirror topic") for acl in deny - held.entries]
+        rows += [row(acl, Deed.KEEP, "denied already, by somebody else's hand", done=False) for acl in foreign]
+        rows += [row(e.acl, Deed.REMOVE, "the fence is not needed any more") for e in fence]
         return tuple(sorted(rows, key=lambda row: row.subject))
+
+
+def undemotable_rights(
+    link: Link, config: ClusterConfig, held: Acls | AuthorizerOff, topics: Collection[str]
+) -> tuple[str, ...]:
+    """Why `demote` would refuse these topics on this side of the mirror, by what is held there. Asks nobody anything.
+
+    For plans: a failback demotes its old source, and at its end, when there is no way back, the new primary.
+    """
+    if isinstance(held, AuthorizerOff):
+        return ()
+    everybody = (
+        f"{acl}: a denial for everybody would stop the mirror too; replace it by grants to named principals: "
+        f"{command_line(acl, bootstrap=_bootstrap(config), remove=True)}"
+        for acl in sorted(undemotable(held.entries, topics, own_principals(link)))
+    )
+    return (*everybody, *doubtful_principals(config, held))
+
+
+def promotion_remarks(link: Link, state: State, held: Acls | AuthorizerOff, there: Collection[str]) -> tuple[str, ...]:
+    """What an approver should know of the rights that promotion would give now. `there`: all topics over there."""
+    if isinstance(held, AuthorizerOff):
+        return ()
+    given = _given(link, state, {p.topic for p in state.partitions.get(link.mirror.name, {})}, there)
+    doubts = (f"{doubt}: until then a failback is refused" for doubt in doubtful_principals(link.destination, held))
+    return (*warnings(given, link.destination.name), *doubts)
+
+
+def _given(link: Link, state: State, topics: Collection[str], there: Collection[str]) -> Promotion:
+    ledger = [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.destination.name]
+    return promotion(ledger, topics, there, own_principals(link))
 
 
 def _final_settings(link: Link, state: State, client: ClusterClient, topics: Collection[str]) -> Iterable[DriftRow]:
@@ -152,13 +183,9 @@ def _promote_access(
 ) -> Iterable[DriftRow]:
     held = describe_acls(client)
     if isinstance(held, AuthorizerOff):
-        return (_off(client.name),)
-    grants = {
-        e.acl
-        for purpose in (AclPurpose.STAGED, AclPurpose.PROMOTED)
-        for e in entered(log, link.mirror.name, client.name, purpose)
-        if e.acl.resource is not Resource.TOPIC or any(covers(e.acl, topic) for topic in topics)
-    }
+        return (off(client.name),)
+    given = _given(link, log.state, topics, client.metadata().topics)
+    grants = set(given.grants)
     remember(log, link.mirror.name, client.name, grants, AclPurpose.PROMOTED)
     create_acls(client, grants)
     present_on_every_broker(client, grants)
@@ -171,19 +198,22 @@ def _promote_access(
     delete_acls(client, elsewhere)
     absent_on_every_broker(client, elsewhere)
     lifted = ({e.acl for e in demoted} | elsewhere) & held.entries
-    rows += [_row(acl, Deed.CREATE, "staged until promotion") for acl in sorted(grants - held.entries)]
-    rows += [_row(acl, Deed.CREATE, "stops copying tasks of the past") for acl in sorted(zombie - held.entries)]
-    return rows + [_row(acl, Deed.REMOVE, "kept it a mirror topic") for acl in sorted(lifted)]
+    rows += [row(acl, Deed.REFUSE, forgery(acl, why), done=False) for acl, why in given.refused.items()]
+    rows += [row(a, Deed.KEEP, narrowing(a, too, client.name), done=False) for a, too in given.narrowed.items()]
+    rows += [row(acl, Deed.CREATE, "staged until promotion") for acl in sorted(grants - held.entries)]
+    rows += [row(acl, Deed.CREATE, "stops copying tasks of the past") for acl in sorted(zombie - held.entries)]
+    return rows + [row(acl, Deed.REMOVE, "kept it a mirror topic") for acl in sorted(lifted)]
 
 
 def silence_copiers(link: Link, log: Log, client: ClusterClient, topics: Collection[str]) -> frozenset[Acl]:
     """Deny the data principal to write these topics of the destination, and return when every broker shows it.
 
     It ends what no driver can reach any more: a task that sleeps, or sits on a machine that is cut off. Nothing where
-    the principal is not known, or is the control principal too.
+    the principal is not known, is the control principal too, or anybody who says no name.
     """
     data, held = link.destination.user(Principal.DATA), describe_acls(client)
-    if data is None or data == link.destination.user(Principal.CONTROL) or isinstance(held, AuthorizerOff):
+    shared = data in (None, ANONYMOUS, link.destination.user(Principal.CONTROL))
+    if shared or isinstance(held, AuthorizerOff):
         return frozenset()
     wanted = frozenset(denial(topic, f"User:{data}") for topic in topics)
     # An equal entry of somebody else's stays theirs, and stays when ours are taken away.
@@ -205,97 +235,45 @@ def _demotions_of_the_source(link: Link) -> tuple[set[Acl], list[DriftRow]]:
     except MirrorError as error:
         # Promotion must not need a living source. What is in our own ledger has been lifted already.
         reason = f"denials remembered on cluster {link.source.name} could not be looked up: {error}"
-        return set(), [_silent(link.source.name, reason)]
+        return set(), [silent(link.source.name, reason)]
     here = {e.acl for e in entries if e.purpose is AclPurpose.DEMOTED and e.cluster == link.destination.name}
     return here, []
 
 
-def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> None:
+def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> AclPlan:
+    """Returns what was done: the plan, but for what the destination's brokers do not know."""
     remember(log, link.mirror.name, client.name, {*plan.create, *plan.share}, AclPurpose.COPIED)
     remember(log, link.mirror.name, client.name, plan.stage, AclPurpose.STAGED)
-    create_acls(client, plan.create)
-    present_on_every_broker(client, plan.create)
+    known = [acl for acl in plan.create if not _new(acl)]
+    create_acls(client, known)
+    present_on_every_broker(client, known)
+    refused = _create_new(client, [acl for acl in plan.create if _new(acl)])
     take_away(log, client, plan.remove)
     if plan.forget:
         log.put(*(Forget(entry) for entry in plan.forget))
+    created = tuple(acl for acl in plan.create if acl not in refused)
+    return replace(plan, create=created, left_out=(*plan.left_out, *refused.items()))
+
+
+def _new(acl: Acl) -> bool:
+    """Whether older brokers refuse a whole request for such an entry: those must not hold up others, nor a failover."""
+    return acl.resource is Resource.USER or acl.operation is Operation.TWO_PHASE_COMMIT
+
+
+def _create_new(client: ClusterClient, acls: Collection[Acl]) -> dict[Acl, str]:
+    """Create these; the ones that the brokers would not have, with what they said."""
+    try:
+        create_acls(client, acls)
+        present_on_every_broker(client, acls)
+    except MirrorError as error:
+        return {acl: f"the brokers of {client.name} may be too old for it: {error}" for acl in acls}
+    return {}
 
 
 def _own_entries(link: Link, state: State) -> frozenset[Acl]:
     """Fences and demotions on the source, by whichever mirror of ours: those must not be taken for its own rules."""
     entries = [*state.ledger.values(), *read_state(link.source).ledger.values()]
     return frozenset(e.acl for e in entries if e.purpose in _OURS and e.cluster == link.source.name)
-
-
-_Group = tuple[Callable[[AclPlan], Iterable[Acl]], Deed, str]
-_TABLE: Final[tuple[_Group, ...]] = (
-    (lambda plan: plan.create, Deed.CREATE, ""),
-    (lambda plan: plan.stage, Deed.STAGE, "created at promotion"),
-    (lambda plan: plan.waiting, Deed.STAGE, "created at promotion"),
-    (lambda plan: plan.share, Deed.EQUAL, "copied by another mirror, too"),
-    (lambda plan: plan.equal, Deed.EQUAL, ""),
-    (lambda plan: plan.foreign, Deed.KEEP, "was there before the mirror: kept, and never deleted by it"),
-    (lambda plan: [e.acl for e in plan.remove], Deed.REMOVE, "gone from the source"),
-    (lambda plan: [e.acl for e in plan.forget], Deed.REMOVE, "gone from the source; only forgotten here"),
-    (lambda plan: [e.acl for e in plan.out_of_scope], Deed.KEEP, "no longer matched by a filter: kept"),
-    (
-        lambda plan: plan.open_doors,
-        Deed.REFUSE,
-        "lets an application change a mirror topic, and is not ours to remove: remove it, or its writes make "
-        "partitions FAILED",
-    ),
-)
-
-
-def _rows(plan: AclPlan, *, done: bool) -> list[DriftRow]:
-    rows = [
-        _row(acl, deed, reason, done=done and deed in (Deed.CREATE, Deed.STAGE, Deed.REMOVE))
-        for acls_of, deed, reason in _TABLE
-        for acl in acls_of(plan)
-    ]
-    return rows + [_row(acl, Deed.SKIP, reason) for acl, reason in plan.left_out]
-
-
-_THERE: Final = frozenset({Deed.KEEP, Deed.EQUAL, Deed.REMOVE, Deed.REFUSE})
-_NOT_ON_SOURCE: Final = frozenset({Deed.REMOVE, Deed.REFUSE})
-
-
-def _row(acl: Acl, deed: Deed, reason: str = "", *, done: bool = True) -> DriftRow:
-    return DriftRow(
-        part=Part.ACLS,
-        subject=str(acl),
-        source="" if deed in _NOT_ON_SOURCE else "present",
-        destination="present" if deed in _THERE else "",
-        deed=deed,
-        reason=reason,
-        done=done,
-    )
-
-
-def _unknown(cluster: str, acls: Acls) -> list[DriftRow]:
-    return [
-        DriftRow(
-            part=Part.ACLS,
-            subject=words,
-            source="",
-            destination="",
-            deed=Deed.SKIP,
-            reason=f"cluster {cluster}: an entry of a kind that this Mirrorbook does not know: left alone",
-        )
-        for words in acls.unknown
-    ]
-
-
-def _off(cluster: str) -> DriftRow:
-    return _silent(
-        cluster,
-        "has no authorizer: everybody may do everything there, so nothing is copied, staged or fenced",
-    )
-
-
-def _silent(cluster: str, reason: str) -> DriftRow:
-    return DriftRow(
-        part=Part.ACLS, subject=f"cluster {cluster}", source="", destination="", deed=Deed.SKIP, reason=reason
-    )
 
 
 def _bootstrap(config: ClusterConfig) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from mirror_core.decide.provenance import forged
 from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
@@ -34,9 +35,12 @@ def remember(log: Log, mirror: MirrorName, cluster: ClusterName, acls: Iterable[
 
 
 def take_away(log: Log, client: ClusterClient, entries: Collection[LedgerEntry]) -> None:
-    """Delete these entries from their cluster, and forget them when no broker shows one any more."""
+    """Delete these entries from their cluster, and forget them when no broker shows one any more.
+
+    What we can never have entered is only forgotten: a forged entry would take away whatever its author likes.
+    """
     if entries:
-        acls = [entry.acl for entry in entries]
+        acls = [entry.acl for entry in entries if not forged(entry)]
         delete_acls(client, acls)
         absent_on_every_broker(client, acls)
         _log.info("%d entries taken away, shown by no broker any more", len(acls), cluster=client.name)

@@ -25,6 +25,7 @@ _EXTRA: Final = (
     "ssl_certificate_location",
     "ssl_key_location",
     "ssl_key_password",
+    "principal",
 )
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 _REFERENCE: Final = re.compile(r"\$\{(env|file):")

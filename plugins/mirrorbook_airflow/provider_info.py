@@ -32,6 +32,7 @@ def get_provider_info() -> dict[str, Any]:
         "ssl_certificate_location": _text("Client certificate file", "Path on the workers (PEM), for mutual TLS"),
         "ssl_key_location": _text("Client key file", "Path on the workers (PEM), for mutual TLS"),
         "ssl_key_password": _text("Client key's password", "Kept encrypted by Airflow", format="password"),
+        "principal": _text("Name at the brokers", "User:..., if not the login or the certificate's subject"),
     }
     return {
         "package-name": "mirrorbook",

@@ -28,13 +28,30 @@ NAME = "secure"
 PASSWORD = "a-password-for-plain"
 KEY_PASSWORD = "a-password-for-the-key"
 CLIENT_CN = "mirror"
+HARD_TO_WRITE = x509.Name(
+    [
+        x509.RelativeDistinguishedName([x509.NameAttribute(NameOID.COUNTRY_NAME, "DE")]),
+        x509.RelativeDistinguishedName([x509.NameAttribute(NameOID.STATE_OR_PROVINCE_NAME, "Köln")]),
+        x509.RelativeDistinguishedName([x509.NameAttribute(NameOID.ORGANIZATION_NAME, 'Acme, "Inc" + <Söhne>')]),
+        x509.RelativeDistinguishedName([x509.NameAttribute(NameOID.DOMAIN_COMPONENT, "example")]),
+        x509.RelativeDistinguishedName([x509.NameAttribute(NameOID.SERIAL_NUMBER, "0815")]),
+        x509.RelativeDistinguishedName(
+            [
+                x509.NameAttribute(NameOID.USER_ID, "7"),
+                x509.NameAttribute(NameOID.EMAIL_ADDRESS, "mirror@example.com"),
+                x509.NameAttribute(NameOID.COMMON_NAME, " #mirror\\; a=b "),
+            ]
+        ),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Secure:
     """Where it listens, and with which files one gets in.
 
-    `folder` has ca.pem, other-ca.pem, client.pem, client.key, and locked.key: the same key behind a password.
+    `folder` has ca.pem, other-ca.pem, client.pem, client.key, and locked.key: the same key behind a password; and
+    named.pem, named.key: of somebody without rights whose name is hard to write.
     """
 
     cluster: SandboxCluster
@@ -47,9 +64,10 @@ class Secure:
     def properties(self, listener: str) -> dict[str, str]:
         """Client properties for one listener: tls (SASL_SSL, SCRAM-SHA-256), mutual (SSL), plain (SASL PLAIN) or open.
 
-        `locked` is `mutual` with a key behind a password.
+        `locked` is `mutual` with a key behind a password, `named` the same with the other certificate.
         """
         ports = {"tls": self.tls, "mutual": self.mutual, "locked": self.mutual, "plain": self.plain, "open": self.open}
+        ports["named"] = self.mutual
         port = ports[listener]
         where = {"bootstrap.servers": f"{HOST}:{port}", "ssl.ca.location": str(self.folder / "ca.pem")}
         match listener:
@@ -62,6 +80,12 @@ class Secure:
                     key = {"ssl.key.location": str(self.folder / "locked.key"), "ssl.key.password": KEY_PASSWORD}
                 certificate = {"ssl.certificate.location": str(self.folder / "client.pem")}
                 return {**where, "security.protocol": "SSL", **certificate, **key}
+            case "named":
+                files = {
+                    f"ssl.{file}.location": str(self.folder / f"named.{end}")
+                    for file, end in (("certificate", "pem"), ("key", "key"))
+                }
+                return {**where, "security.protocol": "SSL", **files}
             case "open":
                 return {"bootstrap.servers": where["bootstrap.servers"], "security.protocol": "PLAINTEXT"}
             case _:
@@ -77,8 +101,9 @@ def secure_cluster(folder: Path) -> Iterator[Secure]:
     authority = _Authority("authority")
     authority.write(folder / "ca.pem")
     _Authority("somebody else").write(folder / "other-ca.pem")
-    authority.issue("broker", folder / "broker.pem", folder / "broker.key", HOST)
-    authority.issue(CLIENT_CN, folder / "client.pem", folder / "client.key")
+    authority.issue(_named("broker"), folder / "broker.pem", folder / "broker.key", HOST)
+    authority.issue(_named(CLIENT_CN), folder / "client.pem", folder / "client.key")
+    authority.issue(HARD_TO_WRITE, folder / "named.pem", folder / "named.key")
     _lock(folder / "client.key", folder / "locked.key")
     (folder / "keystore.pem").write_bytes((folder / "broker.key").read_bytes() + (folder / "broker.pem").read_bytes())
     client, controller, tls, mutual, plain, anybody = choose_ports(6)
@@ -139,10 +164,10 @@ class _Authority:
     def write(self, path: Path) -> None:
         path.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, certificate: Path, key: Path, address: str | None = None) -> None:
+    def issue(self, name: x509.Name, certificate: Path, key: Path, address: str | None = None) -> None:
         private = ec.generate_private_key(ec.SECP256R1())
         names = [x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])] if address else []
-        signed = self._sign(_named(name), private, names)
+        signed = self._sign(name, private, names)
         certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         key.touch(mode=0o600)
         key.write_bytes(

@@ -14,15 +14,21 @@ from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScram
 
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
+from mirror_core.decide.acls import denial
+from mirror_core.kafka.acls import Acls, AuthorizerOff, create_acls, delete_acls, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config, load_config
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import create
-from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
+from mirror_core.model.acl import Acl, Operation, Permission, Resource
+from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, Refused, Unreachable
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import ADMIN
 from mirror_core.state.link import find
+from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.sync.access import demote
+from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.cluster.secure import NAME, Secure, secure_cluster
 from tests.waiting import wait_until
@@ -163,3 +169,48 @@ def test_a_wrong_password_is_said_and_not_shown(secure: Secure, listener: str) -
     assert isinstance(error, BadRequest)
     assert "authentication as 'admin' failed: check sasl.username and sasl.password" in str(error)
     assert "not-the-password" not in str(error)
+
+
+def test_rights_are_granted_to_a_certificate_under_the_name_that_we_read_in_it(secure: Secure) -> None:
+    properties = secure.properties("named")
+    config = ClusterConfig(ClusterName(NAME), properties, properties)
+    with ClusterClient(config) as client, pytest.raises(MissingPermission):
+        describe_acls(client)
+    name = f"User:{config.user()}"
+    right = Acl(resource=Resource.CLUSTER, name="kafka-cluster", principal=name, operation=Operation.DESCRIBE)
+    with as_admin(secure.cluster) as admin, ClusterClient(config) as client:
+        create_acls(admin, [right])
+        present_on_every_broker(admin, [right])
+        assert right in seen(describe_acls(client)), f"brokers do not call it {name}"
+        delete_acls(admin, [right])
+
+
+def test_a_demotion_does_not_deny_the_mirrors_own_certificate(pair: Pair, secure: Secure, tmp_path: Path) -> None:
+    document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
+    document["clusters"][NAME] = secure.properties("mutual")
+    path = tmp_path / "mirrorbook.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    config, topic = load_config(path), new_topic(pair.east)
+    name = MirrorName("m-" + secrets.token_hex(4))
+    create(config, name, topics=[topic], groups=["none"], source="east", destination=NAME)
+    link, _ = find(config, name)
+
+    def granted(user: str) -> Acl:
+        return Acl(resource=Resource.TOPIC, name="*", principal=f"User:{user}", operation=Operation.WRITE)
+
+    with StateWriter(link.destination, control_id(name)) as writer, as_admin(secure.cluster) as admin:
+        create_acls(admin, [granted("app")])
+        present_on_every_broker(admin, [granted("app")])
+        with pytest.raises(Refused, match="no access right there names User:CN=mirror, the subject of the control"):
+            demote(link, writer, [topic], link.destination.name)
+        create_acls(admin, [granted("CN=mirror")])
+        present_on_every_broker(admin, [granted("CN=mirror")])
+        demote(link, writer, [topic], link.destination.name)
+        held = seen(describe_acls(admin))
+        delete_acls(admin, held)
+    assert {a for a in held if a.permission is Permission.DENY} == {denial(topic, "User:app")}
+
+
+def seen(found: Acls | AuthorizerOff) -> frozenset[Acl]:
+    assert isinstance(found, Acls)
+    return found.entries

@@ -105,6 +105,14 @@ def test_one_unknown_lag_makes_the_sum_unknown_and_is_listed_first(view: View) -
     assert [lag for _, lag in lags_of(lost)] == [7, None, None]
 
 
+def test_what_promotion_does_with_rights_is_warned_of_and_only_the_first_of_many(view: View) -> None:
+    remarks = tuple(f"remark {number}" for number in range(SHOWN + 2))
+    assert warned(replace(view, destination=replace(DESTINATION, rights=remarks[:2]))) == "remark 0\nremark 1"
+    many = warned(replace(view, destination=replace(DESTINATION, rights=remarks))).split("\n")
+    assert many[:SHOWN] == list(remarks[:SHOWN])
+    assert many[SHOWN:] == ["2 more remarks on rights"]
+
+
 def test_equal_lags_are_listed_by_name_and_only_the_first_of_many(view: View) -> None:
     many = [Partition("a", number) for number in range(SHOWN + 5)]
     source = replace(SOURCE, stable_ends=dict.fromkeys(many, Offset(5)))

@@ -75,12 +75,15 @@ def test_the_grants_it_proposes_are_named_as_kafka_names_them() -> None:
     named = {(need.resource, need.acl(ME).name, need.acl(ME).pattern) for need in NEEDS}
     assert named == {
         (Resource.TOPIC, "*", Pattern.LITERAL),
+        (Resource.TOPIC, "__mirrorbook", Pattern.PREFIXED),
         (Resource.GROUP, "*", Pattern.LITERAL),
         (Resource.CLUSTER, "kafka-cluster", Pattern.LITERAL),
         (Resource.TRANSACTIONAL_ID, "*", Pattern.LITERAL),
         (Resource.TRANSACTIONAL_ID, "mirrorbook.", Pattern.PREFIXED),
     }
-    prefixed = [need for need in NEEDS if need.acl(ME).pattern is Pattern.PREFIXED]
+    denied = [need for need in NEEDS if need.permission is Permission.DENY]
+    assert [(need.principal, need.operation) for need in denied] == [("data", "WRITE"), ("data", "DELETE")]
+    prefixed = [need for need in NEEDS if need.acl(ME).pattern is Pattern.PREFIXED and need not in denied]
     assert [(need.principal, need.operation) for need in prefixed] == [("control", Operation.WRITE)], (
         "the state's writer"
     )
@@ -89,8 +92,12 @@ def test_the_grants_it_proposes_are_named_as_kafka_names_them() -> None:
 
 def test_each_need_is_met_by_the_grant_it_proposes() -> None:
     for need in NEEDS:
-        grant = need.acl(ME)
-        assert allows([grant], ME, grant.resource, grant.name, need.operation)
+        entry = need.acl(ME)
+        everything = replace(entry, permission=Permission.ALLOW)
+        denied = need.permission is Permission.DENY
+        assert (
+            allows([entry, everything] if denied else [entry], ME, entry.resource, entry.name, need.operation) != denied
+        )
 
 
 def test_the_source_needs_no_right_to_change_topics() -> None:

@@ -1,0 +1,239 @@
+"""Which access control entries to copy to the destination, which to keep back until promotion, which to take away.
+
+A mirror topic must not be writable by applications, so rights to change it are only *staged*: remembered in the
+ledger, created at promotion. Provenance decides everything else: what the ledger does not know is somebody else's and
+is never changed or deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Set
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from mirror_core.decide.acls import (
+    EVERYBODY,
+    OUR_NAMES,
+    changing,
+    covers,
+    demotions,
+    denial,
+    may_change,
+    meets,
+)
+from mirror_core.decide.filters import Filter
+from mirror_core.decide.provenance import forged, never_for_everybody
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What the mirror carries, and who must never be touched."""
+
+    topics: Collection[str]
+    groups: Collection[str]
+    """Groups of the source in scope now."""
+    group_filter: Filter
+    own_principals: Set[str]
+    """The mirror's own users on both clusters."""
+    own_acls: Set[Acl] = frozenset()
+    """Fences and demotions that we put on the source ourselves."""
+    guards: Set[Acl] = frozenset()
+    """Denials that the destination must hold for our own sake, whatever the source says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclPlan:
+    """What to do on the destination. Entries sorted, so that two equal plans are equal."""
+
+    create: tuple[Acl, ...]
+    """Copied now: the ledger first, then the cluster."""
+    share: tuple[Acl, ...]
+    """There already, made by another mirror of ours: to be entered in this mirror's ledger, too."""
+    stage: tuple[Acl, ...]
+    """To be remembered for promotion."""
+    remove: tuple[LedgerEntry, ...]
+    """Ours, and gone from the source: delete on the cluster, then forget. Staged ones are only forgotten."""
+    forget: tuple[LedgerEntry, ...]
+    """Ours by ledger, gone from the source, and not (or not only ours) on the cluster: only to be forgotten."""
+    equal: tuple[Acl, ...]
+    """Copied earlier and in place."""
+    waiting: tuple[Acl, ...]
+    """Staged earlier."""
+    foreign: tuple[Acl, ...]
+    """Wanted, but there already by somebody else's hand: kept, and not ours to delete later."""
+    out_of_scope: tuple[LedgerEntry, ...]
+    """Ours, still on the source, but no longer matched by a filter: kept."""
+    left_out: tuple[tuple[Acl, str], ...]
+    """Entries of the source that concern the same applications but are not carried, with the reason."""
+    open_doors: tuple[Acl, ...] = field(default=())
+    """Grants on the destination that let applications change mirror topics, and that no denial offsets."""
+
+
+def translate(acl: Acl) -> tuple[frozenset[Acl], frozenset[Acl]]:
+    """What an entry of the source becomes on the destination: what holds at once, and what is staged.
+
+    ALL on a topic stays away as a whole, but what it grants beside changing (READ, with it DESCRIBE, and
+    DESCRIBE_CONFIGS) is given at once. Of ALL on the cluster, only IDEMPOTENT_WRITE is anything to do with a mirror. A
+    right to a transactional id changes no topic, and is given at once; not to ours, by which the mirror's conductor
+    could be fenced. A denial for everybody would stop the mirror's own principals as well, so it waits.
+    """
+    if acl.resource is Resource.CLUSTER and acl.operation is Operation.ALL:
+        acl = replace(acl, operation=Operation.IDEMPOTENT_WRITE)
+    if acl.permission is Permission.DENY:
+        return (_NONE, frozenset({acl})) if acl.principal == EVERYBODY else (frozenset({acl}), _NONE)
+    if acl.resource is Resource.TRANSACTIONAL_ID and acl.operation in _WRITING and meets(acl, OUR_NAMES):
+        return frozenset(
+            {acl, denial(OUR_NAMES, acl.principal, resource=acl.resource, pattern=Pattern.PREFIXED)}
+        ), _NONE
+    if not may_change(acl):
+        return frozenset({acl}), _NONE
+    if acl.operation is not Operation.ALL:
+        return _NONE, frozenset({acl})
+    harmless = (Operation.READ, Operation.DESCRIBE_CONFIGS)
+    return frozenset(replace(acl, operation=operation) for operation in harmless), frozenset({acl})
+
+
+_NONE: Final = frozenset[Acl]()
+_WRITING: Final = frozenset({Operation.WRITE, Operation.ALL})
+
+
+def carried_of(source: Set[Acl], scope: Scope) -> tuple[set[Acl], dict[Acl, str]]:
+    """Entries of the source that belong to the mirror; and those of its applications that stay behind, with the reason.
+
+    Topics and groups say by their names whether they belong to it. What else its applications hold goes with them:
+    transactional ids and IDEMPOTENT_WRITE with the principals that may write one of its topics.
+    """
+    theirs = {a for a in source - scope.own_acls if a.principal not in scope.own_principals}
+    named = {acl for acl in theirs if _in_scope(acl, scope)}
+    users = {acl.principal for acl in named}
+    writers = {acl.principal for acl in named if may_change(acl) and acl.operation in _WRITING}
+    carried, left_out = set[Acl](), dict[Acl, str]()
+    for acl in theirs if users else ():
+        if acl.resource in (Resource.TOPIC, Resource.GROUP):
+            if acl not in named:
+                continue
+        elif not {acl.principal, EVERYBODY} & users and acl.principal != EVERYBODY:
+            continue
+        reason = _stays(acl, users, writers, scope.own_principals)
+        if not reason:
+            carried |= _by_name(acl, writers)
+            if acl.resource is Resource.CLUSTER and acl.operation is Operation.ALL:
+                reason = "of this only IDEMPOTENT_WRITE is carried: all of it would make an administrator"
+        if reason:
+            left_out[acl] = reason
+    return carried, left_out
+
+
+def _in_scope(acl: Acl, scope: Scope) -> bool:
+    if acl.resource is Resource.TOPIC:
+        return any(covers(acl, topic) for topic in scope.topics)
+    if acl.resource is Resource.GROUP:
+        return any(covers(acl, group) for group in scope.groups) or acl.name == "*" or acl.name in scope.group_filter
+    return False
+
+
+def _stays(acl: Acl, users: Set[str], writers: Set[str], own_principals: Set[str]) -> str:
+    """Why an entry of one of the mirror's applications is not carried; empty when it is."""
+    if acl.permission is Permission.DENY and acl.principal == EVERYBODY and (reason := never_for_everybody(acl)):
+        return reason
+    match acl.resource:
+        case Resource.TOPIC | Resource.GROUP:
+            return ""
+        case Resource.DELEGATION_TOKEN:
+            return "a token lives on the cluster that issued it, and whoever may describe it can use it: issue new ones"
+        case Resource.USER if acl.pattern is Pattern.LITERAL and acl.name in users - {EVERYBODY} - own_principals:
+            return ""
+        case Resource.USER:
+            return "it is about tokens of others than the mirror's applications: grant it by hand if it is needed there"
+        case Resource.CLUSTER if acl.operation not in (Operation.IDEMPOTENT_WRITE, Operation.ALL):
+            return "of rights on the cluster only IDEMPOTENT_WRITE is carried: grant it by hand if it is needed there"
+    if not {acl.principal, EVERYBODY} & writers and not (acl.principal == EVERYBODY and writers):
+        return "its principal may write no mirror topic: grant it by hand if it is needed there"
+    if acl.resource is Resource.TRANSACTIONAL_ID and meets(acl, OUR_NAMES):
+        if acl.name.startswith(OUR_NAMES) and acl.permission is Permission.ALLOW:
+            return f"transactional ids that begin with {OUR_NAMES} are Mirrorbook's own"
+        if acl.principal == EVERYBODY and EVERYBODY in writers and acl.operation in _WRITING:
+            return "it would let everybody take over Mirrorbook's own transactional ids: replace it by grants to names"
+    return ""
+
+
+def _by_name(acl: Acl, writers: Set[str]) -> set[Acl]:
+    """A grant to everybody that includes our transactional ids becomes one to each that may write mirror topics.
+
+    Each is denied ours; denying everybody would deny us.
+    """
+    ours = acl.resource is Resource.TRANSACTIONAL_ID and acl.operation in _WRITING and meets(acl, OUR_NAMES)
+    if ours and acl.principal == EVERYBODY and acl.permission is Permission.ALLOW:
+        return {replace(acl, principal=principal) for principal in writers - {EVERYBODY}}
+    return {acl}
+
+
+def plan_acls(
+    source: Set[Acl], destination: Set[Acl], scope: Scope, ledger: Iterable[LedgerEntry], others: Iterable[LedgerEntry]
+) -> AclPlan:
+    """Compare both sides. `ledger` and `others` are this mirror's and other mirrors' entries for the destination."""
+    mine = {entry.acl: entry for entry in ledger}
+    shared = {entry.acl for entry in others if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
+    carried, left_out = carried_of(source, scope)
+    at_once, staged = _translated(carried)
+    everything, everything_staged = _translated(source - scope.own_acls)
+    everything |= at_once
+    at_once |= {guard for guard in scope.guards if guard in mine or guard not in destination}
+    everything |= scope.guards
+    gone = [
+        entry
+        for acl, entry in mine.items()
+        if (entry.purpose is AclPurpose.COPIED and acl not in everything)
+        or (entry.purpose is AclPurpose.STAGED and acl not in everything_staged)
+    ]
+    remove = [
+        e
+        for e in gone
+        if e.purpose is AclPurpose.COPIED and e.acl in destination - shared and not forged(e, scope.own_principals)
+    ]
+    ours_there = {acl for acl, entry in mine.items() if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
+    return AclPlan(
+        create=_sort(acl for acl in at_once - destination),
+        share=_sort(acl for acl in at_once & destination & shared - mine.keys()),
+        stage=_sort(acl for acl in staged - mine.keys()),
+        remove=_sort_entries(remove),
+        forget=_sort_entries(entry for entry in gone if entry not in remove),
+        equal=_sort(at_once & destination & ours_there),
+        waiting=_sort(a for a in staged & mine.keys() if mine[a].purpose is AclPurpose.STAGED),
+        foreign=_sort(at_once & destination - mine.keys() - shared),
+        out_of_scope=_sort_entries(
+            entry
+            for acl, entry in mine.items()
+            if (entry.purpose is AclPurpose.COPIED and acl in everything - at_once)
+            or (entry.purpose is AclPurpose.STAGED and acl in everything_staged - staged)
+        ),
+        left_out=tuple(sorted(left_out.items())),
+        open_doors=_sort(
+            acl
+            for acl in changing(destination, scope.topics, scope.own_principals)
+            if not _held_back(acl, destination, scope.topics)
+        ),
+    )
+
+
+def _held_back(acl: Acl, destination: Set[Acl], topics: Collection[str]) -> bool:
+    """Whether denials offset a grant on all of the topics it covers, whoever made them."""
+    return acl.principal != EVERYBODY and demotions({acl}, topics, frozenset()) <= destination
+
+
+def _translated(acls: Iterable[Acl]) -> tuple[set[Acl], set[Acl]]:
+    at_once, staged = set[Acl](), set[Acl]()
+    for acl in acls:
+        now, later = translate(acl)
+        at_once |= now
+        staged |= later
+    return at_once, staged
+
+
+def _sort(acls: Iterable[Acl]) -> tuple[Acl, ...]:
+    return tuple(sorted(acls))
+
+
+def _sort_entries(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
+    return tuple(sorted(entries, key=lambda entry: entry.acl))

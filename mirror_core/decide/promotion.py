@@ -1,0 +1,84 @@
+"""What promotion gives to the applications: staged grants, no wider than the mirror, and none that nobody staged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+
+from mirror_core.decide.acls import EVERYBODY, covers
+from mirror_core.decide.provenance import forged
+from mirror_core.decide.view import some
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Pattern, Permission, Resource
+
+STAGED = frozenset({AclPurpose.STAGED, AclPurpose.PROMOTED})
+"""Promotion may be repeated: what it gave already is asked for again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promotion:
+    """What becomes of the staged entries that speak of the promoted topics."""
+
+    grants: tuple[Acl, ...]
+    """To be created."""
+    narrowed: Mapping[Acl, tuple[str, ...]]
+    """Entries given for each of the mirror's topics by its name, and what else they would have opened."""
+    refused: Mapping[Acl, str]
+    """Entries that no sync of ours can have staged, and why."""
+
+
+def promotion(
+    ledger: Iterable[LedgerEntry], topics: Collection[str], there: Collection[str], own_principals: Set[str]
+) -> Promotion:
+    """From one mirror's ledger for its destination, the topics that are promoted, and all topics that are there.
+
+    `*` never crosses: on this cluster it means other topics than on the one that it was said for. A prefix does, unless
+    it covers a topic there that is not promoted: another mirror's, ours, or somebody's who never heard of the source.
+    """
+    grants, narrowed, refused = set[Acl](), dict[Acl, tuple[str, ...]](), dict[Acl, str]()
+    for entry in ledger:
+        if entry.purpose not in STAGED:
+            continue
+        acl = entry.acl
+        if why := forged(entry, own_principals):
+            refused[acl] = why
+        elif acl.resource is not Resource.TOPIC:
+            grants.add(acl)
+        elif covered := sorted(topic for topic in topics if covers(acl, topic)):
+            beside = tuple(sorted(topic for topic in set(there) - set(topics) if covers(acl, topic)))
+            if _whole(acl, beside):
+                grants.add(acl)
+            else:
+                narrowed[acl] = beside
+                grants |= {replace(acl, name=topic, pattern=Pattern.LITERAL) for topic in covered}
+    return Promotion(
+        grants=tuple(sorted(grants)), narrowed=dict(sorted(narrowed.items())), refused=dict(sorted(refused.items()))
+    )
+
+
+def _whole(acl: Acl, beside: tuple[str, ...]) -> bool:
+    if acl.pattern is Pattern.PREFIXED:
+        return not beside and not "__".startswith(acl.name)
+    return acl.name != "*"
+
+
+def narrowing(acl: Acl, beside: Collection[str], cluster: str) -> str:
+    """Why an entry is not given as it stands, and what its holders then miss."""
+    opens = f"on {cluster} it would open {some(beside)}, too" if beside else f"on {cluster} it would open all there is"
+    return f"{acl} is given topic by topic: {opens}. Topics made later need a grant of their own"
+
+
+def forgery(acl: Acl, why: str) -> str:
+    """What is said of an entry that is refused."""
+    return f"{acl} is remembered as staged, but is not given, since {why}: find out who may write the state topic"
+
+
+def warnings(what: Promotion, cluster: str) -> Iterator[str]:
+    """What an approver should know of the rights that promotion gives."""
+    yield from (forgery(acl, why) for acl, why in what.refused.items())
+    yield from (narrowing(acl, beside, cluster) for acl, beside in what.narrowed.items())
+    prefixes = sorted({a.name for a in what.grants if a.resource is Resource.TOPIC and a.pattern is Pattern.PREFIXED})
+    if prefixes:
+        yield f"grants by prefix open topics made later on {cluster}, too, whose names begin with {some(prefixes)}"
+    for acl in what.grants:
+        if acl.permission is Permission.ALLOW and acl.principal == EVERYBODY:
+            yield f"{acl}: nobody can fail back while everybody may write: replace it by grants to names"

@@ -1,0 +1,61 @@
+"""Whether an entry of the ledger can be one of ours: whoever may write the state topic could put others there.
+
+A forged entry that is carried out gives whatever its author likes, and one that is taken away takes whatever he likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from mirror_core.decide.acls import EVERYBODY, OUR_NAMES, OUR_TOPICS, may_change, meets
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
+
+
+def forged(entry: LedgerEntry, own_principals: Set[str] = frozenset()) -> str:
+    """Why Mirrorbook can never have entered this; empty when it can have."""
+    acl = entry.acl
+    match entry.purpose:
+        case AclPurpose.STAGED | AclPurpose.PROMOTED:
+            return _never_staged(acl, own_principals)
+        case AclPurpose.COPIED:
+            return _never_copied(acl, own_principals)
+        case AclPurpose.DEMOTED | AclPurpose.FENCE:
+            return "" if acl.permission is Permission.DENY else "fences and demotions only deny"
+
+
+def never_for_everybody(acl: Acl) -> str:
+    """Why a denial for everybody never crosses; empty when it waits for promotion like others."""
+    if acl.resource in (Resource.GROUP, Resource.TRANSACTIONAL_ID) and meets(acl, OUR_NAMES):
+        return f"it would stop Mirrorbook, too, whose {acl.resource} names begin with {OUR_NAMES}"
+    return ""
+
+
+def _never_staged(acl: Acl, own_principals: Set[str]) -> str:
+    if acl.principal in own_principals:
+        return "it is for one of the mirror's own principals"
+    if acl.resource is Resource.TOPIC and acl.pattern is Pattern.LITERAL and acl.name.startswith("__"):
+        return "internal topics are never mirrored"
+    if acl.permission is Permission.DENY:
+        if acl.principal != EVERYBODY:
+            return "a denial for one principal is never staged"
+        return _never_crosses(acl) or never_for_everybody(acl)
+    return "" if may_change(acl) else "only rights to change topics are ever staged"
+
+
+def _never_copied(acl: Acl, own_principals: Set[str]) -> str:
+    if acl.principal in own_principals:
+        ours = acl.permission is Permission.DENY and acl.resource is Resource.TOPIC and acl.name == OUR_TOPICS
+        return "" if ours else "it is for one of the mirror's own principals"
+    if may_change(acl):
+        return "a right to change topics is never copied"
+    if acl.permission is Permission.DENY and acl.principal == EVERYBODY:
+        return "a denial for everybody is never copied"
+    return _never_crosses(acl)
+
+
+def _never_crosses(acl: Acl) -> str:
+    if acl.resource is Resource.DELEGATION_TOKEN:
+        return "rights to delegation tokens are never carried"
+    if acl.resource is Resource.CLUSTER and acl.operation is not Operation.IDEMPOTENT_WRITE:
+        return "of rights on the cluster only IDEMPOTENT_WRITE is ever carried"
+    return ""

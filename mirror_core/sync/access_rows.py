@@ -1,0 +1,82 @@
+"""What a sync, a promotion and a demotion say about access rights: one row an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from mirror_core.decide.access import AclPlan
+from mirror_core.kafka.acls import Acls
+from mirror_core.model.acl import Acl
+from mirror_core.model.drift import Deed, DriftRow, Part
+
+_Group = tuple[Callable[[AclPlan], Iterable[Acl]], Deed, str]
+_TABLE: Final[tuple[_Group, ...]] = (
+    (lambda plan: plan.create, Deed.CREATE, ""),
+    (lambda plan: plan.stage, Deed.STAGE, "created at promotion"),
+    (lambda plan: plan.waiting, Deed.STAGE, "created at promotion"),
+    (lambda plan: plan.share, Deed.EQUAL, "copied by another mirror, too"),
+    (lambda plan: plan.equal, Deed.EQUAL, ""),
+    (lambda plan: plan.foreign, Deed.KEEP, "was there before the mirror: kept, and never deleted by it"),
+    (lambda plan: [e.acl for e in plan.remove], Deed.REMOVE, "gone from the source"),
+    (lambda plan: [e.acl for e in plan.forget], Deed.REMOVE, "gone from the source; only forgotten here"),
+    (lambda plan: [e.acl for e in plan.out_of_scope], Deed.KEEP, "no longer matched by a filter: kept"),
+    (
+        lambda plan: plan.open_doors,
+        Deed.REFUSE,
+        "lets an application change a mirror topic, and is not ours to remove: remove it, or its writes make "
+        "partitions FAILED",
+    ),
+)
+
+
+def rows_of(plan: AclPlan, *, done: bool) -> list[DriftRow]:
+    rows = [
+        row(acl, deed, reason, done=done and deed in (Deed.CREATE, Deed.STAGE, Deed.REMOVE))
+        for acls_of, deed, reason in _TABLE
+        for acl in acls_of(plan)
+    ]
+    return rows + [row(acl, Deed.SKIP, reason) for acl, reason in plan.left_out]
+
+
+_THERE: Final = frozenset({Deed.KEEP, Deed.EQUAL, Deed.REMOVE, Deed.REFUSE})
+_NOT_ON_SOURCE: Final = frozenset({Deed.REMOVE, Deed.REFUSE})
+
+
+def row(acl: Acl, deed: Deed, reason: str = "", *, done: bool = True) -> DriftRow:
+    return DriftRow(
+        part=Part.ACLS,
+        subject=str(acl),
+        source="" if deed in _NOT_ON_SOURCE else "present",
+        destination="present" if deed in _THERE else "",
+        deed=deed,
+        reason=reason,
+        done=done,
+    )
+
+
+def unknown(cluster: str, acls: Acls) -> list[DriftRow]:
+    return [
+        DriftRow(
+            part=Part.ACLS,
+            subject=words,
+            source="",
+            destination="",
+            deed=Deed.SKIP,
+            reason=f"cluster {cluster}: an entry of a kind that this Mirrorbook does not know: left alone",
+        )
+        for words in acls.unknown
+    ]
+
+
+def off(cluster: str) -> DriftRow:
+    return silent(
+        cluster,
+        "has no authorizer: everybody may do everything there, so nothing is copied, staged or fenced",
+    )
+
+
+def silent(cluster: str, reason: str) -> DriftRow:
+    return DriftRow(
+        part=Part.ACLS, subject=f"cluster {cluster}", source="", destination="", deed=Deed.SKIP, reason=reason
+    )

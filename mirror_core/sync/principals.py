@@ -1,0 +1,43 @@
+"""As whom we are known: what must never be denied to us, and what must be."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mirror_core.decide.acls import OUR_TOPICS, denial
+from mirror_core.kafka.acls import Acls
+from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
+from mirror_core.model.acl import Acl, Operation, Pattern
+
+
+def doubtful_principals(config: ClusterConfig, held: Acls) -> tuple[str, ...]:
+    """Users of ours whose names are not known for sure: a denial meant for an application could hit one of them."""
+    found = list[str]()
+    alike = config.properties(Principal.CONTROL) == config.properties(Principal.DATA)
+    for principal in (Principal.CONTROL,) if alike else Principal:
+        name = config.user(principal)
+        if name is None:
+            doubt = (
+                f"the subject of the {principal} principal's certificate cannot be read from ssl.certificate.location"
+            )
+        elif not config.certain(principal) and f"User:{name}" not in {acl.principal for acl in held.entries}:
+            doubt = (
+                f"no access right there names User:{name}, the subject of the {principal} principal's certificate, so "
+                "brokers may call it otherwise (ssl.principal.mapping.rules)"
+            )
+        else:
+            continue
+        found.append(
+            f"cluster {config.name}: {doubt}; in mirrorbook.yaml write what they call it, in the entry of {config.name}"
+            f'{" under data:" if principal is Principal.DATA else ""}: `principal: "User:..."`'
+        )
+    return tuple(found)
+
+
+def guards(config: ClusterConfig) -> frozenset[Acl]:
+    """Copying tasks are kept from our own topics: whoever writes the state topic says what promotion gives to whom."""
+    data = config.user(Principal.DATA)
+    if data in (None, ANONYMOUS, config.user(Principal.CONTROL)):
+        return frozenset()
+    guard = partial(denial, OUR_TOPICS, f"User:{data}", pattern=Pattern.PREFIXED)
+    return frozenset(guard(operation=operation) for operation in (Operation.WRITE, Operation.DELETE))

@@ -1,0 +1,196 @@
+"""Transactional applications need nothing by hand on the other side; and nobody gets what was never meant for him."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from mirror_core.decide.acls import OUR_NAMES, OUR_TOPICS, denial
+from mirror_core.kafka.acls import create_acls, delete_acls, present_on_every_broker
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Resource
+from mirror_core.model.drift import Deed, Part
+from mirror_core.model.run import Mode, RunState
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.records import TOPIC as STATE
+from mirror_core.sync.access import apply_promotion
+from mirror_core.sync.cycle import sync
+from tests.administering import as_admin, rights_of
+from tests.brokers import Pair, new_topic, read_all
+from tests.cluster.links import new_link, writer_of
+from tests.cluster.test_failover import denied
+from tests.mirroring import new_mirror
+
+pytestmark = pytest.mark.cluster
+APP = "User:app"
+ACLS = frozenset({Part.TOPICS, Part.ACLS})
+
+
+def right(
+    resource: Resource, name: str, *operations: Operation, principal: str = APP, pattern: Pattern = Pattern.LITERAL
+) -> set[Acl]:
+    return {Acl(resource=resource, name=name, pattern=pattern, principal=principal, operation=o) for o in operations}
+
+
+def grant(cluster: SandboxCluster, *acls: Acl) -> None:
+    with as_admin(cluster) as client:
+        create_acls(client, acls)
+        present_on_every_broker(client, acls)
+
+
+def withdraw(cluster: SandboxCluster, *acls: Acl) -> None:
+    with as_admin(cluster) as client:
+        delete_acls(client, acls)
+
+
+def transactional(cluster: SandboxCluster, name: str) -> Producer:
+    producer = Producer({**cluster.client_config("app"), "transactional.id": name, "log_level": 0})
+    producer.init_transactions(30)
+    return producer
+
+
+def refused(error: pytest.ExceptionInfo[KafkaException]) -> int:
+    return int(error.value.args[0].code())
+
+
+def test_a_transactional_application_goes_over_with_nothing_done_by_hand(pair: Pair, tmp_path: Path) -> None:
+    """It writes, and commits what it has read in the same transaction: on the source before, and there afterwards."""
+    topic, word = new_topic(pair.east), secrets.token_hex(4)
+    group, ids = f"g-{word}", f"tx-{word}-"
+    write = right(Resource.TOPIC, topic, Operation.READ, Operation.WRITE)
+    txn = right(Resource.TRANSACTIONAL_ID, ids, Operation.WRITE, Operation.DESCRIBE, pattern=Pattern.PREFIXED)
+    idempotent = right(Resource.CLUSTER, "kafka-cluster", Operation.IDEMPOTENT_WRITE)
+    grant(pair.east, *write, *txn, *idempotent, *right(Resource.GROUP, group, Operation.READ))
+    before = rights_of(pair.west)
+
+    def round_on(cluster: SandboxCluster, producer: Producer, value: bytes, offset: int) -> None:
+        consumer = Consumer({**cluster.client_config("app"), "group.id": group})
+        producer.begin_transaction()
+        producer.produce(topic, value)
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, offset)], consumer.consumer_group_metadata(), 30)
+        producer.commit_transaction(30)
+        consumer.close()
+
+    round_on(pair.east, transactional(pair.east, ids + "1"), b"on east", 1)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    with writer_of(mirrored.link) as writer:
+        assert not [row for row in sync(mirrored.link, writer, only=ACLS).rows if row.deed is Deed.SKIP]
+    early = transactional(pair.west, ids + "1")
+    early.begin_transaction()
+    early.produce(topic, b"too early")
+    with pytest.raises(KafkaException):
+        early.commit_transaction(30)
+    with pytest.raises(KafkaException) as stranger:
+        transactional(pair.west, "another")
+    assert refused(stranger) == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+    failover = mirrored.failover
+    run = failover.begin(failover.plan(Mode.PLANNED).hash)
+    assert mirrored.failover.drive(run.id).state is RunState.DONE
+
+    round_on(pair.west, transactional(pair.west, ids + "1"), b"on west", 2)
+    assert [r.value for r in read_all(pair.west, topic)] == [b"on east", b"on west"]
+    assert {a for a in rights_of(pair.west) - before if a.resource not in (Resource.TOPIC, Resource.GROUP)} == {
+        *txn,
+        *idempotent,
+    }
+
+
+def test_a_right_to_all_transactional_ids_takes_nobodys_journal_over(pair: Pair) -> None:
+    topic = new_topic(pair.east)
+    every = right(Resource.TRANSACTIONAL_ID, "*", Operation.WRITE)
+    grant(pair.east, *every, *right(Resource.TOPIC, topic, Operation.WRITE))
+    link = new_link(pair, topic)
+    with writer_of(link) as writer:
+        sync(link, writer, only=ACLS)
+        transactional(pair.west, "anything")
+        with pytest.raises(KafkaException) as error:
+            transactional(pair.west, f"mirrorbook.control-{link.mirror.name}")
+        assert refused(error) == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        ours = denial(OUR_NAMES, APP, resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED)
+        assert ours in rights_of(pair.west)
+        withdraw(pair.east, *every)
+        sync(link, writer, only=ACLS)
+    assert not rights_of(pair.west) & {*every, ours}
+
+
+def test_delegation_between_applications_is_carried(pair: Pair) -> None:
+    topic = new_topic(pair.east)
+    for_app = right(Resource.USER, APP, Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS, principal="User:web")
+    for_all = right(Resource.DELEGATION_TOKEN, "*", Operation.DESCRIBE)
+    readers = {a for p in (APP, "User:web") for a in right(Resource.TOPIC, topic, Operation.READ, principal=p)}
+    grant(pair.east, *for_app, *for_all, *readers)
+    link = new_link(pair, topic)
+    with writer_of(link) as writer:
+        rows = {row.subject: row.deed for row in sync(link, writer, only=ACLS).rows}
+    assert {rows[str(a)] for a in for_app} == {Deed.CREATE}
+    assert {rows[str(a)] for a in for_all} == {Deed.SKIP}
+    assert for_app <= rights_of(pair.west)
+    assert not for_all & rights_of(pair.west)
+
+
+def test_a_forged_record_makes_nobody_an_administrator(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east)
+    write = right(Resource.TOPIC, topic, Operation.WRITE)
+    grant(pair.east, *write)
+    forged = right(Resource.CLUSTER, "kafka-cluster", Operation.ALTER) | {
+        denial("*", resource=Resource.TRANSACTIONAL_ID)
+    }
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    link = mirrored.link
+    with writer_of(link) as writer:
+        sync(link, writer, only=ACLS)
+        name, cluster, staged = link.mirror.name, link.destination.name, AclPurpose.STAGED
+        writer.put(*(LedgerEntry(mirror=name, cluster=cluster, acl=a, purpose=staged) for a in forged))
+    plan = mirrored.failover.plan(Mode.PLANNED)
+    for acl in forged:
+        assert [w for w in plan.warnings if w.startswith(f"{acl} is remembered as staged, but is not given")]
+    with writer_of(link) as writer:
+        rows = {row.subject: row for row in apply_promotion(link, writer, [topic])}
+    assert {rows[str(acl)].deed for acl in forged} == {Deed.REFUSE}
+    assert not rights_of(pair.west) & forged
+    assert not denied(pair.west, topic), "held up by it"
+
+
+def test_copying_tasks_cannot_write_what_is_remembered(pair: Pair) -> None:
+    guards = {
+        denial(OUR_TOPICS, "User:mirror-data", operation=operation, pattern=Pattern.PREFIXED)
+        for operation in (Operation.WRITE, Operation.DELETE)
+    }
+    link = new_link(pair, new_topic(pair.east))
+    assert denied(pair.west, STATE, "mirror-data"), "the sandbox has them from the beginning"
+    withdraw(pair.west, *guards)
+    with writer_of(link) as writer:
+        assert {str(g) for g in guards} <= {r.subject for r in sync(link, writer, only=ACLS).rows if r.done}
+        assert guards <= rights_of(pair.west)
+        assert denied(pair.west, STATE, "mirror-data")
+        assert not [r for r in sync(link, writer, only=ACLS).rows if r.done]
+
+
+@pytest.mark.parametrize("pattern", Pattern)
+def test_a_grant_that_would_open_more_is_given_topic_by_topic(pair: Pair, tmp_path: Path, pattern: Pattern) -> None:
+    topic = new_topic(pair.east)
+    other = new_topic(pair.west, prefix=topic)
+    name = "*" if pattern is Pattern.LITERAL else topic
+    [wide] = right(Resource.TOPIC, name, Operation.WRITE, pattern=pattern)
+    grant(pair.east, wide)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    with writer_of(mirrored.link) as writer:
+        sync(mirrored.link, writer, only=ACLS)
+    failover = mirrored.failover
+    plan = failover.plan(Mode.PLANNED)
+    [said] = [w for w in plan.warnings if str(wide) in w]
+    assert said.startswith(f"{wide} is given topic by topic: on west it would open ")
+    run = failover.begin(plan.hash)
+    assert mirrored.failover.drive(run.id).state is RunState.DONE
+    assert not denied(pair.west, topic)
+    assert denied(pair.west, other)
+    assert denied(pair.west, STATE)
+    assert replace(wide, name=topic, pattern=Pattern.LITERAL) in rights_of(pair.west)
+    assert wide not in rights_of(pair.west)

@@ -1,0 +1,126 @@
+"""What promotion gives: what was staged, topic by topic where it would open more, and nothing that nobody staged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.decide.acls import EVERYBODY, covers, denial, may_change
+from mirror_core.decide.promotion import Promotion, promotion, warnings
+from mirror_core.decide.provenance import forged
+from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern, Permission, Resource
+from tests.unit.test_decide_acls import ALL, READ, TOPICS, WRITE, acl, acls, entry, scope
+
+OURS = "__mirrorbook_state"
+OWN = scope().own_principals
+PREFIX = acl(Operation.WRITE, "orders", pattern=Pattern.PREFIXED)
+STAR = acl(Operation.WRITE, "*")
+
+
+def promoted(*staged: Acl, there: tuple[str, ...] = (), purpose: AclPurpose = AclPurpose.STAGED) -> Promotion:
+    return promotion([entry(a, purpose) for a in staged], TOPICS, {*TOPICS, OURS, *there}, OWN)
+
+
+def literals(of: Acl) -> tuple[Acl, ...]:
+    return tuple(sorted(replace(of, name=t, pattern=Pattern.LITERAL) for t in TOPICS if covers(of, t)))
+
+
+@pytest.mark.parametrize("purpose", [AclPurpose.STAGED, AclPurpose.PROMOTED])
+def test_names_and_prefixes_of_the_mirror_alone_are_given_as_they_are(purpose: AclPurpose) -> None:
+    given = promoted(WRITE, PREFIX, purpose=purpose)
+    assert set(given.grants) == {WRITE, PREFIX}
+    assert (given.narrowed, given.refused) == ({}, {})
+    assert list(warnings(given, "west")) == [
+        "grants by prefix open topics made later on west, too, whose names begin with orders"
+    ]
+
+
+def test_a_star_is_given_topic_by_topic() -> None:
+    given = promoted(STAR)
+    assert given.grants == literals(STAR)
+    assert list(warnings(given, "west")) == [
+        f"{STAR} is given topic by topic: on west it would open {OURS}, too. "
+        "Topics made later need a grant of their own"
+    ]
+
+
+@pytest.mark.parametrize("there", ["orders-of-another-mirror", "orders"])
+def test_a_prefix_that_covers_somebody_elses_topic_is_given_topic_by_topic(there: str) -> None:
+    given = promoted(PREFIX, there=(there,))
+    assert given.grants == literals(PREFIX)
+    assert given.narrowed == {PREFIX: (there,)}
+
+
+def test_a_prefix_of_underscores_never_reaches_internal_topics() -> None:
+    low = replace(PREFIX, name="_")
+    given = promotion([entry(low, AclPurpose.STAGED)], ["_own"], ["_own"], OWN)
+    assert given.grants == (replace(low, name="_own", pattern=Pattern.LITERAL),)
+
+
+def test_a_denial_for_everybody_is_no_wider_than_the_mirror_either() -> None:
+    nobody = denial("*")
+    assert promoted(nobody).grants == literals(nobody)
+
+
+def test_what_concerns_no_promoted_topic_waits() -> None:
+    assert promoted(acl(Operation.WRITE, "other")) == Promotion(grants=(), narrowed={}, refused={})
+
+
+def test_a_public_grant_is_named_since_nobody_can_fail_back_under_it() -> None:
+    public = replace(WRITE, principal=EVERYBODY)
+    assert [w for w in warnings(promoted(public), "west") if "fail back" in w] == [
+        f"{public}: nobody can fail back while everybody may write: replace it by grants to names"
+    ]
+
+
+FORGED = [
+    acl(Operation.ALTER, "kafka-cluster", resource=Resource.CLUSTER),
+    acl(Operation.ALL, "kafka-cluster", resource=Resource.CLUSTER),
+    acl(Operation.WRITE, OURS),
+    acl(Operation.WRITE, principal="User:mirror-data"),
+    acl(Operation.READ, "__consumer_offsets"),
+    READ,
+    acl(Operation.READ, "g", resource=Resource.GROUP),
+    acl(Operation.WRITE, "*", resource=Resource.TRANSACTIONAL_ID),
+    acl(Operation.CREATE_TOKENS, "User:admin", resource=Resource.USER),
+    acl(Operation.DESCRIBE, "*", resource=Resource.DELEGATION_TOKEN),
+    denial("orders-1", "User:rival"),
+    denial("*", resource=Resource.TRANSACTIONAL_ID),
+    denial("*", resource=Resource.GROUP, operation=Operation.READ),
+    denial("kafka-cluster", resource=Resource.CLUSTER, operation=Operation.ALTER),
+]
+
+
+@pytest.mark.parametrize("what", FORGED, ids=str)
+@pytest.mark.parametrize("purpose", [AclPurpose.STAGED, AclPurpose.PROMOTED])
+def test_what_no_sync_can_have_staged_is_refused_by_name_and_holds_nothing_up(what: Acl, purpose: AclPurpose) -> None:
+    given = promotion([entry(what, purpose), entry(WRITE, AclPurpose.STAGED)], TOPICS, {*TOPICS, OURS}, OWN)
+    assert list(given.refused) == [what]
+    assert given.grants == (WRITE,)
+    assert next(iter(warnings(given, "west"))).startswith(f"{what} is remembered as staged, but is not given, since ")
+
+
+@given(staged=st.sets(acls), there=st.sets(st.sampled_from(["zzz", "orders", "orders-x", OURS])))
+def test_no_promotion_opens_more_than_the_mirrors_topics(staged: set[Acl], there: set[str]) -> None:
+    given = promotion([entry(a, AclPurpose.STAGED) for a in staged], TOPICS, {*TOPICS, *there}, OWN)
+    for grant in given.grants:
+        allowed = grant.permission is Permission.ALLOW
+        assert not allowed or (may_change(grant) and grant.principal not in OWN)
+        if grant.resource is Resource.TOPIC:
+            assert {t for t in {*TOPICS, *there} if covers(grant, t)} <= set(TOPICS)
+    for acl_ in staged - given.refused.keys():
+        of_topics = acl_.resource is Resource.TOPIC
+        for topic in TOPICS if of_topics else ():
+            assert not covers(acl_, topic) or any(
+                covers(g, topic) and replace(g, name="", pattern=acl_.pattern) == replace(acl_, name="")
+                for g in given.grants
+            ), "narrower than the mirror"
+
+
+@pytest.mark.parametrize("purpose", [AclPurpose.DEMOTED, AclPurpose.FENCE])
+def test_what_is_taken_away_after_a_fence_or_a_demotion_is_a_denial(purpose: AclPurpose) -> None:
+    assert forged(entry(ALL, purpose))
+    assert not forged(entry(denial("orders-1"), purpose))
