@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.decide.failback import tails
+from mirror_core.decide.strategies import tails
 from mirror_core.decide.view import Topic, some
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
@@ -34,7 +34,7 @@ from mirror_core.model.run import Evidence, RunKind, RunState, Strategy
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Salvaged, left_by
 from mirror_core.state.link import Link, link_of
-from mirror_core.state.records import PartitionRecord, State
+from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.writer import StateWriter, control_id
@@ -113,30 +113,33 @@ class FailbackSteps(Acts):
         link = link_of(self.link.config, back)
         with StateWriter(self.link.source, control_id(back.name)) as writer:
             known = writer.state.mirrors.get(back.name)
-            if known is None or known.created_ms < self.journal.run.started_ms:
-                state = after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED)
-                writer.put(
-                    back,
-                    *(
-                        PartitionRecord(
-                            back.name,
-                            PartitionStatus(
-                                partition=p,
-                                state=state,
-                                source_topic_id=there[p.topic].id,
-                                destination_topic_id=here[p.topic].id,
-                            ),
-                        )
-                        for p in self.statuses()
-                        if p.topic in here and p.index in here[p.topic].partitions
-                    ),
-                )
+            if known is None or known.homecoming != self.journal.run_id:
+                writer.put(back, *self._beginnings(back, writer.state, there, here))
             else:
                 link = link_of(self.link.config, known)
             with ClusterClient(self.link.source) as old:
                 lift_denials(back, writer, old)  # of an earlier homecoming, against its tasks: they are over
             report = sync(link, writer, only=frozenset({Part.CONFIGS}))
         return {"mirror": back.name, "settings_changed": sum(r.done for r in report.rows)}
+
+    def _beginnings(
+        self, back: Mirror, state: State, there: Mapping[str, TopicView], here: Mapping[str, TopicView]
+    ) -> Iterator[Record | Forget]:
+        """Statuses of M-back: of what is on the old source, and of nothing that an earlier homecoming left there."""
+        began = after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED)
+        fresh = {
+            p: PartitionStatus(
+                partition=p,
+                state=began,
+                source_topic_id=there[p.topic].id,
+                destination_topic_id=here[p.topic].id,
+            )
+            for p in self.statuses()
+            if p.topic in here and p.index in here[p.topic].partitions
+        }
+        left = state.partitions.get(back.name, {})
+        yield from (Forget(PartitionRecord(back.name, s)) for p, s in sorted(left.items()) if p not in fresh)
+        yield from (PartitionRecord(back.name, s) for s in fresh.values())
 
     def catch_up(self) -> Evidence:
         """Copy until the old source is close behind: by the data plane that runs, or by this process if none does."""
@@ -285,6 +288,7 @@ class FailbackSteps(Acts):
             gaps=gaps_on(self.link.source),
             desired=Desired.STARTED,
             created_ms=now_ms(),
+            homecoming=self.journal.run_id,
         )
 
     def _reverse_link(self) -> Link:
@@ -305,11 +309,7 @@ class FailbackSteps(Acts):
         return lag, sum(ends.values())
 
     def _refuse_unless_home(self, link: Link, back: State) -> None:
-        if not any(
-            (r.plan.mirror, r.plan.kind, r.state) == (link.mirror.name, RunKind.FAILOVER, RunState.DONE)
-            and r.started_ms >= self.journal.run.started_ms
-            for r in back.runs.values()
-        ):
+        if not is_home(back, self.journal.run_id):
             raise Refused(
                 f"failback {self.journal.run_id}: step reprotect",
                 [f"mirror {link.mirror.name} is not failed over yet: applications are still on {link.source.name}"],
@@ -323,6 +323,16 @@ class FailbackSteps(Acts):
                 f"failback {self.journal.run_id}: step reprotect",
                 [f"somebody wrote to {client.name} after applications had left it: {some(written)}"],
             )
+
+
+def is_home(back: State, failback: str) -> bool:
+    """Whether the failover that leads home from this failback run is done, by the state on the old source.
+
+    It carries the run's id: clocks of two hosts say nothing about what came first.
+    """
+    return any(
+        (r.plan.kind, r.state, r.homecoming) == (RunKind.FAILOVER, RunState.DONE, failback) for r in back.runs.values()
+    )
 
 
 def reverse_link(link: Link) -> Link:
