@@ -105,8 +105,7 @@ def _bound(view: FailbackView) -> Iterator[Fact]:
     yield Fact("last mirrored offsets", digest(f"{p}={view.statuses[p].lmo}" for p in sorted(view.statuses)))
     if isinstance(view.old, OldSource):
         # Behind the fence these do not move: what would be discarded is part of what is approved.
-        found = _tails(view, view.old)
-        yield Fact("divergent tails", digest(f"{p} [{start}, {end})" for p, (start, end) in found.items()))
+        yield tails_fact(_tails(view, view.old))
         yield Fact("topic ids", digest(f"{name} {t.id}" for name, t in sorted(view.old.topics.items())))
         yield Fact("fenced", str(view.old.fenced))
 
@@ -163,7 +162,7 @@ def _warnings(view: FailbackView) -> Iterator[str]:
         elif not view.old.fenced:
             yield (
                 f"{view.mirror.source} is not under this mirror's fence: the first step raises it. What is written "
-                "there until then is tail, too"
+                "there until then is tail, too, and makes another plan"
             )
         found = list(_tails(view, view.old).items())
         for partition, (start, end) in found[:SHOWN]:
@@ -209,6 +208,11 @@ def _discarded(view: FailbackView) -> int | None:
     if isinstance(view.old, Unseen):
         return None
     return sum(end - start for start, end in _tails(view, view.old).values())
+
+
+def tails_fact(found: Mapping[Partition, tuple[Offset, Offset]]) -> Fact:
+    """What an approval to discard is bound to: the run asks once more before it saves anything."""
+    return Fact("divergent tails", digest(f"{p} [{start}, {end})" for p, (start, end) in sorted(found.items())))
 
 
 def _tails(view: FailbackView, old: OldSource) -> dict[Partition, tuple[Offset, Offset]]:

@@ -67,6 +67,8 @@ class Salvaged:
 
     VERSION: ClassVar[int] = 1
     ends: Offsets
+    parts: int = 1
+    """Number of the newest folder: what grew in spite of the fence is saved to one of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from mirror_core.decide import failback as decision
 from mirror_core.decide.acls import demotions, denial
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.failover import Decision
-from mirror_core.decide.steps import Need, needing
+from mirror_core.decide.steps import Need, needing, point_of_no_return
 from mirror_core.decide.strategies import Allowed
 from mirror_core.decide.view import Topic, Unseen
 from mirror_core.evidence.run_report import write_run_report
@@ -60,7 +60,10 @@ class Failback(Conductor[Allowed]):
         return name not in needing(self.KIND, Need.HOME) or self.is_home(run)
 
     def _act(self, writer: StateWriter, journal: Journal, name: str) -> Callable[[], Evidence]:
-        return FailbackSteps(self.link, self.services, writer, journal).act(name)
+        steps = FailbackSteps(self.link, self.services, writer, journal)
+        if name == point_of_no_return(self.KIND) and not journal.begun(name):
+            steps.check_approval()
+        return steps.act(name)
 
     def _finish(self, writer: StateWriter, journal: Journal) -> Run:
         if journal.run.ended_ms is None:

@@ -15,24 +15,19 @@ from typing import Final
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.decide.strategies import tails
-from mirror_core.decide.view import Topic, some
+from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
 from mirror_core.mirrors.creation import ensure_state_topic, new_producer_id
 from mirror_core.mirrors.preflight import gaps_on
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus, is_fresh
-from mirror_core.model.names import Offset, Partition, reverse_name
-from mirror_core.model.offsets import Offsets
-from mirror_core.model.parity import ParityRange
-from mirror_core.model.run import Evidence, RunKind, RunState, Strategy
-from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Salvaged, left_by
+from mirror_core.model.names import Partition, reverse_name
+from mirror_core.model.run import Evidence, RunKind, RunState
+from mirror_core.runbook.tails import TailSteps
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
@@ -52,50 +47,10 @@ ZOMBIE_MS: Final = 2_000
 """Added to the time until which tasks of a data plane of the past may write."""
 
 
-class FailbackSteps(Acts):
+class FailbackSteps(TailSteps):
     """The acts of a failback."""
 
     __slots__ = ()
-
-    def salvage(self) -> Evidence:
-        """Save the divergent tails; what is saved here is all that may be discarded later."""
-        with ClusterClient(self.link.source) as old:
-            topics, ends = self._old_source(old)
-        found = tails(self.statuses(), topics, ends)
-        ranges = [ParityRange(partition=p, start=start, end=end) for p, (start, end) in found.items()]
-        folder = self.services.run_dir(self.journal.run_id) / "salvage"
-        saved = self.services.salvage(self.link.source.name, ranges, folder) if ranges else {}
-        self.journal.keep("salvage", Salvaged(ends=Offsets.of(ends)))
-        tailed = some(f"{p} [{start}, {end}): {saved[p]} record(s)" for p, (start, end) in found.items())
-        return {
-            "records": sum(saved.values()),
-            "partitions": len(found),
-            "salvaged": tailed or "nothing: there is no tail",
-            "folder": str(folder) if ranges else "",
-        }
-
-    def align(self) -> Evidence:
-        """Take the old source's logs back to what the new primary has: recreate the topics that have a tail."""
-        doomed = [t for t, s in self.journal.run.plan.strategies.items() if s is Strategy.RECREATE]
-        with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
-            topics = self._noted(old, doomed)
-            salvaged = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
-            widths = {name: len(view.partitions) for name, view in new.metadata(doomed).topics.items()}
-            for topic in topics:
-                if topic.name not in widths:
-                    continue  # deleted by hand since the plan was made: the reverse mirror finds it gone
-                view = old.metadata([topic.name]).topics.get(topic.name)
-                if view is not None and view.id == topic.id:
-                    self._refuse_if_grown(old, view, salvaged)
-                    delete_topic(old, topic.name, topic.id)
-                anew = NewTopic(
-                    name=topic.name,
-                    partitions=widths[topic.name],
-                    replication_factor=topic.replication_factor,
-                    configs=dict(topic.settings),
-                )
-                create_topics(old, [anew])
-        return {"recreated": len(topics), "topics": some(topic.name for topic in topics) or "none"}
 
     def demote(self) -> Evidence:
         """On the old source applications may not change the topics, the mirror may: denials first, then no fence."""
@@ -216,50 +171,9 @@ class FailbackSteps(Acts):
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _topics(self) -> list[str]:
-        return sorted({p.topic for p in self.statuses()})
-
     def _present_topics(self, cluster: ClusterConfig) -> list[str]:
         with ClusterClient(cluster) as client:
             return sorted(client.metadata(self._topics()).topics)
-
-    def _old_source(self, client: ClusterClient) -> tuple[dict[str, Topic], dict[Partition, Offset]]:
-        views = client.metadata(self._topics()).topics
-        there = [p for p in self.statuses() if p.topic in views and p.index in views[p.topic].partitions]
-        topics = {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}
-        return topics, list_offsets(client, there, Point.LOG_END)
-
-    def _noted(self, old: ClusterClient, doomed: list[str]) -> tuple[OldTopic, ...]:
-        """The topics as they were before the first one was deleted: a crash must not cost one its settings.
-
-        Looked at once. One that is not there was deleted by hand since the plan was made: M-back creates it.
-        """
-        noted = self.journal.kept("align", OldTopics)
-        if noted is None:
-            settings, views = describe_configs(old, doomed), old.metadata(doomed).topics
-            noted = OldTopics(
-                topics=tuple(
-                    OldTopic(
-                        name=topic,
-                        id=views[topic].id,
-                        replication_factor=views[topic].replication_factor,
-                        settings=dict(sorted(settings[topic].overrides.items())),
-                    )
-                    for topic in sorted(settings.keys() & views.keys())
-                )
-            )
-            self.journal.keep("align", noted)
-        return noted.topics
-
-    def _refuse_if_grown(self, old: ClusterClient, topic: TopicView, salvaged: Mapping[Partition, Offset]) -> None:
-        """Only what was salvaged may be deleted: also of a partition that was added since."""
-        now = list_offsets(old, [Partition(topic.name, i) for i in topic.partitions], Point.LOG_END)
-        grown = [f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in now.items() if end != salvaged.get(p, 0)]
-        if grown:
-            raise Refused(
-                f"failback {self.journal.run_id}: topic {topic.name} on {old.name} is not deleted",
-                [f"it has grown since its tail was salvaged: {some(grown)}: somebody writes in spite of the fence"],
-            )
 
     def _await_zombies(self) -> None:
         """Until no task of an earlier data plane, in either direction, can be alive to write."""

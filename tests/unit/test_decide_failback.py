@@ -141,7 +141,10 @@ def test_whether_the_old_source_is_fenced_is_said(view: FailbackView) -> None:
 def test_a_grant_to_everybody_on_either_side_forbids_it_before_anything_is_changed(view: FailbackView) -> None:
     assert isinstance(view.new, NewPrimary)
     line = "ALLOW WRITE ...: kafka-acls.sh --remove"
-    for side, seen in (("east", replace(old_of(view), open_to_all=(line,))), ("west", replace(view.new, open_to_all=(line,)))):
+    for side, seen in (
+        ("east", replace(old_of(view), open_to_all=(line,))),
+        ("west", replace(view.new, open_to_all=(line,))),
+    ):
         changed = replace(view, old=seen) if isinstance(seen, OldSource) else replace(view, new=seen)
         assert decide(changed).reasons == (f"cluster {side}: everybody may change mirror topics by {line}",)
 
