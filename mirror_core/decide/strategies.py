@@ -22,8 +22,8 @@ _RISKS: Final[Mapping[Strategy, str]] = MappingProxyType(
     {
         Strategy.RECREATE: "no broker stops; until it is copied anew there is no second copy of the topic; a new topic "
         "id, and all committed offsets of the topic there are gone",
-        Strategy.OFFLINE: "each broker in turn, or one, is stopped by you (some 10 s each); hands on files, with a "
-        "backup",
+        Strategy.OFFLINE: "one broker, or a few, stopped by you (some 10 s each), hands on files, with a backup; one "
+        "replica meanwhile, the others are filled again",
         Strategy.REPLICA: "one broker is stopped by you (some 5 s) and an unclean election takes place; one replica "
         "for a while",
     }
@@ -130,6 +130,8 @@ def objections(
     old: str,
 ) -> Iterator[str]:
     """Why what the operator asked for cannot be done. `old`: the old source's name."""
+    if Strategy.REPLICA in (allowed.everywhere, *allowed.topics.values()):
+        yield "strategy replica is not available yet; there are none, recreate and offline"
     strange = sorted(set(allowed.topics) - {p.topic for p in statuses})
     if strange:
         yield f"not topics of this mirror: {some(strange)}"
@@ -172,8 +174,10 @@ def costs(
     for topic in sorted(divergent, key=lambda t: -(whole.get(t) or 0))[:COSTED]:
         for strategy, risk in _RISKS.items():
             link = (whole if strategy is Strategy.RECREATE else rest).get(topic)
-            moved = held.get(topic) if strategy is Strategy.REPLICA else 0
-            disk = None if link is None or moved is None else link * replicas.get(topic, 1) + moved
+            copies = replicas.get(topic, 1)
+            again = {Strategy.RECREATE: 0, Strategy.OFFLINE: copies - 1, Strategy.REPLICA: copies}[strategy]
+            own = held.get(topic) if again else 0
+            disk = None if link is None or own is None else link * copies + own * again
             yield (
                 f"{topic} by {strategy}",
                 f"about {_bytes(link)} over the link, {_bytes(disk)} written to disks there; {risk}",

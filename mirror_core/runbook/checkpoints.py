@@ -14,6 +14,7 @@ import msgspec
 from mirror_core.decide.scope import Scope
 from mirror_core.model.checkpoint import Keepable
 from mirror_core.model.errors import Indeterminate
+from mirror_core.model.names import Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.state.journal import Journal
 
@@ -89,6 +90,22 @@ class OldTopics:
     topics: tuple[OldTopic, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Which brokers held partitions before replicas were taken away from them, to be given back."""
+
+    VERSION: ClassVar[int] = 1
+    partitions: tuple[tuple[str, int, tuple[int, ...]], ...]
+    """Topic, number, broker ids."""
+
+    @classmethod
+    def of(cls, replicas: Mapping[Partition, tuple[int, ...]]) -> Placed:
+        return cls(partitions=tuple((p.topic, p.index, nodes) for p, nodes in sorted(replicas.items())))
+
+    def by_partition(self) -> dict[Partition, tuple[int, ...]]:
+        return {Partition(topic, index): nodes for topic, index, nodes in self.partitions}
+
+
 T = TypeVar("T", bound=Keepable)
 
 
@@ -122,5 +139,6 @@ LEFT: Final[tuple[tuple[str, type[Keepable]], ...]] = (
     ("parity", Equal),
     ("salvage", Salvaged),
     ("align", OldTopics),
+    ("align", Placed),
 )
 """Which step leaves what."""

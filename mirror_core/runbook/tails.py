@@ -22,6 +22,7 @@ from mirror_core.model.parity import Fate, ParityRange, ParityResult, Saved
 from mirror_core.model.run import Evidence, Strategy
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Salvaged, left_by
+from mirror_core.runbook.offline import cut_offline
 from mirror_core.state.records import PartitionRecord
 from mirror_core.sync.fence import raise_fence
 
@@ -75,7 +76,8 @@ class TailSteps(Acts):
             topics = self._noted(old, doomed)
             again = self._save_growth(old, topics)
             self._recreate(old, new, topics)
-        return {"recreated": len(topics), "topics": some(topic.name for topic in topics) or "none", **again}
+            cut = cut_offline(self, old, self._points(old, Strategy.OFFLINE))
+        return {"recreated": len(topics), "topics": some(topic.name for topic in topics) or "none", **again, **cut}
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -193,6 +195,13 @@ class TailSteps(Acts):
         self.journal.keep("salvage", Salvaged(ends=ends_now, parts=number))
         shown = self._shown(grown, found)
         return {"grown_since": shown["salvaged"], "saved_again": shown["records"], "folder": f"salvage-{number}"}
+
+    def _points(self, old: ClusterClient, strategy: Strategy) -> dict[Partition, Offset]:
+        """Where the logs that had a tail when it was saved have to end at the most, of topics with this strategy."""
+        ends = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
+        chosen = {t for t, s in self.journal.run.plan.strategies.items() if s is strategy}
+        found = tails(self.statuses(), self._old_source(old)[0], ends)
+        return {p: start for p, (start, _) in found.items() if p.topic in chosen}
 
     def _changed_topics(self) -> list[str]:
         return [t for t, s in self.journal.run.plan.strategies.items() if s is not Strategy.NONE]
