@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,7 +13,7 @@ from mirror_core.decide.acls import denial
 from mirror_core.decide.strategies import Allowed
 from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
+from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.acl import Permission
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
@@ -23,12 +22,8 @@ from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.run import Mode, RunState, Strategy
 from mirror_core.parity.salvage import MANIFEST
 from mirror_core.runbook import conductor
-from mirror_core.runbook.checkpoints import OldTopic
 from mirror_core.runbook.failback import Failback
-from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.records import PartitionRecord
-from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import Pair, Record, grant, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import app_topic, begin, denied
 from tests.mirroring import Mirrored, new_mirror
@@ -171,189 +166,6 @@ def test_a_divergent_tail_is_salvaged_and_the_topic_copied_anew(pair: Pair, tmp_
     assert not denied(pair.east, topic)
     mirrored.copy()
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
-
-
-def saved_rows(folder: Path) -> list[dict[str, Any]]:
-    """All records of a salvage, in order."""
-    rows = [row for path in folder.rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
-    return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"]))
-
-
-def test_what_is_written_after_the_salvage_is_salvaged_too_before_anything_is_deleted(
-    pair: Pair, tmp_path: Path
-) -> None:
-    topic = app_topic(pair)
-    produce(pair.east, topic, 10)
-    mirrored = failed_over(pair, tmp_path, topic)
-    tail = produce(pair.east, topic, 3)
-    failback = failback_of(mirrored)
-    run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
-    late = produce(pair.east, topic, 2)
-    primary = read_all(pair.west, topic)
-
-    failback.drive(run.id)
-
-    folder = tmp_path / f"run-{run.id}"
-    assert [row["value"] for row in saved_rows(folder / "salvage")] == [r.value for r in tail]
-    assert [row["value"] for row in saved_rows(folder / "salvage-2")] == [r.value for r in late]
-    aligned = next(s for s in failback.status(run.id)[1] if s.step == "align")
-    assert aligned.evidence["saved_again"] == 2
-    go_home(failback, run.id)
-    assert content(read_all(pair.east, topic)) == content(primary)
-
-
-def test_what_comes_between_the_last_look_and_the_deletion_is_not_deleted(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = app_topic(pair)
-    produce(pair.east, topic, 10)
-    mirrored = failed_over(pair, tmp_path, topic)
-    produce(pair.east, topic, 3)
-    failback = failback_of(mirrored)
-    run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
-    last_look = FailbackSteps._save_growth
-
-    def overtaken(steps: FailbackSteps, old: ClusterClient, noted: tuple[OldTopic, ...]) -> dict[str, str | int]:
-        found = last_look(steps, old, noted)
-        produce(pair.east, topic, 1)
-        return found
-
-    with monkeypatch.context() as patched:
-        patched.setattr(FailbackSteps, "_save_growth", overtaken)
-        with pytest.raises(Refused, match="has grown since its tail was salvaged"):
-            failback.step(run.id, "align")
-    assert len(read_all(pair.east, topic)) == 14
-    with pytest.raises(Refused, match="step align has begun"):
-        failback.abort(run.id)
-    failback.drive(run.id)
-    assert len(saved_rows(tmp_path / f"run-{run.id}" / "salvage-2")) == 1
-    go_home(failback, run.id)
-
-
-def test_a_topic_of_which_nothing_was_to_go_and_that_grew_makes_another_plan(pair: Pair, tmp_path: Path) -> None:
-    topic = app_topic(pair)
-    produce(pair.east, topic, 10)
-    mirrored = failed_over(pair, tmp_path, topic)
-    failback = failback_of(mirrored)
-    run = failback.begin(failback.plan().hash)
-    produce(pair.east, topic, 1)
-    with pytest.raises(Refused, match=r"is not what was approved: that was none, it is 1: .*\[10, 11\)"):
-        failback.step(run.id, "salvage")
-    failback.abort(run.id)
-    run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
-    failback.abort(run.id)
-
-    other = app_topic(pair)
-    produce(pair.east, other, 10)
-    mirrored = failed_over(pair, tmp_path, other)
-    failback = failback_of(mirrored)
-    run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
-    produce(pair.east, other, 1)
-    with pytest.raises(Refused, match=f"nothing was to be discarded: {other}-0 from 10 to 11"):
-        failback.step(run.id, "align")
-    assert failback.abort(run.id).state is RunState.ABORTED, "nothing was changed, and yet there was no way back"
-
-
-def test_an_old_source_whose_fence_is_gone_is_fenced_before_its_tail_is_saved(pair: Pair, tmp_path: Path) -> None:
-    topic = app_topic(pair)
-    produce(pair.east, topic, 5)
-    mirrored = failed_over(pair, tmp_path, topic)
-    with ClusterClient(mirrored.config.cluster("east")) as client:
-        delete_acls(client, [denial(topic)])
-        absent_on_every_broker(client, {denial(topic)})
-    assert not denied(pair.east, topic)
-    failback = failback_of(mirrored)
-    plan = failback.plan()
-    assert any("not under this mirror's fence" in warning for warning in plan.warnings)
-    run = failback.begin(plan.hash)
-    failback.step(run.id, "salvage")
-    assert denied(pair.east, topic), "what an application writes now would be neither salvaged nor mirrored"
-
-
-def test_other_content_below_the_last_mirrored_offset_is_found_and_salvaged(pair: Pair, tmp_path: Path) -> None:
-    """As after an unclean election on the old source: as long as it was, with other records in its newest part."""
-    topic = app_topic(pair, retention_ms="-1")
-    produce(pair.east, topic, 40)
-    mirrored = failed_over(pair, tmp_path, topic)
-    primary = read_all(pair.west, topic)
-    with ClusterClient(mirrored.config.cluster("east")) as client:
-        old_id = client.metadata([topic]).topics[topic].id
-        delete_topic(client, topic, old_id)
-        create_topics(
-            client, [NewTopic(name=topic, partitions=1, replication_factor=1, configs={"retention.ms": "-1"})]
-        )
-        new_id = client.metadata([topic]).topics[topic].id
-    again = [Row(key=r.key, value=r.value, timestamp_ms=r.timestamp_ms, headers=list(r.headers)) for r in primary[:30]]
-    send(new_producer(pair.east), topic, again)
-    others = [Row(key=b"k%d" % n, value=b"other") for n in range(10)]
-    send(new_producer(pair.east), topic, others)
-    with StateWriter(mirrored.config.cluster("west"), control_id(mirrored.name)) as writer:
-        status = writer.state.partitions[mirrored.name][Partition(topic, 0)]
-        writer.put(PartitionRecord(mirrored.name, replace(status, source_topic_id=new_id)))
-    failback = failback_of(mirrored)
-    plan = failback.plan()
-    assert (plan.strategies, plan.discarded) == ({topic: "none"}, 0)
-    run = failback.begin(plan.hash)
-    with pytest.raises(Refused, match=f"below the last mirrored offset it differs in {topic}-0 from offset 30"):
-        failback.step(run.id, "salvage")
-    with pytest.raises(Refused, match="is not what was approved"):
-        failback.step(run.id, "salvage")
-    failback.abort(run.id)
-
-    plan = failback.plan()
-    assert (plan.strategies, plan.discarded) == ({topic: "recreate"}, 10)
-    assert plan.partitions[f"{Partition(topic, 0)}"] == "10 offset(s) discarded, [30, 40)"
-    run = failback.begin(plan.hash)
-    failback.drive(run.id)
-    rows = saved_rows(tmp_path / f"run-{run.id}" / "salvage")
-    assert [(row["offset"], row["value"]) for row in rows] == [(30 + n, b"other") for n in range(10)]
-    go_home(failback, run.id)
-    assert content(read_all(pair.east, topic)) == content(primary)
-    assert mirrored.statuses[Partition(topic, 0)].differs_at is None
-
-
-def test_each_record_of_a_tail_is_held_against_what_the_new_primary_has(pair: Pair, tmp_path: Path) -> None:
-    topic = app_topic(pair, retention_ms="-1")
-    produce(pair.east, topic, 5)
-    mirrored = failed_over(pair, tmp_path, topic)
-    send(
-        new_producer(pair.east),
-        topic,
-        [
-            Row(key=b"lost", value=b"1"),
-            Row(key=b"same", value=b"2"),
-            Row(key=b"other", value=b"3"),
-            Row(key=None, value=b"4"),
-            Row(key=b"gone", value=None),
-        ],
-    )
-    rows = [Row(key=b"other", value=b"30"), Row(key=b"same", value=b"2"), Row(key=b"same", value=b"20")]
-    send(new_producer(pair.west), topic, [*rows, Row(key=b"gone", value=None), Row(key=None, value=b"4")])
-    failback = failback_of(mirrored)
-    run = failback.begin(failback.plan().hash)
-    found = failback.step(run.id, "salvage").evidence
-    assert {name: found[name] for name in ("missing", "there_too", "conflicting", "without_a_key")} == {
-        "missing": 1,
-        "there_too": 2,
-        "conflicting": 1,
-        "without_a_key": 1,
-    }
-    folder = tmp_path / f"run-{run.id}" / "salvage"
-    fates = [(row["key"], row["fate"]) for row in saved_rows(folder)]
-    assert fates == [
-        (b"lost", "missing"),
-        (b"same", "there too"),
-        (b"other", "conflicting"),
-        (None, "without a key"),
-        (b"gone", "there too"),
-    ]
-    page = (folder / "_report.html").read_text()
-    assert f'<td class="break">{topic}-0</td>' in page
-    assert pq.read_table(folder).num_rows == 5, "the page disturbs readers of the folder"
 
 
 def test_a_way_home_is_known_by_its_run_and_not_by_clocks(
