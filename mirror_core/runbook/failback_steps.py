@@ -56,6 +56,9 @@ class FailbackSteps(TailSteps):
         """On the old source applications may not change the topics, the mirror may: denials first, then no fence."""
         self._await_zombies()
         topics = self._present_topics(self.link.source)
+        debt = self.writer.state.debts.get(self.link.mirror.name)
+        if debt is not None:  # a standing fence is looked after: not this one any more, which is about to be lifted
+            self.writer.put(Forget(debt))
         rows = demote(self.link, self.writer, topics, self.link.source.name)
         return {"access": len(rows), "such_as": some(f"{r.deed} {r.subject}" for r in rows)}
 

@@ -15,11 +15,13 @@ from mirror_core.evidence.salvage_report import write_salvage_report
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import Fate, ParityRange, ParityResult, Saved
 from mirror_core.model.run import Evidence, Strategy
+from mirror_core.model.standing import Owed
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Salvaged, left_by
 from mirror_core.runbook.offline import cut_offline
@@ -40,6 +42,7 @@ class TailSteps(Acts):
         with ClusterClient(self.link.source) as old:
             topics, there = self._old_source(old)
             ends = dict(raise_fence(self.link, self.writer, old, self._topics(), there).ends)
+        self._pay(ends)
         compared = self._compare(topics, ends)
         found = tails(self.statuses(), topics, ends)
         self._refuse_unapproved(found)
@@ -89,6 +92,12 @@ class TailSteps(Acts):
         views = client.metadata(self._topics()).topics
         there = [p for p in self.statuses() if p.topic in views and p.index in views[p.topic].partitions]
         return {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}, there
+
+    def _pay(self, ends: Mapping[Partition, Offset]) -> None:
+        """The fence that an unplanned failover may have left owed stands now."""
+        debt = self.writer.state.debts.get(self.link.mirror.name)
+        if debt is not None and debt.owed is Owed.FENCE and debt.paid_ms is None:
+            self.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(ends), trouble=""))
 
     def _compare(self, topics: Mapping[str, Topic], ends: Mapping[Partition, Offset]) -> ParityResult | None:
         """Below the last mirrored offsets, too: an unclean election may have given the old source another past.
