@@ -130,8 +130,6 @@ def objections(
     old: str,
 ) -> Iterator[str]:
     """Why what the operator asked for cannot be done. `old`: the old source's name."""
-    if Strategy.REPLICA in (allowed.everywhere, *allowed.topics.values()):
-        yield "strategy replica is not available yet; there are none, recreate and offline"
     strange = sorted(set(allowed.topics) - {p.topic for p in statuses})
     if strange:
         yield f"not topics of this mirror: {some(strange)}"

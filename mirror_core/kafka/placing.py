@@ -14,10 +14,12 @@ from kio.schema.alter_partition_reassignments.v0.request import (
     ReassignableTopic,
 )
 from kio.schema.alter_partition_reassignments.v0.response import AlterPartitionReassignmentsResponse
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
+from kio.schema.elect_leaders.v2.response import ElectLeadersResponse
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i32, i32Timedelta
+from kio.static.primitive import i8, i32, i32Timedelta
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.faults import ErrorCode, fault, settle
@@ -81,6 +83,34 @@ def reassign(client: ClusterClient, wanted: Mapping[Partition, tuple[int, ...]])
 
 
 _DEED: Final = "AlterPartitionReassignments (needs ALTER on the cluster)"
+
+
+def elect_unclean(client: ClusterClient, partitions: Iterable[Partition]) -> None:
+    """Let a replica lead that is not in sync, of partitions that nobody leads: what it lacks is gone. Needs ALTER."""
+
+    def attempt(rest: list[Partition]) -> dict[Partition, tuple[ErrorCode, str | None]]:
+        topics: dict[str, list[i32]] = {}
+        for partition in rest:
+            topics.setdefault(partition.topic, []).append(i32(partition.index))
+        request = ElectLeadersRequest(
+            election_type=_UNCLEAN,
+            topic_partitions=tuple(TopicPartitions(topic=TopicName(t), partitions=tuple(i)) for t, i in topics.items()),
+            timeout=i32Timedelta.parse(datetime.timedelta(seconds=client.timeout_s)),
+        )
+        answer = client.call_controller(request, ElectLeadersResponse)
+        if answer.error_code is not ErrorCode.none:
+            raise fault(client, "partitions", _ELECTION, answer.error_code)
+        return {
+            Partition(str(topic.topic), int(row.partition_id)): (row.error_code, row.error_message)
+            for topic in answer.replica_election_results
+            for row in topic.partition_result
+        }
+
+    settle(client, _ELECTION, list(partitions), attempt, expected=(ErrorCode.election_not_needed,))
+
+
+_UNCLEAN: Final = i8(1)
+_ELECTION: Final = "ElectLeaders (needs ALTER on the cluster)"
 
 
 def await_replicas(client: ClusterClient, wanted: Mapping[Partition, tuple[int, ...]]) -> None:

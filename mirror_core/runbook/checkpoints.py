@@ -106,6 +106,18 @@ class Placed:
         return {Partition(topic, index): nodes for topic, index, nodes in self.partitions}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttled:
+    """Replicas that are slowed down, to be set free in any case."""
+
+    VERSION: ClassVar[int] = 1
+    topics: tuple[str, ...]
+    broker: int
+    """-1: none is."""
+    rate: str | None
+    """What somebody else had set on that broker before."""
+
+
 T = TypeVar("T", bound=Keepable)
 
 
@@ -140,5 +152,6 @@ LEFT: Final[tuple[tuple[str, type[Keepable]], ...]] = (
     ("salvage", Salvaged),
     ("align", OldTopics),
     ("align", Placed),
+    ("align", Throttled),
 )
 """Which step leaves what."""

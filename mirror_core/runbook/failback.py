@@ -60,7 +60,7 @@ class Failback(Conductor[Allowed]):
         return name not in needing(self.KIND, Need.HOME) or self.is_home(run)
 
     def _act(self, writer: StateWriter, journal: Journal, name: str) -> Callable[[], Evidence]:
-        steps = FailbackSteps(self.link, self.services, writer, journal)
+        steps = FailbackSteps(self.link, self.services, writer, journal, self._say)
         if name == point_of_no_return(self.KIND) and not journal.begun(name):
             steps.check_approval()
         return steps.act(name)

@@ -20,23 +20,20 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.files import writing
 from mirror_core.model.names import Offset, Partition
 from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.checkpoints import Placed
 
 FILE = "points.json"
 
 
-def cut_offline(acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset]) -> dict[str, str | int]:
+def cut_offline(
+    acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset], placed: Mapping[Partition, tuple[int, ...]]
+) -> dict[str, str | int]:
     """Return when none of these logs goes beyond its point; until then Refused, with what is to be done on which host.
 
-    May be repeated: which brokers held the partitions is written down before the first one is taken away.
+    May be repeated. `placed`: which brokers held the partitions before the first one was taken away.
     """
     if not points:
         return {}
-    placed = acts.journal.kept("align", Placed)
     now = placements(old, {p.topic for p in points})
-    if placed is None:
-        placed = Placed.of({p: now[p].replicas for p in points})
-        acts.journal.keep("align", placed)
     ends, stable = (list_offsets(old, points, where) for where in (Point.LOG_END, Point.STABLE_END))
     long = {p: end for p, end in points.items() if ends[p] > end}
     if long:
@@ -53,8 +50,7 @@ def cut_offline(acts: Acts, old: ClusterClient, points: Mapping[Partition, Offse
             _title(acts),
             [f"cut inside of a transaction: {some(open_)}. End it with kafka-transactions.sh abort, then resume"],
         )
-    before = placed.by_partition()
-    back = {p: before[p] for p in points if set(now[p].replicas) != set(before[p])}
+    back = {p: placed[p] for p in points if set(now[p].replicas) != set(placed[p])}
     if back:
         reassign(old, back)  # they are filled while the mirror goes on
     return {"cut": some(f"{p} at {ends[p]}, at most {point}" for p, point in points.items()), "refilled": len(back)}

@@ -14,6 +14,7 @@ from mirror_core.decide.view import Topic, some
 from mirror_core.evidence.salvage_report import write_salvage_report
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.placing import placements
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, Refused
@@ -23,8 +24,9 @@ from mirror_core.model.parity import Fate, ParityRange, ParityResult, Saved
 from mirror_core.model.run import Evidence, Strategy
 from mirror_core.model.standing import Owed
 from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Salvaged, left_by
+from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Placed, Salvaged, left_by
 from mirror_core.runbook.offline import cut_offline
+from mirror_core.runbook.parking import cut_by_replica, prepare
 from mirror_core.state.records import PartitionRecord
 from mirror_core.sync.fence import raise_fence
 
@@ -61,6 +63,8 @@ class TailSteps(Acts):
         with ClusterClient(self.link.source) as old:
             there = [p for p in self._old_source(old)[1] if p.topic in kept]
             now = list_offsets(old, there, Point.LOG_END)
+            if short := self._points(old, Strategy.REPLICA):
+                prepare(self, old, short)
         grown = [f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in now.items() if end > salvaged.get(p, 0)]
         if grown:
             raise Refused(
@@ -79,7 +83,9 @@ class TailSteps(Acts):
             topics = self._noted(old, doomed)
             again = self._save_growth(old, topics)
             self._recreate(old, new, topics)
-            cut = cut_offline(self, old, self._points(old, Strategy.OFFLINE))
+            offline, short = self._points(old, Strategy.OFFLINE), self._points(old, Strategy.REPLICA)
+            placed = self._placed(old, {**offline, **short})
+            cut = {**cut_by_replica(self, old, short, placed), **cut_offline(self, old, offline, placed)}
         return {"recreated": len(topics), "topics": some(topic.name for topic in topics) or "none", **again, **cut}
 
     # -- inside --------------------------------------------------------------------------------------------------
@@ -211,6 +217,15 @@ class TailSteps(Acts):
         chosen = {t for t, s in self.journal.run.plan.strategies.items() if s is strategy}
         found = tails(self.statuses(), self._old_source(old)[0], ends)
         return {p: start for p, (start, _) in found.items() if p.topic in chosen}
+
+    def _placed(self, old: ClusterClient, points: Mapping[Partition, Offset]) -> dict[Partition, tuple[int, ...]]:
+        """Which brokers held these partitions before any of them was taken away: looked at once."""
+        placed = self.journal.kept("align", Placed)
+        if placed is None:
+            now = placements(old, {p.topic for p in points}) if points else {}
+            placed = Placed.of({p: now[p].replicas for p in points})
+            self.journal.keep("align", placed)
+        return placed.by_partition()
 
     def _changed_topics(self) -> list[str]:
         return [t for t, s in self.journal.run.plan.strategies.items() if s is not Strategy.NONE]

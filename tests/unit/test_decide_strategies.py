@@ -69,14 +69,11 @@ def test_of_a_topic_that_was_created_anew_nothing_can_stay() -> None:
     assert said(Allowed(Strategy.OFFLINE, {"b": Strategy.RECREATE}), topics=topics) == ""
 
 
-def test_a_log_that_begins_behind_the_truncation_point_cannot_be_cut() -> None:
-    assert said(Allowed(Strategy.OFFLINE), start=19) == ""
-    assert "the log of a-1 on east begins at or behind" in said(Allowed(Strategy.OFFLINE), start=20)
-    assert said(Allowed(Strategy.OFFLINE, {"a": Strategy.RECREATE}), start=21) == ""
-
-
-def test_a_way_that_does_not_exist_yet_is_refused_by_name() -> None:
-    assert "strategy replica is not available yet" in said(Allowed(None, {"a": Strategy.REPLICA}))
+@pytest.mark.parametrize("strategy", [Strategy.OFFLINE, Strategy.REPLICA])
+def test_a_log_that_begins_behind_the_truncation_point_cannot_be_cut(strategy: Strategy) -> None:
+    assert said(Allowed(strategy), start=19) == ""
+    assert "the log of a-1 on east begins at or behind" in said(Allowed(strategy), start=20)
+    assert said(Allowed(strategy, {"a": Strategy.RECREATE}), start=21) == ""
 
 
 def test_a_topic_that_is_none_of_the_mirrors_is_named() -> None:
