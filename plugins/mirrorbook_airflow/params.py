@@ -16,7 +16,7 @@ def strategies() -> Param:
         "",
         type="string",
         description_md="What may be done with topics that have a divergent tail: `STRATEGY` for all, `TOPIC=STRATEGY` "
-        "for one, with spaces between: none, recreate, offline. Empty: recreate, where there is a tail",
+        "for one, with spaces between: none, recreate, offline, replica. Empty: recreate, where there is a tail",
     )
 
 
