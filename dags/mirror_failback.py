@@ -11,7 +11,7 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from mirrorbook_airflow.params import data_plane, mirror
+from mirrorbook_airflow.params import data_plane, mirror, strategies
 from mirrorbook_airflow.runbook import failback_phases
 
 with DAG(
@@ -22,12 +22,17 @@ with DAG(
     start_date=datetime(2026, 1, 1),
     catchup=False,
     tags=["mirrorbook", "runbook"],
-    params={"mirror": mirror("Name of the mirror that was failed over"), **data_plane()},
+    params={
+        "mirror": mirror("Name of the mirror that was failed over"),
+        "strategies": strategies(),
+        **data_plane(),
+    },
 ) as dag:
     phases = failback_phases(
         "{{ params.mirror }}",
         question="Fail back mirror {{ params.mirror }}?",
         home="Bring applications of mirror {{ params.mirror }} home?",
+        strategies="{{ params.strategies }}",
     )
     # Teardowns don't count for the state of a run; this leaf is what makes a rejected or failed one red.
     phases.last >> EmptyOperator(task_id="done")

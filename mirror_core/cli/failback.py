@@ -23,16 +23,19 @@ from mirror_core.cli.conducting import (
     show_outcome,
 )
 from mirror_core.cli.runs import show_newest
-from mirror_core.model.run import Run, RunKind, RunState, Strategy
+from mirror_core.decide.strategies import Allowed
+from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.runbook.failback import Failback
 
 failback_app = typer.Typer(help="Bring applications home after a failover.", no_args_is_help=True)
 
 StrategyOption = Annotated[
-    Strategy | None,
+    list[str] | None,
     typer.Option(
         "--strategy",
-        help="What may be done with topics that have a divergent tail. Default: the cheapest that is possible.",
+        metavar="[TOPIC=]STRATEGY",
+        help="What may be done with topics that have a divergent tail, all of them or one: none, recreate, offline, "
+        "replica. May be repeated. Default: recreate, where there is a tail.",
     ),
 ]
 
@@ -43,7 +46,7 @@ def plan(
 ) -> None:
     """What a failback would do now, and what would be discarded. Exit code 3 when it may not be run."""
     link, _ = mirror(config, name)
-    show_decision(f"failback of {name}", conductor(Failback, link).decide(strategy), as_json=as_json)
+    show_decision(f"failback of {name}", conductor(Failback, link).decide(_allowed(strategy)), as_json=as_json)
 
 
 @failback_app.command()
@@ -62,11 +65,12 @@ def run(
     """Show the plan, ask, run it; then show the plan of the failover that leads home, ask again, and run that."""
     link, _ = mirror(config, name)
     failback = conductor(Failback, link, runner, master, evidence, quiet=as_json)
-    decision = failback.decide(strategy)
+    allowed = _allowed(strategy)
+    decision = failback.decide(allowed)
     question = f"salvage and discard {decision.plan.discarded} offset(s) of {link.source.name}"
     title = f"failback of {name}"
     if approved(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
-        _go_on(failback, begun(failback, decision, strategy, as_json=as_json), yes=yes, as_json=as_json)
+        _go_on(failback, begun(failback, decision, allowed, as_json=as_json), yes=yes, as_json=as_json)
 
 
 @failback_app.command()
@@ -107,6 +111,10 @@ def abort(
     link, begun_before = found(Failback, config, name, run_id)
     failback = conductor(Failback, link, quiet=as_json)
     give_up(failback, begun_before, f"Abort run {begun_before.id}?", yes=yes, as_json=as_json)
+
+
+def _allowed(words: list[str] | None) -> Allowed:
+    return Allowed.parse(tuple(words or ()))
 
 
 def _go_on(failback: Failback, started: Run, *, yes: bool, as_json: bool) -> None:

@@ -6,18 +6,16 @@ Pure. "Old source" is the mirror's source, which applications have left; "new pr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
 
 from mirror_core.decide.failover import UNSEEN, Decision, digest
 from mirror_core.decide.figures import SHOWN
 from mirror_core.decide.steps import planned
+from mirror_core.decide.strategies import Allowed, Log, choose, costs, objections, point, tails
 from mirror_core.decide.view import Topic, Unseen, some
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.run import Fact, Mode, Plan, RunKind, Strategy
-
-NOT_YET: Final = frozenset({Strategy.OFFLINE, Strategy.REPLICA})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +28,14 @@ class OldSource:
     log_ends: Mapping[Partition, Offset]
     fenced: bool
     """Every mirror topic that it has is under our standing fence."""
+    authorizer: bool = True
+    log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
+    sizes: Mapping[Partition, int] = field(default_factory=dict)
+    """Bytes of one replica; left out where nobody tells."""
+    replicas: Mapping[str, int] = field(default_factory=dict)
+    """Replication factors."""
+    open_to_all: tuple[str, ...] = ()
+    """Grants to everybody that no denial can offset: what a person has to do about each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,9 @@ class NewPrimary:
     cluster_id: str
     topics: Mapping[str, Topic]
     log_ends: Mapping[Partition, Offset]
+    log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
+    sizes: Mapping[Partition, int] = field(default_factory=dict)
+    open_to_all: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +62,8 @@ class FailbackView:
     """Runs that hold the mirror, or its reverse."""
     reverse: Unseen | None = None
     """Set when nobody could say whether a run holds the reverse mirror."""
-    strategy: Strategy | None
-    """What the operator allows beside `none`; None: the cheapest that is possible."""
+    allowed: Allowed = field(default_factory=Allowed)
+    """What the operator allows beside `none`."""
 
 
 def decide(view: FailbackView) -> Decision:
@@ -74,41 +83,19 @@ def decide(view: FailbackView) -> Decision:
             strategies=strategies,
             discarded=_discarded(view),
         ),
-        tuple(_reasons(view, strategies)),
+        tuple(_reasons(view)),
     )
 
 
-def tails(
-    statuses: Mapping[Partition, PartitionStatus], topics: Mapping[str, Topic], log_ends: Mapping[Partition, Offset]
-) -> dict[Partition, tuple[Offset, Offset]]:
-    """What the old source has beyond the last mirrored offset: [from, end) per partition, where not empty.
-
-    A topic that was created anew there holds nothing of the mirror's: all of it is tail.
-    """
-    found = {}
-    for partition, status in sorted(statuses.items()):
-        end = log_ends.get(partition)
-        if end is None or partition.topic not in topics:
-            continue
-        anew = topics[partition.topic].id != status.source_topic_id
-        start = Offset(0) if anew or status.lmo is None else status.lmo
-        if end > start:
-            found[partition] = (start, end)
-    return found
-
-
 def _strategies(view: FailbackView) -> dict[str, Strategy]:
-    """By topic: deleting and creating concerns all of its partitions."""
-    topics = sorted({p.topic for p in view.statuses})
+    """By topic."""
     if isinstance(view.old, Unseen):
         return {}
-    divergent = {p.topic for p in _tails(view, view.old)}
-    divergent |= {
-        p.topic
-        for p, s in view.statuses.items()
-        if p.topic in view.old.topics and view.old.topics[p.topic].id != s.source_topic_id
-    }
-    return {t: Strategy.RECREATE if t in divergent else Strategy.NONE for t in topics}
+    return choose(view.statuses, view.old.topics, view.old.log_ends, view.allowed)
+
+
+def _logs(seen: OldSource | NewPrimary) -> dict[Partition, Log]:
+    return {p: Log(seen.log_starts.get(p, Offset(0)), end, seen.sizes.get(p)) for p, end in seen.log_ends.items()}
 
 
 def _bound(view: FailbackView) -> Iterator[Fact]:
@@ -118,13 +105,12 @@ def _bound(view: FailbackView) -> Iterator[Fact]:
     yield Fact("last mirrored offsets", digest(f"{p}={view.statuses[p].lmo}" for p in sorted(view.statuses)))
     if isinstance(view.old, OldSource):
         # Behind the fence these do not move: what would be discarded is part of what is approved.
-        found = _tails(view, view.old)
-        yield Fact("divergent tails", digest(f"{p} [{start}, {end})" for p, (start, end) in found.items()))
+        yield tails_fact(_tails(view, view.old))
         yield Fact("topic ids", digest(f"{name} {t.id}" for name, t in sorted(view.old.topics.items())))
         yield Fact("fenced", str(view.old.fenced))
 
 
-def _reasons(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator[str]:
+def _reasons(view: FailbackView) -> Iterator[str]:
     mirror = view.mirror
     for run in view.active_runs:
         yield f"run {run} is under way: resume or abort it first"
@@ -135,14 +121,8 @@ def _reasons(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator
     going = [p for p, s in sorted(view.statuses.items()) if s.state is not PartitionState.STOPPED or s.lmo is None]
     if going:
         yield f"not failed over (not STOPPED with a last mirrored offset): {some(going)}"
-    if view.strategy in NOT_YET:
-        yield f"strategy {view.strategy} is not available yet; there are none and recreate"
-    divergent = [t for t, s in strategies.items() if s is not Strategy.NONE]
-    if view.strategy is Strategy.NONE and divergent:
-        yield (
-            f"strategy none: {mirror.source} has records beyond the last mirrored offset in {some(divergent)}; "
-            "with --strategy recreate they are salvaged and these topics copied anew"
-        )
+    if isinstance(view.old, OldSource):
+        yield from objections(view.statuses, view.old.topics, _logs(view.old), view.allowed, mirror.source)
     for name, recorded, seen in (
         (mirror.source, mirror.source_id, view.old),
         (mirror.destination, mirror.destination_id, view.new),
@@ -151,6 +131,8 @@ def _reasons(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator
             yield f"cluster {name} could not be read: {seen.reason}"
         elif seen.cluster_id != recorded:
             yield f"cluster {name} is {seen.cluster_id}, the mirror was made with {recorded}: correct mirrorbook.yaml"
+        else:
+            yield from (f"cluster {name}: everybody may change mirror topics by {grant}" for grant in seen.open_to_all)
     if isinstance(view.new, NewPrimary):
         yield from _new_primary_reasons(view, view.new)
 
@@ -172,10 +154,15 @@ def _new_primary_reasons(view: FailbackView, new: NewPrimary) -> Iterator[str]:
 
 def _warnings(view: FailbackView) -> Iterator[str]:
     if isinstance(view.old, OldSource):
-        if not view.old.fenced:
+        if not view.old.authorizer:
             yield (
-                f"{view.mirror.source} is not under this mirror's fence: an application that still writes there holds "
-                "the failback up, since its records would be neither salvaged nor mirrored"
+                f"{view.mirror.source} has no authorizer and cannot be fenced: an application that still writes there "
+                "holds the failback up, since its records would be neither salvaged nor mirrored. Stop all producers"
+            )
+        elif not view.old.fenced:
+            yield (
+                f"{view.mirror.source} is not under this mirror's fence: the first step raises it. What is written "
+                "there until then is tail, too, and makes another plan"
             )
         found = list(_tails(view, view.old).items())
         for partition, (start, end) in found[:SHOWN]:
@@ -202,10 +189,13 @@ def _figures(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator
         yield "offsets to copy", "unknown"
         return
     copied = 0
-    for partition, end in view.new.log_ends.items():
+    for partition, status in view.statuses.items():
+        end = view.new.log_ends.get(partition, Offset(0))
         anew = strategies.get(partition.topic) is Strategy.RECREATE or partition.topic not in view.old.topics
-        copied += end if anew else max(0, end - view.old.log_ends.get(partition, Offset(0)))
+        held = Offset(0) if anew else min(view.old.log_ends.get(partition, Offset(0)), point(status))
+        copied += max(0, end - held)
     yield "offsets to copy", str(copied)
+    yield from costs(view.statuses, _logs(view.old), _logs(view.new), view.old.replicas, strategies)
 
 
 def _tail_figures(view: FailbackView) -> Iterator[tuple[str, str]]:
@@ -218,6 +208,11 @@ def _discarded(view: FailbackView) -> int | None:
     if isinstance(view.old, Unseen):
         return None
     return sum(end - start for start, end in _tails(view, view.old).values())
+
+
+def tails_fact(found: Mapping[Partition, tuple[Offset, Offset]]) -> Fact:
+    """What an approval to discard is bound to: the run asks once more before it saves anything."""
+    return Fact("divergent tails", digest(f"{p} [{start}, {end})" for p, (start, end) in sorted(found.items())))
 
 
 def _tails(view: FailbackView, old: OldSource) -> dict[Partition, tuple[Offset, Offset]]:

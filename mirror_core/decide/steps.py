@@ -158,19 +158,21 @@ _LOST: Final = (
 _FAILBACK: Final = (
     Step(
         name="salvage",
-        does="save to Parquet what {source} has beyond the last mirrored offsets",
+        does="fence {source}, find from where on it holds something else than {destination}, and save that to Parquet",
         needs=_BOTH | {Need.SPARK},
         writes=Writes.DESTINATION,
-        if_it_fails="disk full, or a cluster is away: mend it, resume",
+        if_it_fails="there is more to discard than was approved: abort, plan again. Disk full, or a cluster is away: "
+        "mend it, resume",
     ),
     Step(
         name="align",
-        does="delete and create anew, with their settings, the topics on {source} that have such a tail",
+        does="take the logs on {source} back to where they parted from {destination}, each topic by its strategy; what "
+        "has come there since is saved first",
         needs=_BOTH,
         writes=Writes.DESTINATION,
         reversible=False,
-        if_it_fails="a topic has grown since: somebody writes on east in spite of the fence; nothing more is deleted. "
-        "A cluster is away: resume",
+        if_it_fails="logs have to be cut by you: the message has the lines; then resume. Somebody writes on east in "
+        "spite of the fence: end that, resume. A cluster is away: resume",
     ),
     Step(
         name="demote",

@@ -31,6 +31,8 @@ class Point(Enum):
     """Last stable offset: next offset a read_committed consumer cannot read yet."""
     LOG_END = (-1, 0, 0)
     """Next offset to be written by the leader. Only a replica is told this one, so we ask with a replica id (0)."""
+    REPLICA_END = (-1, -2, 0)
+    """Next offset to be written by the broker that is asked, whether it leads or not (the replica id of debuggers)."""
 
 
 def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
@@ -93,6 +95,17 @@ def known_offsets(client: ClusterClient, partitions: Iterable[Partition], point:
     return found
 
 
+def replica_ends(client: ClusterClient, broker: int, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
+    """Log ends of one broker's own replicas; left out are those that it does not hold, or not yet."""
+    request = offsets_request(sorted(partitions), Point.REPLICA_END)
+    return {
+        Partition(str(topic.name), int(row.partition_index)): Offset(int(row.offset))
+        for topic in client.call(request, ListOffsetsResponse, broker).topics
+        for row in topic.partitions
+        if row.error_code is ErrorCode.none
+    }
+
+
 def offsets_request(partitions: list[Partition], point: Point) -> ListOffsetsRequest:
     """The request for partitions that all have the same leader."""
     timestamp, replica, isolation = point.value
@@ -123,11 +136,15 @@ class ProducerView:
 
 
 def describe_producers(
-    client: ClusterClient, partitions: Iterable[Partition]
+    client: ClusterClient, partitions: Iterable[Partition], broker: int | None = None
 ) -> dict[Partition, tuple[ProducerView, ...]]:
-    """Producer states from the leader of each partition (followers answer too, but may be behind). Needs READ."""
+    """Producer states from the leader of each partition, or from one `broker`'s replicas, which may be behind.
+
+    Needs READ.
+    """
     found: dict[Partition, tuple[ProducerView, ...]] = {}
-    for broker, mine in client.leaders(partitions).items():
+    asked = client.leaders(partitions) if broker is None else {broker: list(partitions)}
+    for broker, mine in asked.items():
         if broker < 0:
             raise Unreachable(f"cluster {client.name}: no leader for {mine[0]}")
         topics: dict[str, list[i32]] = {}

@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 def salvage(link: Link, agreed: RecoveryPlan, folder: Path, say: Say) -> None:
     """Save what recopies will delete and the source may not have; raises unless every record of it is there."""
     saved = LocalSalvage(link.config.path)(link.destination.name, agreed.lost, folder)
-    say(f"{sum(saved.values())} record(s) of cluster {link.destination.name} saved to {folder}")
+    say(f"{sum(s.records for s in saved.values())} record(s) of cluster {link.destination.name} saved to {folder}")
 
 
 def recover(link: Link, agreed: RecoveryPlan, say: Say) -> None:

@@ -96,6 +96,8 @@ class Mirror:
     """Bytes per second that may be read from the source, all tasks together; None: no limit. A drain heeds none."""
     gaps: Gaps = Gaps.MARKERS
     """Decided once, when the mirror is created. Mirrors that were recorded without it know markers only."""
+    homecoming: str = ""
+    """Of a reverse mirror: id of the failback run that made it, or made it anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,8 @@ class PartitionStatus:
     """What sort of failure the reason speaks of; None when it is not FAILED, or an older version recorded it."""
     lmo: Offset | None = None
     """The destination's log end (next offset to be written) when mirroring stopped; None while it goes on."""
+    differs_at: Offset | None = None
+    """First offset below the LMO at which a failback found the old source to hold something else; None: none known."""
     source_epoch: int | None = None
     """Leader epoch of the source (KIP-101) under which what is copied was last known to be what the source holds."""
 

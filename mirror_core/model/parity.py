@@ -60,3 +60,30 @@ class ParityResult:
     report: str = ""
     """Path of the static report; empty when none was asked for."""
     seconds: float = 0.0
+
+
+class Fate(StrEnum):
+    """What the other cluster holds of a record of a divergent tail."""
+
+    MISSING = "missing"
+    """No record of its key since the logs parted."""
+    THERE = "there too"
+    """A record of its key and its value."""
+    CONFLICTING = "conflicting"
+    """Records of its key, written since the logs parted, none of them with its value."""
+    UNKEYED = "without a key"
+    """It has no key to look for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """One partition of a salvage."""
+
+    wanted: ParityRange
+    log_start: Offset
+    """First offset that the log still had; what was asked for below it was gone already."""
+    records: int
+    fates: Mapping[str, int] = field(default_factory=dict)
+    """Records by what the other cluster has of them; empty where none was asked."""
+    first: Mapping[str, tuple[Offset, ...]] = field(default_factory=dict)
+    """The first offsets of each fate."""

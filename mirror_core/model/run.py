@@ -34,7 +34,9 @@ class Strategy(StrEnum):
     RECREATE = "recreate"
     """Salvage the divergent tail, delete the topic, create it with the same settings, copy it anew from offset 0."""
     OFFLINE = "offline"
+    """Salvage it, cut the log in the folder of a stopped broker, copy anew from the cut on."""
     REPLICA = "replica"
+    """Salvage it, let a new replica that ends before it lead, copy anew from that end on."""
 
 
 class RunState(StrEnum):
@@ -136,6 +138,8 @@ class Run:
     """What the operator wanted of the mirror when the run began: an abort goes back to it."""
     conducted_by: str
     """Who takes its steps now: whoever took it over last."""
+    homecoming: str = ""
+    """Of a reverse mirror's failover: id of the failback run whose way home it is."""
     ended_ms: int | None = None
     note: str = ""
     continues: str | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import load_config
+from mirror_core.kafka.config import Config, load_config
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.files import writing
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange
+from mirror_core.model.parity import ParityRange, Saved
+from mirror_core.parity.elsewhere import Elsewhere, look_for
 from mirror_core.wire.batch import LOG_APPEND_TIME
 
 _HEADER: Final[tuple[pa.Field[Any], ...]] = (
@@ -40,18 +42,21 @@ _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
     pa.field("headers", pa.list_(pa.struct(_HEADER)), nullable=False),
+    pa.field("fate", pa.string()),  # a `Fate`; null where no other cluster was asked
 )
 SCHEMA: Final = pa.schema(_COLUMNS)
 DDL: Final = (
     "topic string not null, partition int not null, offset bigint not null, timestamp_ms bigint not null, "
     "timestamp_type string not null, key binary, value binary, "
-    "headers array<struct<name: binary not null, value: binary>> not null"
+    "headers array<struct<name: binary not null, value: binary>> not null, fate string"
 )
 """The same columns in Spark's words."""
 
 MANIFEST: Final = "_salvage.json"
 ADVICE: Final = "nothing was deleted: make room and rights there, or give another folder"
 """Names that start with an underscore are no data for readers of Parquet folders."""
+SHOWN: Final = 5
+"""Offsets of each fate that the manifest names, the first ones."""
 _ROWS: Final = 2000
 _BYTES: Final = 16 << 20
 
@@ -69,16 +74,16 @@ class SalvageTask:
     config_path: str
     cluster: ClusterName
     wanted: ParityRange
+    against: Against | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """One partition in the manifest."""
+class Against:
+    """What a partition's tail is held against: the other cluster's log since they parted, [start, end)."""
 
-    wanted: ParityRange
-    log_start: Offset
-    """First offset that the log still had; what was asked for below it was gone already."""
-    records: int
+    cluster: ClusterName
+    start: Offset
+    end: Offset
 
 
 class LocalSalvage:
@@ -87,14 +92,24 @@ class LocalSalvage:
     def __init__(self, config_path: Path) -> None:
         self._config_path = config_path
 
-    def __call__(self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path) -> dict[Partition, int]:
-        return salvage(self._config_path, cluster, ranges, output, write=_write_here)
+    def __call__(
+        self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
+    ) -> dict[Partition, Saved]:
+        return salvage(self._config_path, cluster, ranges, output, against, write=_write_here)
 
 
 def salvage(
-    config_path: Path, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, *, write: Write
-) -> dict[Partition, int]:
-    """Records saved per partition. A salvage of the same ranges that is there already is left alone and told again.
+    config_path: Path,
+    cluster: ClusterName,
+    ranges: Sequence[ParityRange],
+    output: Path,
+    against: ClusterName | None = None,
+    *,
+    write: Write,
+) -> dict[Partition, Saved]:
+    """What was saved of each partition, and what cluster `against` has of it.
+
+    A salvage of the same ranges that is there already is left alone and told again.
 
     Refused when something else is at `output`; SalvageIncomplete when the count is wrong (nothing appears there then).
     """
@@ -107,8 +122,14 @@ def salvage(
     config = load_config(config_path)
     with ClusterClient(config.cluster(cluster)) as client:
         starts = list_offsets(client, [r.partition for r in wanted], Point.START) if wanted else {}
+    others = _others(config, against, wanted) if against else {}
     tasks = [
-        SalvageTask(config_path=str(config.path.resolve()), cluster=cluster, wanted=_clipped(r, starts[r.partition]))
+        SalvageTask(
+            config_path=str(config.path.resolve()),
+            cluster=cluster,
+            wanted=_clipped(r, starts[r.partition]),
+            against=others.get(r.partition),
+        )
         for r in wanted
     ]
     work = [task for task in tasks if task.wanted.start < task.wanted.end]
@@ -119,18 +140,18 @@ def salvage(
         incomplete.mkdir(parents=True)
         if work:
             write(work, incomplete)
-        saved = _count_saved(incomplete, wanted)
-        _check(cluster, expected, saved, incomplete)
-        manifest = [Saved(wanted=r, log_start=starts[r.partition], records=saved[r.partition]) for r in wanted]
+        manifest = [replace(s, log_start=starts[p]) for p, s in _count_saved(incomplete, wanted).items()]
+        _check(cluster, expected, {s.wanted.partition: s.records for s in manifest}, incomplete)
         (incomplete / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
         os.replace(incomplete, output)
-    return saved
+    return {s.wanted.partition: s for s in manifest}
 
 
 def record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
     """The partition's records as Arrow, a few thousand rows or some megabytes at a time."""
     config = load_config(Path(task.config_path))
     wanted = task.wanted
+    elsewhere = _look(config, task)
     rows: list[dict[str, Any]] = []
     size = 0
     with LogReader(config.cluster(task.cluster)) as reader:
@@ -145,6 +166,7 @@ def record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
                     "key": record.key,
                     "value": record.value,
                     "headers": [{"name": name, "value": value} for name, value in record.headers],
+                    "fate": None if elsewhere is None else elsewhere.fate(record).value,
                 }
             )
             size += len(record.key or b"") + len(record.value or b"") + sum(len(v or b"") for _, v in record.headers)
@@ -153,6 +175,33 @@ def record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
                 rows, size = [], 0
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+def _look(config: Config, task: SalvageTask) -> Elsewhere | None:
+    if task.against is None:
+        return None
+    other, wanted = task.against, task.wanted
+    with LogReader(config.cluster(task.cluster)) as here, LogReader(config.cluster(other.cluster)) as there:
+        return look_for(
+            (record for _, record in here.records(wanted.partition, wanted.start, wanted.end)),
+            (record for _, record in there.records(wanted.partition, other.start, other.end)),
+        )
+
+
+def _others(config: Config, cluster: ClusterName, wanted: Sequence[ParityRange]) -> dict[Partition, Against]:
+    """The part of the other cluster's logs that a tail is held against; an empty one where it has no such partition."""
+    with ClusterClient(config.cluster(cluster)) as client:
+        topics = client.metadata({r.partition.topic for r in wanted}).topics
+        there = [
+            p for p in (r.partition for r in wanted) if p.topic in topics and p.index in topics[p.topic].partitions
+        ]
+        starts, ends = list_offsets(client, there, Point.START), list_offsets(client, there, Point.STABLE_END)
+    found = {}
+    for r in wanted:
+        start = Offset(max(r.start, starts.get(r.partition, Offset(0))))
+        end = Offset(max(start, ends.get(r.partition, start)))
+        found[r.partition] = Against(cluster=cluster, start=start, end=end)
+    return found
 
 
 def count(task: SalvageTask) -> int:
@@ -182,16 +231,32 @@ def _clipped(wanted: ParityRange, log_start: Offset) -> ParityRange:
     return replace(wanted, start=min(max(wanted.start, log_start), wanted.end))
 
 
-def _count_saved(folder: Path, wanted: Sequence[ParityRange]) -> dict[Partition, int]:
+def _count_saved(folder: Path, wanted: Sequence[ParityRange]) -> dict[Partition, Saved]:
     """What a reader of the folder finds."""
-    saved = {r.partition: 0 for r in wanted}
+    counts: dict[Partition, int] = {}
+    fates: dict[Partition, dict[str, int]] = {}
+    first: dict[Partition, dict[str, list[Offset]]] = {}
     for path in sorted(folder.rglob("*.parquet")):
-        file = pq.ParquetFile(path)
-        for batch in file.iter_batches(columns=["topic", "partition"]):
-            names = batch.to_pydict()
-            for topic, index in zip(names["topic"], names["partition"], strict=True):
-                saved[Partition(topic, index)] = saved.get(Partition(topic, index), 0) + 1
-    return saved
+        for batch in pq.ParquetFile(path).iter_batches(columns=["topic", "partition", "offset", "fate"]):
+            for row in batch.to_pylist():
+                partition, fate = Partition(row["topic"], row["partition"]), row["fate"]
+                counts[partition] = counts.get(partition, 0) + 1
+                if fate is not None:
+                    mine = fates.setdefault(partition, {})
+                    mine[fate] = mine.get(fate, 0) + 1
+                    offsets = first.setdefault(partition, {}).setdefault(fate, [])
+                    insort(offsets, row["offset"])
+                    del offsets[SHOWN:]
+    return {
+        r.partition: Saved(
+            wanted=r,
+            log_start=Offset(0),
+            records=counts.get(r.partition, 0),
+            fates=fates.get(r.partition, {}),
+            first={fate: tuple(offsets) for fate, offsets in first.get(r.partition, {}).items()},
+        )
+        for r in wanted
+    }
 
 
 def _check(cluster: ClusterName, expected: dict[Partition, int], saved: dict[Partition, int], folder: Path) -> None:
@@ -207,7 +272,7 @@ def _check(cluster: ClusterName, expected: dict[Partition, int], saved: dict[Par
         )
 
 
-def _done(output: Path, wanted: tuple[ParityRange, ...]) -> dict[Partition, int] | None:
+def _done(output: Path, wanted: tuple[ParityRange, ...]) -> dict[Partition, Saved] | None:
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None
     try:
@@ -216,4 +281,4 @@ def _done(output: Path, wanted: tuple[ParityRange, ...]) -> dict[Partition, int]
         raise Refused("salvage not started", [f"{output} exists and is no finished salvage: choose another"]) from None
     if tuple(saved.wanted for saved in manifest) != wanted:
         raise Refused("salvage not started", [f"{output} holds a salvage of other ranges: choose another place"])
-    return {saved.wanted.partition: saved.records for saved in manifest}
+    return {saved.wanted.partition: saved for saved in manifest}

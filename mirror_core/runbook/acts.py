@@ -22,6 +22,8 @@ class Acts:
     services: Services
     writer: StateWriter
     journal: Journal
+    say: Callable[[str], None] = lambda line: None
+    """For people who wait: what they have to do meanwhile."""
 
     def act(self, name: str) -> Callable[[], Evidence]:
         """The act of a step: the method of its name."""

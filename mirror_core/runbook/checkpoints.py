@@ -14,6 +14,7 @@ import msgspec
 from mirror_core.decide.scope import Scope
 from mirror_core.model.checkpoint import Keepable
 from mirror_core.model.errors import Indeterminate
+from mirror_core.model.names import Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.state.journal import Journal
 
@@ -67,6 +68,8 @@ class Salvaged:
 
     VERSION: ClassVar[int] = 1
     ends: Offsets
+    parts: int = 1
+    """Number of the newest folder: what grew in spite of the fence is saved to one of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,34 @@ class OldTopics:
 
     VERSION: ClassVar[int] = 1
     topics: tuple[OldTopic, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Which brokers held partitions before replicas were taken away from them, to be given back."""
+
+    VERSION: ClassVar[int] = 1
+    partitions: tuple[tuple[str, int, tuple[int, ...]], ...]
+    """Topic, number, broker ids."""
+
+    @classmethod
+    def of(cls, replicas: Mapping[Partition, tuple[int, ...]]) -> Placed:
+        return cls(partitions=tuple((p.topic, p.index, nodes) for p, nodes in sorted(replicas.items())))
+
+    def by_partition(self) -> dict[Partition, tuple[int, ...]]:
+        return {Partition(topic, index): nodes for topic, index, nodes in self.partitions}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttled:
+    """Replicas that are slowed down, to be set free in any case."""
+
+    VERSION: ClassVar[int] = 1
+    topics: tuple[str, ...]
+    broker: int
+    """-1: none is."""
+    rate: str | None
+    """What somebody else had set on that broker before."""
 
 
 T = TypeVar("T", bound=Keepable)
@@ -120,5 +151,7 @@ LEFT: Final[tuple[tuple[str, type[Keepable]], ...]] = (
     ("parity", Equal),
     ("salvage", Salvaged),
     ("align", OldTopics),
+    ("align", Placed),
+    ("align", Throttled),
 )
 """Which step leaves what."""

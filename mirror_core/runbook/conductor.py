@@ -185,6 +185,7 @@ class Conductor(ABC, Generic[Choice]):
             started_ms=started,
             desired=writer.state.mirrors[self.link.mirror.name].desired,
             conducted_by=self.started_by,
+            homecoming=writer.state.mirrors[self.link.mirror.name].homecoming,
         )
         run, more = self._more_of(run, found, writer.state)
         writer.put(run, *more)

@@ -7,25 +7,28 @@ brings applications home. Between them applications go on writing on the new pri
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 from mirror_core.decide import failback as decision
-from mirror_core.decide.acls import denial
+from mirror_core.decide.acls import demotions, denial
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.failover import Decision
-from mirror_core.decide.steps import Need, needing
+from mirror_core.decide.steps import Need, needing, point_of_no_return
+from mirror_core.decide.strategies import Allowed
 from mirror_core.decide.view import Topic, Unseen
 from mirror_core.evidence.run_report import write_run_report
-from mirror_core.kafka.acls import AuthorizerOff, describe_acls
+from mirror_core.kafka.acls import Acls, AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.sizes import log_sizes
+from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
-from mirror_core.model.run import Evidence, Run, RunKind, RunState, Strategy
+from mirror_core.model.run import Evidence, Run, RunKind, RunState
 from mirror_core.runbook.checkpoints import all_left
 from mirror_core.runbook.conductor import PLAN_S, Conductor
-from mirror_core.runbook.failback_steps import FailbackSteps, reverse_link
+from mirror_core.runbook.failback_steps import FailbackSteps, is_home, reverse_link
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.observe import CALL_S, SIDE_S, Ask
 from mirror_core.state.journal import Journal
@@ -33,12 +36,13 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter
+from mirror_core.sync.access import own_principals
 
 
-class Failback(Conductor[Strategy]):
+class Failback(Conductor[Allowed]):
     """One mirror's way home. `link` is the mirror that was failed over, from the old source to the new primary.
 
-    What is chosen is how far topics with a divergent tail may be changed; unless said, the cheapest that is possible.
+    What is chosen is what may be done with topics that have a divergent tail.
     A run that was driven is RUNNING still while the reverse mirror's failover is due: see `home`.
     """
 
@@ -50,20 +54,16 @@ class Failback(Conductor[Strategy]):
 
     def is_home(self, run: Run) -> bool:
         """Whether that failover is done."""
-        state = read_state(self.link.source)
-        return any(
-            r.plan.mirror == reverse_name(self.link.mirror.name)
-            and r.plan.kind is RunKind.FAILOVER
-            and r.state is RunState.DONE
-            and r.started_ms >= run.started_ms
-            for r in state.runs.values()
-        )
+        return is_home(read_state(self.link.source), run.id)
 
     def _ready(self, run: Run, name: str) -> bool:
         return name not in needing(self.KIND, Need.HOME) or self.is_home(run)
 
     def _act(self, writer: StateWriter, journal: Journal, name: str) -> Callable[[], Evidence]:
-        return FailbackSteps(self.link, self.services, writer, journal).act(name)
+        steps = FailbackSteps(self.link, self.services, writer, journal, self._say)
+        if name == point_of_no_return(self.KIND) and not journal.begun(name):
+            steps.check_approval()
+        return steps.act(name)
 
     def _finish(self, writer: StateWriter, journal: Journal) -> Run:
         if journal.run.ended_ms is None:
@@ -82,7 +82,7 @@ class Failback(Conductor[Strategy]):
         """Nothing on the old source was changed, and applications stay where they are: there is nothing to undo."""
         return journal.end(RunState.ABORTED)
 
-    def _decide(self, state: State, choice: Strategy | None) -> Decision:
+    def _decide(self, state: State, choice: Allowed | None) -> Decision:
         mirror = state.mirrors.get(self.link.mirror.name, self.link.mirror)
         link = replace(self.link, mirror=mirror)
         statuses = state.partitions.get(mirror.name, {})
@@ -102,7 +102,7 @@ class Failback(Conductor[Strategy]):
                 new=seen_new,
                 active_runs=tuple(run.id for run in active if run),
                 reverse=seen_reverse if isinstance(seen_reverse, Unseen) else None,
-                strategy=choice,
+                allowed=choice or Allowed(),
             )
         )
 
@@ -115,23 +115,77 @@ def _look_at_reverse(link: Link) -> State:
 
 def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus]) -> OldSource:
     with ClusterClient(link.source, timeout_s=CALL_S) as client:
-        cluster_id, topics, ends = _logs(client, statuses)
+        logs = _look_at_logs(client, statuses)
         held = describe_acls(client)
-        denials = {denial(topic) for topic in topics}
-        fenced = not isinstance(held, AuthorizerOff) and denials <= held.entries
-        return OldSource(cluster_id=cluster_id, topics=topics, log_ends=ends, fenced=fenced)
+        return OldSource(
+            cluster_id=logs.cluster_id,
+            topics=logs.topics,
+            log_starts=logs.starts,
+            log_ends=logs.ends,
+            sizes=logs.sizes,
+            replicas=logs.replicas,
+            authorizer=isinstance(held, Acls),
+            fenced=isinstance(held, Acls) and {denial(topic) for topic in logs.topics} <= held.entries,
+            open_to_all=_open_to_all(link, client, held, logs.topics),
+        )
 
 
 def _look_at_new(link: Link, statuses: dict[Partition, PartitionStatus]) -> NewPrimary:
     with ClusterClient(link.destination, timeout_s=CALL_S) as client:
-        cluster_id, topics, ends = _logs(client, statuses)
-        return NewPrimary(cluster_id=cluster_id, topics=topics, log_ends=ends)
+        logs = _look_at_logs(client, statuses)
+        return NewPrimary(
+            cluster_id=logs.cluster_id,
+            topics=logs.topics,
+            log_starts=logs.starts,
+            log_ends=logs.ends,
+            sizes=logs.sizes,
+            open_to_all=_open_to_all(link, client, describe_acls(client), logs.topics),
+        )
 
 
-def _logs(
-    client: ClusterClient, statuses: dict[Partition, PartitionStatus]
-) -> tuple[str, dict[str, Topic], dict[Partition, Offset]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Logs:
+    """The mirror's topics and logs on one cluster."""
+
+    cluster_id: str
+    topics: dict[str, Topic]
+    replicas: dict[str, int]
+    starts: dict[Partition, Offset]
+    ends: dict[Partition, Offset]
+    sizes: dict[Partition, int]
+
+
+def _look_at_logs(client: ClusterClient, statuses: dict[Partition, PartitionStatus]) -> _Logs:
     view = client.metadata({p.topic for p in statuses})
     topics = {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in view.topics.items()}
     present = [p for p in sorted(statuses) if p.topic in topics and p.index < topics[p.topic].partitions]
-    return view.cluster_id, topics, list_offsets(client, present, Point.LOG_END) if present else {}
+    return _Logs(
+        cluster_id=view.cluster_id,
+        topics=topics,
+        replicas={name: v.replication_factor for name, v in view.topics.items()},
+        starts=list_offsets(client, present, Point.START) if present else {},
+        ends=list_offsets(client, present, Point.LOG_END) if present else {},
+        sizes=_sizes(client, present),
+    )
+
+
+def _sizes(client: ClusterClient, partitions: list[Partition]) -> dict[Partition, int]:
+    """What costs are made from: without them a plan is a plan all the same."""
+    try:
+        return log_sizes(client, partitions)
+    except MirrorError:
+        return {}
+
+
+def _open_to_all(
+    link: Link, client: ClusterClient, held: Acls | AuthorizerOff, topics: Collection[str]
+) -> tuple[str, ...]:
+    """Grants that `demote` could not offset: to be found before anything is changed."""
+    if isinstance(held, AuthorizerOff):
+        return ()
+    _, impossible = demotions(held.entries, topics, own_principals(link))
+    bootstrap = client.config.control["bootstrap.servers"]
+    return tuple(
+        f"{acl}: replace it by grants to named principals: {command_line(acl, bootstrap=bootstrap, remove=True)}"
+        for acl in sorted(impossible)
+    )

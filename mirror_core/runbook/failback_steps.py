@@ -8,33 +8,28 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.decide.failback import tails
-from mirror_core.decide.view import Topic, some
+from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
 from mirror_core.mirrors.creation import ensure_state_topic, new_producer_id
 from mirror_core.mirrors.preflight import gaps_on
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus, is_fresh
-from mirror_core.model.names import Offset, Partition, reverse_name
-from mirror_core.model.offsets import Offsets
-from mirror_core.model.parity import ParityRange
-from mirror_core.model.run import Evidence, RunKind, RunState, Strategy
-from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Salvaged, left_by
+from mirror_core.model.names import Partition, reverse_name
+from mirror_core.model.run import Evidence, RunKind, RunState
+from mirror_core.runbook.tails import TailSteps
 from mirror_core.state.link import Link, link_of
-from mirror_core.state.records import PartitionRecord, State
+from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.writer import StateWriter, control_id
@@ -52,55 +47,18 @@ ZOMBIE_MS: Final = 2_000
 """Added to the time until which tasks of a data plane of the past may write."""
 
 
-class FailbackSteps(Acts):
+class FailbackSteps(TailSteps):
     """The acts of a failback."""
 
     __slots__ = ()
-
-    def salvage(self) -> Evidence:
-        """Save the divergent tails; what is saved here is all that may be discarded later."""
-        with ClusterClient(self.link.source) as old:
-            topics, ends = self._old_source(old)
-        found = tails(self.statuses(), topics, ends)
-        ranges = [ParityRange(partition=p, start=start, end=end) for p, (start, end) in found.items()]
-        folder = self.services.run_dir(self.journal.run_id) / "salvage"
-        saved = self.services.salvage(self.link.source.name, ranges, folder) if ranges else {}
-        self.journal.keep("salvage", Salvaged(ends=Offsets.of(ends)))
-        tailed = some(f"{p} [{start}, {end}): {saved[p]} record(s)" for p, (start, end) in found.items())
-        return {
-            "records": sum(saved.values()),
-            "partitions": len(found),
-            "salvaged": tailed or "nothing: there is no tail",
-            "folder": str(folder) if ranges else "",
-        }
-
-    def align(self) -> Evidence:
-        """Take the old source's logs back to what the new primary has: recreate the topics that have a tail."""
-        doomed = [t for t, s in self.journal.run.plan.strategies.items() if s is Strategy.RECREATE]
-        with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
-            topics = self._noted(old, doomed)
-            salvaged = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
-            widths = {name: len(view.partitions) for name, view in new.metadata(doomed).topics.items()}
-            for topic in topics:
-                if topic.name not in widths:
-                    continue  # deleted by hand since the plan was made: the reverse mirror finds it gone
-                view = old.metadata([topic.name]).topics.get(topic.name)
-                if view is not None and view.id == topic.id:
-                    self._refuse_if_grown(old, view, salvaged)
-                    delete_topic(old, topic.name, topic.id)
-                anew = NewTopic(
-                    name=topic.name,
-                    partitions=widths[topic.name],
-                    replication_factor=topic.replication_factor,
-                    configs=dict(topic.settings),
-                )
-                create_topics(old, [anew])
-        return {"recreated": len(topics), "topics": some(topic.name for topic in topics) or "none"}
 
     def demote(self) -> Evidence:
         """On the old source applications may not change the topics, the mirror may: denials first, then no fence."""
         self._await_zombies()
         topics = self._present_topics(self.link.source)
+        debt = self.writer.state.debts.get(self.link.mirror.name)
+        if debt is not None:  # a standing fence is looked after: not this one any more, which is about to be lifted
+            self.writer.put(Forget(debt))
         rows = demote(self.link, self.writer, topics, self.link.source.name)
         return {"access": len(rows), "such_as": some(f"{r.deed} {r.subject}" for r in rows)}
 
@@ -113,30 +71,33 @@ class FailbackSteps(Acts):
         link = link_of(self.link.config, back)
         with StateWriter(self.link.source, control_id(back.name)) as writer:
             known = writer.state.mirrors.get(back.name)
-            if known is None or known.created_ms < self.journal.run.started_ms:
-                state = after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED)
-                writer.put(
-                    back,
-                    *(
-                        PartitionRecord(
-                            back.name,
-                            PartitionStatus(
-                                partition=p,
-                                state=state,
-                                source_topic_id=there[p.topic].id,
-                                destination_topic_id=here[p.topic].id,
-                            ),
-                        )
-                        for p in self.statuses()
-                        if p.topic in here and p.index in here[p.topic].partitions
-                    ),
-                )
+            if known is None or known.homecoming != self.journal.run_id:
+                writer.put(back, *self._beginnings(back, writer.state, there, here))
             else:
                 link = link_of(self.link.config, known)
             with ClusterClient(self.link.source) as old:
                 lift_denials(back, writer, old)  # of an earlier homecoming, against its tasks: they are over
             report = sync(link, writer, only=frozenset({Part.CONFIGS}))
         return {"mirror": back.name, "settings_changed": sum(r.done for r in report.rows)}
+
+    def _beginnings(
+        self, back: Mirror, state: State, there: Mapping[str, TopicView], here: Mapping[str, TopicView]
+    ) -> Iterator[Record | Forget]:
+        """Statuses of M-back: of what is on the old source, and of nothing that an earlier homecoming left there."""
+        began = after(PartitionState.UNKNOWN, Event.START, Event.ALIGNED)
+        fresh = {
+            p: PartitionStatus(
+                partition=p,
+                state=began,
+                source_topic_id=there[p.topic].id,
+                destination_topic_id=here[p.topic].id,
+            )
+            for p in self.statuses()
+            if p.topic in here and p.index in here[p.topic].partitions
+        }
+        left = state.partitions.get(back.name, {})
+        yield from (Forget(PartitionRecord(back.name, s)) for p, s in sorted(left.items()) if p not in fresh)
+        yield from (PartitionRecord(back.name, s) for s in fresh.values())
 
     def catch_up(self) -> Evidence:
         """Copy until the old source is close behind: by the data plane that runs, or by this process if none does."""
@@ -213,50 +174,9 @@ class FailbackSteps(Acts):
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _topics(self) -> list[str]:
-        return sorted({p.topic for p in self.statuses()})
-
     def _present_topics(self, cluster: ClusterConfig) -> list[str]:
         with ClusterClient(cluster) as client:
             return sorted(client.metadata(self._topics()).topics)
-
-    def _old_source(self, client: ClusterClient) -> tuple[dict[str, Topic], dict[Partition, Offset]]:
-        views = client.metadata(self._topics()).topics
-        there = [p for p in self.statuses() if p.topic in views and p.index in views[p.topic].partitions]
-        topics = {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}
-        return topics, list_offsets(client, there, Point.LOG_END)
-
-    def _noted(self, old: ClusterClient, doomed: list[str]) -> tuple[OldTopic, ...]:
-        """The topics as they were before the first one was deleted: a crash must not cost one its settings.
-
-        Looked at once. One that is not there was deleted by hand since the plan was made: M-back creates it.
-        """
-        noted = self.journal.kept("align", OldTopics)
-        if noted is None:
-            settings, views = describe_configs(old, doomed), old.metadata(doomed).topics
-            noted = OldTopics(
-                topics=tuple(
-                    OldTopic(
-                        name=topic,
-                        id=views[topic].id,
-                        replication_factor=views[topic].replication_factor,
-                        settings=dict(sorted(settings[topic].overrides.items())),
-                    )
-                    for topic in sorted(settings.keys() & views.keys())
-                )
-            )
-            self.journal.keep("align", noted)
-        return noted.topics
-
-    def _refuse_if_grown(self, old: ClusterClient, topic: TopicView, salvaged: Mapping[Partition, Offset]) -> None:
-        """Only what was salvaged may be deleted: also of a partition that was added since."""
-        now = list_offsets(old, [Partition(topic.name, i) for i in topic.partitions], Point.LOG_END)
-        grown = [f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in now.items() if end != salvaged.get(p, 0)]
-        if grown:
-            raise Refused(
-                f"failback {self.journal.run_id}: topic {topic.name} on {old.name} is not deleted",
-                [f"it has grown since its tail was salvaged: {some(grown)}: somebody writes in spite of the fence"],
-            )
 
     def _await_zombies(self) -> None:
         """Until no task of an earlier data plane, in either direction, can be alive to write."""
@@ -285,6 +205,7 @@ class FailbackSteps(Acts):
             gaps=gaps_on(self.link.source),
             desired=Desired.STARTED,
             created_ms=now_ms(),
+            homecoming=self.journal.run_id,
         )
 
     def _reverse_link(self) -> Link:
@@ -305,11 +226,7 @@ class FailbackSteps(Acts):
         return lag, sum(ends.values())
 
     def _refuse_unless_home(self, link: Link, back: State) -> None:
-        if not any(
-            (r.plan.mirror, r.plan.kind, r.state) == (link.mirror.name, RunKind.FAILOVER, RunState.DONE)
-            and r.started_ms >= self.journal.run.started_ms
-            for r in back.runs.values()
-        ):
+        if not is_home(back, self.journal.run_id):
             raise Refused(
                 f"failback {self.journal.run_id}: step reprotect",
                 [f"mirror {link.mirror.name} is not failed over yet: applications are still on {link.source.name}"],
@@ -323,6 +240,16 @@ class FailbackSteps(Acts):
                 f"failback {self.journal.run_id}: step reprotect",
                 [f"somebody wrote to {client.name} after applications had left it: {some(written)}"],
             )
+
+
+def is_home(back: State, failback: str) -> bool:
+    """Whether the failover that leads home from this failback run is done, by the state on the old source.
+
+    It carries the run's id: clocks of two hosts say nothing about what came first.
+    """
+    return any(
+        (r.plan.kind, r.state, r.homecoming) == (RunKind.FAILOVER, RunState.DONE, failback) for r in back.runs.values()
+    )
 
 
 def reverse_link(link: Link) -> Link:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from mirror_core.dataplane.local import LocalCopy
 from mirror_core.model.files import check_writable, writing
 from mirror_core.model.names import ClusterName, Offset, Partition
-from mirror_core.model.parity import ParityRange, ParityResult
+from mirror_core.model.parity import ParityRange, ParityResult, Saved
 from mirror_core.parity.check import LocalParity
 from mirror_core.parity.salvage import LocalSalvage
 from mirror_core.state.link import Link
@@ -27,9 +27,11 @@ class ParityCheck(Protocol):
 
 
 class Salvage(Protocol):
-    """Saves [start, end) of partitions of one cluster to Parquet; returns records saved per partition."""
+    """Saves [start, end) of partitions of one cluster to Parquet; says of each record what another one has of it."""
 
-    def __call__(self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path) -> dict[Partition, int]: ...
+    def __call__(
+        self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
+    ) -> dict[Partition, Saved]: ...
 
 
 class Copy(Protocol):

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.model.parity import ParityRange
+from mirror_core.model.parity import ParityRange, Saved
 from mirror_core.parity.salvage import DDL, SalvageTask, salvage
 from mirror_core.spark.salvage_task import records_of
 from mirror_core.spark.session import first_line, session
@@ -32,8 +32,10 @@ class SparkSalvage:
         self._master = master
         self._cores = cores
 
-    def __call__(self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path) -> dict[Partition, int]:
-        return salvage(self._config_path, cluster, ranges, output, write=self._write)
+    def __call__(
+        self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
+    ) -> dict[Partition, Saved]:
+        return salvage(self._config_path, cluster, ranges, output, against, write=self._write)
 
     def _write(self, tasks: Sequence[SalvageTask], folder: Path) -> None:
         payloads = tuple(msgspec.json.encode(task) for task in tasks)

@@ -10,6 +10,16 @@ def mirror(description: str) -> Param:
     return Param(type="string", minLength=1, description_md=description)
 
 
+def strategies() -> Param:
+    """What a failback may do with topics that have a divergent tail."""
+    return Param(
+        "",
+        type="string",
+        description_md="What may be done with topics that have a divergent tail: `STRATEGY` for all, `TOPIC=STRATEGY` "
+        "for one, with spaces between: none, recreate, offline, replica. Empty: recreate, where there is a tail",
+    )
+
+
 def spark_master() -> Param:
     """Where Spark runs."""
     return Param("local[*]", type="string", description_md="Spark master")

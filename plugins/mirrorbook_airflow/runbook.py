@@ -6,6 +6,7 @@ plan >> approve >> begin >> the steps, with a teardown that aborts a failed run 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -18,6 +19,7 @@ from airflow.sdk import BaseOperator, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException
 
 from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
+from mirror_core.decide.strategies import Allowed
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.names import MirrorName, reverse_name
 from mirror_core.model.run import Mode, RunKind, RunState
@@ -49,15 +51,18 @@ LOST: Final = "lost"
 class RunOperator(MirrorOperator):
     """A task of a failover or a failback."""
 
-    def __init__(self, *, kind: RunKind, mode: Mode = Mode.PLANNED, **kwargs: Any) -> None:
+    template_fields: Sequence[str] = ("mirror", "strategies")
+
+    def __init__(self, *, kind: RunKind, mode: Mode = Mode.PLANNED, strategies: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kind = kind
         self.mode = mode
+        self.strategies = strategies
 
     @property
     def choice(self) -> Any:
-        """What the plan is asked for: a failover's mode; a failback finds the cheapest way by itself."""
-        return self.mode if self.kind is RunKind.FAILOVER else None
+        """What the plan is asked for: a failover's mode; what a failback may do with topics that have a tail."""
+        return self.mode if self.kind is RunKind.FAILOVER else Allowed.parse(tuple(self.strategies.split()))
 
     def engine(self, context: Context, step: str | None = None) -> Failover | Failback:
         """The core's conductor, equipped for `step`; every task of this DAG run conducts in the same name."""
@@ -239,9 +244,9 @@ def failover_phases(mirror: str, question: str, mode: str = Mode.PLANNED) -> Pha
     return Phases(plan, last)
 
 
-def failback_phases(mirror: str, question: str, home: str) -> Phases:
+def failback_phases(mirror: str, question: str, home: str, strategies: str = "") -> Phases:
     """The whole failback of a mirror, with the failover of its reverse mirror in a task group `home`."""
-    plan, begin = _approved_run(mirror, RunKind.FAILBACK, question, Mode.PLANNED)
+    plan, begin = _approved_run(mirror, RunKind.FAILBACK, question, Mode.PLANNED, strategies=strategies)
     common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILBACK, "begin": begin}
     back = reverse_name(MirrorName(mirror))
     last: BaseOperator = begin
@@ -257,10 +262,12 @@ def failback_phases(mirror: str, question: str, home: str) -> Phases:
     return Phases(plan, _chain(last, ReplicateMirror(task_id="replicate", mirror=mirror)))
 
 
-def _approved_run(mirror: str, kind: RunKind, question: str, mode: Mode) -> tuple[PlanRun, BeginRun]:
-    plan = PlanRun(task_id="plan", mirror=mirror, kind=kind, mode=mode)
+def _approved_run(
+    mirror: str, kind: RunKind, question: str, mode: Mode, strategies: str = ""
+) -> tuple[PlanRun, BeginRun]:
+    plan = PlanRun(task_id="plan", mirror=mirror, kind=kind, mode=mode, strategies=strategies)
     approve = ApprovePlan(task_id="approve", question=question, plan=plan)
-    begin = BeginRun(task_id="begin", mirror=mirror, kind=kind, plan=plan, mode=mode)
+    begin = BeginRun(task_id="begin", mirror=mirror, kind=kind, plan=plan, mode=mode, strategies=strategies)
     _chain(plan, approve, begin)
     return plan, begin
 

@@ -21,6 +21,7 @@ from mirror_core.decide import failover as failover_decision
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import names
+from mirror_core.decide.strategies import Allowed
 from mirror_core.decide.view import DestinationView, SourceView, Topic, View
 from mirror_core.kafka.config import load_config
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
@@ -134,7 +135,7 @@ class LargeFailover(Failover):
 class LargeFailback(Failback):
     """The way home, with a tail in every partition."""
 
-    def _decide(self, state: State, choice: Strategy | None) -> Decision:
+    def _decide(self, state: State, choice: Allowed | None) -> Decision:
         mirror = state.mirrors[self.link.mirror.name]
         statuses = state.partitions[mirror.name]
         return failback_decision.decide(
@@ -146,7 +147,7 @@ class LargeFailback(Failback):
                 ),
                 new=NewPrimary(cluster_id=mirror.destination_id, topics=topics("b"), log_ends=offsets(statuses, 9)),
                 active_runs=(),
-                strategy=choice,
+                allowed=choice or Allowed(),
             )
         )
 

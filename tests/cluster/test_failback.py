@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
 
+from mirror_core.decide.acls import denial
+from mirror_core.decide.strategies import Allowed
+from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.acl import Permission
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.run import Mode, RunState, Strategy
 from mirror_core.parity.salvage import MANIFEST
+from mirror_core.runbook import conductor
 from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.brokers import Pair, Record, produce, read_all, read_all_aiokafka
+from tests.brokers import Pair, Record, grant, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import app_topic, begin, denied
 from tests.mirroring import Mirrored, new_mirror
 from tests.same import assert_parity
@@ -132,10 +140,9 @@ def test_a_divergent_tail_is_salvaged_and_the_topic_copied_anew(pair: Pair, tmp_
     produce(pair.west, topic, 9)
     primary = read_all(pair.west, topic)
     failback = failback_of(mirrored)
-    with pytest.raises(Refused, match=f"records beyond the last mirrored offset in {topic}"):
-        failback.begin(failback.plan(Strategy.NONE).hash, Strategy.NONE)
-    with pytest.raises(Refused, match="strategy replica is not available yet"):
-        failback.begin(failback.plan(Strategy.REPLICA).hash, Strategy.REPLICA)
+    nothing = Allowed(Strategy.NONE)
+    with pytest.raises(Refused, match=f"or other ones below it, in {topic}"):
+        failback.begin(failback.plan(nothing).hash, nothing)
     plan = failback.plan()
     assert plan.strategies == {topic: "recreate"}
     assert plan.figures["offsets to discard"] == "7"
@@ -161,20 +168,46 @@ def test_a_divergent_tail_is_salvaged_and_the_topic_copied_anew(pair: Pair, tmp_
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
 
 
-def test_what_was_written_after_the_salvage_is_not_deleted(pair: Pair, tmp_path: Path) -> None:
+def test_a_way_home_is_known_by_its_run_and_not_by_clocks(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host that brings applications home is an hour behind the one that began; then one is an hour ahead."""
     topic = app_topic(pair)
-    produce(pair.east, topic, 10)
+    sent = produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    for hours in (-1, 1):
+        mirrored.copy()
+        failover = mirrored.failover
+        failover.drive(begin(failover))
+        sent += produce(pair.west, topic, 5)
+        failback = failback_of(mirrored)
+        run = failback.begin(failback.plan().hash)
+        failback.drive(run.id)
+        assert not failback.is_home(run), "an earlier way home is taken for this one"
+        with monkeypatch.context() as patched:
+            patched.setattr(conductor, "now_ms", lambda hours=hours: now_ms() + hours * 3_600_000)
+            home = failback.home()
+            home.drive(home.begin(home.plan(Mode.PLANNED).hash).id)
+        assert failback.drive(run.id).state is RunState.DONE
+    assert content(read_all(pair.east, topic)) == sorted(sent)
+
+
+def test_a_grant_to_everybody_is_found_before_anything_is_changed(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 5)
     mirrored = failed_over(pair, tmp_path, topic)
-    produce(pair.east, topic, 3)
     failback = failback_of(mirrored)
-    run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
-    produce(pair.east, topic, 1)
-    with pytest.raises(Refused, match="has grown since its tail was salvaged"):
-        failback.step(run.id, "align")
-    assert len(read_all(pair.east, topic)) == 14
-    with pytest.raises(Refused, match="step align has begun"):
-        failback.abort(run.id)
+    for cluster in (pair.east, pair.west):
+        grant(cluster, "*", ResourceType.TOPIC, topic, [AclOperation.WRITE])
+        with pytest.raises(Refused) as refused:
+            failback.begin(failback.plan().hash)
+        assert f"cluster {cluster.name}: everybody may change mirror topics" in str(refused.value)
+        assert f"--remove --allow-principal 'User:*' --operation Write --topic '{topic}'" in str(refused.value)
+        with ClusterClient(mirrored.config.cluster(cluster.name)) as client:
+            everybody = replace(denial(topic), permission=Permission.ALLOW)
+            delete_acls(client, [everybody])
+            absent_on_every_broker(client, {everybody})
+    assert failback.decide().reasons == ()
 
 
 def test_a_failback_can_be_given_up_before_anything_is_changed(pair: Pair, tmp_path: Path) -> None:

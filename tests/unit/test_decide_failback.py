@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, decide, tails
+from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, decide
+from mirror_core.decide.strategies import Allowed, tails
 from mirror_core.decide.view import Topic, Unseen
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -53,7 +54,6 @@ def view() -> FailbackView:
             log_ends={A0: Offset(50), A1: Offset(20), B0: Offset(6)},
         ),
         active_runs=(),
-        strategy=None,
     )
 
 
@@ -103,9 +103,9 @@ def test_a_topic_that_is_gone_from_the_old_source_is_copied_as_a_whole(view: Fai
 
 
 def test_strategy_none_is_refused_for_a_tail_and_others_by_name(view: FailbackView) -> None:
-    assert "records beyond the last mirrored offset in a;" in reasons_of(replace(view, strategy=Strategy.NONE))
-    assert reasons_of(replace(view, strategy=Strategy.RECREATE)) == ""
-    assert "strategy offline is not available yet" in reasons_of(replace(view, strategy=Strategy.OFFLINE))
+    assert "or other ones below it, in a;" in reasons_of(replace(view, allowed=Allowed(Strategy.NONE)))
+    assert reasons_of(replace(view, allowed=Allowed(Strategy.RECREATE))) == ""
+    assert reasons_of(replace(view, allowed=Allowed(Strategy.OFFLINE))) == ""
 
 
 def test_each_obstacle_is_named(view: FailbackView) -> None:
@@ -128,11 +128,25 @@ def test_a_new_primary_that_is_not_what_it_was_forbids(view: FailbackView) -> No
     assert "topic b is gone from west" in reasons_of(replace(view, new=gone))
 
 
-def test_an_old_source_without_fence_is_a_warning(view: FailbackView) -> None:
-    assert any(
-        "not under this mirror's fence" in w
-        for w in decide(replace(view, old=replace(old_of(view), fenced=False))).plan.warnings
-    )
+def test_whether_the_old_source_is_fenced_is_said(view: FailbackView) -> None:
+    def warned(words: str, old: OldSource) -> bool:
+        return any(words in warning for warning in decide(replace(view, old=old)).plan.warnings)
+
+    unfenced = replace(old_of(view), fenced=False)
+    assert not warned("fence", old_of(view))
+    assert warned("not under this mirror's fence: the first step raises it", unfenced)
+    assert warned("has no authorizer and cannot be fenced", replace(unfenced, authorizer=False))
+
+
+def test_a_grant_to_everybody_on_either_side_forbids_it_before_anything_is_changed(view: FailbackView) -> None:
+    assert isinstance(view.new, NewPrimary)
+    line = "ALLOW WRITE ...: kafka-acls.sh --remove"
+    for side, seen in (
+        ("east", replace(old_of(view), open_to_all=(line,))),
+        ("west", replace(view.new, open_to_all=(line,))),
+    ):
+        changed = replace(view, old=seen) if isinstance(seen, OldSource) else replace(view, new=seen)
+        assert decide(changed).reasons == (f"cluster {side}: everybody may change mirror topics by {line}",)
 
 
 @pytest.mark.parametrize(
@@ -228,9 +242,9 @@ def test_a_log_that_ends_exactly_at_the_last_mirrored_offset_lost_nothing(view: 
 
 
 def test_without_strategy_only_what_diverged_is_named(view: FailbackView) -> None:
-    assert "in a;" in reasons_of(replace(view, strategy=Strategy.NONE))
+    assert "in a;" in reasons_of(replace(view, allowed=Allowed(Strategy.NONE)))
     same = replace(old_of(view), log_ends={A0: Offset(10), A1: Offset(20), B0: Offset(5)})
-    assert reasons_of(replace(view, old=same, strategy=Strategy.NONE)) == ""
+    assert reasons_of(replace(view, old=same, allowed=Allowed(Strategy.NONE))) == ""
     assert decide(replace(view, old=same)).plan.strategies == {"a": Strategy.NONE, "b": Strategy.NONE}
     # Not one more record there, but other ones: the topic was created anew, and is empty.
     topics = {**same.topics, "b": Topic(id="f" * 32, partitions=1)}

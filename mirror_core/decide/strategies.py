@@ -1,0 +1,202 @@
+"""What of the old source has to go, how that may be done topic by topic, and what each way costs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from mirror_core.decide.view import Topic, some
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Strategy
+from mirror_core.model.units import in_bytes
+
+CUTTING: Final = frozenset({Strategy.OFFLINE, Strategy.REPLICA})
+"""They keep the beginning of the log, so there must be one."""
+COSTED: Final = 20
+"""Topics whose costs are shown one by one, the largest first."""
+_RISKS: Final[Mapping[Strategy, str]] = MappingProxyType(
+    {
+        Strategy.RECREATE: "no broker stops; until it is copied anew there is no second copy of the topic; a new topic "
+        "id, and all committed offsets of the topic there are gone",
+        Strategy.OFFLINE: "one broker, or a few, stopped by you (some 10 s each), hands on files, with a backup; one "
+        "replica meanwhile, the others are filled again",
+        Strategy.REPLICA: "one broker is stopped by you (some 5 s) and an unclean election takes place; one replica "
+        "for a while",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the operator allows to be done with topics that have a divergent tail, beside `none`."""
+
+    everywhere: Strategy | None = None
+    """None: the cheapest that needs nobody at a broker."""
+    topics: Mapping[str, Strategy] = field(default_factory=lambda: MappingProxyType({}))
+    """For these topics instead."""
+
+    def of(self, topic: str) -> Strategy | None:
+        return self.topics.get(topic, self.everywhere)
+
+    @classmethod
+    def parse(cls, words: tuple[str, ...]) -> Allowed:
+        """From `STRATEGY` and `TOPIC=STRATEGY`, in any order."""
+        everywhere: Strategy | None = None
+        topics: dict[str, Strategy] = {}
+        for word in words:
+            topic, found, name = word.rpartition("=")
+            if name not in list(Strategy):
+                raise BadRequest(f"{word!r}: strategies are {', '.join(Strategy)}; give STRATEGY or TOPIC=STRATEGY")
+            if (found and topic in topics) or (not found and everywhere is not None):
+                raise BadRequest(f"{word!r}: {topic or 'all topics'}: give one strategy only")
+            if found:
+                topics[topic] = Strategy(name)
+            else:
+                everywhere = Strategy(name)
+        return cls(everywhere, topics)
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One partition's log on one cluster."""
+
+    start: Offset
+    end: Offset
+    """Next offset to be written."""
+    size: int | None = None
+    """Bytes of one replica; None: not known."""
+
+
+def point(status: PartitionStatus) -> Offset:
+    """From here on the old source holds something else than the new primary, or would, if it had anything."""
+    lmo = Offset(0) if status.lmo is None else status.lmo
+    return lmo if status.differs_at is None else min(lmo, status.differs_at)
+
+
+def is_anew(status: PartitionStatus, topics: Mapping[str, Topic]) -> bool:
+    """Its topic was created anew on the old source: it holds nothing of the mirror's."""
+    topic = topics.get(status.partition.topic)
+    return topic is not None and topic.id != status.source_topic_id
+
+
+def tails(
+    statuses: Mapping[Partition, PartitionStatus], topics: Mapping[str, Topic], log_ends: Mapping[Partition, Offset]
+) -> dict[Partition, tuple[Offset, Offset]]:
+    """What the old source has beyond the truncation point: [from, end) per partition, where not empty.
+
+    A topic that was created anew there holds nothing of the mirror's: all of it is tail.
+    """
+    found = {}
+    for partition, status in sorted(statuses.items()):
+        end = log_ends.get(partition)
+        if end is None or partition.topic not in topics:
+            continue
+        start = Offset(0) if is_anew(status, topics) else point(status)
+        if end > start:
+            found[partition] = (start, end)
+    return found
+
+
+def choose(
+    statuses: Mapping[Partition, PartitionStatus],
+    topics: Mapping[str, Topic],
+    log_ends: Mapping[Partition, Offset],
+    allowed: Allowed,
+) -> dict[str, Strategy]:
+    """By topic: deleting and creating concerns all of its partitions, and so does a choice."""
+    divergent = {p.topic for p in tails(statuses, topics, log_ends)}
+    anew = {p.topic for p, s in statuses.items() if is_anew(s, topics)}
+    found = {}
+    for topic in sorted({p.topic for p in statuses}):
+        if topic in anew:
+            found[topic] = Strategy.RECREATE
+        elif topic in divergent:
+            wanted = allowed.of(topic)
+            found[topic] = Strategy.RECREATE if wanted in (None, Strategy.NONE) else wanted
+        else:
+            found[topic] = allowed.topics.get(topic, Strategy.NONE)
+    return found
+
+
+def objections(
+    statuses: Mapping[Partition, PartitionStatus],
+    topics: Mapping[str, Topic],
+    logs: Mapping[Partition, Log],
+    allowed: Allowed,
+    old: str,
+) -> Iterator[str]:
+    """Why what the operator asked for cannot be done. `old`: the old source's name."""
+    strange = sorted(set(allowed.topics) - {p.topic for p in statuses})
+    if strange:
+        yield f"not topics of this mirror: {some(strange)}"
+    ends = {p: log.end for p, log in logs.items()}
+    anew = {p.topic for p, s in statuses.items() if is_anew(s, topics)}
+    divergent = {p.topic for p in tails(statuses, topics, ends)} | anew
+    kept = sorted(t for t in divergent if allowed.of(t) is Strategy.NONE)
+    if kept:
+        yield (
+            f"strategy none: {old} has records beyond the last mirrored offset, or other ones below it, in "
+            f"{some(kept)}; with --strategy recreate they are salvaged and these topics copied anew"
+        )
+    cut = {t for t in divergent | set(allowed.topics) if allowed.of(t) in CUTTING}
+    if cut & anew:
+        yield (
+            f"{some(sorted(cut & anew))} on {old} was created anew, so nothing of it can stay: only --strategy "
+            "TOPIC=recreate is possible"
+        )
+    short = [p for p in sorted(logs) if p.topic in cut - anew and p in statuses and logs[p].start >= point(statuses[p])]
+    below = [p for p in short if logs[p].end > point(statuses[p])]
+    if below:
+        yield (
+            f"the log of {some(below)} on {old} begins at or behind the truncation point, so nothing of it can stay: "
+            "only --strategy TOPIC=recreate is possible"
+        )
+
+
+def costs(
+    statuses: Mapping[Partition, PartitionStatus],
+    old: Mapping[Partition, Log],
+    new: Mapping[Partition, Log],
+    replicas: Mapping[str, int],
+    strategies: Mapping[str, Strategy],
+) -> Iterator[tuple[str, str]]:
+    """What each way of taking a divergent topic back would cost, in words. `replicas`: of topics on the old source."""
+    divergent = [t for t, s in strategies.items() if s is not Strategy.NONE]
+    whole = _by_topic((p.topic, log.size) for p, log in new.items())
+    held = _by_topic((p.topic, log.size) for p, log in old.items())
+    rest = _by_topic((p.topic, _behind(log, point(statuses[p]))) for p, log in new.items() if p in statuses)
+    for topic in sorted(divergent, key=lambda t: -(whole.get(t) or 0))[:COSTED]:
+        for strategy, risk in _RISKS.items():
+            link = (whole if strategy is Strategy.RECREATE else rest).get(topic)
+            copies = replicas.get(topic, 1)
+            again = {Strategy.RECREATE: 0, Strategy.OFFLINE: copies - 1, Strategy.REPLICA: copies}[strategy]
+            own = held.get(topic) if again else 0
+            disk = None if link is None or own is None else link * copies + own * again
+            yield (
+                f"{topic} by {strategy}",
+                f"about {_bytes(link)} over the link, {_bytes(disk)} written to disks there; {risk}",
+            )
+
+
+def _behind(log: Log, start: Offset) -> int | None:
+    """Bytes of the log from an offset on, if its records are of one size."""
+    if log.size is None:
+        return None
+    return round(log.size * max(0, log.end - max(start, log.start)) / max(1, log.end - log.start))
+
+
+def _by_topic(sizes: Iterable[tuple[str, int | None]]) -> dict[str, int | None]:
+    """Sums; None where one of them is not known."""
+    found: dict[str, int | None] = {}
+    for topic, size in sizes:
+        before = found.get(topic, 0)
+        found[topic] = None if size is None or before is None else before + size
+    return found
+
+
+def _bytes(size: int | None) -> str:
+    return "an unknown number of bytes" if size is None else in_bytes(size)

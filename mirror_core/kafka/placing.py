@@ -1,0 +1,126 @@
+"""Which brokers hold a partition, and moving it to others."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.alter_partition_reassignments.v0.request import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from kio.schema.alter_partition_reassignments.v0.response import AlterPartitionReassignmentsResponse
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
+from kio.schema.elect_leaders.v2.response import ElectLeadersResponse
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v12.response import MetadataResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.faults import ErrorCode, fault, settle
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.names import Partition
+
+_PAUSE_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Broker ids of one partition."""
+
+    leader: int
+    """-1: nobody leads it now."""
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+def placements(client: ClusterClient, topics: Iterable[str]) -> dict[Partition, Placement]:
+    """Of all partitions of these topics; topics that do not exist are left out."""
+    request = MetadataRequest(
+        topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in sorted(topics)),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    return {
+        Partition(str(topic.name), int(row.partition_index)): Placement(
+            leader=int(row.leader_id),
+            replicas=tuple(int(node) for node in row.replica_nodes),
+            in_sync=tuple(int(node) for node in row.isr_nodes),
+        )
+        for topic in client.call(request, MetadataResponse).topics
+        for row in topic.partitions
+    }
+
+
+def reassign(client: ClusterClient, wanted: Mapping[Partition, tuple[int, ...]]) -> None:
+    """Have these brokers hold these partitions; returns when the controller has taken it up. Needs ALTER (cluster)."""
+
+    def attempt(rest: list[Partition]) -> dict[Partition, tuple[ErrorCode, str | None]]:
+        topics: dict[str, list[ReassignablePartition]] = {}
+        for partition in rest:
+            brokers = tuple(BrokerId(node) for node in wanted[partition])
+            row = ReassignablePartition(partition_index=i32(partition.index), replicas=brokers)
+            topics.setdefault(partition.topic, []).append(row)
+        request = AlterPartitionReassignmentsRequest(
+            topics=tuple(ReassignableTopic(name=TopicName(t), partitions=tuple(rows)) for t, rows in topics.items()),
+            timeout=i32Timedelta.parse(datetime.timedelta(seconds=client.timeout_s)),
+        )
+        answer = client.call_controller(request, AlterPartitionReassignmentsResponse)
+        if answer.error_code is not ErrorCode.none:
+            raise fault(client, "partitions", _DEED, answer.error_code, answer.error_message)
+        return {
+            Partition(str(topic.name), int(row.partition_index)): (row.error_code, row.error_message)
+            for topic in answer.responses
+            for row in topic.partitions
+        }
+
+    settle(client, _DEED, list(wanted), attempt)
+
+
+_DEED: Final = "AlterPartitionReassignments (needs ALTER on the cluster)"
+
+
+def elect_unclean(client: ClusterClient, partitions: Iterable[Partition]) -> None:
+    """Let a replica lead that is not in sync, of partitions that nobody leads: what it lacks is gone. Needs ALTER."""
+
+    def attempt(rest: list[Partition]) -> dict[Partition, tuple[ErrorCode, str | None]]:
+        topics: dict[str, list[i32]] = {}
+        for partition in rest:
+            topics.setdefault(partition.topic, []).append(i32(partition.index))
+        request = ElectLeadersRequest(
+            election_type=_UNCLEAN,
+            topic_partitions=tuple(TopicPartitions(topic=TopicName(t), partitions=tuple(i)) for t, i in topics.items()),
+            timeout=i32Timedelta.parse(datetime.timedelta(seconds=client.timeout_s)),
+        )
+        answer = client.call_controller(request, ElectLeadersResponse)
+        if answer.error_code is not ErrorCode.none:
+            raise fault(client, "partitions", _ELECTION, answer.error_code)
+        return {
+            Partition(str(topic.topic), int(row.partition_id)): (row.error_code, row.error_message)
+            for topic in answer.replica_election_results
+            for row in topic.partition_result
+        }
+
+    settle(client, _ELECTION, list(partitions), attempt, expected=(ErrorCode.election_not_needed,))
+
+
+_UNCLEAN: Final = i8(1)
+_ELECTION: Final = "ElectLeaders (needs ALTER on the cluster)"
+
+
+def await_replicas(client: ClusterClient, wanted: Mapping[Partition, tuple[int, ...]]) -> None:
+    """Return when exactly these brokers hold the partitions, one of them leading. Unreachable after the time limit."""
+    deadline = time.monotonic() + client.timeout_s
+    while True:
+        now = placements(client, {p.topic for p in wanted})
+        late = [p for p, nodes in wanted.items() if set(now[p].replicas) != set(nodes) or now[p].leader not in nodes]
+        if not late:
+            return
+        if time.monotonic() > deadline:
+            raise Unreachable(f"cluster {client.name}, {late[0]}: not yet held by broker(s) {wanted[late[0]]} alone")
+        time.sleep(_PAUSE_S)

@@ -1,0 +1,62 @@
+"""Which records of a divergent tail the other cluster has, too: by their keys, which stay in their partition.
+
+Keys and values are held as digests, those of the tail only: memory grows with the tail, not with the other log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import xxhash
+
+from mirror_core.model.parity import Fate
+from mirror_core.wire.records import Record
+
+_TOMBSTONE: Final = b""
+"""No value's digest: those have 16 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What is known of a tail's keys."""
+
+    same: frozenset[tuple[bytes, bytes]]
+    """Digests of keys with values that are there."""
+    keys: frozenset[bytes]
+    """Digests of keys of which there is anything."""
+
+    def fate(self, record: Record) -> Fate:
+        if record.key is None:
+            return Fate.UNKEYED
+        key = _digest(record.key)
+        if (key, _value(record)) in self.same:
+            return Fate.THERE
+        return Fate.CONFLICTING if key in self.keys else Fate.MISSING
+
+
+def look_for(tail: Iterable[Record], other: Iterable[Record]) -> Elsewhere:
+    """Read both, the tail first."""
+    wanted: dict[bytes, set[bytes]] = {}
+    for record in tail:
+        if record.key is not None:
+            wanted.setdefault(_digest(record.key), set()).add(_value(record))
+    same, keys = set[tuple[bytes, bytes]](), set[bytes]()
+    for record in other if wanted else ():
+        if record.key is None:
+            continue
+        key = _digest(record.key)
+        if key in wanted:
+            keys.add(key)
+            if (value := _value(record)) in wanted[key]:
+                same.add((key, value))
+    return Elsewhere(frozenset(same), frozenset(keys))
+
+
+def _digest(data: bytes) -> bytes:
+    return xxhash.xxh3_128_digest(data)
+
+
+def _value(record: Record) -> bytes:
+    return _TOMBSTONE if record.value is None else _digest(record.value)

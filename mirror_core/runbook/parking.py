@@ -1,0 +1,245 @@
+"""Strategy `replica`: no hands on files. A new replica is parked below the point and made to lead; others follow.
+
+A replica that is not in sync yet can be slowed down (KIP-73), though not held: its quota forgets within ten seconds or
+so, then it fetches once more. So it is parked so far below the point that there is time to stop the broker that leads.
+What it lacks is copied again. Measured on brokers of 4.3.1; the pieces are Kafka's own, and old.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.decide.view import some
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, describe_producers, list_offsets, replica_ends
+from mirror_core.kafka.placing import await_replicas, elect_unclean, placements, reassign
+from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.throttling import rate_of, set_rate, throttle, throttled, unthrottle
+from mirror_core.model.errors import MirrorError, Refused, RemoteFault, Unreachable
+from mirror_core.model.names import Offset, Partition
+from mirror_core.runbook.acts import Acts
+from mirror_core.runbook.checkpoints import Throttled
+from mirror_core.runbook.offline import only_one
+
+WAIT_S = 300.0
+"""An operator has this long to stop the broker, and as long again to start it."""
+FETCH: Final = 1 << 20
+"""Bytes that one fetch brings at the most, unless the broker's replica.fetch.max.bytes was raised."""
+QUOTA_S: Final = 10.0
+"""A quota forgets after so long."""
+FASTEST: Final = 50_000_000
+APPROACH_S: Final = 60.0
+"""A small log is followed so slowly that this takes about a minute: it must not run past its mark between two looks."""
+LOOK_S: Final = 0.1
+STALL_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Of one partition."""
+
+    brake: Offset
+    """Here the new replica is slowed down."""
+    last: Offset
+    """Beyond this one more fetch might take it past the point."""
+
+
+def cut_by_replica(
+    acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset], placed: Mapping[Partition, tuple[int, ...]]
+) -> dict[str, str | int]:
+    """Return when none of these logs goes beyond its point. Waits for an operator, who is told what to do.
+
+    May be repeated from the start: throttles of a process that died are taken away first. `placed`: who held them.
+    """
+    if not points:
+        return {}
+    _release(acts, old)
+    ends = list_offsets(old, points, Point.LOG_END)
+    long = [p for p, point in points.items() if ends[p] > point]
+    now = placements(old, {p.topic for p in long})
+    hosts = only_one({p: now[p] for p in long})
+    for leader in sorted(set(hosts.values())):
+        mine = {p: points[p] for p in long if hosts[p] == leader}
+        _cut(acts, old, leader, mine, {p: placed[p] for p in mine})
+    # Where several replicas have to be in sync, the new leader alone lets nobody read to its end.
+    _until(lambda: _readable(old, points), f"cluster {old.name}: {some(sorted(points))} cannot be read to the end")
+    ends = list_offsets(old, points, Point.LOG_END)
+    now = placements(old, {p.topic for p in points})
+    back = {p: placed[p] for p in points if set(now[p].replicas) != set(placed[p])}
+    if back:
+        reassign(old, back)
+    return {"led_by_a_short_replica": some(f"{p} at {ends[p]}, at most {point}" for p, point in points.items())}
+
+
+def _cut(
+    acts: Acts,
+    old: ClusterClient,
+    leader: int,
+    points: Mapping[Partition, Offset],
+    placed: Mapping[Partition, tuple[int, ...]],
+) -> None:
+    rate, marks = prepare(acts, old, points)
+    others = [node for node in old.brokers() if node != leader]
+    follower = max(others, key=lambda node: (sum(node in nodes for nodes in placed.values()), -node))
+    with _throttles(acts, old, leader, follower, points):
+        set_rate(old, follower, str(rate))
+        for nodes in ((leader,), (leader, follower)):
+            reassign(old, dict.fromkeys(points, nodes))
+            if nodes == (leader,):
+                await_replicas(old, dict.fromkeys(points, nodes))
+        _approach(old, follower, marks)
+        set_rate(old, follower, "1")
+        acts.say(f"stop broker {leader} of {old.name} now, within {WAIT_S:.0f} s; it will be started again in a moment")
+        _until(lambda: _stopped(old, leader, follower, marks), f"broker {leader} was not stopped")
+        _check(acts, old, leader, follower, points)
+        elect_unclean(old, points)
+        _until(lambda: _leads(old, follower, points), f"broker {follower} was not elected")
+        acts.say(f"broker {follower} leads: start broker {leader} of {old.name} again, within {WAIT_S:.0f} s")
+        _until(lambda: leader in old.brokers(), f"broker {leader} was not started again: start it")
+
+
+def prepare(acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset]) -> tuple[int, dict[Partition, _Marks]]:
+    """How fast to follow, and where to stop. Refused where it cannot be done: asked while an abort is possible, too."""
+    if len(old.brokers()) < 2:
+        raise Refused(_title(acts), [f"cluster {old.name} has one broker only: use strategy offline or recreate"])
+    foreign = throttled(old, {p.topic for p in points})
+    if foreign:
+        raise Refused(_title(acts), [f"somebody throttles replicas of {some(foreign)} already: take that away first"])
+    starts = list_offsets(old, points, Point.START)
+    creep = round((WAIT_S / QUOTA_S + 2) * FETCH)
+    marks, too_short = dict[Partition, _Marks](), list[str]()
+    rate = FASTEST
+    with LogReader(acts.link.source) as reader:
+        for partition, point in points.items():
+            first = _bytes_before(reader, partition, starts[partition], point, creep + FETCH)
+            last = _bytes_before(reader, partition, starts[partition], point, 2 * FETCH)
+            if first is None or last is None:
+                too_short.append(f"{partition} below {point}")
+                continue
+            marks[partition] = _Marks(brake=first, last=last)
+            size = _bytes_between(reader, partition, starts[partition], first, FASTEST * 2)
+            rate = min(rate, max(FETCH // 4, round(size / APPROACH_S)))
+    if too_short:
+        raise Refused(
+            _title(acts),
+            [
+                f"fewer than {(creep + FETCH) >> 20} MiB of {some(too_short)} could stay: logs as short as that are "
+                "copied anew; abort, and plan with TOPIC=recreate"
+            ],
+        )
+    return rate, marks
+
+
+def _bytes_before(reader: LogReader, partition: Partition, start: Offset, point: Offset, wanted: int) -> Offset | None:
+    """The highest offset with so many bytes of batches between it and the point; None where there are less."""
+    distance = 1000
+    while True:
+        low = Offset(max(start, point - distance))
+        size = 0
+        found = [(header.base_offset, len(batch)) for header, batch in reader.batches(partition, low, point)]
+        for base, length in reversed(found):
+            size += length
+            if size >= wanted:
+                return Offset(max(start, base))
+        if low == start:
+            return None
+        distance *= 4
+
+
+def _bytes_between(reader: LogReader, partition: Partition, start: Offset, end: Offset, enough: int) -> int:
+    size = 0
+    for _, batch in reader.batches(partition, start, end):
+        size += len(batch)
+        if size > enough:
+            break
+    return size
+
+
+@contextmanager
+def _throttles(
+    acts: Acts, old: ClusterClient, leader: int, follower: int, points: Mapping[Partition, Offset]
+) -> Iterator[None]:
+    """They are written down before they are set, and go in any case: by whoever resumes, if this process dies."""
+    topics = tuple(sorted({p.topic for p in points}))
+    acts.journal.keep("align", Throttled(topics=topics, broker=follower, rate=rate_of(old, follower)))
+    try:
+        throttle(old, points, leader, follower)
+        yield
+    finally:
+        try:
+            _release(acts, old)
+        except RemoteFault as error:
+            acts.say(f"throttles of {old.name} stay for now: {error}; resume takes them away")
+
+
+def _release(acts: Acts, old: ClusterClient) -> None:
+    left = acts.journal.kept("align", Throttled)
+    if left is not None and left.broker >= 0:
+        unthrottle(old, left.topics)
+        set_rate(old, left.broker, left.rate)
+        acts.journal.keep("align", Throttled(topics=(), broker=-1, rate=None))
+
+
+def _approach(old: ClusterClient, follower: int, marks: Mapping[Partition, _Marks]) -> None:
+    """Until the first of the new replicas has come to its mark."""
+    before, moved = dict[Partition, Offset](), time.monotonic()
+    while True:
+        ends = replica_ends(old, follower, marks)
+        if any(end >= marks[p].brake for p, end in ends.items()):
+            return
+        if ends != before:
+            before, moved = ends, time.monotonic()
+        if time.monotonic() - moved > STALL_S:
+            stuck = some(f"{p} at {end}" for p, end in ends.items())
+            raise Unreachable(f"cluster {old.name}: broker {follower} does not follow, {stuck}: resume")
+        time.sleep(LOOK_S)
+
+
+def _stopped(old: ClusterClient, leader: int, follower: int, marks: Mapping[Partition, _Marks]) -> bool:
+    beyond = [p for p, end in replica_ends(old, follower, marks).items() if end > marks[p].last]
+    if beyond:
+        raise MirrorError(
+            f"cluster {old.name}: broker {leader} was not stopped in time, {some(beyond)} went on: resume"
+        )
+    return leader not in old.brokers()
+
+
+def _check(acts: Acts, old: ClusterClient, leader: int, follower: int, points: Mapping[Partition, Offset]) -> None:
+    """What would lead from now on ends at or below the point, and in no transaction."""
+    ends = replica_ends(old, follower, points)
+    wrong = [f"{p}: {ends.get(p, 'nothing')}" for p, point in points.items() if p not in ends or ends[p] > point]
+    states = describe_producers(old, points, follower)
+    wrong += [
+        f"{p}: in a transaction" for p, found in states.items() if any(v.open_transaction_start >= 0 for v in found)
+    ]
+    if wrong:
+        reason = f"broker {follower} ends where it must not: {some(wrong)}. Start broker {leader} again, then resume"
+        raise Refused(_title(acts), [reason])
+
+
+def _leads(old: ClusterClient, follower: int, points: Mapping[Partition, Offset]) -> bool:
+    now = placements(old, {p.topic for p in points})
+    return all(now[p].leader == follower for p in points)
+
+
+def _readable(old: ClusterClient, points: Mapping[Partition, Offset]) -> bool:
+    ends, stable = (list_offsets(old, points, where) for where in (Point.LOG_END, Point.STABLE_END))
+    return all(stable[p] == ends[p] <= point for p, point in points.items())
+
+
+def _until(done: Callable[[], bool], problem: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not done():
+        if time.monotonic() > deadline:
+            raise Unreachable(f"{problem} within {WAIT_S:.0f} s; then resume")
+        time.sleep(LOOK_S)
+
+
+def _title(acts: Acts) -> str:
+    return (
+        f"failback {acts.journal.run_id}: step align: logs of {acts.link.source.name} are to be cut by a short replica"
+    )

@@ -1,0 +1,284 @@
+"""Steps of a failback that take the old source's logs back to what the new primary has: nothing unsaved goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from mirror_core.decide.failback import tails_fact
+from mirror_core.decide.parity import NOTHING_COMPARED
+from mirror_core.decide.strategies import is_anew, tails
+from mirror_core.decide.view import Topic, some
+from mirror_core.evidence.salvage_report import write_salvage_report
+from mirror_core.kafka.client import ClusterClient, TopicView
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.placing import placements
+from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import Indeterminate, Refused
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.offsets import Offsets
+from mirror_core.model.parity import Fate, ParityRange, ParityResult, Saved
+from mirror_core.model.run import Evidence, Strategy
+from mirror_core.model.standing import Owed
+from mirror_core.runbook.acts import Acts
+from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Placed, Salvaged, left_by
+from mirror_core.runbook.offline import cut_offline
+from mirror_core.runbook.parking import cut_by_replica, prepare
+from mirror_core.state.records import PartitionRecord
+from mirror_core.sync.fence import raise_fence
+
+_ENDS: Final = frozenset({"log start", "log end"})
+"""Kinds of findings that say that a log moved while it was compared."""
+
+
+class TailSteps(Acts):
+    """The acts of a failback up to the point from which both clusters hold the same, as far as the old source goes."""
+
+    __slots__ = ()
+
+    def salvage(self) -> Evidence:
+        """Save the divergent tails, from the first difference on; what is saved is all that may be discarded later."""
+        with ClusterClient(self.link.source) as old:
+            topics, there = self._old_source(old)
+            ends = dict(raise_fence(self.link, self.writer, old, self._topics(), there).ends)
+        self._pay(ends)
+        compared = self._compare(topics, ends)
+        found = tails(self.statuses(), topics, ends)
+        self._refuse_unapproved(found)
+        saved = self._save(found, "salvage")
+        self.journal.keep("salvage", Salvaged(ends=Offsets.of(ends)))
+        return {
+            "compared_records": compared.records if compared else 0,
+            **self._shown(found, saved),
+            "folder": str(self._folder("salvage")) if found else "",
+        }
+
+    def check_approval(self) -> None:
+        """Before anything is changed: what shall stay as it is has not grown, so that an abort is still possible."""
+        salvaged = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
+        kept = {t for t, s in self.journal.run.plan.strategies.items() if s is Strategy.NONE}
+        with ClusterClient(self.link.source) as old:
+            there = [p for p in self._old_source(old)[1] if p.topic in kept]
+            now = list_offsets(old, there, Point.LOG_END)
+            if short := self._points(old, Strategy.REPLICA):
+                prepare(self, old, short)
+        grown = [f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in now.items() if end > salvaged.get(p, 0)]
+        if grown:
+            raise Refused(
+                f"failback {self.journal.run_id}: step align",
+                [
+                    f"somebody has written on {self.link.source.name} in spite of the fence, in topics of which "
+                    f"nothing was to be discarded: {some(grown)}. Abort this run and plan again"
+                ],
+            )
+
+    def align(self) -> Evidence:
+        """Take the old source's logs back to what the new primary has, each topic by its strategy."""
+        strategies = self.journal.run.plan.strategies
+        doomed = [t for t, s in strategies.items() if s is Strategy.RECREATE]
+        with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
+            topics = self._noted(old, doomed)
+            again = self._save_growth(old, topics)
+            self._recreate(old, new, topics)
+            offline, short = self._points(old, Strategy.OFFLINE), self._points(old, Strategy.REPLICA)
+            placed = self._placed(old, {**offline, **short})
+            cut = {**cut_by_replica(self, old, short, placed), **cut_offline(self, old, offline, placed)}
+        return {"recreated": len(topics), "topics": some(topic.name for topic in topics) or "none", **again, **cut}
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _topics(self) -> list[str]:
+        return sorted({p.topic for p in self.statuses()})
+
+    def _old_source(self, client: ClusterClient) -> tuple[dict[str, Topic], list[Partition]]:
+        """The mirror's topics and partitions that are there."""
+        views = client.metadata(self._topics()).topics
+        there = [p for p in self.statuses() if p.topic in views and p.index in views[p.topic].partitions]
+        return {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}, there
+
+    def _pay(self, ends: Mapping[Partition, Offset]) -> None:
+        """The fence that an unplanned failover may have left owed stands now."""
+        debt = self.writer.state.debts.get(self.link.mirror.name)
+        if debt is not None and debt.owed is Owed.FENCE and debt.paid_ms is None:
+            self.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(ends), trouble=""))
+
+    def _compare(self, topics: Mapping[str, Topic], ends: Mapping[Partition, Offset]) -> ParityResult | None:
+        """Below the last mirrored offsets, too: an unclean election may have given the old source another past.
+
+        What differs is written down with the partition, for this plan and the next. None: there is nothing to compare.
+        """
+        statuses = self.statuses()
+        there = [p for p in ends if not is_anew(statuses[p], topics)]
+        with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
+            first, second = (list_offsets(client, there, Point.START) for client in (old, new))
+        ranges = [
+            ParityRange(partition=p, start=start, end=end, stopped=True)
+            for p in there
+            if (start := max(first[p], second[p])) < (end := Offset(min(ends[p], statuses[p].lmo or 0)))
+        ]
+        if not ranges:
+            return None
+        folder = self.services.run_dir(self.journal.run_id) / "compare"
+        # The new primary's retention goes on, the old source's log is the one in question.
+        result = self.services.parity(self.link.destination.name, self.link.source.name, ranges, folder)
+        doubts = [reason for reason in result.reasons if reason != NOTHING_COMPARED]
+        doubts += [f"{f.partition}: {f.detail}" for f in result.findings if f.kind in _ENDS]
+        if doubts:
+            raise Indeterminate(
+                f"failback {self.journal.run_id}: from where on {self.link.source.name} differs is not known: "
+                f"{'; '.join(doubts[:5])}. Mend it, resume"
+            )
+        differs = {r.partition: o for r in ranges if (o := result.proven.get(r.partition, r.start)) < r.end}
+        news = [
+            replace(statuses[r.partition], differs_at=differs.get(r.partition))
+            for r in ranges
+            if statuses[r.partition].differs_at != differs.get(r.partition)
+        ]
+        if news:
+            self.writer.put(*(PartitionRecord(self.link.mirror.name, status) for status in news))
+        return result
+
+    def _refuse_unapproved(self, found: Mapping[Partition, tuple[Offset, Offset]]) -> None:
+        now, plan = tails_fact(found), self.journal.run.plan
+        approved = next((fact for fact in plan.bound if fact.name == now.name), None)
+        if approved != now:
+            statuses = self.statuses()
+            lower = [f"{p} from offset {o}" for p, s in statuses.items() if (o := s.differs_at) is not None]
+            reason = (
+                f"what only {self.link.source.name} has is not what was approved: that was "
+                f"{approved.value if approved else 'unknown'}, it is {now.value}"
+            )
+            below = f"; below the last mirrored offset it differs in {some(lower)}" if lower else ""
+            raise Refused(
+                f"failback {self.journal.run_id}: step salvage", [f"{reason}{below}. Abort this run and plan again"]
+            )
+
+    def _save(self, found: Mapping[Partition, tuple[Offset, Offset]], name: str) -> Mapping[Partition, Saved]:
+        """To Parquet, each record with what the new primary has of it, and a page for people."""
+        if not found:
+            return {}
+        ranges = [ParityRange(partition=p, start=start, end=end) for p, (start, end) in found.items()]
+        old, new = self.link.source.name, self.link.destination.name
+        saved = self.services.salvage(old, ranges, self._folder(name), new)
+        write_salvage_report(self._folder(name), list(saved.values()), run=self.journal.run_id, old=old, new=new)
+        return saved
+
+    def _folder(self, name: str) -> Path:
+        return self.services.run_dir(self.journal.run_id) / name
+
+    def _shown(
+        self, found: Mapping[Partition, tuple[Offset, Offset]], saved: Mapping[Partition, Saved]
+    ) -> dict[str, str | int]:
+        tailed = some(f"{p} [{start}, {end}): {saved[p].records} record(s)" for p, (start, end) in found.items())
+        return {
+            "records": sum(s.records for s in saved.values()),
+            "partitions": len(found),
+            "salvaged": tailed or "nothing: there is no tail",
+            **{
+                fate.value.replace(" ", "_"): sum(s.fates.get(fate, 0) for s in saved.values())
+                for fate in Fate
+                if saved
+            },
+        }
+
+    def _save_growth(self, old: ClusterClient, noted: tuple[OldTopic, ...]) -> dict[str, str | int]:
+        """Behind a fence that is seen to hold: what was written in spite of it since the salvage is saved, too."""
+        ids = {topic.name: topic.id for topic in noted}
+        views = old.metadata(self._changed_topics()).topics
+        there = [
+            Partition(name, i)
+            for name, view in views.items()
+            if ids.get(name) in (None, view.id)
+            for i in view.partitions
+        ]
+        if not there:
+            return {}
+        ends = raise_fence(self.link, self.writer, old, views, there).ends
+        before = left_by(self.journal, "salvage", Salvaged)
+        saved = before.ends.by_partition()
+        grown = {p: (saved.get(p, Offset(0)), end) for p, end in sorted(ends.items()) if end > saved.get(p, 0)}
+        if not grown:
+            return {}
+        number = before.parts + 1
+        while self._folder(f"salvage-{number}").exists():  # of an attempt that did not come to write down its end
+            number += 1
+        found = self._save(grown, f"salvage-{number}")
+        ends_now = Offsets.of({**saved, **{p: end for p, (_, end) in grown.items()}})
+        self.journal.keep("salvage", Salvaged(ends=ends_now, parts=number))
+        shown = self._shown(grown, found)
+        return {"grown_since": shown["salvaged"], "saved_again": shown["records"], "folder": f"salvage-{number}"}
+
+    def _points(self, old: ClusterClient, strategy: Strategy) -> dict[Partition, Offset]:
+        """Where the logs that had a tail when it was saved have to end at the most, of topics with this strategy."""
+        ends = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
+        chosen = {t for t, s in self.journal.run.plan.strategies.items() if s is strategy}
+        found = tails(self.statuses(), self._old_source(old)[0], ends)
+        return {p: start for p, (start, _) in found.items() if p.topic in chosen}
+
+    def _placed(self, old: ClusterClient, points: Mapping[Partition, Offset]) -> dict[Partition, tuple[int, ...]]:
+        """Which brokers held these partitions before any of them was taken away: looked at once."""
+        placed = self.journal.kept("align", Placed)
+        if placed is None:
+            now = placements(old, {p.topic for p in points}) if points else {}
+            placed = Placed.of({p: now[p].replicas for p in points})
+            self.journal.keep("align", placed)
+        return placed.by_partition()
+
+    def _changed_topics(self) -> list[str]:
+        return [t for t, s in self.journal.run.plan.strategies.items() if s is not Strategy.NONE]
+
+    def _recreate(self, old: ClusterClient, new: ClusterClient, topics: tuple[OldTopic, ...]) -> None:
+        salvaged = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
+        widths = {name: len(v.partitions) for name, v in new.metadata([t.name for t in topics]).topics.items()}
+        for topic in topics:
+            if topic.name not in widths:
+                continue  # deleted by hand since the plan was made: the reverse mirror finds it gone
+            view = old.metadata([topic.name]).topics.get(topic.name)
+            if view is not None and view.id == topic.id:
+                self._refuse_if_grown(old, view, salvaged)
+                delete_topic(old, topic.name, topic.id)
+            anew = NewTopic(
+                name=topic.name,
+                partitions=widths[topic.name],
+                replication_factor=topic.replication_factor,
+                configs=dict(topic.settings),
+            )
+            create_topics(old, [anew])
+
+    def _noted(self, old: ClusterClient, doomed: list[str]) -> tuple[OldTopic, ...]:
+        """The topics as they were before the first one was deleted: a crash must not cost one its settings.
+
+        Looked at once. One that is not there was deleted by hand since the plan was made: M-back creates it.
+        """
+        noted = self.journal.kept("align", OldTopics)
+        if noted is None:
+            settings, views = describe_configs(old, doomed), old.metadata(doomed).topics
+            noted = OldTopics(
+                topics=tuple(
+                    OldTopic(
+                        name=topic,
+                        id=views[topic].id,
+                        replication_factor=views[topic].replication_factor,
+                        settings=dict(sorted(settings[topic].overrides.items())),
+                    )
+                    for topic in sorted(settings.keys() & views.keys())
+                )
+            )
+            self.journal.keep("align", noted)
+        return noted.topics
+
+    def _refuse_if_grown(self, old: ClusterClient, topic: TopicView, salvaged: Mapping[Partition, Offset]) -> None:
+        """Only what was salvaged may be deleted: also of a partition that was added since. Asked last of all."""
+        now = list_offsets(old, [Partition(topic.name, i) for i in topic.partitions], Point.LOG_END)
+        grown = [f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in now.items() if end > salvaged.get(p, 0)]
+        if grown:
+            raise Refused(
+                f"failback {self.journal.run_id}: topic {topic.name} on {old.name} is not deleted",
+                [
+                    f"it has grown since its tail was salvaged: {some(grown)}: somebody writes in spite of the fence. "
+                    "End that and resume: what has come since is salvaged then, too"
+                ],
+            )

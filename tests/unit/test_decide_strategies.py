@@ -1,0 +1,98 @@
+"""What of the old source has to go, and which ways of taking it away are open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.strategies import Allowed, Log, choose, costs, objections, tails
+from mirror_core.decide.view import Topic
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.mirror import PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Strategy
+
+A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+OLD = "a" * 32
+TOPICS = {"a": Topic(id=OLD, partitions=2), "b": Topic(id=OLD, partitions=1)}
+ENDS = {A0: Offset(10), A1: Offset(23), B0: Offset(5)}
+
+
+def stopped(partition: Partition, lmo: int) -> PartitionStatus:
+    return PartitionStatus(
+        partition=partition,
+        state=PartitionState.STOPPED,
+        source_topic_id=OLD,
+        destination_topic_id="b" * 32,
+        lmo=Offset(lmo),
+    )
+
+
+STATUSES = {A0: stopped(A0, 10), A1: stopped(A1, 20), B0: stopped(B0, 5)}
+
+
+def logs(ends: dict[Partition, Offset] = ENDS, start: int = 0) -> dict[Partition, Log]:
+    return {p: Log(Offset(start), end) for p, end in ends.items()}
+
+
+def said(allowed: Allowed, start: int = 0, topics: dict[str, Topic] = TOPICS) -> str:
+    return "\n".join(objections(STATUSES, topics, logs(start=start), allowed, "east"))
+
+
+def test_strategies_are_given_for_all_topics_or_by_topic() -> None:
+    assert Allowed.parse(()) == Allowed()
+    assert Allowed.parse(("offline", "a=recreate")) == Allowed(Strategy.OFFLINE, {"a": Strategy.RECREATE})
+    for wrong in (("cut",), ("a=cut",), ("offline", "replica"), ("a=offline", "a=replica"), ("",)):
+        with pytest.raises(BadRequest):
+            Allowed.parse(wrong)
+
+
+def test_a_choice_for_one_topic_goes_before_the_one_for_all() -> None:
+    found = choose(STATUSES, TOPICS, ENDS, Allowed(Strategy.OFFLINE))
+    assert found == {"a": Strategy.OFFLINE, "b": Strategy.NONE}
+    found = choose(STATUSES, TOPICS, ENDS, Allowed(Strategy.OFFLINE, {"a": Strategy.REPLICA, "b": Strategy.RECREATE}))
+    assert found == {"a": Strategy.REPLICA, "b": Strategy.RECREATE}
+    assert choose(STATUSES, TOPICS, ENDS, Allowed())["a"] is Strategy.RECREATE
+
+
+def test_a_difference_below_the_last_mirrored_offset_is_where_the_tail_begins() -> None:
+    statuses = {**STATUSES, B0: replace(STATUSES[B0], differs_at=Offset(2))}
+    assert tails(statuses, TOPICS, ENDS) == {A1: (20, 23), B0: (2, 5)}
+    assert choose(statuses, TOPICS, ENDS, Allowed())["b"] is Strategy.RECREATE
+
+
+def test_of_a_topic_that_was_created_anew_nothing_can_stay() -> None:
+    topics = {**TOPICS, "b": Topic(id="f" * 32, partitions=1)}
+    assert choose(STATUSES, topics, ENDS, Allowed(Strategy.OFFLINE))["b"] is Strategy.RECREATE
+    assert "b on east was created anew" in said(Allowed(Strategy.OFFLINE), topics=topics)
+    assert said(Allowed(Strategy.OFFLINE, {"b": Strategy.RECREATE}), topics=topics) == ""
+
+
+@pytest.mark.parametrize("strategy", [Strategy.OFFLINE, Strategy.REPLICA])
+def test_a_log_that_begins_behind_the_truncation_point_cannot_be_cut(strategy: Strategy) -> None:
+    assert said(Allowed(strategy), start=19) == ""
+    assert "the log of a-1 on east begins at or behind" in said(Allowed(strategy), start=20)
+    assert said(Allowed(strategy, {"a": Strategy.RECREATE}), start=21) == ""
+
+
+def test_a_topic_that_is_none_of_the_mirrors_is_named() -> None:
+    assert "not topics of this mirror: c" in said(Allowed(None, {"c": Strategy.RECREATE}))
+
+
+def test_each_way_is_costed_for_each_divergent_topic() -> None:
+    old = {A0: Log(Offset(0), Offset(10), 1000), A1: Log(Offset(0), Offset(23), 2300)}
+    new = {A0: Log(Offset(0), Offset(20), 2000), A1: Log(Offset(10), Offset(30), 2000), B0: Log(Offset(0), Offset(5))}
+    found = dict(costs(STATUSES, old, new, {"a": 3}, choose(STATUSES, TOPICS, ENDS, Allowed())))
+    assert list(found) == ["a by recreate", "a by offline", "a by replica"]
+    assert found["a by recreate"].startswith("about 4.0 kB over the link, 12.0 kB written to disks there; no broker")
+    # Half of the one log, and as much of the other, whose start has moved.
+    assert found["a by offline"].startswith("about 2.0 kB over the link, 12.6 kB written to disks there; ")
+    assert found["a by replica"].startswith("about 2.0 kB over the link, 15.9 kB written to disks there; ")
+
+
+def test_a_cost_that_is_not_known_is_called_so() -> None:
+    statuses = {**STATUSES, B0: replace(STATUSES[B0], differs_at=Offset(2))}
+    new = {B0: Log(Offset(0), Offset(5))}
+    found = dict(costs(statuses, {}, new, {}, {"b": Strategy.RECREATE}))
+    assert found["b by recreate"].startswith("about an unknown number of bytes over the link, an unknown number")
