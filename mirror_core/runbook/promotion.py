@@ -77,7 +77,8 @@ class Promotion(Acts):
         return counted(apply_promotion(self.link, self.writer, self.scope.names, ask_source=not lost))
 
     def canary(self) -> Evidence:
-        return run_canary(self.link.destination, f"run {self.journal.run_id}")
+        note = f"run {self.journal.run_id}"
+        return run_canary(self.link.destination, self.link.mirror.name, note, self.scope.names)
 
     def report(self) -> Evidence:
         steps = [r for r in (self.journal.record(name) for name in self.journal.steps) if r and r.step != "report"]
