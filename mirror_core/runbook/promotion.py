@@ -23,6 +23,7 @@ from mirror_core.model.run import Evidence, Mode
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.canary import run_canary
 from mirror_core.runbook.checkpoints import all_left, left_by
+from mirror_core.runbook.switch import switch
 from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.table import Event, after
 from mirror_core.sync.access import apply_promotion
@@ -75,6 +76,9 @@ class Promotion(Acts):
         """The point of no return: applications may write."""
         lost = self.journal.run.plan.mode is Mode.UNPLANNED
         return counted(apply_promotion(self.link, self.writer, self.scope.names, ask_source=not lost))
+
+    def switch(self) -> Evidence:
+        return switch(self.link, self.journal, by_airflow=self.services.by_airflow)
 
     def canary(self) -> Evidence:
         note = f"run {self.journal.run_id}"

@@ -10,6 +10,16 @@ def mirror(description: str) -> Param:
     return Param(type="string", minLength=1, description_md=description)
 
 
+def failover_mode() -> Param:
+    """Whether the source lives."""
+    return Param(
+        "planned",
+        type="string",
+        enum=["planned", "unplanned"],
+        description_md="planned: the source lives, nothing is lost. unplanned: it is dead, and given up",
+    )
+
+
 def spark_master() -> Param:
     """Where Spark runs."""
     return Param("local[*]", type="string", description_md="Spark master")

@@ -5,21 +5,21 @@ plan >> approve >> begin >> the steps, with a teardown that aborts a failed run 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.standard.exceptions import HITLRejectException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk import BaseOperator, TaskGroup
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import Asset, AssetAlias, BaseOperator, TaskGroup
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
 from mirror_core.model.errors import LostOwnership, Refused
-from mirror_core.model.names import MirrorName, reverse_name
+from mirror_core.model.hooks import AssetEvent, asset_uri
+from mirror_core.model.names import MirrorName, base_name, reverse_name
 from mirror_core.model.run import Mode, RunKind, RunState
 from mirror_core.model.text import visible, visible_lines
 from mirrorbook_airflow.errors import airflow_errors
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 APPROVAL_TIMEOUT: Final = timedelta(hours=1)
 """A plan that nobody has approved for so long is stale; it counts as rejected."""
 
-_SET_UP_BY: Final[Mapping[Mode, str]] = MappingProxyType({Mode.PLANNED: "fence", Mode.UNPLANNED: "stand"})
-"""The last step of those without which no later one may be taken again."""
 STAND_STILL: Final = standing_still(RunKind.FAILOVER)[0]
 """The step from which on a planned failover keeps applications from writing."""
+SWITCH: Final = "switch"
+SWITCHED: Final = AssetAlias("mirrorbook-switched")
+"""Which mirror's asset it is, is known when the task runs."""
 LOST: Final = "lost"
 """XCom of a step that somebody else took over while its task ran."""
 
@@ -49,7 +50,9 @@ LOST: Final = "lost"
 class RunOperator(MirrorOperator):
     """A task of a failover or a failback."""
 
-    def __init__(self, *, kind: RunKind, mode: Mode = Mode.PLANNED, **kwargs: Any) -> None:
+    template_fields: Sequence[str] = ("mirror", "mode")
+
+    def __init__(self, *, kind: RunKind, mode: str = Mode.PLANNED, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kind = kind
         self.mode = mode
@@ -57,7 +60,7 @@ class RunOperator(MirrorOperator):
     @property
     def choice(self) -> Any:
         """What the plan is asked for: a failover's mode; a failback finds the cheapest way by itself."""
-        return self.mode if self.kind is RunKind.FAILOVER else None
+        return Mode(self.mode) if self.kind is RunKind.FAILOVER else None
 
     def engine(self, context: Context, step: str | None = None) -> Failover | Failback:
         """The core's conductor, equipped for `step`; every task of this DAG run conducts in the same name."""
@@ -146,7 +149,10 @@ class BeginRun(RunOperator):
 
 
 class TakeStep(RunOperator):
-    """One step of the run. At once when it is done already; the core refuses it when an earlier one is not."""
+    """One step of the run. At once when it is done already; the core refuses it when an earlier one is not.
+
+    Skipped when runs of this mode have no such step: the DAG shows the steps of both.
+    """
 
     def __init__(self, *, step: str, begin: BaseOperator, **kwargs: Any) -> None:
         super().__init__(task_id=step, **kwargs)
@@ -154,6 +160,8 @@ class TakeStep(RunOperator):
         self.begin_task = begin.task_id
 
     def execute(self, context: Context) -> dict[str, object]:
+        if self.step not in names(self.kind, Mode(self.mode)):
+            raise AirflowSkipException(f"no step of a run that is {self.mode}")
         run = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
             engine = self.engine(context, self.step)
@@ -174,6 +182,28 @@ class TakeStep(RunOperator):
             if self.kind is RunKind.FAILOVER or engine.status(run)[0].conducted_by != engine.started_by:
                 raise
             return engine.step(run, self.step)
+
+
+class SwitchStep(TakeStep):
+    """The step that tells applications; after it, and whoever took it, the asset event that the mirror's hooks ask for.
+
+    A repeated task emits it again.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(outlets=[SWITCHED], **kwargs)
+
+    def execute(self, context: Context) -> dict[str, object]:
+        done = super().execute(context)
+        with airflow_errors():
+            link, _ = find_mirror(self.mirror)
+        if any(isinstance(hook.call, AssetEvent) for hook in link.config.hooks(link.mirror.name)):
+            mirror = base_name(link.mirror.name)
+            uri = asset_uri(mirror)
+            extra: dict[str, Any] = {"mirror": mirror, "active": link.destination.name, "run": done["run"]}
+            context["outlet_events"][SWITCHED].add(Asset(uri=uri, name=uri), extra=extra)
+            self.log.info("asset event: %s", uri)
+        return done
 
 
 class AbortRun(RunOperator):
@@ -203,7 +233,7 @@ class AbortRun(RunOperator):
             if fenced and run.plan.mode is Mode.PLANNED and not engine.source_answers():
                 # Given up, it would not know any more what it has fenced and drained.
                 return (
-                    "kept: the source does not answer. If it is lost, trigger mirror_failover_unplanned: it goes on "
+                    "kept: the source does not answer. If it is lost, trigger this DAG with mode unplanned: it goes on "
                     "from here. If it comes back, clear the failed task, or abort the run by the command line"
                 )
             try:
@@ -222,16 +252,20 @@ class Phases:
 
 
 def failover_phases(mirror: str, question: str, mode: str = Mode.PLANNED) -> Phases:
-    """The whole failover of a mirror: from the plan to the report, in the DAG or task group that is being defined."""
-    chosen = Mode(mode)
-    plan, begin = _approved_run(mirror, RunKind.FAILOVER, question, chosen)
-    common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILOVER, "begin": begin, "mode": chosen}
-    order = names(RunKind.FAILOVER, chosen)
-    steps = [TakeStep(step=step, **common) for step in order]
-    # Set-up tasks run again when a later task is cleared: after an abort, nothing is ever drained without a fence, or
-    # promoted while copiers write.
-    last_setup = order.index(_SET_UP_BY[chosen])
-    setups = [task.as_setup() for task in (begin, *steps[: last_setup + 1])]
+    """The whole failover of a mirror: from the plan to the report, in the DAG or task group that is being defined.
+
+    `mode` may be a template: then the steps of both modes are there, and those of the other one are skipped.
+    """
+    plan, begin = _approved_run(mirror, RunKind.FAILOVER, question, mode)
+    common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILOVER, "begin": begin, "mode": mode}
+    order = names(RunKind.FAILOVER)
+    if mode not in tuple(Mode):
+        order = (*(s for s in names(RunKind.FAILOVER, Mode.UNPLANNED) if s not in order), *order)
+        common["trigger_rule"] = "none_failed"
+    steps = [(SwitchStep if step == SWITCH else TakeStep)(step=step, **common) for step in order]
+    # Set-up tasks run again when a later task is cleared: after an abort, nothing is ever drained without a fence.
+    setups = [task.as_setup() for task in (begin, *steps[: order.index(STAND_STILL) + 1])]
+    common.pop("trigger_rule", None)
     abort = AbortRun(task_id="abort", steps=steps, **common)
     last = _chain(begin, *steps)
     last >> abort
@@ -241,7 +275,7 @@ def failover_phases(mirror: str, question: str, mode: str = Mode.PLANNED) -> Pha
 
 def failback_phases(mirror: str, question: str, home: str) -> Phases:
     """The whole failback of a mirror, with the failover of its reverse mirror in a task group `home`."""
-    plan, begin = _approved_run(mirror, RunKind.FAILBACK, question, Mode.PLANNED)
+    plan, begin = _approved_run(mirror, RunKind.FAILBACK, question)
     common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILBACK, "begin": begin}
     back = reverse_name(MirrorName(mirror))
     last: BaseOperator = begin
@@ -257,7 +291,7 @@ def failback_phases(mirror: str, question: str, home: str) -> Phases:
     return Phases(plan, _chain(last, ReplicateMirror(task_id="replicate", mirror=mirror)))
 
 
-def _approved_run(mirror: str, kind: RunKind, question: str, mode: Mode) -> tuple[PlanRun, BeginRun]:
+def _approved_run(mirror: str, kind: RunKind, question: str, mode: str = Mode.PLANNED) -> tuple[PlanRun, BeginRun]:
     plan = PlanRun(task_id="plan", mirror=mirror, kind=kind, mode=mode)
     approve = ApprovePlan(task_id="approve", question=question, plan=plan)
     begin = BeginRun(task_id="begin", mirror=mirror, kind=kind, plan=plan, mode=mode)

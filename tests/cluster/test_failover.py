@@ -269,6 +269,16 @@ def test_a_source_that_dies_when_no_step_needs_it_any_more_does_not_hold_the_fai
     assert denied(pair.east, topic), "the old source came back without its fence"
 
 
+def test_an_unplanned_failover_is_refused_by_name(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 3)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover = mirrored.failover
+    with pytest.raises(Refused, match="not available yet"):
+        failover.begin(failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED)
+
+
 def test_a_failover_under_load_loses_nothing_that_was_acknowledged(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair, 2)
     acked: list[tuple[int, int, bytes]] = []

@@ -22,16 +22,9 @@ EXPECTED = {
     "mirror_sync",
     "mirror_parity",
     "mirror_failover",
-    "mirror_failover_unplanned",
     "mirror_failback",
 }
-PROVED, SETTLED = ("prove", "fence"), ("settle", "stand")
-RUNBOOKS = [
-    ("mirror_failover", "", Mode.PLANNED, PROVED),
-    ("mirror_failback", "home.", Mode.PLANNED, PROVED),
-    ("mirror_failover_unplanned", "", Mode.UNPLANNED, SETTLED),
-]
-"""The DAG, the task group of its failover, that one's mode, and steps that run again when a later one is cleared."""
+RUNBOOKS = [("mirror_failover", ""), ("mirror_failback", "home.")]
 
 
 def dag_of(bag: DagBag, name: str) -> DAG:
@@ -48,15 +41,22 @@ def test_every_dag_imports(dag_bag: DagBag) -> None:
     assert set(dag_bag.dags) == EXPECTED
 
 
-@pytest.mark.parametrize(("name", "group", "mode", "before"), RUNBOOKS)
-def test_steps_follow_each_other_as_the_engine_demands(
-    dag_bag: DagBag, name: str, group: str, mode: Mode, before: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(("name", "group"), RUNBOOKS)
+def test_steps_follow_each_other_as_the_engine_demands(dag_bag: DagBag, name: str, group: str) -> None:
     dag = dag_of(dag_bag, name)
 
-    assert {f"{group}{step}" for step in before} <= set(dag.task_ids)
-    for earlier, later in pairwise(["plan", "approve", "begin", *names(RunKind.FAILOVER, mode)]):
+    for earlier, later in pairwise(["plan", "approve", "begin", *names(RunKind.FAILOVER)]):
         assert f"{group}{earlier}" in dag.get_task(f"{group}{later}").upstream_task_ids
+
+
+def test_one_failover_has_the_steps_of_both_modes_and_the_way_home_those_of_a_planned_one(dag_bag: DagBag) -> None:
+    dag = dag_of(dag_bag, "mirror_failover")
+    for earlier, later in pairwise(["begin", *names(RunKind.FAILOVER, Mode.UNPLANNED)]):
+        assert earlier in upstream(dag, later)
+        assert dag.get_task(later).trigger_rule == "none_failed"
+    home = {task.task_id for task in dag_of(dag_bag, "mirror_failback").tasks}
+    assert "home.fence" in home
+    assert "home.settle" not in home
 
 
 def test_a_failback_copies_home_before_the_switch_and_protects_again_after_it(dag_bag: DagBag) -> None:
@@ -71,7 +71,7 @@ def test_a_failback_copies_home_before_the_switch_and_protects_again_after_it(da
         assert earlier in upstream(dag, later)
 
 
-@pytest.mark.parametrize("name", ["mirror_failover", "mirror_failover_unplanned", "mirror_failback"])
+@pytest.mark.parametrize("name", ["mirror_failover", "mirror_failback"])
 def test_a_plain_leaf_makes_a_rejected_or_failed_run_red(dag_bag: DagBag, name: str) -> None:
     dag = dag_of(dag_bag, name)
 
@@ -83,20 +83,17 @@ def test_a_plain_leaf_makes_a_rejected_or_failed_run_red(dag_bag: DagBag, name: 
     assert upstream(dag, "done") >= everything_else
 
 
-@pytest.mark.parametrize(("name", "group", "mode", "before"), RUNBOOKS)
-def test_a_failure_is_undone_and_a_cleared_task_never_runs_unfenced(
-    dag_bag: DagBag, name: str, group: str, mode: Mode, before: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(("name", "group"), RUNBOOKS)
+def test_a_failure_is_undone_and_a_cleared_task_never_runs_unfenced(dag_bag: DagBag, name: str, group: str) -> None:
     dag = dag_of(dag_bag, name)
-
-    assert vars(dag.get_task(f"{group}plan"))["mode"] is mode
 
     abort = dag.get_task(f"{group}abort")
 
     assert abort.is_teardown
     assert abort.on_failure_fail_dagrun
     setups = {task.task_id for task in dag.tasks if task.is_setup}
-    assert setups == {f"{group}{step}" for step in ("begin", *before)}
+    lost = set() if group else {"settle", "stand", "final_offsets"}
+    assert setups == {f"{group}{step}" for step in ("begin", "prove", "fence")} | lost
     assert setups <= set(abort.upstream_task_ids)
 
 
@@ -107,7 +104,6 @@ def test_approvals_default_to_reject_and_fail_the_run(dag_bag: DagBag) -> None:
 
     assert {(task.dag_id, task.task_id) for task in found} == {
         ("mirror_failover", "approve"),
-        ("mirror_failover_unplanned", "approve"),
         ("mirror_failback", "approve"),
         ("mirror_failback", "home.approve"),
     }
@@ -118,7 +114,7 @@ def test_approvals_default_to_reject_and_fail_the_run(dag_bag: DagBag) -> None:
 
 
 def test_nothing_is_changed_before_the_first_approval(dag_bag: DagBag) -> None:
-    for name in ("mirror_failover", "mirror_failover_unplanned", "mirror_failback"):
+    for name in ("mirror_failover", "mirror_failback"):
         assert upstream(dag_of(dag_bag, name), "approve") == {"plan"}
 
 
