@@ -98,6 +98,15 @@ def announce(config: ClusterConfig, active: Active, timeout_s: float = 3.0) -> A
     return active
 
 
+def repeat(here: ClusterConfig, there: ClusterConfig, mirror: MirrorName, timeout_s: float = 3.0) -> Active | None:
+    """Say on another cluster, to which it was owed, what this one says of a mirror; what stands there now.
+
+    None: nothing was ever said. MirrorError when one of them does not answer.
+    """
+    said = newest(here, mirror, timeout_s)
+    return None if said is None else announce(there, said, timeout_s)
+
+
 def ensure_topic(broker: ClusterClient) -> None:
     """Make it unless it is there, as well replicated as the cluster allows. MirrorError when that may not be done."""
     if ACTIVE_TOPIC in broker.metadata([ACTIVE_TOPIC]).topics:

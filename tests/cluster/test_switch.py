@@ -6,6 +6,7 @@ import json
 import secrets
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +19,8 @@ from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName
 from mirror_core.model.run import Mode, RunKind, RunState, StepState
-from mirror_core.state.active import Active, announce, newest
+from mirror_core.runbook import switch
+from mirror_core.state.active import Active, announce, newest, repeat
 from mirror_core.state.topic import read_state
 from tests.brokers import Pair, grant, produce, read_all
 from tests.cluster.test_failover import app_topic
@@ -96,10 +98,24 @@ def test_a_later_announcement_is_never_written_over_by_an_earlier_one(pair: Pair
     }
 
 
+def test_the_example_of_the_documentation_follows_the_topic(pair: Pair) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operate" / "your-clusters.md").read_text(encoding="utf-8")
+    example = page.split("```python\n")[1].split("answers =")[0]
+    names: dict[str, Any] = {}
+    exec(compile(example, "your-clusters.md", "exec"), names)
+    west, said = load_config(pair.config_path).cluster("west"), an_active(generation=4)
+    announce(west, said, LOOK_S)
+    login = {key: value for key, value in pair.west.client_config("admin").items() if key != "bootstrap.servers"}
+    assert names["active"](pair.west.bootstrap, said.mirror, login)["generation"] == 4
+    assert names["active"](pair.west.bootstrap, "m-unknown", login) is None
+
+
 def test_a_failover_announces_calls_its_hooks_and_goes_on_without_those_that_fail(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOOK_TOKEN", SECRET)
+    monkeypatch.setattr(switch, "OTHER_SIDE_S", LOOK_S)  # a busy machine's source is not dead
+    monkeypatch.setattr(switch, "SIDE_S", LOOK_S)
     topic, told = app_topic(pair), tmp_path / "told"
     produce(pair.east, topic, 5)
     fails = ["/bin/sh", "-c", f"echo $HOOK_TOKEN; echo {SECRET} >&2; exit 7"]
@@ -153,14 +169,18 @@ def test_a_topic_that_may_not_be_written_holds_no_failover_up(pair: Pair, tmp_pa
 
 
 def test_a_dead_cluster_is_owed_its_announcement_within_seconds(pair: Pair) -> None:
-    east, active = load_config(pair.config_path).cluster("east"), an_active()
+    config, active = load_config(pair.config_path), an_active()
+    east, west = config.cluster("east"), config.cluster("west")
+    announce(west, active, LOOK_S)
     pair.east.stop_process()
     try:
         with pytest.raises(MirrorError):
             announce(east, active)
     finally:
         pair.east.cont_process()
-    assert announce(east, active, LOOK_S) == active, "repeated when it answers"
+    assert repeat(west, east, active.mirror, LOOK_S) == active, "paid when it answers"
+    assert newest(east, active.mirror, LOOK_S) == active
+    assert repeat(west, east, an_active().mirror, LOOK_S) is None
 
 
 def test_a_conductor_killed_in_a_hook_is_resumed_and_calls_none_again_that_has_ended(
