@@ -45,6 +45,7 @@ def warnings_of(view: View) -> Iterator[str]:
             yield f"{len(view.destination.rights) - SHOWN} more remarks on rights"
     if not is_fresh(view.lease, view.now_ms):
         yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
+    yield from (f"{problem}: it would fail, and the run go on without it" for problem in view.hook_problems)
 
 
 def _lost_warnings(view: View) -> Iterator[str]:
@@ -96,6 +97,8 @@ def figures_of(view: View) -> Iterator[tuple[str, str]]:
         yield "loss", lost
     if isinstance(view.destination, Unseen):
         yield "destination", view.destination.reason
+    for name, words in view.hooks.items():
+        yield f"switch hook {name}", words
     if view.lease is not None:
         age = max(0, view.now_ms - view.lease.beat_ms) / 1000
         state = "released" if view.lease.released else "held"

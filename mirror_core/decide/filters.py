@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import ACTIVE_TOPIC
 
 OWN_PREFIX = "mirrorbook"
 """Consumer groups of ours begin with this word; nothing is ever committed under them."""
@@ -30,11 +31,12 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter(Filter):
-    """The same for topics. Names with two leading underscores belong to Kafka, its tools, and to us."""
+    """The same for topics. Names with two leading underscores belong to Kafka, its tools and us; so does one more."""
 
     def __contains__(self, name: object) -> bool:
         # Named base: super() without arguments does not work in a class that slots=True has made anew.
-        return isinstance(name, str) and not name.startswith("__") and Filter.__contains__(self, name)
+        ours = isinstance(name, str) and (name.startswith("__") or name == ACTIVE_TOPIC)
+        return not ours and Filter.__contains__(self, name)
 
 
 def topic_filter(mirror: Mirror) -> TopicFilter:

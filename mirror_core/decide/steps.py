@@ -112,6 +112,14 @@ _FAILOVER: Final = (
         if_it_fails="resume. Rights may be half given",
     ),
     Step(
+        name="switch",
+        does="tell applications that {destination} is active: topic mirrorbook.active on both sides, and your hooks",
+        needs=_DESTINATION,
+        writes=Writes.DESTINATION,
+        reversible=False,
+        if_it_fails="resume. A hook that fails does not stop it: the report names it, and how to call it by hand",
+    ),
+    Step(
         name="canary",
         does="write to every broker of {destination} and read it back",
         needs=_DESTINATION,
@@ -151,7 +159,7 @@ _LOST: Final = (
         writes=Writes.NOWHERE,
         if_it_fails="resume",
     ),
-    *(step for step in _FAILOVER if step.name in ("record_lmo", "promote", "canary", "report")),
+    *(step for step in _FAILOVER if step.name in ("record_lmo", "promote", "switch", "canary", "report")),
 )
 """The source is presumed dead: nothing asks it anything, and nothing waits for it."""
 

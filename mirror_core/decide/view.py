@@ -76,6 +76,10 @@ class View:
     earlier_seconds: float | None
     """From fence to canary in the newest finished failover of this mirror."""
     now_ms: int
+    hooks: Mapping[str, str] = field(default_factory=dict)
+    """What is called when applications move, in words, by name."""
+    hook_problems: tuple[str, ...] = ()
+    """What would make them fail, as far as it can be seen now."""
     continues: str | None = None
     """Id of the planned run that an unplanned one would go on from, because its source has died."""
     drained: bool = False

@@ -106,10 +106,17 @@ class ClusterClient:
             raise
 
     def call_controller(self, request: Request, answer: type[Response]) -> Response:
-        """Send to the active controller's broker side (KRaft brokers forward, older ones must be the controller)."""
+        """Send to the active controller's broker side (KRaft brokers forward, older ones must be the controller).
+
+        A KRaft broker calls any one that it believes to be alive the controller: when that hangs, another is asked.
+        """
         if self._controller < 0:
             self.metadata(())
-        return self.call(request, answer, self._controller if self._controller >= 0 else None)
+        try:
+            return self.call(request, answer, self._controller if self._controller >= 0 else None)
+        except Unreachable:
+            self._controller = -1
+        return self.call(request, answer)
 
     def brokers(self) -> tuple[int, ...]:
         """Ids of all brokers now in the cluster."""

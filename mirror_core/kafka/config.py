@@ -1,4 +1,4 @@
-"""mirrorbook.yaml: clusters by name, as librdkafka client properties, with references instead of secrets.
+"""mirrorbook.yaml: clusters by name, as librdkafka client properties, with references instead of secrets; and hooks.
 
 `${env:NAME}` is an environment variable, `${file:PATH:KEY}` the value of KEY in a properties file (`KEY=value` lines).
 """
@@ -17,7 +17,8 @@ import yaml
 
 from mirror_core.kafka.subject import NoSubject, subject_of
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.names import ClusterName
+from mirror_core.model.hooks import Hook, hooks_of
+from mirror_core.model.names import ClusterName, MirrorName, base_name
 
 ANONYMOUS: Final = "ANONYMOUS"
 """What brokers call everybody who says neither name nor certificate: not us alone."""
@@ -87,10 +88,11 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All clusters of one mirrorbook.yaml."""
+    """All clusters of one mirrorbook.yaml, and what is called when a mirror's applications move."""
 
     path: Path
     clusters: Mapping[ClusterName, ClusterConfig]
+    switch: Mapping[MirrorName, tuple[Hook, ...]] = field(default_factory=dict)
 
     def cluster(self, name: str) -> ClusterConfig:
         try:
@@ -98,6 +100,14 @@ class Config:
         except KeyError:
             known = ", ".join(sorted(self.clusters)) or "none"
             raise BadRequest(f"unknown cluster {name!r}: {self.path} knows {known}") from None
+
+    def hooks(self, mirror: MirrorName) -> tuple[Hook, ...]:
+        """Of this mirror, or of the one that it is the way home of: applications move back by the same hooks."""
+        return self.switch.get(mirror, self.switch.get(base_name(mirror), ()))
+
+    def resolved(self, where: str, text: str) -> str:
+        """A value of the file with its references replaced: a secret, perhaps. BadRequest when one leads nowhere."""
+        return _REFERENCE.sub(lambda match: _resolve(self.path, where, match), text)
 
 
 def find_config(explicit: Path | None) -> Path:
@@ -123,7 +133,23 @@ def load_config(path: Path) -> Config:
     clusters = document.get("clusters") if isinstance(document, dict) else None
     if not isinstance(clusters, dict) or not clusters:
         raise BadRequest(f"{path}: needs a mapping `clusters:` of name to client properties")
-    return Config(path, {ClusterName(str(name)): _cluster(path, str(name), raw) for name, raw in clusters.items()})
+    return Config(
+        path,
+        {ClusterName(str(name)): _cluster(path, str(name), raw) for name, raw in clusters.items()},
+        _switch(path, document.get("mirrors", {})),
+    )
+
+
+def _switch(path: Path, mirrors: object) -> dict[MirrorName, tuple[Hook, ...]]:
+    if not isinstance(mirrors, dict):
+        raise BadRequest(f"{path}: `mirrors:` must be a mapping of a mirror's name to its section `switch:`")
+    found = {}
+    for name, section in mirrors.items():
+        where = f"{path}: mirrors.{name}"
+        if not isinstance(section, dict) or section.keys() != {"switch"}:
+            raise BadRequest(f"{where}: must be a mapping with the one key `switch`")
+        found[MirrorName(str(name))] = hooks_of(f"{where}.switch", section["switch"])
+    return found
 
 
 def _cluster(path: Path, name: str, raw: object) -> ClusterConfig:

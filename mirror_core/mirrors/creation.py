@@ -14,13 +14,17 @@ from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics
 from mirror_core.mirrors.preflight import gaps_on
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
+from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import MirrorName
+from mirror_core.state import active
 from mirror_core.state.link import Link, link_of, states
 from mirror_core.state.records import TOPIC, State
 from mirror_core.state.topic import read_whole
 from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.topics import create_missing, mirror_topics
+
+_log = logger(__name__)
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
 _LITERAL: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -70,6 +74,7 @@ def create(
         if dry_run:
             return mirror
         ensure_state_topic(destination_client)
+        _ensure_active_topic(source_client, destination_client)
     _refuse_if_known(mirror, read_whole(here))
     with StateWriter(here, control_id(mirror.name)) as writer:
         _refuse_if_known(mirror, writer.state)
@@ -90,6 +95,15 @@ def ensure_state_topic(client: ClusterClient) -> None:
     configs = {"cleanup.policy": "compact", "min.insync.replicas": "2" if factor == 3 else "1"}
     create_topics(client, [NewTopic(name=TOPIC, partitions=1, replication_factor=factor, configs=configs)])
     await_leaders(client, [TOPIC])
+
+
+def _ensure_active_topic(*clients: ClusterClient) -> None:
+    """Applications may begin to follow it now. Where we may not make it, a failover says so, and goes on."""
+    for client in clients:
+        try:
+            active.ensure_topic(client)
+        except MirrorError as error:
+            _log.info("applications cannot follow a topic there: %s", error, cluster=client.name)
 
 
 def _check_topics(link: Link, source: ClusterClient, destination: ClusterClient) -> None:

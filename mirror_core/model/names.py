@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NewType
+from typing import Final, NewType
 
 ClusterName = NewType("ClusterName", str)
 """The user's name for a cluster: an entry of mirrorbook.yaml or an Airflow Connection id."""
@@ -25,6 +25,17 @@ class Partition:
         return f"{self.topic}-{self.index}"
 
 
+_BACK: Final = "-back"
+
+ACTIVE_TOPIC: Final = "mirrorbook.active"
+"""Says which cluster is active, for applications to follow. Each cluster has its own, so no mirror carries it."""
+
+
 def reverse_name(name: MirrorName) -> MirrorName:
     """The mirror that brings records home after this one was failed over."""
-    return MirrorName(f"{name}-back")
+    return MirrorName(f"{name}{_BACK}")
+
+
+def base_name(name: MirrorName) -> MirrorName:
+    """The name by which applications know it, wherever they are: without what marks a way home."""
+    return MirrorName(name.removesuffix(_BACK) or name)

@@ -1,113 +1,107 @@
-"""The canary: every broker of a cluster takes a write that all in-sync replicas confirm, and gives it back."""
+"""The canary: every broker of a cluster is tried in every way that applications use it, on a topic of its own.
+
+The topic is made for it and deleted after it, so nothing grows, and users' topics are not touched. How it is judged is
+said in `decide/canary.py`.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-
-from mirror_core.decide.view import some
+from mirror_core.decide.canary import Standing, evidence, problems, untried
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics
-from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.kafka.versions import api_versions
+from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import Evidence
+from mirror_core.runbook.canary_trials import Ground
 
 TOPIC: Final = "__mirrorbook_canary"
-TIMEOUT_S: Final = 30.0
-_QUIET: Final = {"log_level": 0, "error_cb": lambda error: None}  # errors reach us through the calls themselves
+ANSWER_S: Final = 3.0
+"""A broker that is silent for this long is taken to be away."""
+AWAY_S: Final = 15.0
+"""So long brokers that are away are waited for: a cluster drops a dead one after 9 s by default."""
+_AT_ONCE: Final = 8
 
 
-def run_canary(config: ClusterConfig, note: str) -> Evidence:
-    """Write `note` to one partition led by each broker, acks=all, and read it back. Raises when any broker fails."""
+def run_canary(config: ClusterConfig, mirror: MirrorName, note: str, topics: Collection[str]) -> Evidence:
+    """Try each broker; `topics`: the mirror's, whose leaders must be there. Raises when any broker fails."""
+    standing = _standing(config, topics)
+    topic = f"{TOPIC}.{mirror}"
+    ground = Ground(config, topic, mirror, note)
     with ClusterClient(config) as client:
-        partitions = _partition_per_broker(client)
-    values = {p: f"{note} broker={broker}".encode() for broker, p in partitions.items()}
-    started = time.monotonic()
-    offsets = _write(config, values)
-    written = time.monotonic()
-    _read_back(config, values, offsets)
-    return {
-        "brokers": some(sorted(partitions)),
-        "offsets": some(f"{TOPIC}-{p}={o}" for p, o in sorted(offsets.items())),
-        "write_s": round(written - started, 3),
-        "read_s": round(time.monotonic() - written, 3),
-    }
-
-
-def _partition_per_broker(client: ClusterClient) -> dict[int, int]:
-    """Broker id to a partition of the canary topic that it leads; the topic is made anew when a broker has none."""
-    brokers = client.brokers()
-    for fresh in (False, True):
-        if fresh:
-            delete_topics(client, [TOPIC])
-        topic = NewTopic(
-            name=TOPIC,
-            partitions=len(brokers),
+        _clean(client, topic)
+        numbers = range(len(standing.answering))
+        new = NewTopic(
+            name=topic,
+            partitions=len(numbers),
             replication_factor=1,
-            configs={"retention.ms": "86400000"},
-            assignments=tuple((b,) for b in brokers),
+            configs={"min.insync.replicas": "1", "cleanup.policy": "delete"},
+            assignments=tuple((broker,) for broker in standing.answering),
         )
-        create_topics(client, [topic])
-        leaders = client.metadata([TOPIC]).topics[TOPIC].partitions
-        led = {leader.broker: index for index, leader in leaders.items()}
-        if set(brokers) <= set(led):
-            return {b: led[b] for b in brokers}
-    raise RemoteFault(f"cluster {client.name}: topic {TOPIC} has no partition on each of the brokers {brokers}")
+        create_topics(client, [new])
+        try:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                by_broker = pool.map(ground.try_broker, standing.answering, numbers)
+                trials = [trial for trials in by_broker for trial in trials]
+            trials.append(ground.try_group([*numbers]))
+        finally:
+            left = _clean(client, topic)
+    found = list(problems(standing, trials))
+    if found:
+        kind = Unreachable if standing.missed else RemoteFault
+        raise kind(f"cluster {config.name}: the canary failed:" + "".join(f"\n  - {line}" for line in found))
+    if untried(trials):
+        raise MissingPermission(f"cluster {config.name}, topic {topic}: nothing could be tried: {trials[0].reason}")
+    return {**evidence(standing, trials), **({"left behind": left} if left else {})}
 
 
-def _write(config: ClusterConfig, values: dict[int, bytes]) -> dict[int, int]:
-    offsets: dict[int, int] = {}
-    problems: list[str] = []
+def _standing(config: ClusterConfig, topics: Collection[str]) -> Standing:
+    """Who is there, when all who are listed are, or when that was waited for long enough."""
+    deadline = time.monotonic() + AWAY_S
+    with ClusterClient(config, timeout_s=ANSWER_S) as client:
+        while True:
+            found = _look(client, topics)
+            if not found.away or time.monotonic() > deadline:
+                return found
+            time.sleep(0.5)
 
-    def delivered(error: KafkaError | None, message: Message) -> None:
-        partition, offset = message.partition(), message.offset()
-        if error is None and partition is not None and offset is not None:
-            offsets[partition] = offset
-        elif error is not None:
-            problems.append(f"{TOPIC}-{partition}: {error.name()}")
 
-    properties = {"enable.idempotence": True, "acks": "all", "delivery.timeout.ms": int(TIMEOUT_S * 1000)}
-    producer = Producer({**config.properties(), **_QUIET, **properties})
+def _look(client: ClusterClient, topics: Collection[str]) -> Standing:
+    view = client.metadata(topics)
+    led: dict[int, Partition] = {}
+    for name, topic in sorted(view.topics.items()):
+        for index, leader in sorted(topic.partitions.items()):
+            led.setdefault(leader.broker, Partition(name, index))
+    leaderless = [
+        Partition(name, index)
+        for name, topic in sorted(view.topics.items())
+        for index, leader in sorted(topic.partitions.items())
+        if leader.broker not in view.brokers
+    ]
+    answering = [broker for broker in sorted(view.brokers) if _answers(client, broker)]
+    away = sorted(view.brokers.keys() - set(answering))
+    return Standing(answering=tuple(answering), away=tuple(away), led=led, leaderless=tuple(leaderless))
+
+
+def _answers(client: ClusterClient, broker: int) -> bool:
     try:
-        for partition, value in values.items():
-            producer.produce(TOPIC, value=value, partition=partition, on_delivery=delivered)
-        producer.flush(TIMEOUT_S)
-    except KafkaException as error:
-        raise RemoteFault(f"cluster {config.name}, topic {TOPIC}: cannot write: {error.args[0].name()}") from None
-    if problems or len(offsets) < len(values):
-        missing = ", ".join(problems) or "not acknowledged in time"
-        raise RemoteFault(f"cluster {config.name}: the canary was not accepted by every broker: {missing}")
-    return offsets
+        api_versions(client, broker)
+    except Unreachable:
+        return False
+    return True
 
 
-def _read_back(config: ClusterConfig, values: dict[int, bytes], offsets: dict[int, int]) -> None:
-    properties = {
-        "group.id": "mirrorbook-canary",  # demanded by librdkafka; nothing is ever committed under it
-        "enable.auto.commit": False,
-        "isolation.level": "read_committed",
-        "auto.offset.reset": "error",
-    }
-    consumer = Consumer({**config.properties(), **_QUIET, **properties})
-    rest = dict(values)
-    deadline = time.monotonic() + TIMEOUT_S
+def _clean(client: ClusterClient, topic: str) -> str:
+    """Delete the canary's topic; why it is still there, if it is. With it go its records and its group's offsets."""
     try:
-        consumer.assign([TopicPartition(TOPIC, p, o) for p, o in offsets.items()])
-        while rest:
-            if time.monotonic() > deadline:
-                raise Unreachable(f"cluster {config.name}: canary acknowledged but not readable: {TOPIC}-{min(rest)}")
-            for message in consumer.consume(100, 0.1):
-                partition = message.partition()
-                if message.error() or partition is None or message.offset() != offsets[partition]:
-                    continue  # a transient error ends in the time limit; later canaries of others are not ours
-                if message.value() != values[partition]:
-                    raise RemoteFault(
-                        f"cluster {config.name}, {TOPIC}-{partition}, offset {offsets[partition]}: "
-                        "another record was read than the one that was acknowledged there"
-                    )
-                rest.pop(partition, None)
-    except KafkaException as error:
-        raise RemoteFault(f"cluster {config.name}, topic {TOPIC}: cannot read: {error.args[0].name()}") from None
-    finally:
-        consumer.close()
+        if topic in client.metadata([topic]).topics:
+            delete_topics(client, [topic])
+    except MirrorError as error:
+        return str(error)
+    return ""

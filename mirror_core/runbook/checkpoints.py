@@ -16,6 +16,7 @@ from mirror_core.model.checkpoint import Keepable
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.names import Partition
 from mirror_core.model.offsets import Offsets
+from mirror_core.state.active import Active
 from mirror_core.state.journal import Journal
 
 
@@ -118,6 +119,34 @@ class Throttled:
     """What somebody else had set on that broker before."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """What this run tells applications: fixed before the first one is told."""
+
+    VERSION: ClassVar[int] = 1
+    active: Active
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookCall:
+    """How far a hook has come."""
+
+    hook: str
+    tries: int = 0
+    seconds: float = 0.0
+    ended: bool = False
+    problem: str = ""
+    """Why it has failed; empty: it has not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """The hooks that were called so far, also while they are."""
+
+    VERSION: ClassVar[int] = 1
+    calls: tuple[HookCall, ...] = ()
+
+
 T = TypeVar("T", bound=Keepable)
 
 
@@ -149,6 +178,8 @@ LEFT: Final[tuple[tuple[str, type[Keepable]], ...]] = (
     ("fence", Fenced),
     ("drain", Drained),
     ("parity", Equal),
+    ("switch", Announced),
+    ("switch", Called),
     ("salvage", Salvaged),
     ("align", OldTopics),
     ("align", Placed),

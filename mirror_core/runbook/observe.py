@@ -23,6 +23,7 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.runbook.hook_calls import hook_problems
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.sync.access import own_principals, promotion_remarks
@@ -60,6 +61,8 @@ def observe(link: Link, state: State, mode: Mode) -> View:
         grants=seen_here.grants if isinstance(seen_here, SourceView) and mode is Mode.PLANNED else staged,
         earlier_seconds=earlier_seconds(state, mirror),
         now_ms=now_ms(),
+        hooks={hook.name: hook.words for hook in link.config.hooks(mirror.name)},
+        hook_problems=tuple(hook_problems(link.config, mirror.name)),
     )
 
 

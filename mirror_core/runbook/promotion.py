@@ -23,6 +23,7 @@ from mirror_core.model.run import Evidence, Mode
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.canary import run_canary
 from mirror_core.runbook.checkpoints import all_left, left_by
+from mirror_core.runbook.switch import switch
 from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.table import Event, after
 from mirror_core.sync.access import apply_promotion
@@ -76,8 +77,12 @@ class Promotion(Acts):
         lost = self.journal.run.plan.mode is Mode.UNPLANNED
         return counted(apply_promotion(self.link, self.writer, self.scope.names, ask_source=not lost))
 
+    def switch(self) -> Evidence:
+        return switch(self.link, self.journal, by_airflow=self.services.by_airflow)
+
     def canary(self) -> Evidence:
-        return run_canary(self.link.destination, f"run {self.journal.run_id}")
+        note = f"run {self.journal.run_id}"
+        return run_canary(self.link.destination, self.link.mirror.name, note, self.scope.names)
 
     def report(self) -> Evidence:
         steps = [r for r in (self.journal.record(name) for name in self.journal.steps) if r and r.step != "report"]

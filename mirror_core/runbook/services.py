@@ -53,6 +53,8 @@ class Services:
     """Makes the in-process copier of a mirror: a failback copies with the reverse mirror, too."""
     evidence_dir: Path
     """Folder in which each run gets a folder of its own."""
+    by_airflow: bool = False
+    """Steps are taken by Airflow's tasks, which alone can emit events of its assets."""
 
     def run_dir(self, run_id: str) -> Path:
         """The run's evidence folder; made when it is not there."""

@@ -90,11 +90,26 @@ def write_config(name: str, connections: Iterable[str]) -> Path:
     if not _SAFE_NAME.fullmatch(name):
         raise BadRequest(f"{name!r} cannot be a mirror's name: letters, digits, dot, dash and underscore only")
     clusters = {connection: KafkaClusterHook(connection).document() for connection in sorted(set(connections))}
-    content = yaml.safe_dump({"clusters": clusters}, sort_keys=True)
+    content = yaml.safe_dump({"clusters": clusters, **_switching()}, sort_keys=True)
     path = home("config") / f"{name}.yaml"
     if not path.is_file() or path.read_text(encoding="utf-8") != content:
         _write_private(path, content)
     return path
+
+
+def _switching() -> dict[str, Any]:
+    """Section `mirrors:` of `$AIRFLOW_HOME/mirrorbook/mirrors.yaml`, if there is such a file.
+
+    A file, and no Variable: it names commands that workers run, and references to secrets that they can read.
+    """
+    path = home("config").parent / "mirrors.yaml"
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadRequest(f"{path}: cannot be read: {type(error).__name__}") from None
+    if not isinstance(document, dict) or document.keys() - {"mirrors"}:
+        raise BadRequest(f"{path}: must have the one key `mirrors`")
+    return document
 
 
 def home(part: str) -> Path:

@@ -6,7 +6,6 @@ plan >> approve >> begin >> the steps, with a teardown that aborts a failed run 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -15,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.standard.exceptions import HITLRejectException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk import BaseOperator, TaskGroup
+from airflow.sdk import Asset, AssetAlias, BaseOperator, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException
 
 from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
 from mirror_core.decide.strategies import Allowed
 from mirror_core.model.errors import LostOwnership, Refused
-from mirror_core.model.names import MirrorName, reverse_name
+from mirror_core.model.hooks import AssetEvent, asset_uri
+from mirror_core.model.names import MirrorName, base_name, reverse_name
 from mirror_core.model.run import Mode, RunKind, RunState
 from mirror_core.model.text import visible, visible_lines
 from mirrorbook_airflow.errors import airflow_errors
@@ -44,6 +44,9 @@ _SET_UP_BY: Final[Mapping[Mode, str]] = MappingProxyType({Mode.PLANNED: "fence",
 """The last step of those without which no later one may be taken again."""
 STAND_STILL: Final = standing_still(RunKind.FAILOVER)[0]
 """The step from which on a planned failover keeps applications from writing."""
+SWITCH: Final = "switch"
+SWITCHED: Final = AssetAlias("mirrorbook-switched")
+"""Which mirror's asset it is, is known when the task runs."""
 LOST: Final = "lost"
 """XCom of a step that somebody else took over while its task ran."""
 
@@ -181,6 +184,28 @@ class TakeStep(RunOperator):
             return engine.step(run, self.step)
 
 
+class SwitchStep(TakeStep):
+    """The step that tells applications; after it, and whoever took it, the asset event that the mirror's hooks ask for.
+
+    A repeated task emits it again.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(outlets=[SWITCHED], **kwargs)
+
+    def execute(self, context: Context) -> dict[str, object]:
+        done = super().execute(context)
+        with airflow_errors():
+            link, _ = find_mirror(self.mirror)
+        if any(isinstance(hook.call, AssetEvent) for hook in link.config.hooks(link.mirror.name)):
+            mirror = base_name(link.mirror.name)
+            uri = asset_uri(mirror)
+            extra: dict[str, Any] = {"mirror": mirror, "active": link.destination.name, "run": done["run"]}
+            context["outlet_events"][SWITCHED].add(Asset(uri=uri, name=uri), extra=extra)
+            self.log.info("asset event: %s", uri)
+        return done
+
+
 class AbortRun(RunOperator):
     """After a failure before the point of no return: un-fence, and let the mirror go on. Otherwise change nothing.
 
@@ -232,7 +257,7 @@ def failover_phases(mirror: str, question: str, mode: str = Mode.PLANNED) -> Pha
     plan, begin = _approved_run(mirror, RunKind.FAILOVER, question, chosen)
     common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILOVER, "begin": begin, "mode": chosen}
     order = names(RunKind.FAILOVER, chosen)
-    steps = [TakeStep(step=step, **common) for step in order]
+    steps = [(SwitchStep if step == SWITCH else TakeStep)(step=step, **common) for step in order]
     # Set-up tasks run again when a later task is cleared: after an abort, nothing is ever drained without a fence, or
     # promoted while copiers write.
     last_setup = order.index(_SET_UP_BY[chosen])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mirror_core.decide.steps import Need, needing
@@ -19,7 +20,7 @@ def services(link: Link, step: str | None, master: str) -> Services:
     if any(step in needing(kind, Need.SPARK) for kind in RunKind):  # the others don't wait for Spark to start
         from mirror_core.spark.services import spark_services
 
-        return spark_services(link.config.path, evidence_dir=evidence, master=master)
+        return replace(spark_services(link.config.path, evidence_dir=evidence, master=master), by_airflow=True)
     from mirror_core.runbook.services import local_services
 
-    return local_services(link.config.path, evidence_dir=evidence)
+    return replace(local_services(link.config.path, evidence_dir=evidence), by_airflow=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
@@ -84,6 +85,22 @@ def test_the_written_configuration_is_private_and_works(pair: Pair, east: str) -
     before = path.stat().st_ino
     assert write_config("m1", ["east", "west"]) == path
     assert path.stat().st_ino == before, "an unchanged file was written again"
+
+
+def test_hooks_come_from_a_file_on_the_worker(airflow_database: None) -> None:
+    from mirrorbook_airflow.hooks import home, write_config
+
+    hooks = home("config").parent / "mirrors.yaml"
+    section = {"mirrors": {"m1": {"switch": [{"name": "dags", "airflow": "asset"}]}}}
+    try:
+        hooks.write_text(yaml.safe_dump(section), encoding="utf-8")
+        assert yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8")) == {"clusters": {}, **section}
+        hooks.write_text("m1: {}", encoding="utf-8")
+        with pytest.raises(BadRequest, match=r"mirrors.yaml: must have the one key `mirrors`"):
+            write_config("m1", [])
+    finally:
+        hooks.unlink()
+    assert yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8")) == {"clusters": {}}
 
 
 @pytest.mark.parametrize("name", ["../m1", "", ".m1", "a/b", "m\n1"])

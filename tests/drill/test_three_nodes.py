@@ -3,16 +3,23 @@ go."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import secrets
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import load_config
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.topics import alter_configs
-from mirror_core.model.names import Partition
+from mirror_core.kafka.topics import NewTopic, alter_configs, create_topics
+from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.run import Evidence
+from mirror_core.runbook import canary, canary_trials
+from mirror_core.runbook.canary import run_canary
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.sandbox import Sandbox
 from tests.administering import as_admin
@@ -164,3 +171,56 @@ def test_a_mirror_comes_through_lost_majorities_and_moved_leaders(three: Pair, t
             work()
         made.settle()
         assert made.check() > 0
+
+
+def canary_of(pair: Pair, topic: str) -> Evidence:
+    west = load_config(pair.config_path).cluster("west")
+    return run_canary(west, MirrorName("m-" + secrets.token_hex(4)), "run", {topic})
+
+
+def test_the_canary_tries_every_broker_and_waits_for_none_that_is_not_needed(
+    three: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, leader, idle = "t-" + secrets.token_hex(5), 2, 3
+    with as_admin(three.west) as client:
+        create_topics(client, [NewTopic(name=topic, partitions=1, replication_factor=1, assignments=((leader,),))])
+    assert canary_of(three, topic)["brokers"] == "1, 2, 3"
+
+    with suspended(three.west, idle):
+        shown = canary_of(three, topic)  # in the metadata until its session ends, or not any more
+        assert shown["brokers"] == ", ".join(str(node) for node in (1, 2, 3) if node != idle), shown
+        assert str(shown.get("brokers that do not answer", idle)).startswith(str(idle))
+    wait_until(lambda: three.west.answering(1) == [1, 2, 3], timeout_s=TIMEOUT_S, why="it is back")
+
+    with suspended(three.west, leader):
+        with monkeypatch.context() as patched:
+            patched.setattr(canary, "AWAY_S", 0.0)
+            with pytest.raises(Unreachable, match=f"broker {leader} leads {topic}-0 and does not answer"):
+                canary_of(three, topic)
+        shown = canary_of(three, topic)
+        assert shown["partitions without a leader"] == f"{topic}-0", "a broker that is gone holds up no report"
+    wait_until(lambda: three.west.answering(1) == [1, 2, 3], timeout_s=TIMEOUT_S, why="it is back")
+
+
+def test_a_canary_that_a_broker_does_not_take_names_broker_kind_and_partition(
+    three: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(three.west)
+    monkeypatch.setattr(canary_trials, "TIMEOUT_S", 12.0)
+
+    def and_then_it_hangs(client: ClusterClient, topics: Iterable[NewTopic]) -> None:
+        create_topics(client, topics)
+        three.west.stop_process(2)
+
+    monkeypatch.setattr(canary, "create_topics", and_then_it_hangs)
+    try:
+        with pytest.raises(RemoteFault) as failed:
+            canary_of(three, topic)
+    finally:
+        three.west.cont_process(2)
+    said = str(failed.value)
+    assert re.search(r"broker 2, plain producer: __mirrorbook_canary\.m-\w+-1: not acknowledged within 12 s", said), (
+        said
+    )
+    assert "broker 1, plain producer" not in said
+    wait_until(lambda: three.west.answering(1) == [1, 2, 3], timeout_s=TIMEOUT_S, why="it is back")

@@ -79,7 +79,7 @@ def test_a_healthy_mirror_may_fail_over(view: View) -> None:
     assert decision.reasons == ()
     assert decision.plan.warnings == ()
     assert tuple(s.name for s in decision.plan.steps) == names(RunKind.FAILOVER)
-    assert [s.name for s in decision.plan.steps if not s.reversible] == ["promote", "canary", "report"]
+    assert [s.name for s in decision.plan.steps if not s.reversible] == ["promote", "switch", "canary", "report"]
     assert decision.plan.figures["lag in offsets"] == "5"
     assert decision.plan.partitions["orders-1"] == "MIRRORING, lag 5"
     assert decision.plan.groups["g"].startswith("3 record(s)")

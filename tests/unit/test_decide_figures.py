@@ -221,3 +221,11 @@ def test_a_short_list_is_said_as_a_whole(count: int, words: str) -> None:
 
 def test_a_long_list_is_cut_after_ten() -> None:
     assert some(iter(range(13))) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 3 more"
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_hooks_are_shown_and_those_that_would_fail_are_warned_of(view: View, mode: Mode) -> None:
+    hooked = replace(view, mode=mode, hooks={"dns": "command point-dns"}, hook_problems=("hook dns: no program",))
+    assert shown(hooked)["switch hook dns"] == "command point-dns"
+    assert "hook dns: no program: it would fail, and the run go on without it" in warned(hooked)
+    assert "switch hook" not in str(shown(view))

@@ -53,7 +53,7 @@ def test_an_unplanned_failover_needs_nothing_but_the_destination() -> None:
 def test_applications_stand_still_once_from_the_fence_until_they_are_let_in() -> None:
     assert [step.writes for step in STEPS[RunKind.FAILOVER, Mode.PLANNED]] == [Writes.SOURCE] + [Writes.NOWHERE] * 6 + [
         Writes.DESTINATION
-    ] * 2
+    ] * 3
     still = standing_still(RunKind.FAILOVER)
     assert (still[0], still[-1]) == ("fence", point_of_no_return(RunKind.FAILOVER))
     assert standing_still(RunKind.FAILBACK) == ()

@@ -1,0 +1,215 @@
+"""Applications move: the active cluster is announced on both sides, hooks are called, and none of it holds a run up."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
+
+from mirror_core.decide.steps import names
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import load_config
+from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName
+from mirror_core.model.run import Mode, RunKind, RunState, StepState
+from mirror_core.runbook import switch
+from mirror_core.state.active import Active, announce, newest, repeat
+from mirror_core.state.topic import read_state
+from tests.brokers import Pair, grant, produce, read_all
+from tests.cluster.test_failover import app_topic
+from tests.commands import Forked
+from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+SECRET = "hush-hush-4711"
+LOOK_S = 20.0
+
+
+def announced(pair: Pair, cluster: str, mirror: str) -> dict[str, object] | None:
+    """What a plain consumer of the topic reads last about a mirror."""
+    found = [r.value for r in read_all(getattr(pair, cluster), ACTIVE_TOPIC) if r.key == mirror.encode() and r.value]
+    return json.loads(found[-1]) if found else None
+
+
+def an_active(cluster: str = "west", generation: int = 1, since_ms: int = 7) -> Active:
+    return Active(
+        mirror=MirrorName("m-" + secrets.token_hex(4)),
+        active=ClusterName(cluster),
+        cluster_id="an id",
+        bootstrap_servers="host:9092",
+        since_ms=since_ms,
+        run="a run",
+        generation=generation,
+    )
+
+
+def hooked(pair: Pair, folder: Path, topic: str, *hooks: object) -> Mirrored:
+    """A mirror whose mirrorbook.yaml has these hooks for it."""
+    made = new_mirror(pair, folder, topic)
+    made.copy()
+    path = folder / "mirrorbook.yaml"
+    document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
+    path.write_text(yaml.safe_dump({**document, "mirrors": {made.name: {"switch": list(hooks)}}}), encoding="utf-8")
+    return Mirrored(pair, load_config(path), made.name, folder)
+
+
+def test_the_topic_is_made_with_the_mirror_and_is_no_mirrors_to_carry(pair: Pair, tmp_path: Path) -> None:
+    mirrored = new_mirror(pair, tmp_path, app_topic(pair), ".*active")
+    for cluster in ("east", "west"):
+        with ClusterClient(mirrored.config.cluster(cluster)) as client:
+            assert describe_configs(client, [ACTIVE_TOPIC])[ACTIVE_TOPIC].overrides["cleanup.policy"] == "compact"
+    mirrored.copy()
+    assert ACTIVE_TOPIC not in {p.topic for p in mirrored.statuses}
+
+
+def test_a_later_announcement_is_never_written_over_by_an_earlier_one(pair: Pair) -> None:
+    west = load_config(pair.config_path).cluster("west")
+    first = an_active(generation=3)
+    assert announce(west, first, LOOK_S) == first
+    ends = len(read_all(pair.west, ACTIVE_TOPIC))
+    assert announce(west, first, LOOK_S) == first
+    assert len(read_all(pair.west, ACTIVE_TOPIC)) == ends, "what stands there is not written again"
+
+    def changed(**values: object) -> Active:
+        return Active(**{f: getattr(first, f) for f in first.__slots__} | values)
+
+    for stale in (changed(active="east", generation=2), changed(active="east", since_ms=6)):
+        assert announce(west, stale, LOOK_S) == first
+        assert newest(west, first.mirror, LOOK_S) == first
+    later = changed(active="east", since_ms=8)
+    assert announce(west, later, LOOK_S) == later
+    assert announced(pair, "west", first.mirror) == {
+        "mirror": first.mirror,
+        "active": "east",
+        "cluster_id": "an id",
+        "bootstrap_servers": "host:9092",
+        "since_ms": 8,
+        "run": "a run",
+        "generation": 3,
+    }
+
+
+def test_the_example_of_the_documentation_follows_the_topic(pair: Pair) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operate" / "your-clusters.md").read_text(encoding="utf-8")
+    example = page.split("```python\n")[1].split("answers =")[0]
+    names: dict[str, Any] = {}
+    exec(compile(example, "your-clusters.md", "exec"), names)
+    west, said = load_config(pair.config_path).cluster("west"), an_active(generation=4)
+    announce(west, said, LOOK_S)
+    login = {key: value for key, value in pair.west.client_config("admin").items() if key != "bootstrap.servers"}
+    assert names["active"](pair.west.bootstrap, said.mirror, login)["generation"] == 4
+    assert names["active"](pair.west.bootstrap, "m-unknown", login) is None
+
+
+def test_a_failover_announces_calls_its_hooks_and_goes_on_without_those_that_fail(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK_TOKEN", SECRET)
+    monkeypatch.setattr(switch, "OTHER_SIDE_S", LOOK_S)  # a busy machine's source is not dead
+    monkeypatch.setattr(switch, "SIDE_S", LOOK_S)
+    topic, told = app_topic(pair), tmp_path / "told"
+    produce(pair.east, topic, 5)
+    fails = ["/bin/sh", "-c", f"echo $HOOK_TOKEN; echo {SECRET} >&2; exit 7"]
+    tells = ["/bin/sh", "-c", f'echo "$MIRRORBOOK_RUN $MIRRORBOOK_ACTIVE $MIRRORBOOK_MODE" >> {told}']
+    gone = {"url": "http://127.0.0.1:1/x", "headers": {"Authorization": "Bearer ${env:HOOK_TOKEN}"}}
+    mirrored = hooked(
+        pair,
+        tmp_path,
+        topic,
+        {"name": "fails", "command": fails, "retries": 0},
+        {"name": "gateway", "http": gone, "retries": 0},
+        {"name": "tells", "command": tells},
+        {"name": "dags", "airflow": "asset"},
+    )
+    failover = mirrored.failover
+    plan = failover.plan(Mode.PLANNED)
+    assert plan.figures["switch hook gateway"].startswith("HTTP POST to 127.0.0.1")
+    run = failover.drive(failover.begin(plan.hash).id)
+
+    assert run.state is RunState.DONE
+    assert told.read_text() == f"{run.id} west planned\n"
+    steps = {s.step: s for s in failover.status(run.id)[1]}
+    shown = steps["switch"].evidence
+    assert shown["hooks that failed"] == "fails, gateway, dags"
+    assert "exit code 7" in str(shown["hook fails"])
+    assert f"MIRRORBOOK_RUN={run.id}" in str(shown["call them by hand"])
+    for cluster in ("east", "west"):
+        assert shown[f"announced on {cluster}"] == "yes"
+        found = announced(pair, cluster, mirrored.name)
+        assert found is not None
+        assert (found["active"], found["run"], found["generation"]) == ("west", run.id, 1)
+    for written in tmp_path.rglob("run*"):
+        if written.is_file():
+            assert SECRET not in written.read_text(encoding="utf-8"), written
+
+
+def test_a_topic_that_may_not_be_written_holds_no_failover_up(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 5)
+    mirrored = hooked(pair, tmp_path, topic)
+    failover = mirrored.failover
+    run = failover.begin(failover.plan(Mode.PLANNED).hash).id
+    for cluster in (pair.east, pair.west):
+        write = [AclOperation.WRITE]
+        grant(cluster, "mirror-control", ResourceType.TOPIC, ACTIVE_TOPIC, write, permission=AclPermissionType.DENY)
+    assert failover.drive(run).state is RunState.DONE
+    (shown,) = [s.evidence for s in failover.status(run)[1] if s.step == "switch"]
+    for cluster_name in ("east", "west"):
+        assert "owed: " in str(shown[f"announced on {cluster_name}"])
+        assert "TOPIC_AUTHORIZATION_FAILED" in str(shown[f"announced on {cluster_name}"])
+
+
+def test_a_dead_cluster_is_owed_its_announcement_within_seconds(pair: Pair) -> None:
+    config, active = load_config(pair.config_path), an_active()
+    east, west = config.cluster("east"), config.cluster("west")
+    announce(west, active, LOOK_S)
+    pair.east.stop_process()
+    try:
+        with pytest.raises(MirrorError):
+            announce(east, active)
+    finally:
+        pair.east.cont_process()
+    assert repeat(west, east, active.mirror, LOOK_S) == active, "paid when it answers"
+    assert newest(east, active.mirror, LOOK_S) == active
+    assert repeat(west, east, an_active().mirror, LOOK_S) is None
+
+
+def test_a_conductor_killed_in_a_hook_is_resumed_and_calls_none_again_that_has_ended(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic, calls, go = app_topic(pair), tmp_path / "calls", tmp_path / "go"
+    produce(pair.east, topic, 5)
+    waits = f"echo second >> {calls}; while [ ! -e {go} ]; do sleep 0.1; done"
+    mirrored = hooked(
+        pair,
+        tmp_path,
+        topic,
+        {"name": "first", "command": ["/bin/sh", "-c", f"echo first >> {calls}"]},
+        {"name": "second", "command": ["/bin/sh", "-c", waits], "timeout_s": 300},
+        {"name": "third", "command": ["/bin/sh", "-c", f"echo third >> {calls}"]},
+    )
+    options = ["--config", str(mirrored.config.path), "--evidence", str(tmp_path), "--runner", "local"]
+    conductor = Forked("failover", "run", mirrored.name, "--yes", *options, log=tmp_path / "cli.log")
+    try:
+        wait_until(lambda: calls.exists() and "second" in calls.read_text(), timeout_s=120, why="the second is called")
+    finally:
+        conductor.kill()
+        conductor.wait(60)
+    assert conductor.poll() == -signal.SIGKILL
+    go.touch()
+    run = read_state(mirrored.config.cluster("west")).active_run(mirrored.name)
+    assert run is not None
+    mirrored.failover.drive(run.id)
+    assert calls.read_text().split() == ["first", "second", "second", "third"]
+    steps = {s.step: s for s in mirrored.failover.status(run.id)[1]}
+    assert [steps[name].state for name in names(RunKind.FAILOVER)] == [StepState.DONE] * len(names(RunKind.FAILOVER))
+    assert "called 2 time(s)" in str(steps["switch"].evidence["hook second"])
