@@ -34,6 +34,7 @@ def baseline(cluster: str) -> Iterator[AclBinding]:
     this_cluster = (ResourceType.BROKER, CLUSTER_NAME)
 
     yield from _allow(DATA, any_topic, op.READ, op.WRITE, op.DELETE)
+    yield from _allow(DATA, any_group, op.READ)
     # Enough for WriteTxnMarkers; ALTER would do as well, but whoever holds it can rewrite all ACLs.
     yield from _allow(DATA, this_cluster, op.CLUSTER_ACTION)
 

@@ -16,7 +16,7 @@ from typing import Final
 from mirror_core.kafka.connection import MAX_FRAME, frame_size
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
-from mirror_core.wire import fetch, legacy, markers, produce
+from mirror_core.wire import fetch, group_offsets, legacy, markers, produce
 from mirror_core.wire.batch import (
     CONTROL,
     HEADER,
@@ -139,10 +139,29 @@ def merged(data: bytes) -> None:
         assert _seen([Run(0, offset, one)]) == before
 
 
+def group_offset(data: bytes) -> None:
+    """A record of `__consumer_offsets`: the key's length, the key, the value."""
+    if data:
+        with suppress(MalformedAnswer):
+            said = group_offsets.decode(data[1 : 1 + data[0]], data[1 + data[0] :])
+            assert said is None or said.value is None or 0 <= said.value.offset < 1 << 63
+
+
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
     {
         target.__name__: target
-        for target in (frames, fetch_answer, produce_answer, markers_answer, log, batch, compressed, older, merged)
+        for target in (
+            frames,
+            fetch_answer,
+            produce_answer,
+            markers_answer,
+            log,
+            batch,
+            compressed,
+            older,
+            merged,
+            group_offset,
+        )
     }
 )
 
