@@ -21,14 +21,16 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.group_batches import NOT_ALLOWED, Commits, GroupBatches
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
+from mirror_core.model.errors import Unreachable
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Partition
 from mirror_core.state.journal import Log
-from mirror_core.sync.ledger import entered, remember
+from mirror_core.sync.ledger import remember
 
 _log = logger(__name__)
 
+_PAUSE_S: Final = 0.05
 _ASK_AGAIN_S: Final = 60.0
 """After a refusal the data principal is not tried for so long."""
 
@@ -72,6 +74,25 @@ class GroupCommits:
         self.close()
 
 
+def commit_all(
+    commits: GroupCommits, wanted: Mapping[str, Commits], client: ClusterClient
+) -> dict[str, dict[Partition, str]]:
+    """The same until each has an answer: what no coordinator takes now is tried again until the client's time limit."""
+    words: dict[str, dict[Partition, str]] = {group: {} for group in wanted}
+    rest = {group: dict(mine) for group, mine in wanted.items()}
+    deadline = time.monotonic() + client.timeout_s
+    while rest:
+        for group, said in commits.put(rest).items():
+            words[group] |= said
+            rest[group] = {p: row for p, row in rest[group].items() if p not in said}
+        rest = {group: mine for group, mine in rest.items() if mine}
+        if rest and time.monotonic() > deadline:
+            raise Unreachable(f"cluster {client.name}, group {min(rest)}: no coordinator took the commit in time")
+        if rest:
+            time.sleep(_PAUSE_S)
+    return words
+
+
 def stop_commits(mirror: Mirror, log: Log, client: ClusterClient) -> str:
     """Deny the data principal to commit for any group on the destination, and see it denied on every broker.
 
@@ -85,9 +106,8 @@ def stop_commits(mirror: Mirror, log: Log, client: ClusterClient) -> str:
     if isinstance(held, AuthorizerOff):
         return f"nothing: cluster {client.name} has no authorizer, so the lease alone keeps late commits away"
     late = late_commits(user)
-    ours = {e.acl for e in entered(log, mirror.name, client.name, AclPurpose.FENCE)}
     of_mirrors = {e.acl for e in log.state.ledger.values() if e.cluster == client.name}
-    if late not in held.entries or late in of_mirrors - ours:  # an equal entry of somebody else's stays theirs
+    if late not in held.entries or late in of_mirrors:  # an equal entry of somebody else's stays theirs
         remember(log, mirror.name, client.name, {late}, AclPurpose.FENCE)
     create_acls(client, {late})
     present_on_every_broker(client, {late})

@@ -14,7 +14,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.group_batches import DONE, JOINED, GroupBatches
 from mirror_core.kafka.groups import Committed
-from mirror_core.kafka.offsets import Point, high_watermarks, list_offsets
+from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.model.logs import logger
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sync.group_commits import GroupCommits
@@ -137,9 +137,9 @@ class Rounds:
 
     def _ranges(self, partitions: Collection[Partition]) -> dict[Partition, _Range]:
         """Of those partitions that are there and have a leader now."""
-        ends = high_watermarks(self._client, partitions)
-        starts = list_offsets(self._client, ends, Point.START)
-        return {p: (starts[p], end) for p, end in ends.items()}
+        ends = known_offsets(self._client, partitions, Point.HIGH_WATERMARK)
+        starts = known_offsets(self._client, ends, Point.START)
+        return {p: (starts[p], ends[p]) for p in starts.keys() & ends.keys()}
 
     def __enter__(self) -> Rounds:
         return self

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.offsets import Commit, clamp, decide
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.group_batches import DONE, JOINED, Commits
+from mirror_core.kafka.group_batches import DONE, JOINED
 from mirror_core.kafka.groups import (
     OFFSET_KINDS,
     Committed,
@@ -25,9 +23,7 @@ from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
-from mirror_core.sync.group_commits import GroupCommits
-
-_PAUSE_S: Final = 0.05
+from mirror_core.sync.group_commits import GroupCommits, commit_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,8 @@ def sync_groups(
         if wanted:
             todo[name] = wanted
     if commits is not None and todo:
-        words = _commit(destination, commits, todo)
+        said = commit_all(commits, todo, destination)
+        words = {f"{group} {p}": word for group, mine in said.items() for p, word in mine.items()}
         rows = [_outcome(row, words) for row in rows]
     return sorted(rows, key=lambda row: row.subject)
 
@@ -135,23 +132,6 @@ def _look(
         if offset is not None:
             todo[partition] = (offset, committed.metadata)
     return rows, todo
-
-
-def _commit(destination: ClusterClient, commits: GroupCommits, todo: Mapping[str, Commits]) -> dict[str, str]:
-    """The broker's words by row. What no coordinator takes now is tried again until the client's time limit."""
-    words, rest = dict[str, str](), {group: dict(mine) for group, mine in todo.items()}
-    deadline = time.monotonic() + destination.timeout_s
-    while True:
-        for group, said in commits.put(rest).items():
-            for partition, word in said.items():
-                words[f"{group} {partition}"] = word
-                del rest[group][partition]
-        rest = {group: mine for group, mine in rest.items() if mine}
-        if not rest:
-            return words
-        if time.monotonic() > deadline:
-            raise Unreachable(f"cluster {destination.name}, group {min(rest)}: no coordinator took the commit in time")
-        time.sleep(_PAUSE_S)
 
 
 def _judge(
