@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mirror_core.decide.verbs import held_by
 from mirror_core.kafka.client import ClusterClient, TopicView
-from mirror_core.model.clock import now_ms
+from mirror_core.model.clock import FRESH_S, now_ms
 from mirror_core.model.drift import CHANGES, Deed, DriftRow, Part
 from mirror_core.model.errors import HeldByRun, Refused
 from mirror_core.model.logs import logger
@@ -110,7 +110,8 @@ def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part], run_
             else:
                 still_ours = None if run_id else partial(_still_ours, link, frozenset(ready))
                 with GroupCommits(destination, still_ours) as commits:
-                    rows += sync_groups(link, source, destination, ready, commits)
+                    followed = run_id is None and _followed(link, log.state, began)
+                    rows += sync_groups(link, source, destination, ready, commits, followed=followed)
                 _remember_groups(link, log, began)
     for row in rows:
         if row.done or row.deed in (Deed.SKIP, Deed.REFUSE):
@@ -129,6 +130,11 @@ def _still_ours(link: Link, topics: frozenset[str]) -> None:
     gone = topics & stopped_topics(link, state)
     if gone:
         raise Refused(f"mirror {name}: sync", [f"topic {topic} was stopped meanwhile" for topic in sorted(gone)])
+
+
+def _followed(link: Link, state: State, now: int) -> bool:
+    seen = state.groups.get(link.mirror.name)
+    return seen is not None and seen.followed and now - seen.synced_ms < FRESH_S * 1000
 
 
 def _remember_groups(link: Link, log: Log, began_ms: int) -> None:

@@ -79,7 +79,7 @@ def commit_all(
 ) -> dict[str, dict[Partition, str]]:
     """The same until each has an answer: what no coordinator takes now is tried again until the client's time limit."""
     words: dict[str, dict[Partition, str]] = {group: {} for group in wanted}
-    rest = {group: dict(mine) for group, mine in wanted.items()}
+    rest = {group: dict(mine) for group, mine in wanted.items() if mine}
     deadline = time.monotonic() + client.timeout_s
     while rest:
         for group, said in commits.put(rest).items():

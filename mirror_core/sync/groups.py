@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.offsets import Commit, clamp, decide
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.group_batches import DONE, JOINED
+from mirror_core.kafka.group_batches import DONE, JOINED, GroupBatches
 from mirror_core.kafka.groups import (
     OFFSET_KINDS,
     Committed,
@@ -46,11 +46,13 @@ def sync_groups(
     destination: ClusterClient,
     topics: Collection[str],
     commits: GroupCommits | None,
+    *,
+    followed: bool = False,
 ) -> list[DriftRow]:
     """Commit the source's offsets on these mirror topics at the destination, moved into its logs. None: only look.
 
     Each group in scope has at least one row: what was committed, that it is equal, or why it is left. A fault of one
-    group is its row's reason; a silent cluster is raised.
+    group is its row's reason; a silent cluster is raised. `followed`: a data plane commits for groups all the time.
     """
     rows, there = list[DriftRow](), list_groups(destination)
     progress: dict[str, dict[Partition, Committed]] = {}
@@ -82,10 +84,20 @@ def sync_groups(
         if wanted:
             todo[name] = wanted
     if commits is not None and todo:
+        if followed:  # what moved on while we looked is newer there by now: we would take it back
+            again = GroupBatches(source).fetch(dict.fromkeys(todo))
+            todo = {
+                g: {p: row for p, row in mine.items() if _same(again.get(g), progress[g], p)}
+                for g, mine in todo.items()
+            }
         said = commit_all(commits, todo, destination)
         words = {f"{group} {p}": word for group, mine in said.items() for p, word in mine.items()}
         rows = [_outcome(row, words) for row in rows]
     return sorted(rows, key=lambda row: row.subject)
+
+
+def _same(again: Offsets | None, before: Mapping[Partition, Committed], partition: Partition) -> bool:
+    return again is not None and again.committed.get(partition) == before[partition]
 
 
 def _on_topics(
@@ -181,7 +193,9 @@ def _skip(subject: str, reason: str, source: Offset | None = None) -> DriftRow:
 def _outcome(row: DriftRow, words: Mapping[str, str]) -> DriftRow:
     if row.deed is not Deed.COMMIT:
         return row
-    word = words[row.subject]
+    word = words.get(row.subject)
+    if word is None:
+        return replace(row, deed=Deed.SKIP, reason="the group goes on while it is looked at, and is followed")
     if word == DONE:
         return replace(row, done=True)
     why = "a member joined on the destination in this moment" if word in JOINED else "refused by the destination"
