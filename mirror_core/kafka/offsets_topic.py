@@ -18,7 +18,7 @@ from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import fault
 from mirror_core.kafka.fetching import FetchLink
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch
@@ -47,10 +47,11 @@ class OffsetsTopic:
         if TOPIC in view.denied:
             raise fault(client, f"topic {TOPIC}", "Metadata (needs READ)", ErrorCode.topic_authorization_failed)
         topic = view.topics.get(TOPIC)
-        partitions = [Partition(TOPIC, index) for index in topic.partitions] if topic else []
-        self._position = {p: int(o) for p, o in list_offsets(client, partitions, Point.STABLE_END).items()}
+        self._partitions = [Partition(TOPIC, index) for index in topic.partitions] if topic else []
+        stable = known_offsets(client, self._partitions, Point.STABLE_END)
+        self._position = {partition: int(offset) for partition, offset in stable.items()}
         try:
-            for broker, mine in client.leaders(partitions).items():
+            for broker, mine in client.leaders(self._position).items():
                 if broker < 0:
                     raise Unreachable(f"cluster {client.name}: no leader for {mine[0]}")
                 link = Connection(client.config, client.principal, *client.address(broker), timeout_s=client.timeout_s)
@@ -62,11 +63,16 @@ class OffsetsTopic:
     @property
     def empty(self) -> bool:
         """There is no such topic: no group has ever committed anything."""
-        return not self._position
+        return not self._partitions
+
+    @property
+    def in_part(self) -> bool:
+        """Some of its partitions have no leader at present, so that they are not followed."""
+        return len(self._position) < len(self._partitions)
 
     def seen_s(self) -> float | None:
         """By the monotonic clock: all that was committed until then has been read. None: not known yet."""
-        return min(self._seen.values()) if len(self._seen) == len(self._position) and self._seen else None
+        return min(self._seen.values()) if len(self._seen) == len(self._partitions) and self._seen else None
 
     def poll(self, max_wait_ms: int) -> Iterator[Record]:
         """What was committed since; waits for a first byte that long. To be gone through to its end."""

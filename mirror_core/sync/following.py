@@ -36,12 +36,16 @@ _log = logger(__name__)
 _POLL_MS: Final = 250
 _ROUND_S: Final = 0.2
 """From one round of commits to the next at least: a round is for all that was committed meanwhile."""
+_SILENT_S: Final = 5.0
+"""A source that is silent for so long is left for a while: what was read from it is still to be committed."""
 _TELL_S: Final = 5.0
 _AGAIN_S: Final = (1.0, 30.0)
 """After a failure, and after many in a row."""
 _NOT_ALLOWED_S: Final = 60.0
 _LOOK_S: Final = 10.0
 """A group that commits and is not listed is not looked for again for so long."""
+_IN_PART_S: Final = 60.0
+"""As long as partitions of the offsets topic have no leader, the following begins anew this often."""
 _PROOF_S: Final = 5.0
 
 
@@ -118,7 +122,7 @@ class Follower:
     def _follow(self) -> None:
         """Until told to stop, or until something is wrong."""
         with ExitStack() as opened:
-            source = opened.enter_context(ClusterClient(self._link.source))
+            source = opened.enter_context(ClusterClient(self._link.source, timeout_s=_SILENT_S))
             rounds = opened.enter_context(Rounds(self._link.destination, self._still_ours))
             topic = opened.enter_context(OffsetsTopic(source))
             if topic.empty:
@@ -126,11 +130,9 @@ class Follower:
                 self._stop.wait(BUSY_S)
                 return
             groups = _Groups(self._link, source)
-            for group, offsets in GroupBatches(source).fetch(dict.fromkeys(groups.followed)).items():
-                for partition, committed in offsets.committed.items():
-                    self._take(group, partition, committed)
-            while not self._stop.is_set():
-                began = time.monotonic()
+            self._look_at_all(GroupBatches(source), groups.followed)
+            until = time.monotonic() + _IN_PART_S if topic.in_part else float("inf")
+            while not self._stop.is_set() and (began := time.monotonic()) < until:
                 for record in topic.poll(_POLL_MS):
                     self._read(record, groups)
                 seen = topic.seen_s()
@@ -140,13 +142,26 @@ class Follower:
                     self._seen = GroupsSeen(mirror=self._link.mirror.name, synced_ms=ms, followed=True)
                 self._stop.wait(began + _ROUND_S - time.monotonic())
 
+    def _look_at_all(self, batches: GroupBatches, groups: list[str]) -> None:
+        """What groups had committed before. One whose coordinator does not come back is left to a sync."""
+        rest, until = set(groups), time.monotonic() + _SILENT_S
+        while rest and not self._stop.is_set() and time.monotonic() < until:
+            for group, offsets in batches.fetch(dict.fromkeys(rest)).items():
+                rest.discard(group)
+                for partition, committed in offsets.committed.items():
+                    self._take(group, partition, committed)
+            if rest:
+                self._stop.wait(_ROUND_S)
+
     def _go_on_without_source(self, pause_s: float) -> None:
         """What was read is committed, as far as the copy still comes, also when the source is silent."""
         until = time.monotonic() + pause_s
         try:
             with Rounds(self._link.destination, self._still_ours) as rounds:
-                while not self._stop.wait(AHEAD_S) and time.monotonic() < until:
+                while not self._stop.is_set():
                     rounds.commit(self.waiting)
+                    if self._stop.wait(min(AHEAD_S, until - time.monotonic())) or time.monotonic() >= until:
+                        return
         except (MirrorError, OSError) as error:
             _log.debug("nothing committed meanwhile: %s", error)
             self._stop.wait(until - time.monotonic())
