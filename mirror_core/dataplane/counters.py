@@ -30,6 +30,8 @@ class Retry(StrEnum):
     """An epoch failed as a whole: its tasks could not be run, or their reports were lost."""
     PLAN = "plan"
     """A cluster could not be looked at: copying goes on with the last plan."""
+    GROUPS = "groups"
+    """What groups commit on the source could not be followed: copying goes on, and syncs look at each group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,7 @@ from mirror_core.model.run import RunKind
 from mirror_core.state.lease import HeldLease, acquire, kept, new_owner
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
+from mirror_core.sync.following import Follower
 from mirror_core.sync.identity import check_identity
 
 _log = logger(__name__)
@@ -128,7 +129,8 @@ class Replication:
                     if self.options.until_caught_up:
                         self._catch_up(planner, lease, work)
                     else:
-                        self._go_on(planner, lease, work)
+                        with Follower(self.link, lambda: self.counters.retried(Retry.GROUPS)) as self._follower:
+                            self._go_on(planner, lease, work)
             now = time.monotonic()
             self.results.summary.seconds, self.results.summary.copy_seconds = now - started, now - first
         return self.results.summary
@@ -207,6 +209,7 @@ class Replication:
             failures = self._failures_in_row
             while not self.stop.is_set() and now_ms() < stop_ms - LEAD_S * 1000:
                 lease.beat()
+                self._follower.beat(lease)
                 self._reap(lease)
                 self.stop.wait(_TICK_S)
                 if self._failures_in_row > failures:  # nobody copies now: don't wait for the boundary

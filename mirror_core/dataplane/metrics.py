@@ -131,7 +131,7 @@ METRICS: Final = (
         "counter",
         ("what",),
         "work done again. task: it ended early since a broker went away; epoch: it failed as a whole; plan: a cluster "
-        "could not be looked at",
+        "could not be looked at; groups: what they commit could not be followed",
     ),
     Described(
         "mirrorbook_epoch_duration_seconds",

@@ -9,6 +9,8 @@ Rules, in the order of their weight:
 4. But nobody's progress on the destination is taken back. A commit there with a leader epoch (0 or more) was made by a
    consumer that read there; a sync commits -1. Where such a commit is ahead of the source's, it stays, and a person
    is told. (Consumers that know no leader epochs also commit -1: they are followed by rule 3, and may read again.)
+   On a way home that would be wrong for what was committed before the failover, when the destination was a primary:
+   such commits lose their leader epochs before the first sync (`sync.homecoming`), so the rule needs no exception.
 """
 
 from __future__ import annotations

@@ -88,6 +88,7 @@ NEEDS: Final[tuple[Need, ...]] = (
         WRITE="leave the state topic to the control principal: it says who gets which rights",
         DELETE="the same",
     ),
+    *_needs(Role.DESTINATION, "data", Resource.GROUP, READ="commit groups' offsets until a failover denies it"),
     *_needs(Role.DESTINATION, "data", Resource.CLUSTER, CLUSTER_ACTION="fill gaps with markers"),
     *_needs(
         Role.DESTINATION,
@@ -100,7 +101,7 @@ NEEDS: Final[tuple[Need, ...]] = (
         DELETE="follow the source's log start, recreate topics at a failback",
         ALTER_CONFIGS="sync settings",
     ),
-    *_needs(Role.DESTINATION, "control", Resource.GROUP, READ="commit groups' offsets"),
+    *_needs(Role.DESTINATION, "control", Resource.GROUP, READ="commit groups' offsets at a failover"),
     *_needs(Role.DESTINATION, "control", Resource.CLUSTER, ALTER="sync ACLs, promote applications"),
     *_needs(Role.DESTINATION, "control", Resource.TRANSACTIONAL_ID, WRITE="own the state topic"),
 )

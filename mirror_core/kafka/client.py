@@ -7,10 +7,12 @@ breaks is sent once more, so only requests that do no harm when repeated belong 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
+from typing import Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
@@ -39,6 +41,9 @@ TRANSIENT = frozenset(
     }
 )
 """Errors of a moment: refresh the metadata and ask again."""
+_IN_FLIGHT: Final = 32
+"""Requests of one kind on their way to a broker at once."""
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +96,29 @@ class ClusterClient:
 
     def call(self, request: Request, answer: type[Response], broker: int | None = None) -> Response:
         """Send to one broker (any, when None). A connection that had died while idle is opened again once."""
+        return self._once_more(broker, lambda connection: connection.call(request, answer))
+
+    def call_each(
+        self, requests: Sequence[Request], answer: type[Response], broker: int | None = None
+    ) -> list[Response]:
+        """The same for many requests of one kind: the next ones travel while the first one is answered."""
+        found: list[Response] = []
+        for start in range(0, len(requests), _IN_FLIGHT):
+            some = requests[start : start + _IN_FLIGHT]
+            found += self._once_more(broker, partial(Connection.call_each, requests=some, answer=answer))
+        return found
+
+    def _once_more(self, broker: int | None, send: Callable[[Connection], Answer]) -> Answer:
         address = self.address(broker)
         idle = address in self._connections
         try:
-            return self._connect(address).call(request, answer)
+            return send(self._connect(address))
         except Unreachable:
             self._drop(address)
             if not idle:
                 raise
         try:
-            return self._connect(address).call(request, answer)
+            return send(self._connect(address))
         except Unreachable:
             self._drop(address)
             raise

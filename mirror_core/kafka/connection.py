@@ -114,6 +114,13 @@ class Connection:
         self.send([encode(request, correlation, CLIENT_ID)])
         return decode(answer, self.receive(), correlation, self.where)
 
+    def call_each(self, requests: Sequence[Request], answer: type[Response]) -> list[Response]:
+        """The same for several requests, sent before the first answer is there: brokers answer in their order."""
+        correlations = [next(self._ids) for _ in requests]
+        for correlation, request in zip(correlations, requests, strict=True):
+            self.send([encode(request, correlation, CLIENT_ID)])
+        return [decode(answer, self.receive(), correlation, self.where) for correlation in correlations]
+
     def next_id(self) -> int:
         """A correlation id not used before on this connection."""
         return next(self._ids)

@@ -20,7 +20,7 @@ from kio.schema.offset_commit.v6.request import (
     OffsetCommitRequestTopic,
 )
 from kio.schema.offset_commit.v6.response import OffsetCommitResponse
-from kio.schema.offset_fetch.v7.request import OffsetFetchRequest
+from kio.schema.offset_fetch.v7.request import OffsetFetchRequest, OffsetFetchRequestTopic
 from kio.schema.offset_fetch.v7.response import OffsetFetchResponse
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i8, i32, i64
@@ -121,14 +121,27 @@ def fetch_offsets(client: ClusterClient, group: str, coordinator: int | None = N
     deadline = time.monotonic() + client.timeout_s
     while True:
         broker = coordinator if coordinator is not None else find_coordinator(client, group)
-        request = OffsetFetchRequest(group_id=GroupId(group), topics=None, require_stable=True)
-        answer = client.call(request, OffsetFetchResponse, broker)
+        answer = client.call(fetch_request(group), OffsetFetchResponse, broker)
         if answer.error_code is ErrorCode.none:
             break
         if answer.error_code not in TRANSIENT or time.monotonic() > deadline:
             raise fault(client, f"group {group}", "OffsetFetch", answer.error_code)
         coordinator = None
         time.sleep(0.05)
+    return offsets_in(client, group, answer)
+
+
+def fetch_request(group: str, partitions: Iterable[Partition] | None = None) -> OffsetFetchRequest:
+    """For what a group committed, on these partitions or on all; offsets of open transactions are marked as such."""
+    topics: dict[str, list[i32]] = {}
+    for partition in partitions or ():
+        topics.setdefault(partition.topic, []).append(i32(partition.index))
+    rows = tuple(OffsetFetchRequestTopic(name=TopicName(t), partition_indexes=tuple(i)) for t, i in topics.items())
+    return OffsetFetchRequest(group_id=GroupId(group), topics=None if partitions is None else rows, require_stable=True)
+
+
+def offsets_in(client: ClusterClient, group: str, answer: OffsetFetchResponse) -> Offsets:
+    """What an answer without an error says."""
     committed, unsettled = {}, set()
     for topic in answer.topics:
         for row in topic.partitions:
@@ -159,7 +172,7 @@ def commit_offsets(
     while rest:
         broker = coordinator if coordinator is not None else find_coordinator(client, group)
         again = False
-        for topic in client.call(_commit_request(group, rest), OffsetCommitResponse, broker).topics:
+        for topic in client.call(commit_request(group, rest), OffsetCommitResponse, broker).topics:
             for row in topic.partitions:
                 partition = Partition(str(topic.name), int(row.partition_index))
                 if row.error_code in TRANSIENT:
@@ -178,7 +191,8 @@ def commit_offsets(
     return refused
 
 
-def _commit_request(group: str, offsets: Mapping[Partition, tuple[Offset, str]]) -> OffsetCommitRequest:
+def commit_request(group: str, offsets: Mapping[Partition, tuple[Offset, str]]) -> OffsetCommitRequest:
+    """As an administrator commits, for a group without members; the leader epoch is -1."""
     by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
     for partition, (offset, metadata) in _sorted(offsets.items()):
         by_topic.setdefault(partition.topic, []).append(

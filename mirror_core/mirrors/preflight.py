@@ -48,6 +48,7 @@ NEEDED_APIS: Final = (
 )
 """API key, name, and the version that Mirrorbook speaks."""
 WITHOUT_MARKERS: Final = "mirrors created without it fill gaps with hidden records, which every consumer drops"
+WITHOUT_COMMITS: Final = "the control principal commits instead, each time after another look at who owns the mirror"
 KEEP_PRODUCERS: Final = "producer.id.expiration.ms"
 FOREVER_MS: Final = "2147483647"
 
@@ -158,6 +159,8 @@ def _right(
         verdict, detail = _on_topics(need, user, probed, acls)
     elif need.resource is Resource.GROUP:
         verdict, detail = _said(need.operation in probed.group)
+        if verdict is Verdict.MISSING and need.principal == "data":
+            verdict, detail = Verdict.SPARED, WITHOUT_COMMITS
     elif need.resource is Resource.CLUSTER and probed.cluster is not None:
         verdict, detail = _said(need.operation in probed.cluster)
     else:

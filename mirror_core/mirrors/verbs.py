@@ -103,6 +103,7 @@ def delete(link: Link) -> None:
             *(Forget(entry) for entry in state.ledger_of(name)),
             *(Forget(debt) for debt in [state.debts.get(name)] if debt),
             *(Forget(settings) for (mirror, _), settings in state.settings.items() if mirror == name),
+            *(Forget(seen) for mirror, seen in state.groups.items() if mirror == name),
         )
 
 

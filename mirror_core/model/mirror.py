@@ -138,6 +138,18 @@ class Lease:
     released: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsSeen:
+    """How old the groups' offsets on the destination are."""
+
+    mirror: MirrorName
+    synced_ms: int
+    """Wall clock: whatever groups without members on the destination had committed on the source until then, and as far
+    as the copy had come, is committed on the destination."""
+    followed: bool
+    """What they commit is followed all the time; or else a sync looked at that moment."""
+
+
 def is_fresh(lease: Lease | None, now_ms: int) -> bool:
     """Somebody beats it."""
     return lease is not None and not lease.released and now_ms - lease.beat_ms < FRESH_S * 1000

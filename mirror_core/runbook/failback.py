@@ -7,18 +7,18 @@ brings applications home. Between them applications go on writing on the new pri
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mirror_core.decide import failback as decision
-from mirror_core.decide.acls import demotions, denial
+from mirror_core.decide.acls import denial
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import Need, needing, point_of_no_return
 from mirror_core.decide.strategies import Allowed
 from mirror_core.decide.view import Topic, Unseen
 from mirror_core.evidence.run_report import write_run_report
-from mirror_core.kafka.acls import Acls, AuthorizerOff, command_line, describe_acls
+from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.sizes import log_sizes
@@ -36,7 +36,7 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync.access import own_principals
+from mirror_core.sync.access import undemotable_rights
 
 
 class Failback(Conductor[Allowed]):
@@ -126,7 +126,7 @@ def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus]) -> OldS
             replicas=logs.replicas,
             authorizer=isinstance(held, Acls),
             fenced=isinstance(held, Acls) and {denial(topic) for topic in logs.topics} <= held.entries,
-            open_to_all=_open_to_all(link, client, held, logs.topics),
+            open_to_all=undemotable_rights(link, client.config, held, logs.topics),
         )
 
 
@@ -139,7 +139,7 @@ def _look_at_new(link: Link, statuses: dict[Partition, PartitionStatus]) -> NewP
             log_starts=logs.starts,
             log_ends=logs.ends,
             sizes=logs.sizes,
-            open_to_all=_open_to_all(link, client, describe_acls(client), logs.topics),
+            open_to_all=undemotable_rights(link, client.config, describe_acls(client), logs.topics),
         )
 
 
@@ -175,17 +175,3 @@ def _sizes(client: ClusterClient, partitions: list[Partition]) -> dict[Partition
         return log_sizes(client, partitions)
     except MirrorError:
         return {}
-
-
-def _open_to_all(
-    link: Link, client: ClusterClient, held: Acls | AuthorizerOff, topics: Collection[str]
-) -> tuple[str, ...]:
-    """Grants that `demote` could not offset: to be found before anything is changed."""
-    if isinstance(held, AuthorizerOff):
-        return ()
-    _, impossible = demotions(held.entries, topics, own_principals(link))
-    bootstrap = client.config.control["bootstrap.servers"]
-    return tuple(
-        f"{acl}: replace it by grants to named principals: {command_line(acl, bootstrap=bootstrap, remove=True)}"
-        for acl in sorted(impossible)
-    )

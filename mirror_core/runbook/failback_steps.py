@@ -36,6 +36,7 @@ from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
 from mirror_core.sync.cycle import sync
 from mirror_core.sync.fence import lift_denials
+from mirror_core.sync.homecoming import bring_home
 
 CLOSE_OFFSETS: Final = 1_000
 """Catching up is over when no more than this is left in all: the reverse failover's drain takes the rest."""
@@ -77,8 +78,13 @@ class FailbackSteps(TailSteps):
                 link = link_of(self.link.config, known)
             with ClusterClient(self.link.source) as old:
                 lift_denials(back, writer, old)  # of an earlier homecoming, against its tasks: they are over
+                groups = bring_home(back, old, self._topics())
             report = sync(link, writer, only=frozenset({Part.CONFIGS}))
-        return {"mirror": back.name, "settings_changed": sum(r.done for r in report.rows)}
+        return {
+            "mirror": back.name,
+            "groups_brought_home": groups,
+            "settings_changed": sum(r.done for r in report.rows),
+        }
 
     def _beginnings(
         self, back: Mirror, state: State, there: Mapping[str, TopicView], here: Mapping[str, TopicView]
@@ -139,6 +145,7 @@ class FailbackSteps(TailSteps):
                 self._await_zombies()
                 rows = demote(link, back, self._present_topics(self.link.destination), self.link.destination.name)
                 lift_denials(self.link.mirror, self.writer, client)
+                bring_home(self.link.mirror, client, self._topics())
             mirror = self.writer.state.mirrors[self.link.mirror.name]
             self.writer.put(
                 # A new producer id: under the old one the logs say that others have written since, which is a fault

@@ -27,6 +27,7 @@ from mirror_core.state.records import Forget, Record
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.cycle import sync
 from mirror_core.sync.fence import denials_of, raise_fence, undenied
+from mirror_core.sync.group_commits import stop_commits
 
 SHOWN: Final = 20
 """Partitions that a refusal names."""
@@ -100,9 +101,11 @@ class Steps(Promotion):
                 ends = list_offsets(source, partitions, Point.LOG_END)
             started = now_ms()
             self.services.copy(self.link)(ends, DRAIN_S)
+        with ClusterClient(self.link.destination) as destination:
+            late = stop_commits(self.link.mirror, self.writer, destination)
         positions = self._verify_drained(ends)
         self.journal.keep("drain", Drained(positions=Offsets.of(positions)))
-        return {"partitions": len(positions), "copied_ms": now_ms() - started}
+        return {"partitions": len(positions), "copied_ms": now_ms() - started, "late_commits": late}
 
     def _verify_drained(self, ends: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
         """The source has not moved and every position is its log end, as the brokers say, not the copier."""

@@ -29,6 +29,7 @@ from mirror_core.state.records import Record
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.access import silence_copiers
 from mirror_core.sync.fence import denials_of, deny, intended
+from mirror_core.sync.group_commits import stop_commits
 from mirror_core.sync.groups import clamp_groups
 
 STILL_S: Final = 0.2
@@ -60,6 +61,7 @@ class LostSteps(Promotion):
             if not silenced:
                 # Nobody can be kept out: its own clock stops a task that has lost its driver.
                 time.sleep(max(0, lease.writers_until_ms - now_ms()) / 1000)
+            late = stop_commits(self.link.mirror, self.writer, destination)
             positions = self._at_rest(destination)
         away = sorted(set(self.scope.promoted) - positions.keys())
         self.journal.keep("settle", Settled(positions=Offsets.of(positions)))
@@ -67,6 +69,7 @@ class LostSteps(Promotion):
             "partitions": len(positions),
             "without_leader": some(away) or "none",
             "copiers": "denied to write" if silenced else "outwaited",
+            "late_commits": late,
             "settled_ms": now_ms() - started,
         }
 

@@ -37,6 +37,7 @@ def baseline(cluster: str) -> Iterator[AclBinding]:
     yield from _allow(DATA, any_topic, op.READ, op.WRITE, op.DELETE)
     for operation in (op.WRITE, op.DELETE):
         yield _entry(DATA, (ResourceType.TOPIC, OUR_TOPICS), operation, AclPermissionType.DENY, prefixed=True)
+    yield from _allow(DATA, any_group, op.READ)
     # Enough for WriteTxnMarkers; ALTER would do as well, but whoever holds it can rewrite all ACLs.
     yield from _allow(DATA, this_cluster, op.CLUSTER_ACTION)
 

@@ -20,7 +20,7 @@ from mirror_core.model.acl import LedgerEntry
 from mirror_core.model.checkpoint import Checkpoint
 from mirror_core.model.drift import TopicSettings
 from mirror_core.model.errors import Indeterminate
-from mirror_core.model.mirror import Lease, Mirror, PartitionStatus
+from mirror_core.model.mirror import GroupsSeen, Lease, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import Run, StepRecord
 from mirror_core.model.standing import Debt
@@ -55,7 +55,9 @@ class Forget:
     record: Record
 
 
-Record = Mirror | PartitionRecord | Lease | LedgerEntry | Run | StepRecord | Checkpoint | TopicSettings | Debt
+Record = (
+    Mirror | PartitionRecord | Lease | LedgerEntry | Run | StepRecord | Checkpoint | TopicSettings | Debt | GroupsSeen
+)
 
 _RUN_ID: Final = re.compile(r"(?P<mirror>.+)-(?:failover|failback)-\d{8}T\d{6}-[0-9a-f]{4}")
 
@@ -74,6 +76,7 @@ class State:
     """By run, step and kind."""
     settings: dict[tuple[MirrorName, str], TopicSettings] = field(default_factory=dict)
     debts: dict[MirrorName, Debt] = field(default_factory=dict)
+    groups: dict[MirrorName, GroupsSeen] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     """Keys of records that cannot be read, and why."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
@@ -185,6 +188,8 @@ class State:
                 self.settings[record.mirror, record.topic] = record
             case Debt():
                 self.debts[record.mirror] = record
+            case GroupsSeen():
+                self.groups[record.mirror] = record
 
     def _drop(self, key: str) -> None:
         """Know no more what stands under a key. A key that no record has forgets nothing."""
@@ -210,6 +215,8 @@ class State:
                 self.settings.pop((MirrorName(mirror), topic), None)
             case "debt", [mirror]:
                 self.debts.pop(MirrorName(mirror), None)
+            case "groups", [mirror]:
+                self.groups.pop(MirrorName(mirror), None)
 
 
 # Made once, by the thread that imports this: msgspec reads a dataclass when it meets it for the first time, and crashes
@@ -227,6 +234,7 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
             ("checkpoint", Checkpoint),
             ("settings", TopicSettings),
             ("debt", Debt),
+            ("groups", GroupsSeen),
         )
     }
 )
@@ -253,6 +261,8 @@ def key_of(record: Record) -> str:
             return f"settings/{record.mirror}/{record.topic}"
         case Debt():
             return f"debt/{record.mirror}"
+        case GroupsSeen():
+            return f"groups/{record.mirror}"
 
 
 def _sharing(status: PartitionStatus) -> PartitionStatus:
@@ -276,7 +286,7 @@ def mirror_of(key: str) -> MirrorName | None:
     kind, _, rest = key.partition("/")
     first = rest.partition("/")[0]
     match kind:
-        case "mirror" | "partition" | "lease" | "ledger" | "settings" | "debt":
+        case "mirror" | "partition" | "lease" | "ledger" | "settings" | "debt" | "groups":
             return MirrorName(first)
         case "run" | "step" | "checkpoint":
             found = _RUN_ID.fullmatch(first)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 from mirror_core.decide.verbs import held_by
 from mirror_core.kafka.client import ClusterClient, TopicView
+from mirror_core.model.clock import FRESH_S, now_ms
 from mirror_core.model.drift import CHANGES, Deed, DriftRow, Part
-from mirror_core.model.errors import HeldByRun
+from mirror_core.model.errors import HeldByRun, Refused
 from mirror_core.model.logs import logger
+from mirror_core.model.mirror import GroupsSeen
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
+from mirror_core.state.topic import read_whole
 from mirror_core.sync.access import sync_acls
+from mirror_core.sync.group_commits import GroupCommits
 from mirror_core.sync.groups import groups_in_scope, sync_groups
 from mirror_core.sync.identity import check_identity
 from mirror_core.sync.topics import Placement, create_missing, mirror_topics, stopped_topics, sync_configs
@@ -73,10 +78,10 @@ def sync(
     active = log.state.active_run(link.mirror.name)
     if active is not None and active.id != run_id:
         raise HeldByRun(f"mirror {link.mirror.name}: sync", [held_by(active)])
-    return _sync(link, log.state, log, only)
+    return _sync(link, log.state, log, only, run_id)
 
 
-def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part]) -> SyncReport:
+def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part], run_id: str | None = None) -> SyncReport:
     rows: list[DriftRow] = []
     with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
         check_identity(link, source, destination)
@@ -99,13 +104,44 @@ def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part]) -> S
             groups = groups_in_scope(link, source)
             rows += sync_acls(link, state, log, source, destination, _names(ready, chosen, placement), groups)
         if Part.GROUPS in only and (ready or not stopped):
-            rows += sync_groups(link, source, destination, ready, dry_run=log is None)
+            began = now_ms()
+            if log is None:
+                rows += sync_groups(link, source, destination, ready, None)
+            else:
+                still_ours = None if run_id else partial(_still_ours, link, frozenset(ready))
+                with GroupCommits(destination, still_ours) as commits:
+                    followed = run_id is None and _followed(link, log.state, began)
+                    rows += sync_groups(link, source, destination, ready, commits, followed=followed)
+                _remember_groups(link, log, began)
     for row in rows:
         if row.done or row.deed in (Deed.SKIP, Deed.REFUSE):
             did = row.deed if row.done else f"{row.deed}, since {row.reason}"
             _log.info("%s %s: %s", row.part, row.subject, did, mirror=link.mirror.name)
     parts = tuple(part for part in Part if part in only)
     return SyncReport(mirror=link.mirror.name, dry_run=log is None, parts=parts, rows=tuple(rows))
+
+
+def _still_ours(link: Link, topics: frozenset[str]) -> None:
+    """Raises when a run has begun, or the mirror has given these topics up, since the sync has looked."""
+    state, name = read_whole(link.destination), link.mirror.name
+    active = state.active_run(name)
+    if active is not None:
+        raise HeldByRun(f"mirror {name}: sync", [held_by(active)])
+    gone = topics & stopped_topics(link, state)
+    if gone:
+        raise Refused(f"mirror {name}: sync", [f"topic {topic} was stopped meanwhile" for topic in sorted(gone)])
+
+
+def _followed(link: Link, state: State, now: int) -> bool:
+    seen = state.groups.get(link.mirror.name)
+    return seen is not None and seen.followed and now - seen.synced_ms < FRESH_S * 1000
+
+
+def _remember_groups(link: Link, log: Log, began_ms: int) -> None:
+    """A follower's word is newer than ours."""
+    seen = log.state.groups.get(link.mirror.name)
+    if seen is None or seen.synced_ms < began_ms:
+        log.put(GroupsSeen(mirror=link.mirror.name, synced_ms=began_ms, followed=False))
 
 
 def _names(ready: Mapping[str, TopicView], chosen: Mapping[str, TopicView], placement: Placement) -> frozenset[str]:

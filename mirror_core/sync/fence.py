@@ -24,6 +24,7 @@ from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
+from mirror_core.state.records import Forget
 from mirror_core.state.topic import read_whole
 from mirror_core.sync.ledger import entered, take_away
 
@@ -162,8 +163,16 @@ def lift_fence(mirror: Mirror, log: Log, client: ClusterClient) -> None:
 
 
 def lift_denials(mirror: Mirror, log: Log, client: ClusterClient) -> None:
-    """The same for all denials in the ledger of this mirror, also those against copying tasks of the past."""
-    take_away(log, client, entered(log, mirror.name, client.name, AclPurpose.FENCE))
+    """The same for all denials in the ledger of this mirror, also those against copying tasks of the past.
+
+    One that another mirror needs, too (`stop_commits` has the same for all), stays, and is that one's alone.
+    """
+    mine = entered(log, mirror.name, client.name, AclPurpose.FENCE)
+    others = {e.acl for e in log.state.ledger.values() if e.mirror != mirror.name and e.cluster == client.name}
+    shared = [e for e in mine if e.acl in others]
+    if shared:
+        log.put(*(Forget(e) for e in shared))
+    take_away(log, client, [e for e in mine if e.acl not in others])
 
 
 def await_stillness(

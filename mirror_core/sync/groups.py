@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.offsets import Commit, clamp, decide
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.group_batches import DONE, JOINED, GroupBatches
 from mirror_core.kafka.groups import (
     OFFSET_KINDS,
     Committed,
@@ -16,7 +16,6 @@ from mirror_core.kafka.groups import (
     Offsets,
     commit_offsets,
     fetch_offsets,
-    find_coordinator,
     list_groups,
 )
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
@@ -24,8 +23,7 @@ from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
-
-_JOINED: Final = frozenset({"unknown_member_id", "illegal_generation", "rebalance_in_progress", "stale_member_epoch"})
+from mirror_core.sync.group_commits import GroupCommits, commit_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +45,14 @@ def sync_groups(
     source: ClusterClient,
     destination: ClusterClient,
     topics: Collection[str],
+    commits: GroupCommits | None,
     *,
-    dry_run: bool,
+    followed: bool = False,
 ) -> list[DriftRow]:
-    """Commit the source's offsets on these mirror topics at the destination, moved into its logs.
+    """Commit the source's offsets on these mirror topics at the destination, moved into its logs. None: only look.
 
     Each group in scope has at least one row: what was committed, that it is equal, or why it is left. A fault of one
-    group is its row's reason; a silent cluster is raised.
+    group is its row's reason; a silent cluster is raised. `followed`: a data plane commits for groups all the time.
     """
     rows, there = list[DriftRow](), list_groups(destination)
     progress: dict[str, dict[Partition, Committed]] = {}
@@ -75,12 +74,30 @@ def sync_groups(
         if mine:
             progress[name] = mine
     logs = _logs(destination, {partition for mine in progress.values() for partition in mine})
+    todo = dict[str, dict[Partition, tuple[Offset, str]]]()
     for name, mine in progress.items():
         try:
-            rows += _sync_group(destination, name, there.get(name), mine, logs, dry_run=dry_run)
+            found, wanted = _look(destination, name, there.get(name), mine, logs)
         except MissingPermission as error:
-            rows.append(_skip(name, str(error)))
+            found, wanted = [_skip(name, str(error))], {}
+        rows += found
+        if wanted:
+            todo[name] = wanted
+    if commits is not None and todo:
+        if followed:  # what moved on while we looked is newer there by now: we would take it back
+            again = GroupBatches(source).fetch(dict.fromkeys(todo))
+            todo = {
+                g: {p: row for p, row in mine.items() if _same(again.get(g), progress[g], p)}
+                for g, mine in todo.items()
+            }
+        said = commit_all(commits, todo, destination)
+        words = {f"{group} {p}": word for group, mine in said.items() for p, word in mine.items()}
+        rows = [_outcome(row, words) for row in rows]
     return sorted(rows, key=lambda row: row.subject)
+
+
+def _same(again: Offsets | None, before: Mapping[Partition, Committed], partition: Partition) -> bool:
+    return again is not None and again.committed.get(partition) == before[partition]
 
 
 def _on_topics(
@@ -106,31 +123,27 @@ def _logs(destination: ClusterClient, partitions: Collection[Partition]) -> dict
     return {p: _Log(starts[p], ends[p]) for p in present}
 
 
-def _sync_group(
+def _look(
     destination: ClusterClient,
     name: str,
     there: Group | None,
     mine: Mapping[Partition, Committed],
     logs: Mapping[Partition, _Log],
-    *,
-    dry_run: bool,
-) -> list[DriftRow]:
+) -> tuple[list[DriftRow], dict[Partition, tuple[Offset, str]]]:
+    """A group's rows, and what is to be committed for it."""
     if there is not None and there.kind not in OFFSET_KINDS:
-        return [_skip(name, f"is a {there.kind} group on the destination")]
+        return [_skip(name, f"is a {there.kind} group on the destination")], {}
     if there is not None and not there.idle:
-        return [_skip(name, f"has members on the destination (it is {there.state} there): their progress is theirs")]
-    coordinator = there.coordinator if there else None if dry_run else find_coordinator(destination, name)
-    before = fetch_offsets(destination, name, coordinator).committed if there else {}
+        words = f"has members on the destination (it is {there.state} there): their progress is theirs"
+        return [_skip(name, words)], {}
+    before = fetch_offsets(destination, name, there.coordinator).committed if there else {}
     rows, todo = list[DriftRow](), dict[Partition, tuple[Offset, str]]()
     for partition, committed in sorted(mine.items(), key=lambda item: item[0]):
         row, offset = _judge(f"{name} {partition}", committed, before.get(partition), logs.get(partition))
         rows.append(row)
         if offset is not None:
             todo[partition] = (offset, committed.metadata)
-    if dry_run or not todo:
-        return rows
-    refused = {f"{name} {p}": words for p, words in commit_offsets(destination, name, todo, coordinator).items()}
-    return [_outcome(row, refused) for row in rows]
+    return rows, todo
 
 
 def _judge(
@@ -177,14 +190,16 @@ def _skip(subject: str, reason: str, source: Offset | None = None) -> DriftRow:
     return _row(subject, Deed.SKIP, source, reason=reason)
 
 
-def _outcome(row: DriftRow, refused: Mapping[str, str]) -> DriftRow:
+def _outcome(row: DriftRow, words: Mapping[str, str]) -> DriftRow:
     if row.deed is not Deed.COMMIT:
         return row
-    if row.subject not in refused:
+    word = words.get(row.subject)
+    if word is None:
+        return replace(row, deed=Deed.SKIP, reason="the group goes on while it is looked at, and is followed")
+    if word == DONE:
         return replace(row, done=True)
-    words = refused[row.subject]
-    why = "a member joined on the destination in this moment" if words in _JOINED else "refused by the destination"
-    return replace(row, deed=Deed.SKIP, reason=f"{why} ({words})")
+    why = "a member joined on the destination in this moment" if word in JOINED else "refused by the destination"
+    return replace(row, deed=Deed.SKIP, reason=f"{why} ({word})")
 
 
 def clamp_groups(link: Link, topics: Collection[str]) -> list[DriftRow]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -12,13 +12,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.groups import Committed, commit_offsets, fetch_offsets, list_groups
 from mirror_core.kafka.topics import delete_records
+from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import Refused
-from mirror_core.model.mirror import Desired
+from mirror_core.model.mirror import Desired, GroupsSeen
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.link import Link
+from mirror_core.sync import groups
 from mirror_core.sync.cycle import SyncReport, sync
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
@@ -167,6 +169,29 @@ def test_a_group_set_back_on_the_source_is_set_back_on_the_destination(link: Lin
         commit(link, "source", group, topic, offset)
         synced(link)
     assert committed(link, group, topic) == Committed(Offset(1), -1, "")
+
+
+def test_a_sync_takes_back_nothing_that_was_followed_meanwhile(
+    link: Link, group: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group goes on while the sync looks at it, and the data plane has committed that already."""
+    commit(link, "source", group, topic, 3)
+    synced(link)
+    commit(link, "source", group, topic, 4)
+    look = groups._logs
+
+    def meanwhile(destination: ClusterClient, partitions: Collection[Partition]) -> object:
+        for side in ("source", "destination"):
+            commit(link, side, group, topic, 5)
+        return look(destination, partitions)
+
+    monkeypatch.setattr(groups, "_logs", meanwhile)
+    with writer_of(link) as writer:
+        writer.put(GroupsSeen(mirror=link.mirror.name, synced_ms=now_ms(), followed=True))
+    row = synced(link)[0]
+    assert (row.deed, row.done) == (Deed.SKIP, False)
+    assert "is followed" in row.reason
+    assert committed(link, group, topic) == Committed(Offset(5), -1, "")
 
 
 def test_every_group_in_scope_is_accounted_for(pair: Pair, link: Link, group: str, topic: str) -> None:

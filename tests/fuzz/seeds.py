@@ -57,6 +57,7 @@ def _sets(magic: int) -> bytes:
 _BATCHES = [_batch(bits | codec, step) for codec in Codec for step in (1, 2) for bits in (0, 0x08, 0x50, 0x30)]
 _PRODUCED = struct.pack(">ih1si", 1, 1, b"t", 1) + struct.pack(">ihqqqi", 0, 87, -1, -1, 0, 1)
 _PRODUCED += struct.pack(">ih2s", 0, 2, b"no") + struct.pack(">h3s", 3, b"why") + struct.pack(">i", 0)
+_GROUP_KEY = b"\x0c" + struct.pack(">h", 1) + b"\0\1g\0\1t" + struct.pack(">i", 0)
 
 SEEDS: Final[Mapping[str, Callable[[], list[bytes]]]] = MappingProxyType(
     {
@@ -73,5 +74,9 @@ SEEDS: Final[Mapping[str, Callable[[], list[bytes]]]] = MappingProxyType(
         "compressed": lambda: [bytes([codec]) + compress(codec, b"some bytes " * 9) for codec in Codec],
         "older": lambda: [bytes([kind]) + _sets(kind & 1) for kind in (0, 1, 0x84, 0x85, 0x8C, 0x8D, 0x94, 0x95, 0xC5)],
         "merged": lambda: [2 * (bytes([len(_records(1)), 3, 0, 0]) + struct.pack(">q", 5) + _records(1))],
+        "group_offset": lambda: [
+            _GROUP_KEY + struct.pack(">hqi", 3, 7, 1) + b"\0\1m" + struct.pack(">q", 9),
+            _GROUP_KEY + struct.pack(">hqi", 4, 7, 1) + b"\2m" + struct.pack(">q", 9) + b"\0",
+        ],
     }
 )

@@ -18,7 +18,7 @@ from fastcrc import crc32
 from mirror_core.kafka.connection import MAX_FRAME, frame_size
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
-from mirror_core.wire import fetch, legacy, markers, produce
+from mirror_core.wire import fetch, group_offsets, legacy, markers, produce
 from mirror_core.wire.batch import (
     CONTROL,
     HEADER,
@@ -149,6 +149,14 @@ def merged(data: bytes) -> None:
         assert _seen([Run(0, offset, one)]) == before
 
 
+def group_offset(data: bytes) -> None:
+    """A record of `__consumer_offsets`: the key's length, the key, the value."""
+    if data:
+        with suppress(MalformedAnswer):
+            said = group_offsets.decode(data[1 : 1 + data[0]], data[1 + data[0] :])
+            assert said is None or said.value is None or 0 <= said.value.offset < 1 << 63
+
+
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
     {
         target.__name__: target
@@ -163,6 +171,7 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
             compressed,
             older,
             merged,
+            group_offset,
         )
     }
 )

@@ -1,0 +1,220 @@
+"""Following what groups commit on the source: within a second it is committed on the destination, too.
+
+`__consumer_offsets` is read as it grows. The sync that looks at every group now and then stays the truth; this makes
+what a group repeats after a disaster small. It runs beside the copying and must not disturb it: whatever goes wrong
+here is counted, and begun anew.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final
+
+from mirror_core.decide.filters import group_filter
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.group_batches import GroupBatches
+from mirror_core.kafka.groups import OFFSET_KINDS, Committed, list_groups
+from mirror_core.kafka.offsets_topic import OffsetsTopic
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import Indeterminate, MirrorError, MissingPermission
+from mirror_core.model.logs import logger
+from mirror_core.model.mirror import GroupsSeen, PartitionState
+from mirror_core.model.names import Partition
+from mirror_core.state.lease import HeldLease
+from mirror_core.state.link import Link
+from mirror_core.sync.group_rounds import AHEAD_S, BUSY_S, Rounds, Waiting
+from mirror_core.wire.fields import MalformedAnswer
+from mirror_core.wire.group_offsets import decode as decode_offset
+from mirror_core.wire.records import Record
+
+_log = logger(__name__)
+
+_POLL_MS: Final = 250
+_ROUND_S: Final = 0.2
+"""From one round of commits to the next at least: a round is for all that was committed meanwhile."""
+_SILENT_S: Final = 5.0
+"""A source that is silent for so long is left for a while: what was read from it is still to be committed."""
+_TELL_S: Final = 5.0
+_AGAIN_S: Final = (1.0, 30.0)
+"""After a failure, and after many in a row."""
+_NOT_ALLOWED_S: Final = 60.0
+_LOOK_S: Final = 10.0
+"""A group that commits and is not listed is not looked for again for so long."""
+_IN_PART_S: Final = 60.0
+"""As long as partitions of the offsets topic have no leader, the following begins anew this often."""
+_PROOF_S: Final = 5.0
+
+
+class Follower:
+    """One mirror's follower: a thread of its own, which ends with the context."""
+
+    def __init__(self, link: Link, failed: Callable[[], None]) -> None:
+        """`failed` is told of every failure, on the follower's thread."""
+        self._link = link
+        self._failed = failed
+        self._stop = threading.Event()
+        self._proof, self._proof_wanted = threading.Event(), threading.Event()
+        self._told_at = float("-inf")
+        self._topics: frozenset[str] = frozenset()
+        self._begun = threading.Event()
+        self._seen: GroupsSeen | None = None
+        self._told: GroupsSeen | None = None
+        self.waiting = Waiting()
+        self._thread = threading.Thread(target=self._run, name="groups", daemon=True)
+
+    # -- on the driver's thread ----------------------------------------------------------------------------------
+
+    def beat(self, lease: HeldLease) -> None:
+        """What the driver says, and writes for us, now and then."""
+        now = time.monotonic()
+        if now < self._told_at + _TELL_S and not self._proof_wanted.is_set():
+            return
+        statuses = lease.state.partitions.get(self._link.mirror.name, {}).values()
+        self._topics = frozenset(s.partition.topic for s in statuses if s.state is not PartitionState.STOPPED)
+        wanted, seen = self._proof_wanted.is_set(), self._seen
+        if wanted:
+            lease.put(lease.lease)  # LostOwnership when the mirror is another's by now
+            self._proof_wanted.clear()
+            self._proof.set()
+        if seen is not None and seen != self._told:
+            lease.put(seen)
+            self._told = seen
+        self._told_at = now
+        self._begun.set()
+
+    def __enter__(self) -> Follower:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._begun.set()
+        self._thread.join(_ROUND_S)  # it may wait for a silent cluster: nobody waits for it
+
+    # -- on the follower's thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failures = 0
+        self._begun.wait()
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self._follow()
+            except MissingPermission as error:
+                pause = _NOT_ALLOWED_S
+                _log.info("groups are not followed, a sync has to look at each: %s", error)
+            except Exception as error:  # noqa: BLE001 - copying goes on beside it, whatever this is
+                failures = 1 if time.monotonic() - began > _NOT_ALLOWED_S else failures + 1
+                pause = min(_AGAIN_S[0] * 2 ** (failures - 1), _AGAIN_S[1])
+                self._failed()
+                said = error if isinstance(error, MirrorError) else type(error).__name__
+                _log.info("groups are not followed for %g s: %s", pause, said)
+            else:
+                pause = _AGAIN_S[0]
+            self._go_on_without_source(pause)
+
+    def _follow(self) -> None:
+        """Until told to stop, or until something is wrong."""
+        with ExitStack() as opened:
+            source = opened.enter_context(ClusterClient(self._link.source, timeout_s=_SILENT_S))
+            rounds = opened.enter_context(Rounds(self._link.destination, self._still_ours))
+            topic = opened.enter_context(OffsetsTopic(source))
+            if topic.empty:
+                self._seen = GroupsSeen(mirror=self._link.mirror.name, synced_ms=now_ms(), followed=True)
+                self._stop.wait(BUSY_S)
+                return
+            groups = _Groups(self._link, source)
+            self._look_at_all(GroupBatches(source), groups.followed)
+            until = time.monotonic() + _IN_PART_S if topic.in_part else float("inf")
+            while not self._stop.is_set() and (began := time.monotonic()) < until:
+                for record in topic.poll(_POLL_MS):
+                    self._read(record, groups)
+                seen = topic.seen_s()
+                rounds.commit(self.waiting)
+                if seen is not None:
+                    ms = now_ms() - int((time.monotonic() - seen) * 1000)
+                    self._seen = GroupsSeen(mirror=self._link.mirror.name, synced_ms=ms, followed=True)
+                self._stop.wait(began + _ROUND_S - time.monotonic())
+
+    def _look_at_all(self, batches: GroupBatches, groups: list[str]) -> None:
+        """What groups had committed before. One whose coordinator does not come back is left to a sync."""
+        rest, until = set(groups), time.monotonic() + _SILENT_S
+        while rest and not self._stop.is_set() and time.monotonic() < until:
+            for group, offsets in batches.fetch(dict.fromkeys(rest)).items():
+                rest.discard(group)
+                for partition, committed in offsets.committed.items():
+                    self._take(group, partition, committed)
+            if rest:
+                self._stop.wait(_ROUND_S)
+
+    def _go_on_without_source(self, pause_s: float) -> None:
+        """What was read is committed, as far as the copy still comes, also when the source is silent."""
+        until = time.monotonic() + pause_s
+        try:
+            with Rounds(self._link.destination, self._still_ours) as rounds:
+                while not self._stop.is_set():
+                    rounds.commit(self.waiting)
+                    if self._stop.wait(min(AHEAD_S, until - time.monotonic())) or time.monotonic() >= until:
+                        return
+        except (MirrorError, OSError) as error:
+            _log.debug("nothing committed meanwhile: %s", error)
+            self._stop.wait(until - time.monotonic())
+
+    def _read(self, record: Record, groups: _Groups) -> None:
+        try:
+            said = decode_offset(record.key, record.value)
+        except MalformedAnswer as error:
+            _log.info("a committed offset that cannot be read is left to the sync: %s", error)
+            return
+        if said is None or said.partition.topic not in self._topics or said.group not in groups:
+            return
+        value = said.value
+        self._take(
+            said.group,
+            said.partition,
+            None if value is None else Committed(value.offset, value.leader_epoch, value.metadata),
+        )
+
+    def _take(self, group: str, partition: Partition, committed: Committed | None) -> None:
+        if partition.topic in self._topics:
+            self.waiting.take(group, partition, committed)
+
+    def _still_ours(self) -> None:
+        """The driver writes to the state topic, which only the mirror's owner can."""
+        self._proof.clear()
+        self._proof_wanted.set()
+        if not self._proof.wait(_PROOF_S):
+            raise Indeterminate(f"mirror {self._link.mirror.name}: its data plane does not show that it is ours")
+
+
+class _Groups:
+    """Groups of the source whose offsets are followed: in the mirror's scope, and of a kind that commits offsets."""
+
+    def __init__(self, link: Link, source: ClusterClient) -> None:
+        self._chosen = group_filter(link.mirror)
+        self._source = source
+        self._known: dict[str, bool] = {}
+        self._gone: dict[str, float] = {}
+        self._look()
+
+    def __contains__(self, group: str) -> bool:
+        now = time.monotonic()
+        if group in self._chosen and group not in self._known and now >= self._gone.get(group, 0.0):
+            self._look()
+            if group not in self._known:  # deleted already: what it had committed is still in the log
+                self._gone[group] = now + _LOOK_S
+        return self._known.get(group, False)
+
+    @property
+    def followed(self) -> list[str]:
+        return [group for group, followed in self._known.items() if followed]
+
+    def _look(self) -> None:
+        kinds = {name: group.kind for name, group in list_groups(self._source).items() if name in self._chosen}
+        self._known.update({name: kind in OFFSET_KINDS for name, kind in kinds.items()})

@@ -1,0 +1,125 @@
+"""Committing groups' offsets on the destination, by hands that may be late.
+
+A sync or a follower can sleep between its decision and its commit, and a promotion can pass meanwhile. So both commit
+as the data principal, which a failover denies that before its final sync (`stop_commits`); whoever wakes up later is
+refused by the broker. The final sync itself is the control principal's.
+
+Where the data principal may not commit (it has no right to it, or another mirror's failover has denied it), the mirror
+is looked at again, and right after that the control principal commits. Where both are the same user, always so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Final
+
+from mirror_core.decide.acls import denial
+from mirror_core.kafka.acls import AuthorizerOff, create_acls, describe_acls, present_on_every_broker
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.group_batches import NOT_ALLOWED, Commits, GroupBatches
+from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.logs import logger
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import Partition
+from mirror_core.state.journal import Log
+from mirror_core.sync.ledger import remember
+
+_log = logger(__name__)
+
+_PAUSE_S: Final = 0.05
+_ASK_AGAIN_S: Final = 60.0
+"""After a refusal the data principal is not tried for so long."""
+
+
+class GroupCommits:
+    """Commits for groups without members. Not for use by several threads at once."""
+
+    def __init__(self, destination: ClusterClient, still_ours: Callable[[], None] | None) -> None:
+        """`destination` is the control principal's. `still_ours` returns while the mirror's groups are ours to commit
+        for, and raises when they are not. None: they are ours until we say so, as in a run's own steps."""
+        self._still_ours = still_ours
+        self._control = GroupBatches(destination)
+        self._client = ClusterClient(destination.config, Principal.DATA, timeout_s=destination.timeout_s)
+        self._data = GroupBatches(self._client)
+        self._not_before = 0.0 if _own_user(destination.config) else float("inf")
+
+    def put(self, wanted: Mapping[str, Commits]) -> dict[str, dict[Partition, str]]:
+        """Commit these; the broker's words (`GroupBatches.commit`)."""
+        if self._still_ours is None:
+            return self._control.commit(wanted)
+        said = dict[str, dict[Partition, str]]()
+        if time.monotonic() >= self._not_before:
+            said = self._data.commit(wanted)
+            wanted = {g: wanted[g] for g, words in said.items() if not NOT_ALLOWED.isdisjoint(words.values())}
+            if not wanted:
+                return said
+            _log.info("the data principal may not commit for %d group(s)", len(wanted), cluster=self._client.name)
+            self._not_before = time.monotonic() + _ASK_AGAIN_S
+        self._still_ours()
+        return {**said, **self._control.commit(wanted)}
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> GroupCommits:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def commit_all(
+    commits: GroupCommits, wanted: Mapping[str, Commits], client: ClusterClient
+) -> dict[str, dict[Partition, str]]:
+    """The same until each has an answer: what no coordinator takes now is tried again until the client's time limit."""
+    words: dict[str, dict[Partition, str]] = {group: {} for group in wanted}
+    rest = {group: dict(mine) for group, mine in wanted.items() if mine}
+    deadline = time.monotonic() + client.timeout_s
+    while rest:
+        for group, said in commits.put(rest).items():
+            words[group] |= said
+            rest[group] = {p: row for p, row in rest[group].items() if p not in said}
+        rest = {group: mine for group, mine in rest.items() if mine}
+        if rest and time.monotonic() > deadline:
+            raise Unreachable(f"cluster {client.name}, group {min(rest)}: no coordinator took the commit in time")
+        if rest:
+            time.sleep(_PAUSE_S)
+    return words
+
+
+def stop_commits(mirror: Mirror, log: Log, client: ClusterClient) -> str:
+    """Deny the data principal to commit for any group on the destination, and see it denied on every broker.
+
+    Then no sync or follower of the past commits any more. Entered in the ledger as a fence: `lift_denials` takes it
+    away. Returns what was done, or why nothing is denied. Safe to repeat.
+    """
+    user = _own_user(client.config)
+    if user is None:
+        return "nothing: the data principal is not a user of its own, so the lease alone keeps late commits away"
+    held = describe_acls(client)
+    if isinstance(held, AuthorizerOff):
+        return f"nothing: cluster {client.name} has no authorizer, so the lease alone keeps late commits away"
+    late = late_commits(user)
+    of_mirrors = {e.acl for e in log.state.ledger.values() if e.cluster == client.name}
+    if late not in held.entries or late in of_mirrors:  # an equal entry of somebody else's stays theirs
+        remember(log, mirror.name, client.name, {late}, AclPurpose.FENCE)
+    create_acls(client, {late})
+    present_on_every_broker(client, {late})
+    return f"{user} commits for no group on cluster {client.name} any more"
+
+
+def late_commits(user: str) -> Acl:
+    """What stops them. Denying READ denies no DESCRIBE: offsets can still be looked at."""
+    return denial("*", user, resource=Resource.GROUP, operation=Operation.READ)
+
+
+def _own_user(config: ClusterConfig) -> str | None:
+    """The data principal as Kafka names it; None when it is the control principal, too, or not known."""
+    user = config.user(Principal.DATA)
+    return None if user is None or user == config.user(Principal.CONTROL) else f"User:{user}"

@@ -1,0 +1,44 @@
+"""Groups' offsets on a cluster that turns from a primary into a destination again.
+
+What a group committed there, it committed in another life: by consumers that read before the failover. It looks like
+the progress of a consumer that reads the mirror topics now, which a sync protects, and is none: left as it is, a group
+that was set back on the new primary would skip on the way home. And a commit in the tail that was cut off would skip
+what is copied in its place. So before the first sync each such commit is made one of ours: the same offset, at most the
+log's end of this moment, without a leader epoch. From then on a leader epoch means a consumer that has read since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mirror_core.decide.filters import group_filter
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.groups import OFFSET_KINDS, fetch_offsets, list_groups
+from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import Offset, Partition
+from mirror_core.sync.group_commits import GroupCommits, commit_all
+
+
+def bring_home(mirror: Mirror, client: ClusterClient, topics: Collection[str]) -> int:
+    """Make what groups in the mirror's scope committed on its destination, behind `client`, ours; how many groups.
+
+    Groups with members there are left alone: their consumers read the mirror topics now. Safe to repeat.
+    """
+    chosen = group_filter(mirror)
+    found = {
+        name: fetch_offsets(client, name, group.coordinator).committed
+        for name, group in list_groups(client).items()
+        if name in chosen and group.kind in OFFSET_KINDS and group.idle
+    }
+    ends = known_offsets(client, {p for mine in found.values() for p in mine if p.topic in topics}, Point.LOG_END)
+    todo = dict[str, dict[Partition, tuple[Offset, str]]]()
+    for name, mine in found.items():
+        for partition, committed in mine.items():
+            if partition in ends and (committed.leader_epoch >= 0 or committed.offset > ends[partition]):
+                offset = min(committed.offset, ends[partition])
+                todo.setdefault(name, {})[partition] = (offset, committed.metadata)
+    if todo:
+        with GroupCommits(client, still_ours=None) as commits:
+            commit_all(commits, todo, client)
+    return len(todo)

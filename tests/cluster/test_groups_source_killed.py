@@ -1,0 +1,167 @@
+"""A source that dies under groups that commit every 100 ms: none skips, and each repeats what it did just before."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.groups import fetch_offsets
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.model.names import Partition
+from mirror_core.sandbox.broker import java_command
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.administering import tool_properties
+from tests.brokers import Pair, new_topic, produce
+from tests.cluster.test_failover_dead_side import killed
+from tests.cluster.test_following import replicating
+from tests.mirroring import new_mirror
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+PARTITIONS = 3
+RECENT_S = 2.0
+Handled = list[tuple[float, int, int]]
+"""When, partition, offset: what a consumer handled, in order."""
+
+
+@contextmanager
+def writing(cluster: SandboxCluster, topic: str) -> Iterator[None]:
+    """A producer that writes a hundred records a second until the end of the block."""
+    over = threading.Event()
+    producer = Producer({**cluster.client_config("admin"), "enable.idempotence": True, "log_level": 0, "linger.ms": 0})
+
+    def write() -> None:
+        number = 0
+        while not over.wait(0.01):
+            producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
+            producer.poll(0)
+            number += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        producer.purge()
+        producer.flush(5)
+
+
+@contextmanager
+def librdkafka(cluster: SandboxCluster, group: str, topic: str, handled: Handled, folder: Path) -> Iterator[None]:
+    """Commits what it has handled every 100 ms, and waits for the answer."""
+    over = threading.Event()
+    member = Consumer(
+        {
+            **cluster.client_config("admin"),
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    member.subscribe([topic])
+
+    def work() -> None:
+        due = time.monotonic()
+        while not over.is_set():
+            for message in member.consume(100, 0.02):
+                if message.error() is None:
+                    partition, offset = message.partition(), message.offset()
+                    assert partition is not None
+                    assert offset is not None
+                    handled.append((time.monotonic(), partition, offset))
+            if handled and time.monotonic() > due:
+                newest = {partition: offset for _, partition, offset in handled[-1000:]}
+                wanted = [TopicPartition(topic, partition, offset + 1) for partition, offset in newest.items()]
+                member.commit(offsets=wanted, asynchronous=True)
+                due = time.monotonic() + 0.1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        threading.Thread(target=member.close, daemon=True).start()  # it waits for a coordinator that is dead
+
+
+@contextmanager
+def java(cluster: SandboxCluster, group: str, topic: str, handled: Handled, folder: Path) -> Iterator[None]:
+    """Kafka's own consumer, which commits by itself every 100 ms."""
+    command = java_command(
+        cluster.brokers[0].jars,
+        "128m",
+        *("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap),
+        *("--command-config", str(tool_properties(cluster, folder)), "--topic", topic, "--group", group),
+        *("--command-property", "auto.commit.interval.ms=100", "--command-property", "auto.offset.reset=earliest"),
+        *("--formatter-property", "print.offset=true", "--formatter-property", "print.partition=true"),
+    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def listen() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            words = dict(word.split(":", 1) for word in line.split("\t") if ":" in word)
+            handled.append((time.monotonic(), int(words["Partition"]), int(words["Offset"])))
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        thread.join()
+
+
+@pytest.mark.parametrize("consuming", [librdkafka, java])
+def test_a_group_repeats_what_it_did_in_the_last_seconds_and_skips_nothing(
+    pair: Pair, tmp_path: Path, consuming: Callable[..., AbstractContextManager[None]]
+) -> None:
+    topic, group, handled = new_topic(pair.east, PARTITIONS), "g-" + secrets.token_hex(4), Handled()
+    produce(pair.east, topic, 10)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    partitions = [Partition(topic, index) for index in range(PARTITIONS)]
+    with (
+        ClusterClient(mirrored.link.destination) as west,
+        replicating(mirrored.link),
+        writing(pair.east, topic),
+        consuming(pair.east, group, topic, handled, tmp_path),
+    ):
+        wait_until(lambda: len(handled) > 300, timeout_s=90, why="the group is at work")
+        wait_until(lambda: len(fetch_offsets(west, group).committed) == PARTITIONS, timeout_s=60, why="it is followed")
+        before = len(handled)
+        wait_until(lambda: len(handled) > before + 500, timeout_s=60, why="it goes on")
+        with killed(pair.east):
+            died = time.monotonic()
+            # The copy's last records, and a last round behind them: then nothing moves any more.
+            wait_until(lambda: _still(west, group), timeout_s=60, why="nothing moves any more")
+            ends = list_offsets(west, partitions, Point.LOG_END)
+            there = {p: int(c.offset) for p, c in fetch_offsets(west, group).committed.items()}
+    for partition in partitions:
+        mine = [(when, offset) for when, index, offset in handled if index == partition.index]
+        assert there[partition] <= ends[partition]
+        assert there[partition] <= max(offset for _, offset in mine) + 1, "it would skip"
+        again = [died - when for when, offset in mine if there[partition] <= offset < ends[partition]]
+        print(f"{partition}: {len(again)} records again, the first one of {max(again, default=0.0):.2f} s before")
+        assert max(again, default=0.0) <= RECENT_S, f"{partition}: from {there[partition]} on"
+
+
+def _still(west: ClusterClient, group: str) -> bool:
+    before = fetch_offsets(west, group)
+    time.sleep(2.5)
+    return fetch_offsets(west, group) == before
