@@ -23,12 +23,13 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.transactions import open_transactions
-from mirror_core.mirrors.door import door
+from mirror_core.mirrors.door import Look, door
+from mirror_core.mirrors.verbs import way_home
 from mirror_core.model.acl import Acl, AclPurpose, Resource
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import HeldByRun, LostOwnership, MirrorError, RemoteFault
+from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault
 from mirror_core.model.logs import logger
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import Offset, Partition, base_name
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
@@ -63,9 +64,9 @@ def look_after(link: Link) -> Judgement:
     if found.deed is Deed.NOTHING:
         return found
     try:
-        with door(link, Verb.WATCH) as writer:
+        with door(link, Verb.WATCH, _held(link)) as writer:
             return _carry_out(link, writer)
-    except HeldByRun as held:
+    except Refused as held:
         return replace(found, deed=Deed.NOTHING, debt=None, lines=held.reasons, alarms=())
 
 
@@ -107,12 +108,20 @@ def _await(link: Link, stop: threading.Event) -> Judgement | None:
     meanwhile is not held up: it is we who learn of it, before we act.
     """
     try:
-        with door(link, Verb.WATCH) as writer:
+        with door(link, Verb.WATCH, _held(link)) as writer:
             if _answers(link, stop):
                 return _carry_out(link, writer)
-    except HeldByRun:
+    except Refused:
         pass  # the next look says so
     return None
+
+
+def _held(link: Link) -> Look:
+    """A reverse mirror belongs to the failback that it was made for, of which only the other side's state tells.
+
+    Others are held by their own runs only, and their other side, which may be dead, is not asked.
+    """
+    return lambda state: way_home(link) if base_name(link.mirror.name) != link.mirror.name else ()
 
 
 def _answers(link: Link, stop: threading.Event) -> bool:
