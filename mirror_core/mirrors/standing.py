@@ -70,8 +70,26 @@ def look_after(link: Link) -> Judgement:
         return replace(found, deed=Deed.NOTHING, debt=None, lines=held.reasons, alarms=())
 
 
-def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None]) -> None:
-    """Look after the debt until nothing is owed, or until told to stop. Each new finding is told once."""
+def look_and_wait(link: Link, seconds: float) -> tuple[Judgement, ...]:
+    """One look; where it is a silent cluster that something is owed to, as many as it takes until it answers."""
+    found = look_after(link)
+    if not found.silent:
+        return (found,)
+    stop, told = threading.Event(), list[Judgement]()
+    timer = threading.Timer(seconds, stop.set)
+    timer.start()
+    try:
+        watch(link, stop, told.append, once=True)
+    finally:
+        timer.cancel()
+    return tuple(told) or (found,)
+
+
+def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None], *, once: bool = False) -> None:
+    """Look after the debt until nothing is owed, or until told to stop. Each new finding is told once.
+
+    `once`: until the cluster has answered.
+    """
     last = Judgement(standing=Standing.NOTHING)
     while not stop.is_set():
         try:
@@ -79,7 +97,7 @@ def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None]) 
             if found != last:
                 tell(found)
             last = found
-            if found.standing is Standing.NOTHING:
+            if found.standing is Standing.NOTHING or (once and not found.silent):
                 return
             if found.silent and found.standing is Standing.OWED:
                 again = _await(link, stop)
