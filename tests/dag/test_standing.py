@@ -1,4 +1,4 @@
-"""DAG `mirror_watch`, run to its end in this process: an old source that answers is fenced, and who writes there pages."""
+"""DAG `mirror_watch`, run to its end in this process: an old source is fenced, and who writes there makes it red."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ def test_an_old_source_is_fenced_and_a_writer_behind_the_fence_makes_it_red(
 ) -> None:
     [topic] = mirrored.link.mirror.topics
     dag = dag_bag.dags["mirror_watch"]
+    from mirrorbook_airflow.mirrors import owing_mirrors
 
-    assert run_dag(dag, {"mirrors": []}).state == "success"
+    assert mirrored.name in owing_mirrors()
+    assert run_dag(dag, {"mirrors": [mirrored.name]}).state == "success"
 
     assert read_state(mirrored.link.destination).debts[mirrored.name].paid_ms is not None
     assert denied(pair.east, topic)
