@@ -40,7 +40,7 @@ def watch(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    standing.watch(link, stop, _show_all)
+    standing.watch(link, stop, Teller())
 
 
 def fence(
@@ -75,7 +75,15 @@ def _show(found: Judgement) -> None:
         tell(line)
 
 
-def _show_all(found: Judgement) -> None:
-    _show(found)
-    for alarm in found.alarms:
-        tell(f"alarm: {alarm}", err=True)
+class Teller:
+    """Prints what is found when it is something new."""
+
+    def __init__(self) -> None:
+        self._last: Judgement | None = None
+
+    def __call__(self, found: Judgement) -> None:
+        if found != self._last:
+            _show(found)
+            for alarm in found.alarms:
+                tell(f"alarm: {alarm}", err=True)
+        self._last = found

@@ -86,24 +86,20 @@ def look_and_wait(link: Link, seconds: float) -> tuple[Judgement, ...]:
 
 
 def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None], *, once: bool = False) -> None:
-    """Look after the debt until nothing is owed, or until told to stop. Each new finding is told once.
+    """Look after the debt until nothing is owed, or until told to stop. Each finding is told, new or not.
 
     `once`: until the cluster has answered.
     """
-    last = Judgement(standing=Standing.NOTHING)
     while not stop.is_set():
         try:
             found = look_after(link)
-            if found != last:
-                tell(found)
-            last = found
+            tell(found)
             if found.standing is Standing.NOTHING or (once and not found.silent):
                 return
             if found.silent and found.standing is Standing.OWED:
                 again = _await(link, stop)
-                if again is not None and again != last:
+                if again is not None:
                     tell(again)
-                    last = again
             elif found.silent:
                 _answers(link, stop)
             else:

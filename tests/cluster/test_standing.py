@@ -367,3 +367,43 @@ def test_two_watchers_agree(pair: Pair, tmp_path: Path) -> None:
                 why="both see it",
             )
     assert denied(pair.east, topic)
+
+
+def test_a_failback_and_a_watcher_at_the_same_time(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    mirrored = stands(pair, tmp_path, topic)
+    failback = Failback(mirrored.link, mirrored.services, started_by="test")
+    assert "its fence stands since" in failback.plan().figures["standing fence"]
+    with watching(mirrored) as watched:
+        wait_until(lambda: watched.told, timeout_s=TIMEOUT_S, why="it looks")
+        run = failback.begin(failback.plan().hash)
+        failback.drive(run.id)
+        assert mirrored.name not in mirrored.state.debts, "forgotten when the fence was lifted"
+        home = failback.home()
+        home.drive(home.begin(home.plan(Mode.PLANNED).hash).id)
+        back = home.link
+        assert stood(look_after(back)), "west is fenced until it is a mirror's destination again"
+        assert failback.drive(run.id).state is RunState.DONE
+    assert look_after(back).standing is Standing.NOTHING
+    assert look_after(mirrored.link).standing is Standing.NOTHING
+    assert not denied(pair.east, topic)
+    assert denied(pair.west, topic)
+    produce(pair.east, topic, 5)
+    mirrored.copy()
+
+
+def test_a_reverse_mirrors_fence_is_its_failbacks_business(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    mirrored = stands(pair, tmp_path, topic)
+    failback = Failback(mirrored.link, mirrored.services, started_by="test")
+    run = failback.begin(failback.plan().hash)
+    failback.drive(run.id)
+    home = failback.home()
+    home.drive(home.begin(home.plan(Mode.PLANNED).hash).id)
+    ours = {a for a in rights_of(pair.west) if a.name == topic and a.principal == "User:*"}
+    restore_rights(pair.west, rights_of(pair.west) - ours)
+    with StateWriter(home.link.destination, control_id(home.link.mirror.name)) as conductor:
+        found = look_after(home.link)
+        assert found.deed is Deed.NOTHING
+        assert f"failback {run.id} is under way" in found.lines[0]
+        conductor.put(conductor.state.debts[home.link.mirror.name])  # LostOwnership, had it been taken over
