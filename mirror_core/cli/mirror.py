@@ -23,6 +23,7 @@ from mirror_core.cli.common import (
     refuse_unknown,
 )
 from mirror_core.cli.recover import done, left, proposed, question
+from mirror_core.cli.standing import fence, watch
 from mirror_core.cli.telling import tell
 from mirror_core.decide.recovery import Action
 from mirror_core.decide.verbs import Verb
@@ -38,6 +39,8 @@ from mirror_core.state.link import link_of, states
 from mirror_core.state.records import TOPIC
 
 mirror_app = typer.Typer(help="One-way links between two clusters.", no_args_is_help=True)
+mirror_app.command()(watch)
+mirror_app.command()(fence)
 
 TopicsOption = Annotated[list[str] | None, typer.Option("--topics", help="Regular expression of topic names; repeat.")]
 

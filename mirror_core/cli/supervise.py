@@ -12,7 +12,7 @@ from mirror_core.cli.telling import tell
 from mirror_core.kafka.config import find_config
 from mirror_core.model.logs import current
 from mirror_core.model.names import MirrorName
-from mirror_core.supervisor.supervise import replicate_command
+from mirror_core.supervisor.supervise import replicate_command, watch_command
 from mirror_core.supervisor.supervisor import Supervisor
 
 
@@ -36,8 +36,11 @@ def supervise_command(
     """Keep `mirrorbook replicate NAME` running: start it again whenever it ends, until told to stop (SIGTERM, Ctrl-C).
 
     Waits longer after each quick end, 30 s at most. One supervisor for a mirror on a host; between hosts the mirror's
-    lease decides who copies.
+    lease decides who copies. While `replicate` is refused, `mirrorbook mirror watch NAME` keeps the source fenced
+    that was failed away from.
     """
     mirror = MirrorName(name)
-    command = replicate_command(find_config(config), mirror, options or [], current())
-    Supervisor((home or default_home()).absolute(), mirror, command, say=tell).run()
+    where, log = find_config(config), current()
+    command = replicate_command(where, mirror, options or [], log)
+    refused = watch_command(where, mirror, log)
+    Supervisor((home or default_home()).absolute(), mirror, command, say=tell, refused=refused).run()

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 
 from mirror_core.decide.failover import UNSEEN, Decision, digest
 from mirror_core.decide.figures import SHOWN
+from mirror_core.decide.standing import count, slipped_in, words
 from mirror_core.decide.steps import planned
 from mirror_core.decide.strategies import Allowed, Log, choose, costs, objections, point, tails
 from mirror_core.decide.view import Topic, Unseen, some
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.run import Fact, Mode, Plan, RunKind, Strategy
+from mirror_core.model.standing import Debt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,8 @@ class FailbackView:
     """Set when nobody could say whether a run holds the reverse mirror."""
     allowed: Allowed = field(default_factory=Allowed)
     """What the operator allows beside `none`."""
+    debt: Debt | None = None
+    """What the old source is owed, or has been paid."""
 
 
 def decide(view: FailbackView) -> Decision:
@@ -182,6 +186,9 @@ def _unknown(view: FailbackView) -> Iterator[str]:
 
 
 def _figures(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator[tuple[str, str]]:
+    if view.debt is not None:
+        slipped = count(slipped_in(view.debt, view.statuses))
+        yield "standing fence", "; ".join((*words(view.debt), f"{slipped} offset(s) slipped in before it stood"))
     discarded = _discarded(view)
     yield "partitions", str(len(view.statuses))
     yield "offsets to discard", "unknown" if discarded is None else str(discarded)

@@ -26,6 +26,7 @@ class Verb(StrEnum):
     SYNC = "sync"
     STOP = "stop"
     RECOVER = "recover"
+    WATCH = "watch"
     DELETE = "delete"
 
 
@@ -63,6 +64,11 @@ RULES: Final[Mapping[Verb, Rule]] = MappingProxyType(
             "",
         ),
         Verb.RECOVER: Rule("does what is shown about FAILED partitions", ""),
+        Verb.WATCH: Rule(
+            "pays what is owed to a source that was failed away from: puts its fence up when it answers, and looks "
+            "after it; takes down the one that an abort had to leave",
+            "`failback`",
+        ),
         Verb.DELETE: Rule(
             "forgets the mirror; its topics stay as they are", "", frozenset({Desired.STOPPED}), ": stop it first"
         ),

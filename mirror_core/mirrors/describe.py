@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.dataplane.planning import COPIED
+from mirror_core.decide.standing import count, listed, slipped_in, words
 from mirror_core.decide.topics import cleans
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
@@ -70,6 +71,8 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
     lease = state.leases.get(mirror.name)
     run = state.active_run(mirror.name)
     held = is_fresh(lease, now_ms)
+    debt = state.debts.get(mirror.name)
+    slipped = slipped_in(debt, statuses) if debt else {}
     rows = []
     for partition, status in sorted(statuses.items()):
         end, position = ends.get(partition), positions.get(partition)
@@ -101,6 +104,8 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
             "desired": mirror.desired,
             "throttle": "none" if mirror.throttle is None else f"{in_bytes(mirror.throttle)}/s",
             "run under way": f"{run.plan.kind} {run.id}" if run else "none",
+            "standing fence": "; ".join(words(debt)) if debt else "none",
+            "slipped in": f"{count(slipped)} offset(s): {listed(slipped)}" if slipped else "none",
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
             "lag": None if any(lag is None for lag in lags) else sum(lag or 0 for lag in lags),
             "security of the source": link.source.control.get("security.protocol", "PLAINTEXT"),

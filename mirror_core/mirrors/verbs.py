@@ -142,7 +142,7 @@ def _standing_denials(link: Link, state: State) -> Iterator[str]:
                 yield f"cluster {name}: {entry.acl}: fail back, or remove it yourself: {remove}"
 
 
-def _way_home(link: Link) -> Iterator[str]:
+def way_home(link: Link) -> Iterator[str]:
     """A failback, of the mirror that this one is the reverse of, which cannot end without it.
 
     It is remembered on our source. One that does not answer does not forbid to end a mirror.
@@ -165,9 +165,9 @@ def _more(link: Link, verb: Verb) -> Look:
         loops = cycles(link.config, link.mirror)  # looked at once: a silent cluster costs seconds
         return lambda state: loops
     if verb is Verb.DELETE:
-        return lambda state: (*_standing_denials(link, state), *_way_home(link))
+        return lambda state: (*_standing_denials(link, state), *way_home(link))
     if verb is Verb.STOP:
-        return lambda state: _way_home(link)
+        return lambda state: way_home(link)
     return lambda state: ()
 
 

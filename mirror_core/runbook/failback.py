@@ -103,6 +103,7 @@ class Failback(Conductor[Allowed]):
                 active_runs=tuple(run.id for run in active if run),
                 reverse=seen_reverse if isinstance(seen_reverse, Unseen) else None,
                 allowed=choice or Allowed(),
+                debt=state.debts.get(mirror.name),
             )
         )
 

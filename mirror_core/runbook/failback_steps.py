@@ -37,6 +37,7 @@ from mirror_core.sync.access import demote
 from mirror_core.sync.cycle import sync
 from mirror_core.sync.fence import lift_denials
 from mirror_core.sync.homecoming import bring_home
+from mirror_core.sync.ledger import forget_debt
 
 CLOSE_OFFSETS: Final = 1_000
 """Catching up is over when no more than this is left in all: the reverse failover's drain takes the rest."""
@@ -57,9 +58,7 @@ class FailbackSteps(TailSteps):
         """On the old source applications may not change the topics, the mirror may: denials first, then no fence."""
         self._await_zombies()
         topics = self._present_topics(self.link.source)
-        debt = self.writer.state.debts.get(self.link.mirror.name)
-        if debt is not None:  # a standing fence is looked after: not this one any more, which is about to be lifted
-            self.writer.put(Forget(debt))
+        forget_debt(self.writer, self.link.mirror.name)
         rows = demote(self.link, self.writer, topics, self.link.source.name)
         return {"access": len(rows), "such_as": some(f"{r.deed} {r.subject}" for r in rows)}
 
@@ -143,6 +142,7 @@ class FailbackSteps(TailSteps):
             with ClusterClient(self.link.destination) as client:
                 self._refuse_if_written(client, statuses)
                 self._await_zombies()
+                forget_debt(back, link.mirror.name)
                 rows = demote(link, back, self._present_topics(self.link.destination), self.link.destination.name)
                 lift_denials(self.link.mirror, self.writer, client)
                 bring_home(self.link.mirror, client, self._topics())

@@ -30,6 +30,11 @@ def replicate_command(config_path: Path, mirror: MirrorName, args: Sequence[str]
     return (*PROGRAM, *log.options(), "replicate", mirror, "--config", str(config_path), *args)
 
 
+def watch_command(config_path: Path, mirror: MirrorName, log: Settings) -> tuple[str, ...]:
+    """The child that has its turn when `replicate` is refused: it keeps fenced what was failed away from."""
+    return (*PROGRAM, *log.options(), "mirror", "watch", mirror, "--config", str(config_path))
+
+
 def ensure(
     config_path: Path, mirror: MirrorName, home: Path, args: Sequence[str] = (), *, timeout_s: float = 30.0
 ) -> None:

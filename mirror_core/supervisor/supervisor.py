@@ -1,5 +1,8 @@
 """Keeps one `mirrorbook replicate` alive, outside of Airflow: a small process that knows nothing of Kafka.
 
+A `replicate` that is refused has a mirror that may not be copied now: it may have been failed over, and its source be
+owed a fence. So `mirrorbook mirror watch` has its turn then, which ends when nothing is owed.
+
 "Exactly one" is promised by the mirror's lease, not by this. The lock only keeps two supervisors of one host from
 starting data planes against each other for nothing.
 """
@@ -35,6 +38,9 @@ STOP_S: Final = 60.0
 LOOK_S: Final = 60.0
 """How often to look at the log's length while nothing happens."""
 
+REPLICATE: Final = "replicate"
+WATCH: Final = "watch"
+
 
 def next_delay_s(exit_code: int, ran_s: float, last_delay_s: float) -> float:
     """Seconds to wait after a child's end. `last_delay_s` is the delay before it was started."""
@@ -48,9 +54,20 @@ def next_delay_s(exit_code: int, ran_s: float, last_delay_s: float) -> float:
 class Supervisor:
     """One mirror's supervisor. `run` belongs on the main thread: it handles the process's signals."""
 
-    def __init__(self, home: Path, mirror: MirrorName, command: Sequence[str], say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        mirror: MirrorName,
+        command: Sequence[str],
+        say: Callable[[str], None],
+        *,
+        refused: Sequence[str] = (),
+    ) -> None:
+        """`refused`: run once whenever `command` has ended with the exit code of a refusal."""
         self._home = Home(home, mirror)
         self._command = tuple(command)
+        self._refused = tuple(refused)
+        self._name = REPLICATE
         self._print = say
         self._status = Status(mirror=mirror, pid=os.getpid(), since_ms=now_ms(), log=str(self._home.log))
         self._child: subprocess.Popen[bytes] | None = None
@@ -87,7 +104,7 @@ class Supervisor:
     def _start(self) -> None:
         again = self._status.last_exit is not None
         with self._home.log.open("ab") as out:
-            self._child = tethered(self._command, out)
+            self._child = tethered(self._command if self._name == REPLICATE else self._refused, out)
         self._started = time.monotonic()
         self._tell(
             replace(
@@ -98,11 +115,16 @@ class Supervisor:
                 restarts=self._status.restarts + again,
             )
         )
-        self._say(f"replicate runs as process {self._child.pid}, output in {self._home.log}")
+        self._say(f"{self._name} runs as process {self._child.pid}, output in {self._home.log}")
 
     def _ended(self, code: int) -> None:
         ran_s = time.monotonic() - self._started
+        ended = self._name
         self._delay_s = next_delay_s(code, ran_s, self._delay_s)
+        if ended == WATCH:
+            self._name, self._delay_s = REPLICATE, CALM_S
+        elif code == Refused.exit_code and self._refused:
+            self._name, self._delay_s = WATCH, FIRST_DELAY_S
         self._due = time.monotonic() + self._delay_s
         self._child = None
         ended_ms = now_ms()
@@ -119,7 +141,7 @@ class Supervisor:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         words = self._home.last_words()
         self._say(
-            f"replicate {how} after {ran_s:.1f} s, starts again in {self._delay_s:g} s"
+            f"{ended} {how} after {ran_s:.1f} s, {self._name} starts in {self._delay_s:g} s"
             + (f"; it said: {words}" if words else "")
         )
 
@@ -133,8 +155,8 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             code = child.wait()
-            self._say(f"replicate did not stop within {STOP_S:g} s: killed")
-        self._say(f"replicate stopped, exit code {code}")
+            self._say(f"{self._name} did not stop within {STOP_S:g} s: killed")
+        self._say(f"{self._name} stopped, exit code {code}")
 
     def _sleep(self, woken: int) -> None:
         """Until a signal, or until there is something to do that no signal tells of."""

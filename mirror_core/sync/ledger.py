@@ -34,6 +34,13 @@ def remember(log: Log, mirror: MirrorName, cluster: ClusterName, acls: Iterable[
         log.put(*entries)
 
 
+def forget_debt(log: Log, mirror: MirrorName) -> None:
+    """Nothing is owed any more: before a fence is lifted on purpose, or a watcher would put it up again."""
+    debt = log.state.debts.get(mirror)
+    if debt is not None:
+        log.put(Forget(debt))
+
+
 def take_away(log: Log, client: ClusterClient, entries: Collection[LedgerEntry]) -> None:
     """Delete these entries from their cluster, and forget them when no broker shows one any more.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -54,18 +54,26 @@ def config_path(mirror: str) -> Path:
 
 def started_mirrors() -> list[str]:
     """Names of the mirrors that are meant to run, from every known cluster that answers."""
+    return sorted({m.name for state in _states() for m in state.mirrors.values() if m.desired is Desired.STARTED})
+
+
+def owing_mirrors() -> list[str]:
+    """Names of the mirrors that owe a cluster something, or have to look after what they paid."""
+    return sorted({name for state in _states() for name in state.debts})
+
+
+def _states() -> Iterator[State]:
+    """What every known cluster that answers knows of mirrors towards it."""
     from mirror_core.state.link import configured, states
 
     clusters = listed_clusters()
     if not clusters:
-        return []
-    names = set()
+        return
     for cluster, answer in states(configured(write_config("all-clusters", clusters))):
         if isinstance(answer, MirrorError):
             _log.warning("mirrors towards %s are left out: %s", cluster, answer)
         else:
-            names |= {mirror.name for mirror in answer.mirrors.values() if mirror.desired is Desired.STARTED}
-    return sorted(names)
+            yield answer
 
 
 def find_mirror(mirror: str) -> tuple[Link, State]:

@@ -17,7 +17,7 @@ from mirror_core.model.parity import Verdict
 from mirror_core.model.text import visible
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
-from mirrorbook_airflow.mirrors import config_path, find_mirror, remember_clusters, started_mirrors
+from mirrorbook_airflow.mirrors import config_path, find_mirror, owing_mirrors, remember_clusters, started_mirrors
 from mirrorbook_airflow.watching import DataPlaneTrigger, ended
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ MAX_PATIENCE_S: Final = 900
 STILL_AT_WORK_S: Final = 60
 PASSED_ON: Final = ("runner", "master", "metrics", "patience_s")
 """Parameters of a data plane, which the run that starts it hands over."""
+WAIT_S: Final = 45
+"""A silent cluster that is owed a fence is waited for so long; the next run of the DAG is due soon after."""
 SHOWN: Final = 20
 """Findings of a parity check in the task's log; the report has all."""
 
@@ -119,6 +121,37 @@ class ListMirrors(BaseOperator):
     def execute(self, context: Context) -> list[str]:
         with airflow_errors():
             return list(context["params"]["mirrors"]) or started_mirrors()
+
+
+class ListDebtors(BaseOperator):
+    """Names for the tasks that follow: those of parameter `mirrors`, or every mirror that owes something."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{**RETRIES, **kwargs})
+
+    def execute(self, context: Context) -> list[str]:
+        with airflow_errors():
+            return list(context["params"]["mirrors"]) or owing_mirrors()
+
+
+class KeepFenced(MirrorOperator):
+    """Pay what the mirror owes its old source, waiting for it for most of a minute; look after what is paid."""
+
+    def execute(self, context: Context) -> str:
+        from mirror_core.mirrors.standing import look_and_wait
+
+        with airflow_errors():
+            try:
+                found = look_and_wait(find_mirror(self.mirror)[0], WAIT_S)
+            except LostOwnership as error:
+                raise AirflowSkipException(f"{error}: the next run looks again") from None
+        for judgement in found:
+            for line in judgement.lines:
+                self.log.info("%s", visible(line))
+        alarms = [alarm for judgement in found for alarm in judgement.alarms]
+        if alarms:
+            raise AirflowFailException(visible(f"mirror {self.mirror}: {'; '.join(alarms)}"))
+        return found[-1].standing
 
 
 class CheckParity(MirrorOperator):

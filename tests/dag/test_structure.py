@@ -20,6 +20,7 @@ EXPECTED = {
     "mirror_create",
     "mirror_replicate",
     "mirror_sync",
+    "mirror_watch",
     "mirror_parity",
     "mirror_failover",
     "mirror_failover_unplanned",

@@ -54,7 +54,7 @@ def seen(desired: Desired = Desired.STARTED, *states: PartitionState, copier: st
         (Verb.PAUSE, {Desired.STARTED}),
         (Verb.RESUME, {Desired.PAUSED}),
         (Verb.DELETE, {Desired.STOPPED}),
-        *((verb, set(Desired)) for verb in (Verb.START, Verb.THROTTLE, Verb.SYNC, Verb.STOP, Verb.RECOVER)),
+        *((verb, set(Desired)) for verb in (Verb.START, Verb.THROTTLE, Verb.SYNC, Verb.STOP, Verb.RECOVER, Verb.WATCH)),
     ],
 )
 def test_a_verb_is_for_mirrors_of_which_this_is_desired(verb: Verb, desired: set[Desired]) -> None:

@@ -30,10 +30,12 @@ from pathlib import Path
 from mirror_core.supervisor.supervisor import Supervisor
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import MirrorName
-home, mirror, script = sys.argv[1:]
+home, mirror, script, *more = sys.argv[1:]
 command = [sys.executable, "-c", script]
 try:
-    Supervisor(Path(home), MirrorName(mirror), command, say=lambda text: print(text, flush=True)).run()
+    refused = [sys.executable, "-c", *more] if more else ()
+    say = lambda text: print(text, flush=True)
+    Supervisor(Path(home), MirrorName(mirror), command, say=say, refused=refused).run()
 except MirrorError as error:
     print(error)
     sys.exit(error.exit_code)
@@ -52,8 +54,8 @@ while True:
 
 
 @contextmanager
-def supervisor(home: Path, script: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", SUPERVISOR, str(home), MIRROR, script]
+def supervisor(home: Path, script: str, *refused: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", SUPERVISOR, str(home), MIRROR, script, *refused]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -186,6 +188,32 @@ def test_what_only_a_person_changes_is_tried_again_calmly(tmp_path: Path, code: 
         out, _ = process.communicate(timeout=TIMEOUT_S)
         assert f"ended with exit code {code}" in out
         assert "it said: no, because" in out
+
+
+def test_whenever_it_is_refused_the_watch_has_its_turn_and_then_it_is_tried_again(tmp_path: Path) -> None:
+    impatient = SUPERVISOR.replace(
+        "home, mirror", "import mirror_core.supervisor.supervisor as s; s.CALM_S = 0.2\nhome, mirror"
+    )
+    log = tmp_path / "east%2Fwest" / "replicate.log"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "SUPERVISOR", impatient)
+        with supervisor(tmp_path, "import sys; print('no'); sys.exit(3)", "print('looked')") as process:
+            wait_until(
+                lambda: log.exists() and log.read_text().split()[:4] == ["no", "looked", "no", "looked"],
+                timeout_s=TIMEOUT_S,
+                why="both take turns",
+            )
+            process.terminate()
+            out, _ = process.communicate(timeout=TIMEOUT_S)
+    assert "replicate ended with exit code 3" in out
+    assert "watch starts in 0.5 s; it said: no" in out
+
+
+def test_a_child_that_dies_for_another_reason_gives_no_turn_to_the_watch(tmp_path: Path) -> None:
+    with supervisor(tmp_path, "import sys; print('down', flush=True); sys.exit(1)", "print('looked')"):
+        log = tmp_path / "east%2Fwest" / "replicate.log"
+        wait_until(lambda: log.exists() and log.read_text().count("down") > 1, timeout_s=TIMEOUT_S, why="tried again")
+        assert "looked" not in log.read_text()
 
 
 def test_a_child_that_will_not_stop_is_killed_with_all_it_started(

@@ -1,0 +1,30 @@
+"""Keep the old source of a failover fenced: from its first answer on, for as long as applications are away.
+
+Red when somebody has to be called: records slipped in before the fence was up, a writer that no fence stops, or a fence
+that cannot be put up, or was taken away. A mirror that owes nothing has no task.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG, Param
+from mirrorbook_airflow.operators import KeepFenced, ListDebtors
+
+with DAG(
+    "mirror_watch",
+    description="Fence old sources when they come back, and keep them fenced",
+    doc_md=__doc__,
+    schedule=timedelta(minutes=1),
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    tags=["mirrorbook"],
+    params={
+        "mirrors": Param(
+            [], type="array", items={"type": "string"}, description_md="Mirrors to look after; none: all that owe"
+        )
+    },
+) as dag:
+    mirrors = ListDebtors(task_id="mirrors")
+    KeepFenced.partial(task_id="watch", map_index_template="{{ task.mirror }}").expand(mirror=mirrors.output)

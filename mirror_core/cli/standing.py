@@ -1,0 +1,89 @@
+"""`mirrorbook mirror watch` and `mirrorbook mirror fence`: parse, call, print."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Annotated
+
+import typer
+
+from mirror_core.cli.common import ConfigOption, NameArgument, mirror
+from mirror_core.cli.telling import tell
+from mirror_core.decide.fence_lines import fence_lines
+from mirror_core.decide.standing import Judgement
+from mirror_core.mirrors import standing
+from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.mirror import Desired
+
+
+class Paged(MirrorError):
+    """Somebody has to look at the old source."""
+
+
+def watch(
+    name: NameArgument,
+    once: Annotated[bool, typer.Option("--once", help="One look; exit code 1 when somebody has to be called.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Keep the cluster that was failed away from fenced: put the fence up the moment it answers, and look after it.
+
+    Ends when nothing is owed to it.
+    """
+    link, _ = mirror(config, name)
+    if once:
+        found = standing.look_after(link)
+        _show(found)
+        if found.alarms:
+            raise Paged(f"mirror {name}: " + "; ".join(found.alarms))
+        return
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    standing.watch(link, stop, Teller())
+
+
+def fence(
+    name: NameArgument,
+    bootstrap_controller: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            help="Lines for the controllers' listener: these can be fenced before any broker is started.",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Print the lines that fence a mirror's source, for somebody who can reach it. Asks only the destination."""
+    link, state = mirror(config, name)
+    lines = fence_lines(
+        link.mirror, state.ledger_of(link.mirror.name), state.partitions.get(link.mirror.name, {}), bootstrap_controller
+    )
+    if not lines:
+        raise BadRequest(f"mirror {name} has mirrored nothing: there is nothing to fence")
+    if link.mirror.desired is not Desired.STOPPED:
+        tell(
+            f"# mirror {name} is {link.mirror.desired}: applications of {link.source.name} are stopped by this",
+            err=True,
+        )
+    for line in lines:
+        tell(line)
+
+
+def _show(found: Judgement) -> None:
+    for line in found.lines:
+        tell(line)
+
+
+class Teller:
+    """Prints what is found when it is something new."""
+
+    def __init__(self) -> None:
+        self._last: Judgement | None = None
+
+    def __call__(self, found: Judgement) -> None:
+        if found != self._last:
+            _show(found)
+            for alarm in found.alarms:
+                tell(f"alarm: {alarm}", err=True)
+        self._last = found

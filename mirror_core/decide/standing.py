@@ -1,0 +1,199 @@
+"""What a mirror owes the cluster that was failed away from, and what is to be done about it now. Pure.
+
+The state topic says what is owed (`Debt`); the cluster, when it answers, says what it has. Whoever looks may have slept
+since: so it is decided once before anything is taken over, and once more afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from mirror_core.decide.view import Unseen, some
+from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.offsets import NO_OFFSETS, Offsets
+from mirror_core.model.run import Run
+from mirror_core.model.standing import Debt, Owed
+
+Ranges = Mapping[Partition, tuple[Offset, Offset]]
+"""Of each partition, offsets from the first one up to the second, which is not part of them."""
+
+
+class Standing(StrEnum):
+    """How things stand between a mirror and the cluster that was failed away from."""
+
+    NOTHING = "nothing"
+    """Nothing is owed."""
+    OWED = "owed"
+    """The fence is not up yet: the cluster has not answered since, or does not take it."""
+    STANDS = "stands"
+    """Every broker was seen to have it."""
+    WATCHED = "watched"
+    """The cluster has no authorizer: it is only looked at whether it takes writes."""
+    LIFTING = "lifting"
+    """A run was given up while the cluster was silent: its fence there is to be taken down."""
+
+
+class Deed(StrEnum):
+    """What is to be done now."""
+
+    NOTHING = "nothing"
+    FENCE = "fence"
+    UNFENCE = "unfence"
+    RECORD = "record"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The cluster, seen a moment ago."""
+
+    authorizer: bool
+    bare: tuple[str, ...] = ()
+    """Brokers that do not show all denials, in words."""
+    ends: Mapping[Partition, Offset] = field(default_factory=dict)
+    """Log ends, of the partitions that have a leader."""
+    written: Ranges = field(default_factory=dict)
+    """Behind the ends that are recorded: where records lie that applications have written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What was found, what is to be done, and what people are told."""
+
+    standing: Standing
+    deed: Deed = Deed.NOTHING
+    debt: Debt | None = None
+    """As it is to be recorded; None: as it is."""
+    lines: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+    """What somebody has to be called for."""
+    silent: bool = False
+    """The cluster does not answer, and something waits for its answer."""
+
+
+def standing_of(debt: Debt | None) -> Standing:
+    """How things stand, by what is recorded."""
+    if debt is None:
+        return Standing.NOTHING
+    if debt.owed is Owed.UNFENCE:
+        return Standing.LIFTING
+    if debt.paid_ms is not None:
+        return Standing.STANDS
+    return Standing.WATCHED if debt.ends != NO_OFFSETS else Standing.OWED
+
+
+def judge(debt: Debt | None, run: Run | None, seen: Shown | Unseen) -> Judgement:
+    """What to do about a debt. Nothing while a run holds the mirror: it does so itself, or is about to undo it.
+
+    A run of the reverse mirror is part of a failback of this one, which holds it all the time.
+    """
+    standing = standing_of(debt)
+    if debt is None:
+        return Judgement(standing=standing, lines=("nothing is owed to any cluster",))
+    if run is not None:
+        line = f"{run.plan.kind} {run.id} holds the mirror: nothing is done to cluster {debt.cluster} meanwhile"
+        return Judgement(standing=standing, lines=(line,))
+    if isinstance(seen, Unseen):
+        waits = debt.paid_ms is None
+        return Judgement(standing=standing, lines=(*words(debt), f"no answer: {seen.reason}"), silent=waits)
+    if debt.owed is Owed.UNFENCE:
+        return Judgement(standing=standing, deed=Deed.UNFENCE, lines=tuple(words(debt)))
+    if not seen.authorizer:
+        return _watched(debt, seen)
+    if debt.paid_ms is None:
+        return Judgement(standing=standing, deed=Deed.FENCE, lines=tuple(words(debt)))
+    return _looked_after(debt, seen)
+
+
+def paid(debt: Debt, shown: Mapping[Partition, Offset], now_ms: int) -> Debt:
+    """The debt, now that every broker shows the fence. What was paid before stays so: its ends count."""
+    ends = {**shown, **debt.ends.by_partition()}
+    return replace(debt, paid_ms=debt.paid_ms or now_ms, ends=Offsets.of(ends), trouble="")
+
+
+def slipped_in(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Ranges:
+    """What the cluster has beyond the last mirrored offsets, up to where the fence was seen to hold.
+
+    It was written before the cluster fell silent and never copied, or after it came back and before it was fenced:
+    offsets do not tell which.
+    """
+    ends = debt.ends.by_partition()
+    return {
+        p: (status.lmo, ends[p])
+        for p, status in sorted(statuses.items())
+        if status.lmo is not None and ends.get(p, status.lmo) > status.lmo
+    }
+
+
+def listed(ranges: Ranges) -> str:
+    """The first ones, for people."""
+    return some(f"{p} [{start}, {end})" for p, (start, end) in sorted(ranges.items()))
+
+
+def count(ranges: Ranges) -> int:
+    return sum(end - start for start, end in ranges.values())
+
+
+def words(debt: Debt) -> Iterator[str]:
+    """How things stand, by what is recorded, for a plan or a terminal."""
+    match standing_of(debt):
+        case Standing.LIFTING:
+            yield f"{debt.cluster}: the fence of run {debt.run}, which was given up, is to be lifted since {_at(debt)}"
+        case Standing.OWED:
+            yield f"{debt.cluster}: its fence is owed since {_at(debt)}; until it is up it takes writes"
+        case Standing.WATCHED:
+            yield f"{debt.cluster}: cannot be fenced; it is only watched since {_at(debt)}"
+        case Standing.STANDS:
+            yield f"{debt.cluster}: its fence stands since {when(debt.paid_ms or 0)}"
+        case Standing.NOTHING:
+            pass
+    if debt.trouble:
+        yield debt.trouble
+
+
+def when(ms: int) -> str:
+    """A wall-clock time as people read it."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _at(debt: Debt) -> str:
+    return when(debt.since_ms)
+
+
+def _watched(debt: Debt, seen: Shown) -> Judgement:
+    trouble = f"cluster {debt.cluster} has no authorizer: it cannot be kept from taking writes" + _writers(seen)
+    return _recorded(replace(_with_ends(debt, seen), paid_ms=None, trouble=trouble), debt, seen)
+
+
+def _looked_after(debt: Debt, seen: Shown) -> Judgement:
+    if seen.bare:
+        alarm = f"the fence was taken away and is put up again: {some(seen.bare)}"
+        return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, alarms=(alarm, *_alarms(debt, seen)))
+    return _recorded(replace(_with_ends(debt, seen), trouble=_writers(seen).removeprefix("; ")), debt, seen)
+
+
+def _recorded(now: Debt, before: Debt, seen: Shown) -> Judgement:
+    deed = Deed.NOTHING if now == before else Deed.RECORD
+    alarms = tuple(_alarms(now, seen))
+    return Judgement(standing=standing_of(now), deed=deed, debt=now, lines=tuple(words(now)), alarms=alarms)
+
+
+def _with_ends(debt: Debt, seen: Shown) -> Debt:
+    """With the ends of partitions that had no leader before. Their brokers took the fence up before they opened."""
+    return replace(debt, ends=Offsets.of({**seen.ends, **debt.ends.by_partition()}))
+
+
+def _writers(seen: Shown) -> str:
+    # Without the offsets, which move: what is recorded is written again when it changes.
+    return f"; somebody writes there all the same: {some(sorted(seen.written))}" if seen.written else ""
+
+
+def _alarms(debt: Debt, seen: Shown) -> Iterator[str]:
+    if seen.written:
+        yield (
+            f"cluster {debt.cluster} has taken {count(seen.written)} offset(s) that no fence stopped: "
+            f"{listed(seen.written)}. A super user, or nobody is kept out there: end that writer"
+        )

@@ -1,0 +1,306 @@
+"""Pays what a mirror owes the cluster that was failed away from, and looks after what it has paid.
+
+Several may do so at once, and one may sleep for minutes at any point: rights on a cluster know no owner. So whoever
+acts writes to the mirror's state first, which only its owner can; acts; and writes again. Who has lost the mirror
+meanwhile takes back what is not in the ledger of whoever has it now.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from mirror_core.decide.standing import Deed, Judgement, Shown, Standing, count, judge, listed, paid, slipped_in, words
+from mirror_core.decide.verbs import Verb
+from mirror_core.decide.view import Unseen
+from mirror_core.kafka.acls import AuthorizerOff, create_acls, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.transactions import open_transactions
+from mirror_core.mirrors.door import Look, door
+from mirror_core.mirrors.verbs import way_home
+from mirror_core.model.acl import Acl, AclPurpose, Resource
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault
+from mirror_core.model.logs import logger
+from mirror_core.model.names import Offset, Partition, base_name
+from mirror_core.model.standing import Debt, Owed
+from mirror_core.state.link import Link
+from mirror_core.state.records import Forget, State
+from mirror_core.state.topic import read_state, read_whole
+from mirror_core.state.writer import StateWriter
+from mirror_core.sync.fence import STILL_S, denials_of, deny, lift_fence, standing, undenied
+
+_log = logger(__name__)
+
+POLL_S: Final = 0.25
+"""Between two attempts to reach a silent cluster that is to be fenced."""
+PROBE_S: Final = 1.0
+"""An attempt lasts so long at most: a machine that hangs takes connections, and answers nothing."""
+SOURCE_S: Final = 3.0
+"""A cluster that answers gets so long for a single request."""
+LOOK_S: Final = 10.0
+"""Between two looks at a fence that stands."""
+WAIT_S: Final = 60.0
+"""A silent cluster is waited for so long with the mirror's state in hand; then the state is read anew."""
+STILL_TRIES: Final = 10
+
+
+def look_after(link: Link) -> Judgement:
+    """One look, and what has to be done by it. The mirror is taken over only when there is something to do.
+
+    May be repeated and interrupted at any point, by whomever. Errors of the mirror's own state topic are raised; what
+    goes wrong with the cluster that is owed is part of the answer.
+    """
+    state = read_state(link.destination)
+    state.require(link.mirror.name)
+    found = _judged(link, state)
+    if found.deed is Deed.NOTHING:
+        return found
+    try:
+        with door(link, Verb.WATCH, _held(link)) as writer:
+            return _carry_out(link, writer)
+    except Refused as held:
+        return replace(found, deed=Deed.NOTHING, debt=None, lines=held.reasons, alarms=())
+
+
+def look_and_wait(link: Link, seconds: float) -> tuple[Judgement, ...]:
+    """One look; where it is a silent cluster that something is owed to, as many as it takes until it answers."""
+    found = look_after(link)
+    if not found.silent:
+        return (found,)
+    stop, told = threading.Event(), list[Judgement]()
+    timer = threading.Timer(seconds, stop.set)
+    timer.start()
+    try:
+        watch(link, stop, told.append, once=True)
+    finally:
+        timer.cancel()
+    return tuple(told) or (found,)
+
+
+def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None], *, once: bool = False) -> None:
+    """Look after the debt until nothing is owed, or until told to stop. Each finding is told, new or not.
+
+    `once`: until the cluster has answered.
+    """
+    while not stop.is_set():
+        try:
+            found = look_after(link)
+            tell(found)
+            if found.standing is Standing.NOTHING or (once and not found.silent):
+                return
+            if found.silent and found.standing is Standing.OWED:
+                again = _await(link, stop)
+                if again is not None:
+                    tell(again)
+            elif found.silent:
+                _answers(link, stop)
+            else:
+                stop.wait(LOOK_S)
+        except LostOwnership as error:
+            # Another watcher, or a verb: not the same moment again.
+            _log.info("looks again: %s", error, mirror=link.mirror.name)
+            stop.wait(random.uniform(1, 3))
+        except MirrorError as error:
+            if not error.retryable:
+                raise
+            _log.warning("looks again: %s", error, mirror=link.mirror.name)
+            stop.wait(LOOK_S)
+
+
+def _await(link: Link, stop: threading.Event) -> Judgement | None:
+    """Wait for the silent cluster with the mirror's state in hand, so that what is owed is paid with its first answer.
+
+    Reading a large state takes seconds, in which the applications there would write. Whoever takes the mirror over
+    meanwhile is not held up: it is we who learn of it, before we act.
+    """
+    try:
+        with door(link, Verb.WATCH, _held(link)) as writer:
+            if _answers(link, stop):
+                return _carry_out(link, writer)
+    except Refused:
+        pass  # the next look says so
+    return None
+
+
+def _held(link: Link) -> Look:
+    """A reverse mirror belongs to the failback that it was made for, of which only the other side's state tells.
+
+    Others are held by their own runs only, and their other side, which may be dead, is not asked.
+    """
+    return lambda state: way_home(link) if base_name(link.mirror.name) != link.mirror.name else ()
+
+
+def _answers(link: Link, stop: threading.Event) -> bool:
+    """Whether it has answered within a minute."""
+    deadline = time.monotonic() + WAIT_S
+    while not stop.wait(POLL_S) and time.monotonic() < deadline:
+        with suppress(RemoteFault), ClusterClient(link.source, timeout_s=PROBE_S) as client:
+            client.metadata(())
+            return True
+    return False
+
+
+def _carry_out(link: Link, writer: StateWriter) -> Judgement:
+    """What is to be done by the state in our hands. What is seen of the cluster now counts, not what was seen."""
+    debt = writer.state.debts.get(link.mirror.name)
+    try:
+        if debt is not None and debt.owed is Owed.FENCE and debt.paid_ms is None:
+            fenced = _fenced(link, writer, debt)  # at once: each look before it is time for writers
+            if fenced is not None:
+                return fenced
+        found = _judged(link, writer.state)
+        if debt is None or found.deed is Deed.NOTHING:
+            return found
+        if found.deed is Deed.UNFENCE:
+            return _unfenced(link, writer, debt)
+        if found.deed is Deed.FENCE:
+            again = _fenced(link, writer, debt)
+            return replace(again, alarms=found.alarms) if again else found
+        if found.debt is not None:
+            writer.put(found.debt)
+        return found
+    except LostOwnership:
+        raise
+    except MirrorError as error:
+        return _failed(writer, debt, error)
+
+
+def _failed(writer: StateWriter, debt: Debt | None, error: MirrorError) -> Judgement:
+    """It answers, and what is owed could not be paid. What passes by itself is tried again and calls nobody."""
+    if debt is None:
+        raise error
+    if not error.retryable and debt.trouble != str(error):
+        debt = replace(debt, trouble=str(error))
+        writer.put(debt)
+    found = judge(debt, None, Unseen(str(error)))
+    return found if error.retryable else replace(found, alarms=(str(error),), silent=False)
+
+
+def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
+    """Put the fence up, see it on every broker, and record where the logs then ended. None: there is no authorizer."""
+    statuses = writer.state.partitions.get(link.mirror.name, {})
+    with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
+        wanted = _denials(link, writer, source, debt)
+        topics = {acl.name for acl in wanted if acl.resource is Resource.TOPIC}
+        ids = {acl.name for acl in wanted if acl.resource is Resource.TRANSACTIONAL_ID}
+        if isinstance(deny(link, writer, source, topics, ids), AuthorizerOff):
+            return None
+        # Topics first. A transaction that has joined a partition before could still be committed by its producer.
+        going = {t.id for t in open_transactions(source, topics)} - ids
+        if going:
+            deny(link, writer, source, topics, going)
+        now = paid(debt, _still(source, statuses), now_ms())
+    writer.put(now)
+    found, lines = slipped_in(now, statuses), list(words(now))
+    if debt.paid_ms is not None:
+        return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, debt=now, lines=tuple(lines))
+    lines.append(f"{debt.cluster} answers again, and its fence is seen on every broker")
+    alarms = []
+    if found:
+        alarms.append(
+            f"cluster {debt.cluster} holds {count(found)} offset(s) that {link.destination.name} never had, written "
+            f"before it fell silent, or after it came back and before it was fenced: {listed(found)}"
+        )
+    return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, debt=now, lines=tuple(lines), alarms=tuple(alarms))
+
+
+def _unfenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement:
+    """Take down what a run that was given up has left. May be repeated."""
+    writer.put(debt)  # only the mirror's owner gets any further
+    with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
+        try:
+            lift_fence(link.mirror, writer, source)
+            writer.put(Forget(debt))
+        except LostOwnership:
+            _restore(link, source)
+            raise
+    line = f"{debt.cluster} answers again, and the fence of run {debt.run} is lifted: applications may write there"
+    return Judgement(standing=Standing.NOTHING, deed=Deed.UNFENCE, lines=(line,))
+
+
+def _restore(link: Link, client: ClusterClient) -> None:
+    """Whoever took the mirror over while we slept may have put a fence up that we took down: his ledger says so."""
+    known = read_whole(link.destination).ledger_of(link.mirror.name)
+    create_acls(client, {e.acl for e in known if e.cluster == client.name and e.purpose is AclPurpose.FENCE})
+
+
+def _judged(link: Link, state: State) -> Judgement:
+    debt, run = state.debts.get(link.mirror.name), state.active_run(link.mirror.name)
+    if debt is None or run is not None:
+        return judge(debt, run, Unseen(""))
+    try:
+        with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
+            return judge(debt, None, _shown(link, state, source, debt))
+    except MirrorError as error:
+        found = judge(debt, None, Unseen(str(error)))
+        return found if error.retryable else replace(found, alarms=(str(error),), silent=False)
+
+
+def _shown(link: Link, state: State, source: ClusterClient, debt: Debt) -> Shown:
+    """What the cluster shows of what it is owed. Of one that is to be left alone, only that it answers."""
+    held = describe_acls(source)
+    if debt.owed is Owed.UNFENCE:
+        return Shown(authorizer=not isinstance(held, AuthorizerOff))
+    partitions = state.partitions.get(link.mirror.name, {})
+    ends = known_offsets(source, partitions, Point.LOG_END)
+    written = _written(link, source, debt, ends)
+    if isinstance(held, AuthorizerOff):
+        return Shown(authorizer=False, ends=ends, written=written)
+    bare = undenied(source, _ledgered(link, state) | _of_ends(debt))
+    return Shown(authorizer=True, bare=tuple(bare), ends=ends, written=written)
+
+
+def _written(
+    link: Link, source: ClusterClient, debt: Debt, ends: dict[Partition, Offset]
+) -> dict[Partition, tuple[Offset, Offset]]:
+    """Behind the recorded ends, what begins with a record: what is left of transactions appends markers there, too."""
+    recorded = debt.ends.by_partition()
+    grown = {p: recorded[p] for p, end in ends.items() if end > recorded.get(p, end)}
+    if not grown:
+        return {}
+    stable = known_offsets(source, grown, Point.STABLE_END)
+    found: dict[Partition, tuple[Offset, Offset]] = {}
+    with LogReader(link.source, timeout_s=SOURCE_S) as reader:
+        for partition, start in grown.items():
+            until = min(stable.get(partition, start), ends[partition])
+            first = next(reader.batches(partition, start, until), None) if until > start else None
+            if first is not None:
+                found[partition] = (max(start, Offset(first[0].base_offset)), ends[partition])
+    return found
+
+
+def _denials(link: Link, writer: StateWriter, source: ClusterClient, debt: Debt) -> Collection[Acl]:
+    """All that the fence consists of: what the ledger has of it, and what somebody else had denied already."""
+    return {e.acl for e in standing(link.mirror, writer, source)} | _of_ends(debt)
+
+
+def _ledgered(link: Link, state: State) -> set[Acl]:
+    return {
+        e.acl
+        for e in state.ledger_of(link.mirror.name)
+        if e.cluster == link.source.name and e.purpose is AclPurpose.FENCE
+    }
+
+
+def _of_ends(debt: Debt) -> set[Acl]:
+    return set(denials_of({p.topic for p in debt.ends.by_partition()}))
+
+
+def _still(source: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
+    """Log ends behind the fence, when what was on its way has been appended. A super user's never stand still."""
+    wanted = list(partitions)
+    ends = known_offsets(source, wanted, Point.LOG_END)
+    for _ in range(STILL_TRIES):
+        time.sleep(STILL_S)
+        before, ends = ends, known_offsets(source, wanted, Point.LOG_END)
+        if before == ends:
+            break
+    return ends

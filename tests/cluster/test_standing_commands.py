@@ -1,0 +1,110 @@
+"""What an operator types when the old source comes back, and what a supervisor does without being asked."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from mirror_core.model.acl import Permission
+from mirror_core.model.names import Partition
+from mirror_core.supervisor import supervise
+from tests.administering import rights_of
+from tests.brokers import Pair, produce
+from tests.cluster.desk import Desk
+from tests.cluster.test_failover import app_topic, denied
+from tests.cluster.test_standing import copied, debt_of, promoted
+from tests.cluster.test_unplanned import killed, suspended
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+TIMEOUT_S = 90.0
+
+
+def test_the_lines_to_paste_fence_the_source_through_its_controllers(desk: Desk) -> None:
+    pair, topic = desk.pair, app_topic(desk.pair)
+    produce(pair.east, topic, 5)
+    mirrored = copied(pair, desk.folder, topic)
+    healthy = desk.run("mirror", "fence", mirrored.name)
+    assert (healthy.code, "these lines stop the applications of cluster east" in healthy.err) == (0, True)
+    with suspended(pair.east):
+        promoted(mirrored)
+        said = desk.run("mirror", "fence", mirrored.name, "--bootstrap-controller", pair.east.controllers)
+        assert (said.code, said.err) == (0, "")
+    assert not denied(pair.east, topic)
+    properties = desk.folder / "ADMIN.properties"
+    properties.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'username="admin" password="{pair.east.passwords["admin"]}";\n',
+        encoding="utf-8",
+    )
+    for _ in range(2):  # pasted twice
+        for line in said.out.splitlines():
+            script, *arguments = shlex.split(line)
+            assert script == "kafka-acls.sh"
+            done = pair.east.tool("org.apache.kafka.tools.AclCommand", *arguments)
+            assert done.returncode == 0, done.stderr
+    wait_until(lambda: denied(pair.east, topic), timeout_s=TIMEOUT_S, why="it is fenced")
+
+    looked = desk.run("mirror", "watch", mirrored.name, "--once")
+
+    assert "its fence is seen on every broker" in looked.out
+    [denial] = [a for a in rights_of(pair.east) if a.name == topic and a.permission is Permission.DENY]
+    assert str(denial) in {str(e.acl) for e in mirrored.state.ledger_of(mirrored.name)}
+
+
+def test_what_is_owed_and_what_slipped_in_is_described_and_a_writer_pages(desk: Desk) -> None:
+    pair, topic = desk.pair, app_topic(desk.pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, desk.folder, topic)
+    produce(pair.east, topic, 4)
+    with suspended(pair.east):
+        promoted(mirrored)
+        owed = desk.run("mirror", "describe", mirrored.name)
+        assert "standing fence: east: its fence is owed since" in owed.out
+        silent = desk.run("mirror", "watch", mirrored.name, "--once")
+        assert silent.code == 0
+        assert "no answer: " in silent.out
+
+    first = desk.run("mirror", "watch", mirrored.name, "--once")
+
+    slipped = f"{Partition(topic, 0)} [20, 24)"
+    assert first.code == 1
+    assert slipped in first.err
+    facts = json.loads(desk.run("mirror", "describe", mirrored.name, "--json").out)["facts"]
+    assert facts["slipped in"] == f"4 offset(s): {slipped}"
+    assert facts["standing fence"].startswith("east: its fence stands since ")
+    assert desk.run("mirror", "watch", mirrored.name, "--once").code == 0
+    produce(pair.east, topic, 1, user="admin")
+    paged = desk.run("mirror", "watch", mirrored.name, "--once")
+    assert (paged.code, "that no fence stopped" in paged.err) == (1, True)
+
+
+def test_a_mirror_that_owes_nothing_is_not_watched(desk: Desk) -> None:
+    topic = app_topic(desk.pair)
+    mirrored = desk.started(topic)
+    said = desk.run("mirror", "watch", mirrored.name)
+    assert (said.code, said.out, said.err) == (0, "nothing is owed to any cluster\n", "")
+    assert desk.run("mirror", "fence", mirrored.name).code == 2
+
+
+def test_a_supervisor_keeps_the_old_source_fenced_when_its_mirror_was_failed_over(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    home = tmp_path / "home"
+    with killed(pair.east):
+        promoted(mirrored)
+        supervise.ensure(pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path)))
+        log = home / mirrored.name / "replicate.log"
+        wait_until(
+            lambda: log.exists() and "its fence is owed since" in log.read_text(), timeout_s=TIMEOUT_S, why="it waits"
+        )
+    try:
+        wait_until(lambda: debt_of(mirrored).paid_ms, timeout_s=TIMEOUT_S, why="east is fenced")
+        assert denied(pair.east, topic)
+    finally:
+        supervise.stop(home, mirrored.name)

@@ -1,0 +1,56 @@
+"""DAG `mirror_watch`, run to its end in this process: an old source is fenced, and who writes there makes it red."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mirror_core.model.run import Mode, RunState
+from mirror_core.state.topic import read_state
+from tests.brokers import Pair, produce
+from tests.cluster.test_failover import app_topic, denied
+from tests.cluster.test_unplanned import begin, suspended
+from tests.dag.airflow_home import add_connection, connection_of, run_dag
+from tests.mirroring import Mirrored, new_mirror
+
+if TYPE_CHECKING:
+    from airflow.dag_processing.dagbag import DagBag
+
+pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture
+def mirrored(pair: Pair, airflow_database: None, tmp_path: Path) -> Mirrored:
+    """A mirror whose source hung when it was failed over, and answers again."""
+    add_connection("east", connection_of(pair.east))
+    add_connection("west", connection_of(pair.west))
+    from airflow.sdk import Variable
+
+    Variable.set("mirrorbook_clusters", "east,west")
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    made = new_mirror(pair, tmp_path, topic)
+    made.copy()
+    with suspended(pair.east):
+        run = begin(made.failover, Mode.UNPLANNED)
+        assert made.failover.drive(run.id).state is RunState.DONE
+    return made
+
+
+def test_an_old_source_is_fenced_and_a_writer_behind_the_fence_makes_it_red(
+    dag_bag: DagBag, pair: Pair, mirrored: Mirrored
+) -> None:
+    [topic] = mirrored.link.mirror.topics
+    dag = dag_bag.dags["mirror_watch"]
+    from mirrorbook_airflow.mirrors import owing_mirrors
+
+    assert mirrored.name in owing_mirrors()
+    assert run_dag(dag, {"mirrors": [mirrored.name]}).state == "success"
+
+    assert read_state(mirrored.link.destination).debts[mirrored.name].paid_ms is not None
+    assert denied(pair.east, topic)
+    assert run_dag(dag, {"mirrors": [mirrored.name]}).state == "success"
+    produce(pair.east, topic, 1, user="admin")
+    assert run_dag(dag, {"mirrors": [mirrored.name]}).state == "failed"

@@ -1,0 +1,170 @@
+"""What a mirror owes its old source, and what is to be done about it: every case, without a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.fence_lines import IN_ONE_LINE, fence_lines
+from mirror_core.decide.standing import Deed, Shown, Standing, judge, paid, slipped_in, standing_of, words
+from mirror_core.decide.view import Unseen
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
+from mirror_core.model.mirror import PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.offsets import NO_OFFSETS, Offsets
+from mirror_core.model.standing import Debt, Owed
+from tests.unit.test_decide_verbs import MIRROR, RUN
+
+P, Q = Partition("t", 0), Partition("t", 1)
+ENDS = Offsets.of({P: Offset(100)})
+OWED = Debt(mirror=MirrorName("m"), cluster=ClusterName("east"), owed=Owed.FENCE, run="r", since_ms=1_000)
+STANDS = replace(OWED, paid_ms=2_000, ends=ENDS)
+WATCHED = replace(OWED, ends=ENDS, trouble="cluster east has no authorizer: it cannot be kept from taking writes")
+LIFTING = replace(OWED, owed=Owed.UNFENCE)
+WELL = Shown(authorizer=True, ends={P: Offset(100)})
+OPEN = replace(WELL, authorizer=False)
+SILENT = Unseen("no broker answered")
+WRITTEN = {P: (Offset(100), Offset(103))}
+
+
+@pytest.mark.parametrize(
+    ("debt", "standing"),
+    [
+        (None, Standing.NOTHING),
+        (OWED, Standing.OWED),
+        (STANDS, Standing.STANDS),
+        (WATCHED, Standing.WATCHED),
+        (LIFTING, Standing.LIFTING),
+    ],
+)
+def test_how_things_stand_is_told_by_the_record(debt: Debt | None, standing: Standing) -> None:
+    assert standing_of(debt) is standing
+
+
+@pytest.mark.parametrize("debt", [OWED, STANDS, WATCHED, LIFTING])
+@pytest.mark.parametrize("seen", [SILENT, WELL, OPEN, replace(WELL, bare=("broker 1",), written=WRITTEN)])
+def test_nothing_is_done_while_a_run_holds_the_mirror(debt: Debt, seen: Shown | Unseen) -> None:
+    found = judge(debt, RUN, seen)
+    assert (found.deed, found.debt, found.alarms, found.silent) == (Deed.NOTHING, None, (), False)
+    assert RUN.id in found.lines[0]
+
+
+@pytest.mark.parametrize("debt", [OWED, STANDS, WATCHED, LIFTING])
+def test_a_silent_cluster_is_waited_for_when_something_is_to_be_paid(debt: Debt) -> None:
+    found = judge(debt, None, SILENT)
+    assert (found.deed, found.alarms) == (Deed.NOTHING, ())
+    assert found.silent is (debt.paid_ms is None)
+    assert "no answer: no broker answered" in found.lines
+
+
+@pytest.mark.parametrize(
+    ("debt", "seen", "deed"),
+    [
+        (None, SILENT, Deed.NOTHING),
+        (OWED, WELL, Deed.FENCE),
+        (OWED, replace(WELL, bare=("broker 1",)), Deed.FENCE),
+        (WATCHED, WELL, Deed.FENCE),  # it has an authorizer now
+        (OWED, OPEN, Deed.RECORD),
+        (WATCHED, OPEN, Deed.NOTHING),
+        (STANDS, OPEN, Deed.RECORD),  # it has lost its authorizer
+        (STANDS, WELL, Deed.NOTHING),
+        (STANDS, replace(WELL, bare=("broker 1",)), Deed.FENCE),
+        (STANDS, replace(WELL, written=WRITTEN), Deed.RECORD),
+        (replace(STANDS, trouble="somebody writes there all the same: t-0"), WELL, Deed.RECORD),
+        (STANDS, replace(WELL, ends={P: Offset(100), Q: Offset(7)}), Deed.RECORD),
+        (STANDS, replace(WELL, ends={P: Offset(101)}), Deed.NOTHING),  # a marker of a transaction that has ended
+        (LIFTING, WELL, Deed.UNFENCE),
+        (LIFTING, OPEN, Deed.UNFENCE),
+    ],
+)
+def test_what_is_done_by_what_is_seen(debt: Debt | None, seen: Shown | Unseen, deed: Deed) -> None:
+    found = judge(debt, None, seen)
+    assert found.deed is deed
+    assert (found.debt is not None and found.debt != debt) is (deed is Deed.RECORD)
+    assert not found.silent
+
+
+def test_who_writes_all_the_same_is_told_at_every_look_and_recorded_once() -> None:
+    seen = replace(WELL, ends={P: Offset(103)}, written=WRITTEN)
+    first = judge(STANDS, None, seen)
+    assert first.debt is not None
+    assert first.debt == replace(STANDS, trouble="somebody writes there all the same: t-0")
+    again = judge(first.debt, None, replace(seen, written={P: (Offset(100), Offset(900))}))
+    assert again.deed is Deed.NOTHING
+    assert "800 offset(s) that no fence stopped: t-0 [100, 900)" in again.alarms[0]
+
+
+def test_a_cluster_that_cannot_be_fenced_is_said_to_be_so_and_pages_when_it_is_written() -> None:
+    first = judge(OWED, None, OPEN)
+    assert first.debt is not None
+    assert (first.standing, first.debt.ends, first.alarms) == (Standing.WATCHED, ENDS, ())
+    assert "has no authorizer" in first.debt.trouble
+    assert judge(first.debt, None, replace(OPEN, written=WRITTEN)).alarms
+
+
+def test_a_fence_that_was_taken_away_pages_with_what_was_written_meanwhile() -> None:
+    alarms = judge(STANDS, None, replace(WELL, bare=("broker 1",), written=WRITTEN)).alarms
+    assert len(alarms) == 2
+    assert "taken away and is put up again: broker 1" in alarms[0]
+
+
+def test_a_fence_is_paid_once_and_its_ends_are_those_of_then() -> None:
+    first = paid(replace(OWED, trouble="no"), {P: Offset(100)}, 2_000)
+    assert first == STANDS
+    later = paid(first, {P: Offset(120), Q: Offset(5)}, 9_000)
+    assert later == replace(STANDS, ends=Offsets.of({P: Offset(100), Q: Offset(5)}))
+
+
+def test_what_slipped_in_lies_between_the_last_mirrored_offset_and_the_fence() -> None:
+    def status(partition: Partition, lmo: int | None) -> PartitionStatus:
+        return PartitionStatus(
+            partition=partition,
+            state=PartitionState.STOPPED,
+            source_topic_id="1",
+            destination_topic_id="2",
+            lmo=None if lmo is None else Offset(lmo),
+        )
+
+    R, S = Partition("t", 2), Partition("t", 3)
+    debt = replace(STANDS, ends=Offsets.of({P: Offset(100), Q: Offset(50), R: Offset(9)}))
+    known = {P: status(P, 97), Q: status(Q, 50), R: status(R, None), S: status(S, 4)}
+    assert slipped_in(debt, known) == {P: (97, 100)}
+    assert slipped_in(replace(debt, ends=NO_OFFSETS), known) == {}
+
+
+def test_words_name_the_cluster_the_time_and_the_trouble() -> None:
+    assert list(words(replace(OWED, trouble="no right"))) == [
+        "east: its fence is owed since 1970-01-01 00:00:01 UTC; until it is up it takes writes",
+        "no right",
+    ]
+    assert list(words(STANDS)) == ["east: its fence stands since 1970-01-01 00:00:02 UTC"]
+    assert "run r, which was given up" in next(words(LIFTING))
+
+
+def test_lines_to_paste_name_all_that_the_ledger_and_the_mirror_know() -> None:
+    def entry(
+        resource: Resource, name: str, cluster: str = "east", purpose: AclPurpose = AclPurpose.FENCE
+    ) -> LedgerEntry:
+        acl = Acl(
+            resource=resource, name=name, principal="User:*", operation=Operation.WRITE, permission=Permission.DENY
+        )
+        return LedgerEntry(mirror=MIRROR.name, cluster=ClusterName(cluster), acl=acl, purpose=purpose)
+
+    entries = [
+        entry(Resource.TOPIC, "a"),
+        entry(Resource.TRANSACTIONAL_ID, "it's"),
+        entry(Resource.TOPIC, "elsewhere", cluster="west"),
+        entry(Resource.TOPIC, "staged", purpose=AclPurpose.STAGED),
+    ]
+    assert fence_lines(MIRROR, entries, [P, Q], "h:9093") == (
+        "kafka-acls.sh --bootstrap-controller h:9093 --command-config ADMIN.properties --add "
+        "--deny-principal 'User:*' --operation Write --topic a --topic t",
+        "kafka-acls.sh --bootstrap-controller h:9093 --command-config ADMIN.properties --add "
+        "--deny-principal 'User:*' --operation Write --transactional-id 'it'\"'\"'s'",
+    )
+    many = [Partition(f"t{n}", 0) for n in range(IN_ONE_LINE + 1)]
+    lines = fence_lines(MIRROR, [], many)
+    assert [line.count("--topic") for line in lines] == [IN_ONE_LINE, 1]
+    assert all("--bootstrap-server BOOTSTRAP" in line for line in lines)
+    assert fence_lines(MIRROR, [], []) == ()
