@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from mirror_core.decide import failback as decision
-from mirror_core.decide.acls import demotions, denial
+from mirror_core.decide.acls import denial, undemotable
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import Need, needing, point_of_no_return
@@ -183,7 +183,7 @@ def _open_to_all(
     """Grants that `demote` could not offset: to be found before anything is changed."""
     if isinstance(held, AuthorizerOff):
         return ()
-    _, impossible = demotions(held.entries, topics, own_principals(link))
+    impossible = undemotable(held.entries, topics, own_principals(link))
     bootstrap = client.config.control["bootstrap.servers"]
     return tuple(
         f"{acl}: replace it by grants to named principals: {command_line(acl, bootstrap=bootstrap, remove=True)}"

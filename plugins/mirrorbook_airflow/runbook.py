@@ -6,7 +6,6 @@ plan >> approve >> begin >> the steps, with a teardown that aborts a failed run 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
