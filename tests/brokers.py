@@ -243,19 +243,16 @@ async def _read_aiokafka(cluster: SandboxCluster, topics: Collection[str], user:
         await consumer.stop()
 
 
-def new_user(cluster: SandboxCluster) -> tuple[str, str]:
-    """Name and password of a user without any right. `forget_user` takes all of it away again."""
+def new_user(*clusters: SandboxCluster) -> tuple[str, str]:
+    """Name and password of a user without any right, the same on these clusters. `forget_user` takes all of it away."""
     name, password = "u-" + secrets.token_hex(4), secrets.token_hex(12)
-    upsertion = UserScramCredentialUpsertion(
-        name, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), password.encode()
-    )
-    admin = admin_client(cluster)
-    admin.alter_user_scram_credentials([upsertion])[name].result(TIMEOUT_S)
-    wait_until(
-        lambda: bool(_scram_of(admin, name)),
-        timeout_s=TIMEOUT_S,
-        why=f"{cluster.name} knows user {name}",
-    )
+    scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    upsertion = UserScramCredentialUpsertion(name, scram, password.encode())
+    for cluster in clusters:
+        admin = admin_client(cluster)
+        admin.alter_user_scram_credentials([upsertion])[name].result(TIMEOUT_S)
+        known = partial(_scram_of, admin, name)
+        wait_until(known, timeout_s=TIMEOUT_S, why=f"{cluster.name} knows user {name}")
     return name, password
 
 

@@ -107,9 +107,11 @@ def where_to_resume(seen: Seen) -> Resume | Foreign | Stop:
             unvouched,
         )
     start, seed_end = seen.source_start, position
-    if gap_end == position < start:
-        # What the source itself deleted before it was copied is a gap like any other; a wide one is seeded instead.
-        gap_end, seed_end = (start, position) if start - position <= MARKED_START else (position, start)
+    if gap_end < start:
+        # What the source itself deleted before it was copied is a gap like any other; a wide one is seeded instead. One
+        # that is half filled becomes longer: before its old end the source has nothing left to tell where it ends.
+        marked = gap_end > position or start - position <= MARKED_START
+        gap_end, seed_end = (start, position) if marked else (position, start)
     nothing_to_check = position == seen.log_start or position <= start
     return Resume(
         offset=position,

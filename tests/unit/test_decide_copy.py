@@ -154,12 +154,17 @@ def test_what_the_source_deleted_before_it_was_copied_is_a_gap() -> None:
     assert where_to_resume(seen(None, log_end=0, source_start=7)) == resumed(0, 0, gap_end=7)
 
 
-def test_a_log_that_starts_far_away_is_seeded_after_a_gap_has_been_filled() -> None:
+def test_a_log_that_starts_far_away_is_seeded() -> None:
     near, far = 50 + MARKED_START, 50 + MARKED_START + 1
     assert where_to_resume(seen(source_start=near, source_end=near)) == resumed(50, 50, gap_end=near)
     assert where_to_resume(seen(source_start=far, source_end=far)) == resumed(50, 50, seed_end=far)
+
+
+@given(st.integers(53, 50 + 2 * MARKED_START))
+def test_a_gap_half_filled_whose_end_the_source_has_deleted_is_filled_to_where_the_source_begins(start: int) -> None:
     half = Ours(45, marker(7))
-    assert where_to_resume(seen(half, source_start=far, source_end=far)) == resumed(50, 45, gap_end=52)
+    assert where_to_resume(seen(half, source_start=52, source_end=start)) == resumed(50, 45, gap_end=52)
+    assert where_to_resume(seen(half, source_start=start, source_end=start)) == resumed(50, 45, gap_end=start)
 
 
 @given(offsets, counts)
