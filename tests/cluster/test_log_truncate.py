@@ -192,9 +192,10 @@ def test_whoever_is_killed_in_the_middle_repeats_the_command(desk: Desk, tmp_pat
         for topic in topics:
             assert read_all(east, topic) == [r for r in before[topic] if r.offset < middle[topic]]
         assert len(set(middle.values())) > 1
-        east.terminate()
+        east.kill()
         said = desk.run(*command)
         assert said.code == 0, said.err
+        assert "warning: the broker was killed, or died" in said.out
     finally:
         east.start()
     assert ends(east, topics, Point.STABLE_END) == ends(east, topics) == dict.fromkeys(topics, 1050)
