@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,20 @@ from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScram
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.decide.acls import denial
-from mirror_core.kafka.acls import Acls, AuthorizerOff, create_acls, delete_acls, describe_acls, present_on_every_broker
+from mirror_core.kafka.acls import (
+    Acls,
+    AuthorizerOff,
+    absent_on_every_broker,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    present_on_every_broker,
+)
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config, load_config
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import create
+from mirror_core.mirrors.preflight import check
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, Refused, Unreachable
 from mirror_core.model.names import ClusterName, MirrorName
@@ -179,9 +188,16 @@ def test_rights_are_granted_to_a_certificate_under_the_name_that_we_read_in_it(s
     name = f"User:{config.user()}"
     right = Acl(resource=Resource.CLUSTER, name="kafka-cluster", principal=name, operation=Operation.DESCRIBE)
     with as_admin(secure.cluster) as admin, ClusterClient(config) as client:
+        anybody = replace(right, principal="User:*")
+        create_acls(admin, [anybody])
+        present_on_every_broker(admin, [anybody])
+        assert [p for p in check(config).problems if f"no access right there names {name}, the subject of" in p]
+        delete_acls(admin, [anybody])
+        absent_on_every_broker(admin, [anybody])
         create_acls(admin, [right])
         present_on_every_broker(admin, [right])
         assert right in seen(describe_acls(client)), f"brokers do not call it {name}"
+        assert check(config).problems == ()
         delete_acls(admin, [right])
 
 

@@ -80,4 +80,5 @@ def test_cluster_check_has_a_stable_json_shape(pair: Pair) -> None:
         "verdict",
         "detail",
         "command",
+        "permission",
     }

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mirror_core.kafka.acls import create_acls, present_on_every_broker
 from mirror_core.kafka.groups import commit_offsets, fetch_offsets
+from mirror_core.model.acl import Acl, Operation, Resource
+from mirror_core.model.drift import Deed, Part
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunState
+from mirror_core.sync.cycle import sync
 from tests import shapes
-from tests.administering import as_admin
+from tests.administering import as_admin, rights_of
 from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka, read_topics, read_topics_aiokafka
+from tests.cluster.links import new_link, writer_of
 from tests.mirroring import new_mirror
 from tests.old_formats import OldLog, old_logs, put_in_place
 from tests.older import older_source
@@ -87,3 +93,20 @@ def test_a_failover_leaves_an_older_cluster(older: Pair, tmp_path: Path) -> None
     with as_admin(older.west) as client:
         moved = fetch_offsets(client, group).committed[Partition(topic, 0)]
     assert moved.offset == 120
+
+
+def test_rights_that_an_older_destination_does_not_know_hold_no_others_up(older: Pair) -> None:
+    topic = new_topic(older.west)
+    read = Acl(resource=Resource.TOPIC, name=topic, principal="User:app", operation=Operation.READ)
+    write = replace(read, operation=Operation.WRITE)
+    two_phases = replace(read, resource=Resource.TRANSACTIONAL_ID, name="tx", operation=Operation.TWO_PHASE_COMMIT)
+    with as_admin(older.west) as client:
+        create_acls(client, [read, write, two_phases])
+        present_on_every_broker(client, [read, write, two_phases])
+    link = new_link(older, topic, source="west", destination="east")
+    with writer_of(link) as writer:
+        rows = {row.subject: row for row in sync(link, writer, only=frozenset({Part.TOPICS, Part.ACLS})).rows}
+    assert [rows[str(acl)].deed for acl in (read, write)] == [Deed.CREATE, Deed.STAGE]
+    assert rows[str(two_phases)].deed is Deed.SKIP
+    assert "the brokers of east may be too old for it: " in rows[str(two_phases)].reason
+    assert read in rights_of(older.east)
