@@ -59,11 +59,12 @@ class Ground:
             Kind.IDEMPOTENT: self._idempotent,
             Kind.TRANSACTIONAL: self._transactional,
         }
-        return [self._tried(kind, broker, partial(use, broker, partition)) for kind, use in producers.items()]
+        where = f"{self.topic}-{partition}"
+        return [self._tried(kind, broker, where, partial(use, broker, partition)) for kind, use in producers.items()]
 
     def try_group(self, partitions: list[int]) -> Trial:
         """A group reads half, commits and leaves; another member goes on exactly there."""
-        return self._tried(Kind.GROUP, None, lambda: self._group(partitions))
+        return self._tried(Kind.GROUP, None, self.topic, lambda: self._group(partitions))
 
     # -- kinds ---------------------------------------------------------------------------------------------------
 
@@ -111,7 +112,7 @@ class Ground:
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    def _tried(self, kind: Kind, broker: int | None, act: Callable[[], None]) -> Trial:
+    def _tried(self, kind: Kind, broker: int | None, where: str, act: Callable[[], None]) -> Trial:
         started, outcome, reason = time.monotonic(), Outcome.PASSED, ""
         try:
             act()
@@ -120,7 +121,7 @@ class Ground:
             if code.code() in _DENIED:
                 outcome, reason = Outcome.DENIED, f"{code.name()} for {self.config.user() or 'this principal'}"
             else:
-                outcome, reason = Outcome.FAILED, f"{self.topic}: {code.name()}"
+                outcome, reason = Outcome.FAILED, f"{where}: {code.name()}"
         except RemoteFault as error:
             outcome, reason = Outcome.FAILED, str(error)
         return Trial(kind=kind, broker=broker, outcome=outcome, seconds=time.monotonic() - started, reason=reason)

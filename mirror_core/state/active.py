@@ -21,7 +21,7 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.topics import NewTopic, create_topics
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName
-from mirror_core.state.topic import POLL_S, QUIET, client
+from mirror_core.state.topic import POLL_S, QUIET, TRANSACTION_MS, client
 
 _PARTITION: Final = 0
 _DENIED: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
@@ -75,8 +75,8 @@ def announce(config: ClusterConfig, active: Active, timeout_s: float = 3.0) -> A
             **config.properties(),
             **QUIET,
             "transactional.id": f"mirrorbook.active.{active.mirror}",
-            "transaction.timeout.ms": 10_000,
-            "message.timeout.ms": max(1000, int(timeout_s * 1000)),
+            "transaction.timeout.ms": TRANSACTION_MS,
+            "message.timeout.ms": min(TRANSACTION_MS, int(timeout_s * 1000)),
         },
     )
     try:
