@@ -11,10 +11,13 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.dataplane.heart import Outcome
 from mirror_core.dataplane.planning import COPIED
+from mirror_core.dataplane.watch import Watch
 from mirror_core.model.copying import TaskReport
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
+from mirror_core.model.sighting import Sighting
 from mirror_core.state.lease import HeldLease
 
 EPOCH_BUCKETS_S: Final = (1.0, 10.0, 29.0, 31.0, 35.0, 45.0, 60.0, 120.0)
@@ -67,6 +70,12 @@ class Snapshot:
     """Seconds of all epochs together."""
     cpu_s: float
     """CPU seconds of the copying tasks."""
+    heartbeats: Mapping[Outcome, int]
+    """Seconds in which heartbeats were due, by what became of them; empty where none are made."""
+    heartbeat_ms: int | None
+    """Wall clock of the newest one that the source acknowledged."""
+    sighting: Sighting | None
+    """The newest look at the source."""
 
 
 class Counters:
@@ -75,6 +84,7 @@ class Counters:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lease: HeldLease | None = None
+        self._watch: Watch | None = None
         self._copying: frozenset[Partition] = frozenset()
         self._states: Counter[tuple[str, PartitionState]] = Counter()
         self._throttle: int | None = None
@@ -86,6 +96,10 @@ class Counters:
     def holds(self, lease: HeldLease) -> None:
         """This process runs the data plane from now on; the lease is read whenever somebody asks."""
         self._lease = lease
+
+    def watches(self, watch: Watch) -> None:
+        """What watches its source; read whenever somebody asks."""
+        self._watch = watch
 
     def recorded(self, statuses: Iterable[PartitionStatus], throttle: int | None) -> None:
         """All of the mirror's partitions and its throttle (bytes per second), as the state topic has them now."""
@@ -120,6 +134,7 @@ class Counters:
 
     def snapshot(self) -> Snapshot:
         """All counts now."""
+        watch = self._watch
         with self._lock:
             return Snapshot(
                 lease=self._lease.lease if self._lease else None,
@@ -131,4 +146,7 @@ class Counters:
                 epochs=tuple(accumulate(self._epochs)),
                 epochs_s=self._epochs_s,
                 cpu_s=self._cpu_s,
+                heartbeats=MappingProxyType(dict(watch.heart.outcomes) if watch else {}),
+                heartbeat_ms=watch.heart.newest_ms if watch else None,
+                sighting=watch.lookout.newest if watch else None,
             )

@@ -20,6 +20,7 @@ from mirror_core.dataplane.counters import Counters, Retry
 from mirror_core.dataplane.planning import Planner, Work
 from mirror_core.dataplane.results import Results, Summary
 from mirror_core.dataplane.runner import Runner
+from mirror_core.dataplane.watch import Watch
 from mirror_core.decide.assign import assign
 from mirror_core.decide.rate import shares
 from mirror_core.decide.verbs import held_by
@@ -121,9 +122,18 @@ class Replication:
             if self.options.receipts is not None:
                 check_writable("receipts", self.options.receipts, receipts.ADVICE)
             self._check_data_principal()
-            with self._lease() as lease, Board() as self._claims:
+            with (
+                self._lease() as lease,
+                Board() as self._claims,
+                Watch(self.link, lease, self.say) as self._watch,
+            ):
+                self.counters.watches(self._watch)
+                if not self.options.until_caught_up:
+                    self._watch.prepare(lease)
                 # Whatever is wrong with the request is known before Spark has spent its seconds on starting.
                 work = self._plan(planner, lease)
+                if not self.options.until_caught_up:
+                    self._watch.start()
                 with self._runner(lease) as self.runner:
                     first = time.monotonic()
                     if self.options.until_caught_up:
@@ -199,6 +209,7 @@ class Replication:
         lease.refresh()
         self.results.remember(lease)
         planner.follow_log_start(work.partitions)
+        self._watch.look_once(lease, planner.source, planner.destination)
 
     def _go_on(self, planner: Planner, lease: HeldLease, work: Work) -> None:
         start_ms = now_ms()
@@ -210,6 +221,7 @@ class Replication:
             while not self.stop.is_set() and now_ms() < stop_ms - LEAD_S * 1000:
                 lease.beat()
                 self._follower.beat(lease)
+                self._watch.tick(lease)
                 self._reap(lease)
                 self.stop.wait(_TICK_S)
                 if self._failures_in_row > failures:  # nobody copies now: don't wait for the boundary
@@ -233,6 +245,7 @@ class Replication:
         if work.changes:
             lease.put(*work.changes)
         self.results.count_states(lease)
+        self._watch.planned(lease)
         for partition, reason in work.failed.items():
             self.results.failed(partition, reason)
         return work

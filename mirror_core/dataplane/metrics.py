@@ -103,6 +103,34 @@ METRICS: Final = (
         "have been seen",
     ),
     Described(
+        "mirrorbook_source_looked_at_timestamp_seconds",
+        "gauge",
+        (),
+        "wall clock of this process's newest look at the source: the loss bound of an unplanned failover widens from "
+        "then on",
+    ),
+    Described(
+        "mirrorbook_missing_known_offsets",
+        "gauge",
+        (),
+        "the source's ends (high watermarks) as last seen, however long ago, minus positions, partitions added up: "
+        "what an unplanned failover is known to lose. Absent while a position is not known",
+    ),
+    Described(
+        "mirrorbook_source_heartbeat_timestamp_seconds",
+        "gauge",
+        (),
+        "wall clock of the newest heartbeat that all brokers of the source acknowledged; every second. Absent where "
+        "none are made",
+    ),
+    Described(
+        "mirrorbook_heartbeats_total",
+        "counter",
+        ("outcome",),
+        "seconds in which heartbeats were due. acknowledged; failed: not by all brokers of the source; held: a run "
+        "fences the source",
+    ),
+    Described(
         "mirrorbook_unseeded_offsets",
         "gauge",
         _TOPIC,
@@ -202,6 +230,7 @@ def _samples(mirror: Mirror, told: Snapshot, figures: Mapping[Partition, Figures
     for topic, state in sorted(told.states.keys() | {(topic, PartitionState.FAILED) for topic in topics}):
         yield _Sample("mirrorbook_partitions", (topic, state), told.states.get((topic, state), 0))
     yield from _lags(told, figures)
+    yield from _seen(told, figures)
     for topic, copied in told.copied.items():
         yield _Sample("mirrorbook_copied_records_total", (topic,), copied.records)
         yield _Sample("mirrorbook_copied_bytes_total", (topic,), copied.bytes)
@@ -217,6 +246,19 @@ def _samples(mirror: Mirror, told: Snapshot, figures: Mapping[Partition, Figures
     yield _Sample("mirrorbook_epoch_duration_seconds", (), told.epochs[-1], "_count")
     yield _Sample("mirrorbook_epoch_duration_seconds", (), told.epochs_s, "_sum")
     yield _Sample("mirrorbook_task_cpu_seconds_total", (), told.cpu_s)
+
+
+def _seen(told: Snapshot, figures: Mapping[Partition, Figures]) -> Iterator[_Sample]:
+    if told.sighting is not None:
+        yield _Sample("mirrorbook_source_looked_at_timestamp_seconds", (), told.sighting.at_ms / 1000)
+        seen = {p: one.end for p, one in told.sighting.seen() if p in told.copying}
+        if seen.keys() <= figures.keys():
+            missing = sum(max(0, end - figures[p].position) for p, end in seen.items())
+            yield _Sample("mirrorbook_missing_known_offsets", (), missing)
+    if told.heartbeat_ms is not None:
+        yield _Sample("mirrorbook_source_heartbeat_timestamp_seconds", (), told.heartbeat_ms / 1000)
+    for outcome, count in told.heartbeats.items():
+        yield _Sample("mirrorbook_heartbeats_total", (outcome,), count)
 
 
 def _lags(told: Snapshot, figures: Mapping[Partition, Figures]) -> Iterator[_Sample]:

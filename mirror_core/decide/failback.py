@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mirror_core.decide.failover import UNSEEN, Decision, digest
-from mirror_core.decide.figures import SHOWN
 from mirror_core.decide.standing import count, slipped_in, words
 from mirror_core.decide.steps import planned
 from mirror_core.decide.strategies import Allowed, Log, choose, costs, objections, point, tails
-from mirror_core.decide.view import Topic, Unseen, some
+from mirror_core.decide.view import SHOWN, Topic, Unseen, some
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.run import Fact, Mode, Plan, RunKind, Strategy

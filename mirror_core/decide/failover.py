@@ -170,6 +170,8 @@ def _destination_reasons(view: View, seen: DestinationView) -> Iterator[str]:
             f"destination {view.mirror.destination} is cluster {seen.cluster_id}, the mirror was made towards "
             f"{view.mirror.destination_id}: correct mirrorbook.yaml"
         )
+    if view.mode is Mode.PLANNED and (leaderless := set(seen.leaderless) & set(healthy(view.statuses))):
+        yield f"{view.mirror.destination}: nobody leads {some(sorted(leaderless))}: bring their brokers back"
     if view.mode is Mode.UNPLANNED:
         if view.statuses and len(lost_topics(view)) == len({p.topic for p in view.statuses}):
             yield f"none of the mirror's topics is on {view.mirror.destination} any more: there is nothing to promote"
@@ -198,6 +200,11 @@ def _source_reasons(view: View, seen: SourceView) -> Iterator[str]:
     for topic, ids in _ids(view, lambda s: s.source_topic_id):
         if topic in seen.topics and ids != {seen.topics[topic].id}:
             yield f"topic {topic} was recreated on {name}: recover it first"
+    if view.mode is Mode.PLANNED and (leaderless := set(seen.leaderless) & set(healthy(view.statuses))):
+        yield (
+            f"{name}: nobody leads {some(sorted(leaderless))}, so the rest cannot be copied: bring their brokers back, "
+            "or use --mode unplanned"
+        )
     if isinstance(view.destination, DestinationView):
         for partition, lag in lags_of(view):
             if lag is not None and lag < 0:

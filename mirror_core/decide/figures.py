@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from mirror_core.decide.loss import loss_of
+from mirror_core.decide.loss_figures import in_words, loses, loss_figures, loss_warnings
 from mirror_core.decide.scope import lost_topics
-from mirror_core.decide.view import DestinationView, SourceView, Unseen, View, failed_of, lags_of, some
+from mirror_core.decide.view import SHOWN, DestinationView, SourceView, Unseen, View, failed_of, lags_of, some
 from mirror_core.model.mirror import PartitionState, is_fresh
 from mirror_core.model.run import Mode
-
-SHOWN: Final = 200
-"""Partitions and groups listed one by one; the rest is in the totals."""
 
 
 def warnings_of(view: View) -> Iterator[str]:
@@ -25,27 +24,35 @@ def warnings_of(view: View) -> Iterator[str]:
     if len(failed) > SHOWN:
         yield f"{len(failed) - SHOWN} more partitions are FAILED and will be promoted as they are"
     if isinstance(view.source, SourceView):
-        if not view.source.authorizer:
-            yield (
-                f"{view.mirror.source} has no authorizer: nothing can stop a writer there. Stop all producers; "
-                "the run relies on stillness"
-            )
-        for topic in sorted({p.topic for p in view.statuses} - set(view.source.topics)):
-            yield f"topic {topic} no longer exists or matches on {view.mirror.source}: it is promoted as it is"
-        if view.source.transactions:
-            yield (
-                f"open transactions on {view.mirror.source} ({some(view.source.transactions)}): the fence waits until "
-                "they are over, at most their transaction timeout"
-            )
+        yield from _source_warnings(view, view.source)
     if isinstance(view.destination, DestinationView) and not view.destination.authorizer:
         yield (f"{view.mirror.destination} has no authorizer: nothing keeps applications from writing there too early")
     if isinstance(view.destination, DestinationView):
         yield from view.destination.rights[:SHOWN]
         if len(view.destination.rights) > SHOWN:
             yield f"{len(view.destination.rights) - SHOWN} more remarks on rights"
+    if loses(view):
+        yield from loss_warnings(view)
     if not is_fresh(view.lease, view.now_ms):
         yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
     yield from (f"{problem}: it would fail, and the run go on without it" for problem in view.hook_problems)
+
+
+def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
+    if not source.authorizer:
+        yield (
+            f"{view.mirror.source} has no authorizer: nothing can stop a writer there. Stop all producers; "
+            "the run relies on stillness"
+        )
+    for topic in sorted({p.topic for p in view.statuses} - set(source.topics)):
+        yield f"topic {topic} no longer exists or matches on {view.mirror.source}: it is promoted as it is"
+    if source.leaderless:
+        yield f"nobody leads {some(source.leaderless)} on {view.mirror.source}: ends and lag are unknown"
+    if source.transactions:
+        yield (
+            f"open transactions on {view.mirror.source} ({some(source.transactions)}): the fence waits until "
+            "they are over, at most their transaction timeout"
+        )
 
 
 def _lost_warnings(view: View) -> Iterator[str]:
@@ -89,12 +96,7 @@ def figures_of(view: View) -> Iterator[tuple[str, str]]:
     yield "seconds without writes, predicted", _predicted(view)
     if isinstance(view.source, Unseen):
         yield "source", view.source.reason
-        lost = (
-            "none: the source was fenced and drained before it died"
-            if view.drained
-            else ("unknown: at least what the source acknowledged since it was last seen")
-        )
-        yield "loss", lost
+    yield from loss_figures(view)
     if isinstance(view.destination, Unseen):
         yield "destination", view.destination.reason
     for name, words in view.hooks.items():
@@ -110,10 +112,14 @@ def figures_of(view: View) -> Iterator[tuple[str, str]]:
 
 
 def partition_figures(view: View) -> Iterator[tuple[str, str]]:
-    """Unknown counts as worst; then the greatest lag first."""
-    worst = sorted(lags_of(view), key=lambda item: (item[1] is not None, -(item[1] or 0), item[0]))
-    for partition, lag in worst[:SHOWN]:
-        yield str(partition), f"{view.statuses[partition].state}, lag {'unknown' if lag is None else lag}"
+    """Unknown counts as worst; then the greatest lag first, or what is known to be missing."""
+    losses = loss_of(view).partitions if loses(view) else {}
+    lags = dict(lags_of(view))
+    worst = {p: losses[p].missing if losses else lag for p, lag in lags.items()}
+    for partition in sorted(worst, key=lambda p: (worst[p] is not None, -(worst[p] or 0), p))[:SHOWN]:
+        lag = lags[partition]
+        words = f"{view.statuses[partition].state}, lag {'unknown' if lag is None else lag}"
+        yield str(partition), words + (f"; {in_words(losses[partition])}" if losses else "")
 
 
 def _predicted(view: View) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import ACTIVE_TOPIC
+from mirror_core.model.names import ACTIVE_TOPIC, HEARTBEATS, heartbeat_topic
 
 OWN_PREFIX = "mirrorbook"
 """Consumer groups of ours begin with this word; nothing is ever committed under them."""
@@ -31,17 +31,27 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter(Filter):
-    """The same for topics. Names with two leading underscores belong to Kafka, its tools and us; so does one more."""
+    """The same for topics. Names with two leading underscores belong to Kafka, its tools and us; so does one more.
+
+    A mirror carries its own heartbeats, whatever its expressions say, and never another's.
+    """
+
+    heartbeats: str = ""
+    """Name of their topic."""
 
     def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str) or name.startswith("__") or name == ACTIVE_TOPIC:
+            return False
+        if name.startswith(HEARTBEATS):
+            return name == self.heartbeats
         # Named base: super() without arguments does not work in a class that slots=True has made anew.
-        ours = isinstance(name, str) and (name.startswith("__") or name == ACTIVE_TOPIC)
-        return not ours and Filter.__contains__(self, name)
+        return Filter.__contains__(self, name)
 
 
 def topic_filter(mirror: Mirror) -> TopicFilter:
     """Which topics the mirror carries. BadRequest names an expression that cannot be compiled."""
-    return TopicFilter(_compile("--topics", mirror.topics), _compile("--exclude-topics", mirror.exclude_topics))
+    include, exclude = _compile("--topics", mirror.topics), _compile("--exclude-topics", mirror.exclude_topics)
+    return TopicFilter(include, exclude, heartbeat_topic(mirror.name))
 
 
 def topics_named(expressions: Iterable[str]) -> Filter:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from mirror_core.model.mirror import Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode
+from mirror_core.model.sighting import Heartbeat, Sighting
+
+SHOWN: Final = 200
+"""Partitions and groups listed one by one; the rest is in the totals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,8 @@ class SourceView:
     """Committed offsets (next to be read) on the mirror's topics, of as many groups as there was time to ask."""
     grants: tuple[str, ...] = ()
     """Rights to change the mirror's topics that applications hold there, in words."""
+    leaderless: tuple[Partition, ...] = ()
+    """Recorded partitions that nobody leads now: their ends are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,11 @@ class DestinationView:
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
     rights: tuple[str, ...] = ()
     """What an approver should know of the rights that promotion gives."""
+    heartbeats: tuple[Heartbeat, ...] = ()
+    """The newest one of each partition of the heartbeats' topic: who looks on the destination sees how far the copy
+    has come in time."""
+    leaderless: tuple[Partition, ...] = ()
+    """As on the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,8 @@ class View:
     """Id of the planned run that an unplanned one would go on from, because its source has died."""
     drained: bool = False
     """That run had fenced and drained the source: nothing is missing."""
+    sighting: Sighting | None = None
+    """What the data plane last saw of the source; None: it never looked."""
 
 
 def healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -75,24 +76,47 @@ def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: 
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Led:
+    """Offsets as far as they can be known now."""
+
+    offsets: Mapping[Partition, Offset]
+    leaderless: frozenset[Partition]
+    """Nobody leads these."""
+
+
+def led_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point, *, within_s: float = 0.0) -> Led:
+    """The same without those that cannot be known: a broker or a partition that is gone does not hide the others.
+
+    Asked again for `within_s` while something is missing that has a leader. Raises when no broker answers at all.
+    """
+    wanted, found = set(partitions), dict[Partition, Offset]()
+    deadline = time.monotonic() + within_s
+    while True:
+        leaders = client.leaders(sorted(wanted)) if wanted else {}
+        leaderless = frozenset(leaders.pop(-1, ()))
+        for broker, mine in leaders.items():
+            with suppress(Unreachable):
+                found |= _offsets_of(client.call(offsets_request(mine, point), ListOffsetsResponse, broker))
+        wanted -= found.keys()
+        if wanted <= leaderless or time.monotonic() >= deadline:
+            return Led(found, leaderless)
+        time.sleep(0.05)
+
+
 def known_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
     """Those that are known now: a partition may have no leader, a broker may not answer, and a new leader does not know
     its high watermark while too few replicas are in sync (KIP-207)."""
-    found = dict[Partition, Offset]()
-    for broker, mine in client.leaders(partitions).items():
-        if broker < 0:
-            continue
-        try:
-            answer = client.call(offsets_request(mine, point), ListOffsetsResponse, broker)
-        except Unreachable:
-            continue
-        found |= {
-            Partition(str(topic.name), int(row.partition_index)): Offset(int(row.offset))
-            for topic in answer.topics
-            for row in topic.partitions
-            if row.error_code is ErrorCode.none
-        }
-    return found
+    return dict(led_offsets(client, partitions, point).offsets)
+
+
+def _offsets_of(answer: ListOffsetsResponse) -> dict[Partition, Offset]:
+    return {
+        Partition(str(topic.name), int(row.partition_index)): Offset(int(row.offset))
+        for topic in answer.topics
+        for row in topic.partitions
+        if row.error_code is ErrorCode.none
+    }
 
 
 def replica_ends(client: ClusterClient, broker: int, partitions: Iterable[Partition]) -> dict[Partition, Offset]:

@@ -34,6 +34,9 @@ class OpenTransaction:
     """After this long its coordinator aborts it."""
     partitions: frozenset[Partition]
     """Partitions that still wait for its end, whether it has written to them or not."""
+    producer_id: int
+    started_ms: int
+    """Wall clock of its coordinator; with the id, it tells this transaction from its predecessor."""
 
 
 def open_transactions(client: ClusterClient, topics: Collection[str]) -> tuple[OpenTransaction, ...]:
@@ -94,6 +97,8 @@ def _describe(
                     state=row.transaction_state,
                     timeout_s=row.transaction_timeout.total_seconds(),
                     partitions=partitions,
+                    producer_id=int(row.producer_id),
+                    started_ms=int(row.transaction_start_time.timestamp() * 1000),
                 )
             )
     return found

@@ -92,7 +92,13 @@ def ensure_state_topic(client: ClusterClient) -> None:
     if TOPIC in client.metadata([TOPIC]).topics:
         return
     factor = min(3, len(client.brokers()))
-    configs = {"cleanup.policy": "compact", "min.insync.replicas": "2" if factor == 3 else "1"}
+    configs = {
+        "cleanup.policy": "compact",
+        "min.insync.replicas": "2" if factor == 3 else "1",
+        # Leases and sightings replace themselves every second or two: what a reader has to go through stays small.
+        "segment.bytes": str(8 << 20),
+        "min.cleanable.dirty.ratio": "0.1",
+    }
     create_topics(client, [NewTopic(name=TOPIC, partitions=1, replication_factor=factor, configs=configs)])
     await_leaders(client, [TOPIC])
 

@@ -8,16 +8,20 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.dataplane.planning import COPIED
+from mirror_core.decide.loss import loss
+from mirror_core.decide.loss_figures import ago, heartbeats
 from mirror_core.decide.standing import count, listed, slipped_in, words
 from mirror_core.decide.topics import cleans
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.heartbeats import newest
+from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus, is_fresh
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import Offset, Partition, heartbeat_topic
+from mirror_core.model.sighting import Heartbeat
 from mirror_core.model.units import in_bytes
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
@@ -29,6 +33,7 @@ GAPS: Final[Mapping[Gaps, str]] = MappingProxyType(
     }
 )
 _TIMEOUT_S = 3.0
+_ELECTING_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,8 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
             )
         )
     trouble = "; ".join(t for t in (source_trouble, destination_trouble) if t)
+    beats = _heartbeats(link)
+    lost = loss(statuses, state.sightings.get(mirror.name), positions, beats, now_ms=now_ms)
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
     return Description(
         facts={
@@ -108,12 +115,22 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
             "slipped in": f"{count(slipped)} offset(s): {listed(slipped)}" if slipped else "none",
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
             "lag": None if any(lag is None for lag in lags) else sum(lag or 0 for lag in lags),
+            "source last looked at": ago(lost.silent_s),
+            "offsets known to be missing": None if lost.unknown else lost.known,
+            "newest heartbeats on the destination": heartbeats(beats, now_ms),
             "security of the source": link.source.control.get("security.protocol", "PLAINTEXT"),
             "security of the destination": link.destination.control.get("security.protocol", "PLAINTEXT"),
             "trouble": trouble or "none",
         },
         rows=tuple(rows),
     )
+
+
+def _heartbeats(link: Link) -> tuple[Heartbeat, ...]:
+    try:
+        return newest(link.destination, heartbeat_topic(link.mirror.name), timeout_s=_TIMEOUT_S)
+    except RemoteFault:
+        return ()  # it is said as trouble already
 
 
 def _compacted(link: Link, statuses: Iterable[PartitionStatus]) -> str:
@@ -151,6 +168,9 @@ def _offsets(
         with ClusterClient(cluster, timeout_s=_TIMEOUT_S) as client:
             existing = client.metadata({p.topic for p in wanted}).topics
             present = [p for p in wanted if p.topic in existing and p.index in existing[p.topic].partitions]
-            return [list_offsets(client, present, point) if present else {} for point in points], ""
+            found = [led_offsets(client, present, point, within_s=_ELECTING_S) for point in points]
+            leaderless = sorted({p for one in found for p in one.leaderless})
+            trouble = f"cluster {cluster.name}: nobody leads {some(leaderless)}" if leaderless else ""
+            return [dict(one.offsets) for one in found], trouble
     except RemoteFault as error:
         return nothing, str(error)

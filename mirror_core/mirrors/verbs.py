@@ -104,6 +104,7 @@ def delete(link: Link) -> None:
             *(Forget(debt) for debt in [state.debts.get(name)] if debt),
             *(Forget(settings) for (mirror, _), settings in state.settings.items() if mirror == name),
             *(Forget(seen) for mirror, seen in state.groups.items() if mirror == name),
+            *(Forget(sighting) for mirror, sighting in state.sightings.items() if mirror == name),
         )
 
 

@@ -39,3 +39,12 @@ def reverse_name(name: MirrorName) -> MirrorName:
 def base_name(name: MirrorName) -> MirrorName:
     """The name by which applications know it, wherever they are: without what marks a way home."""
     return MirrorName(name.removesuffix(_BACK) or name)
+
+
+HEARTBEATS: Final = "mirrorbook.heartbeats."
+"""Beginning of the names of topics that hold heartbeats."""
+
+
+def heartbeat_topic(name: MirrorName) -> str:
+    """The topic of a mirror's heartbeats on its source, and so on its destination; the same for the way home."""
+    return HEARTBEATS + base_name(name)

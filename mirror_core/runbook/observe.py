@@ -15,13 +15,14 @@ from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, 
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.groups import fetch_offsets, list_groups
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.heartbeats import newest
+from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Mode, RunKind, RunState
 from mirror_core.runbook.hook_calls import hook_problems
 from mirror_core.state.link import Link
@@ -34,6 +35,9 @@ SIDE_S: Final = 4.0
 """Everything that is asked of one side."""
 GROUPS_S: Final = 1.0
 """Of that, for the offsets of its groups."""
+OFFSETS_S: Final = 1.0
+"""For log ends that a leader does not know yet: a new one learns them within moments."""
+HEARTBEATS_S: Final = 2.0
 
 T = TypeVar("T")
 
@@ -45,7 +49,7 @@ def observe(link: Link, state: State, mode: Mode) -> View:
     partitions = tuple(healthy(statuses))
     positions_read = threading.Event()
     source = Ask(lambda: _look_at_source(link, partitions, positions_read))
-    destination = Ask(lambda: _look_at_destination(link, state, partitions, positions_read))
+    destination = Ask(lambda: _look_at_destination(link, state, positions_read))
     deadline = time.monotonic() + SIDE_S
     seen_there, seen_here = destination.answer(deadline), source.answer(deadline)
     active = state.active_run(mirror.name)
@@ -63,6 +67,7 @@ def observe(link: Link, state: State, mode: Mode) -> View:
         now_ms=now_ms(),
         hooks={hook.name: hook.words for hook in link.config.hooks(mirror.name)},
         hook_problems=tuple(hook_problems(link.config, mirror.name)),
+        sighting=state.sightings.get(mirror.name),
     )
 
 
@@ -125,37 +130,44 @@ def _look_at_source(link: Link, partitions: tuple[Partition, ...], positions_rea
         )
         # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
         positions_read.wait(SIDE_S / 2)
+        ends = led_offsets(client, present, Point.STABLE_END, within_s=OFFSETS_S)
         return SourceView(
             cluster_id=view.cluster_id,
             topics=topics,
-            stable_ends=list_offsets(client, present, Point.STABLE_END),
+            stable_ends=ends.offsets,
             authorizer=not isinstance(acls, AuthorizerOff),
             transactions=tuple(t.id for t in transactions),
             groups=groups,
             committed=committed,
             grants=grants,
+            leaderless=tuple(sorted(ends.leaderless)),
         )
 
 
-def _look_at_destination(
-    link: Link, state: State, partitions: tuple[Partition, ...], positions_read: threading.Event
-) -> DestinationView:
+def _look_at_destination(link: Link, state: State, positions_read: threading.Event) -> DestinationView:
+    heartbeats = Ask(lambda: newest(link.destination, heartbeat_topic(link.mirror.name), timeout_s=HEARTBEATS_S))
+    deadline = time.monotonic() + SIDE_S - CALL_S / 2
     try:
         with ClusterClient(link.destination, timeout_s=CALL_S) as client:
             view = client.metadata()
-            wanted = {p.topic for p in state.partitions.get(link.mirror.name, {})}
+            recorded = sorted(state.partitions.get(link.mirror.name, {}))
+            wanted = {p.topic for p in recorded}
             topics = _topics({t: v for t, v in view.topics.items() if t in wanted})
-            present = [p for p in partitions if p.topic in topics and p.index < topics[p.topic].partitions]
-            positions = list_offsets(client, present, Point.LOG_END)
+            present = [p for p in recorded if p.topic in topics and p.index < topics[p.topic].partitions]
+            positions = led_offsets(client, present, Point.LOG_END, within_s=OFFSETS_S)
             positions_read.set()
             held = describe_acls(client)
+            committed = _groups(client, link.mirror, topics)[1]
+            beats = heartbeats.answer(deadline)
             return DestinationView(
                 cluster_id=view.cluster_id,
                 topics=topics,
-                positions=positions,
+                positions=positions.offsets,
                 authorizer=not isinstance(held, AuthorizerOff),
                 rights=promotion_remarks(link, state, held, view.topics),
-                committed=_groups(client, link.mirror, topics)[1],
+                committed=committed,
+                heartbeats=() if isinstance(beats, Unseen) else beats,
+                leaderless=tuple(sorted(positions.leaderless)),
             )
     finally:
         positions_read.set()

@@ -23,6 +23,7 @@ from mirror_core.model.errors import Indeterminate
 from mirror_core.model.mirror import GroupsSeen, Lease, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import Run, StepRecord
+from mirror_core.model.sighting import Sighting
 from mirror_core.model.standing import Debt
 from mirror_core.state.encoding import (
     PIECE,
@@ -56,7 +57,17 @@ class Forget:
 
 
 Record = (
-    Mirror | PartitionRecord | Lease | LedgerEntry | Run | StepRecord | Checkpoint | TopicSettings | Debt | GroupsSeen
+    Mirror
+    | PartitionRecord
+    | Lease
+    | LedgerEntry
+    | Run
+    | StepRecord
+    | Checkpoint
+    | TopicSettings
+    | Debt
+    | GroupsSeen
+    | Sighting
 )
 
 _RUN_ID: Final = re.compile(r"(?P<mirror>.+)-(?:failover|failback)-\d{8}T\d{6}-[0-9a-f]{4}")
@@ -77,6 +88,7 @@ class State:
     settings: dict[tuple[MirrorName, str], TopicSettings] = field(default_factory=dict)
     debts: dict[MirrorName, Debt] = field(default_factory=dict)
     groups: dict[MirrorName, GroupsSeen] = field(default_factory=dict)
+    sightings: dict[MirrorName, Sighting] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     """Keys of records that cannot be read, and why."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
@@ -190,6 +202,8 @@ class State:
                 self.debts[record.mirror] = record
             case GroupsSeen():
                 self.groups[record.mirror] = record
+            case Sighting():
+                self.sightings[record.mirror] = record
 
     def _drop(self, key: str) -> None:
         """Know no more what stands under a key. A key that no record has forgets nothing."""
@@ -217,6 +231,8 @@ class State:
                 self.debts.pop(MirrorName(mirror), None)
             case "groups", [mirror]:
                 self.groups.pop(MirrorName(mirror), None)
+            case "sighting", [mirror]:
+                self.sightings.pop(MirrorName(mirror), None)
 
 
 # Made once, by the thread that imports this: msgspec reads a dataclass when it meets it for the first time, and crashes
@@ -235,6 +251,7 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
             ("settings", TopicSettings),
             ("debt", Debt),
             ("groups", GroupsSeen),
+            ("sighting", Sighting),
         )
     }
 )
@@ -263,6 +280,8 @@ def key_of(record: Record) -> str:
             return f"debt/{record.mirror}"
         case GroupsSeen():
             return f"groups/{record.mirror}"
+        case Sighting():
+            return f"sighting/{record.mirror}"
 
 
 def _sharing(status: PartitionStatus) -> PartitionStatus:
@@ -286,7 +305,7 @@ def mirror_of(key: str) -> MirrorName | None:
     kind, _, rest = key.partition("/")
     first = rest.partition("/")[0]
     match kind:
-        case "mirror" | "partition" | "lease" | "ledger" | "settings" | "debt" | "groups":
+        case "mirror" | "partition" | "lease" | "ledger" | "settings" | "debt" | "groups" | "sighting":
             return MirrorName(first)
         case "run" | "step" | "checkpoint":
             found = _RUN_ID.fullmatch(first)

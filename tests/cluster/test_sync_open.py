@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +14,16 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors.preflight import Verdict, check
 from mirror_core.model.drift import Deed, Part
+from mirror_core.model.run import Mode, RunState
 from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.sandbox.state import load_state, save_state
 from mirror_core.sync.access import apply_promotion, demote
 from mirror_core.sync.cycle import sync
-from tests.brokers import Pair, new_topic
+from mirror_core.sync.fence import RESOLVE_S
+from tests.brokers import Pair, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
+from tests.driving import beating, beats, driving
+from tests.mirroring import new_mirror
 
 pytestmark = pytest.mark.cluster
 
@@ -63,3 +69,19 @@ def test_every_right_is_there_and_the_reason_is_given(open_pair: Pair) -> None:
     found = check(load_config(open_pair.config_path).cluster("west"))
     assert found.authorizer == "off"
     assert {(right.verdict, right.detail) for right in found.rights} == {(Verdict.OK, "no authorizer: everybody may")}
+
+
+def test_heartbeats_do_not_keep_a_source_that_nobody_can_fence_from_standing_still(
+    open_pair: Pair, tmp_path: Path
+) -> None:
+    topic = new_topic(open_pair.east)
+    produce(open_pair.east, topic, 20)
+    mirrored = new_mirror(open_pair, tmp_path, topic)
+    with driving(mirrored):
+        beating(mirrored, 2)
+        failover = mirrored.failover
+        run = failover.begin(failover.plan(Mode.PLANNED).hash)
+        began = time.monotonic()
+        assert failover.drive(run.id).state is RunState.DONE
+        assert time.monotonic() - began < RESOLVE_S, "the fence did not wait for a heart that beats"
+    assert beats(mirrored) == beats(mirrored, "east")

@@ -111,7 +111,7 @@ def test_a_dead_source_forbids_a_planned_failover_but_not_its_plan(view: View) -
     decision = decide(replace(view, source=Unseen("refused")))
     assert "east could not be read" in decision.reasons[0]
     assert decision.plan.figures["lag in offsets"] == "unknown"
-    assert decision.plan.partitions["orders-0"] == "MIRRORING, lag unknown"
+    assert decision.plan.partitions["orders-0"] == "MIRRORING, lag unknown; position 10, loss unknown"
     assert decision.plan.groups["g"] == "0 to 5 record(s) read again"
     assert decision.plan.unknown
 
@@ -327,3 +327,15 @@ def test_what_was_approved_is_bound_to_everything_that_a_run_would_rest_on(view:
         "failed partitions",
         "grants",
     }
+
+
+def test_a_partition_that_nobody_leads_is_named_and_holds_up_a_planned_failover_only(view: View) -> None:
+    one = replace(source_of(view), stable_ends={P0: Offset(10)}, leaderless=(P1,))
+    assert "east: nobody leads orders-1, so the rest cannot be copied" in reasons_of(replace(view, source=one))
+    unplanned = replace(view, source=one, mode=Mode.UNPLANNED)
+    assert "nobody leads" not in reasons_of(unplanned)
+    given_up = {P0: status(P0), P1: status(P1, PartitionState.FAILED)}
+    assert "nobody leads" not in reasons_of(replace(view, source=one, statuses=given_up)), "it is not copied anyway"
+    assert isinstance(view.destination, DestinationView)
+    there = replace(view.destination, positions={P0: Offset(10)}, leaderless=(P1,))
+    assert "west: nobody leads orders-1" in reasons_of(replace(view, destination=there))

@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.decide.figures import (
-    SHOWN,
     figures_of,
     group_figures,
     partition_figures,
     unknown_of,
     warnings_of,
 )
-from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View, lags_of, some
+from mirror_core.decide.view import SHOWN, DestinationView, SourceView, Topic, Unseen, View, lags_of, some
 from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Mode
+from mirror_core.model.sighting import Heartbeat, Sighting, TopicSeen, TransactionPart, TransactionSeen
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 
@@ -229,3 +229,52 @@ def test_hooks_are_shown_and_those_that_would_fail_are_warned_of(view: View, mod
     assert shown(hooked)["switch hook dns"] == "command point-dns"
     assert "hook dns: no program: it would fail, and the run go on without it" in warned(hooked)
     assert "switch hook" not in str(shown(view))
+
+
+def test_without_the_source_the_plan_says_what_would_be_lost_by_three_clocks(view: View) -> None:
+    seen = Sighting(
+        mirror=view.mirror.name,
+        at_ms=101_000,
+        topics=(TopicSeen(topic="a", ends=(100, 50)), TopicSeen(topic="b", ends=(10,), leaderless=(0,))),
+        transactions=(
+            TransactionSeen(
+                id="tx",
+                producer_id=1,
+                state="Ongoing",
+                parts=(
+                    TransactionPart(partition=A0, first=Offset(90)),
+                    TransactionPart(partition=A1, first=Offset(30)),
+                ),
+            ),
+        ),
+        transactions_ms=101_000,
+    )
+    beats = tuple(Heartbeat(partition=n, number=9, at_ms=100_500 + n, mirror="m", driver="d") for n in (0, 1))
+    dead = replace(view, source=Unseen("dead"), sighting=seen, destination=replace(DESTINATION, heartbeats=beats))
+    told = shown(dead)
+    assert told["loss"].startswith("at least 37 offset(s), and whatever was acknowledged in the 2.0 s since")
+    assert told["source last looked at"] == "2.0 s ago"
+    assert told["newest heartbeats on the destination"] == (
+        "partition 0: number 9, 2.5 s old, partition 1: number 9, 2.5 s old"
+    )
+    assert told["transactions cut in half"].startswith("1, of those seen 2.0 s ago")
+    assert dict(partition_figures(dead))["a-0"] == (
+        "MIRRORING, lag unknown; position 93, 7 offset(s) known to be missing, its end last seen 2.0 s ago"
+    )
+    assert [name for name, _ in partition_figures(dead)] == ["a-1", "a-0", "b-0"], "what misses most comes first"
+    words = warned(dead)
+    assert (
+        "transaction 'tx' (Ongoing when last seen), if it was committed, is cut in half: a-0 have it, a-1 do" in words
+    )
+    assert "nobody led b-0 on east" in words
+    assert "no heartbeat" not in words
+    assert "no heartbeat of east has arrived on west" in warned(replace(dead, destination=DESTINATION))
+    unplanned = replace(dead, source=SOURCE, mode=Mode.UNPLANNED)
+    assert shown(unplanned)["loss"] == told["loss"], "an answering source is only looked at"
+    assert "loss" not in shown(replace(unplanned, mode=Mode.PLANNED))
+
+
+def test_a_partition_that_nobody_leads_is_unknown_alone(view: View) -> None:
+    one = replace(SOURCE, stable_ends={A0: Offset(100), A1: Offset(50)}, leaderless=(B0,))
+    assert "nobody leads b-0 on east: ends and lag are unknown" in warned(replace(view, source=one))
+    assert list(unknown_of(replace(view, source=one))) == []

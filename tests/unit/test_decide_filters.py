@@ -9,7 +9,7 @@ import pytest
 from mirror_core.decide.filters import group_filter, topic_filter
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import Desired, Mirror
-from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.names import ClusterName, MirrorName, heartbeat_topic, reverse_name
 
 MIRROR = Mirror(
     name=MirrorName("m"),
@@ -51,3 +51,12 @@ def test_our_own_groups_are_never_synced() -> None:
 def test_a_bad_expression_is_named(broken: Mirror) -> None:
     with pytest.raises(BadRequest, match=r"'a\(b' is not a regular expression"):
         topic_filter(broken)
+
+
+def test_a_mirror_carries_its_own_heartbeats_whatever_its_filters_say_and_nobody_elses() -> None:
+    own, others = heartbeat_topic(MIRROR.name), heartbeat_topic(MirrorName("other"))
+    for mirror in (replace(MIRROR, topics=(".*",), exclude_topics=()), replace(MIRROR, exclude_topics=(".*",))):
+        assert own in topic_filter(mirror)
+        assert others not in topic_filter(mirror)
+    back = replace(MIRROR, name=reverse_name(MIRROR.name))
+    assert own in topic_filter(back), "the same topic goes both ways, as an application's does"

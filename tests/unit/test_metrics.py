@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from mirror_core.cli.metrics import address, served
 from mirror_core.copy.beacon import Beacon
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.dataplane.counters import Copied, Counters, Retry
+from mirror_core.dataplane.heart import Outcome
 from mirror_core.dataplane.metrics import METRICS, Exposition, families
 from mirror_core.dataplane.progress import TOLD, Figures, Progress
 from mirror_core.decide.position import Resume
@@ -24,6 +26,7 @@ from mirror_core.model.copying import Assigned, Assignment, DatagramsAt, Receipt
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.sighting import Sighting, TopicSeen
 
 EAST, WEST = ClusterName("east"), ClusterName("west")
 MIRROR = Mirror(
@@ -225,6 +228,26 @@ def test_without_a_lease_there_is_no_heartbeat() -> None:
     assert value(found, "mirrorbook_data_plane_info", source="east", destination="west") == 1
 
 
+# -- if the source died now ----------------------------------------------------------------------------------------
+
+
+def test_what_was_last_seen_of_the_source_counts_however_long_ago() -> None:
+    seen = Sighting(mirror=MIRROR.name, at_ms=900_000, topics=(TopicSeen(topic="a", ends=(107, 103)),))
+    told = replace(
+        counters(status(A0), status(A1)).snapshot(),
+        sighting=seen,
+        heartbeat_ms=899_500,
+        heartbeats={Outcome.ACKNOWLEDGED: 3, Outcome.HELD: 1},
+    )
+    found = families(MIRROR, told, {A0: figures(None), A1: figures(None)})
+    assert value(found, "mirrorbook_source_looked_at_timestamp_seconds") == 900
+    assert value(found, "mirrorbook_missing_known_offsets") == 10
+    assert value(found, "mirrorbook_source_heartbeat_timestamp_seconds") == 899.5
+    assert value(found, "mirrorbook_heartbeats_total", outcome="held") == 1
+    nowhere = families(MIRROR, told, {A0: figures(None)})
+    assert value(nowhere, "mirrorbook_missing_known_offsets") is None, "where the copy of a-1 stands is not known"
+
+
 # -- as Prometheus reads it ----------------------------------------------------------------------------------------
 
 
@@ -245,6 +268,10 @@ def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_ta
             assert set(sample.labels) - {"le"} == {"mirror", *described.labels}
     empty = {name for name, family in read.items() if not family.samples}
     assert empty == {
+        "mirrorbook_source_looked_at_timestamp_seconds",  # nobody watches the source here
+        "mirrorbook_missing_known_offsets",
+        "mirrorbook_source_heartbeat_timestamp_seconds",
+        "mirrorbook_heartbeats",
         "mirrorbook_heartbeat_timestamp_seconds",
         "mirrorbook_lease_generation",
         "mirrorbook_throttle_bytes_per_second",

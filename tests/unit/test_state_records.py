@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from mirror_core.model.checkpoint import Checkpoint
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.mirror import Lease
-from mirror_core.model.names import MirrorName
+from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import StepRecord, StepState
+from mirror_core.model.sighting import Seen, Sighting, TopicSeen
 from mirror_core.state.encoding import PIECE_BYTES, SCHEMA_VERSION
 from mirror_core.state.records import Forget, State, key_of, mirror_of
 from tests.memory import fold
@@ -153,3 +154,21 @@ def test_the_version_is_said_in_every_value() -> None:
     for _, value in State().rows(LEASE):
         assert value is not None
         assert msgspec.json.decode(value)["v"] == SCHEMA_VERSION
+
+
+def test_what_was_seen_of_a_source_is_kept_also_of_many_partitions_and_forgotten_with_its_key() -> None:
+    many = tuple(
+        TopicSeen(topic=f"t-{n:05}", ends=(2**40 + n, None, 7), ago_ms=(0, 0, 1_500), leaderless=(2,))
+        for n in range(10_000)
+    )
+    sighting = Sighting(mirror=MirrorName("m"), at_ms=10_000, topics=many)
+    rows = list(State().rows(sighting))
+    assert len(rows) > 2, "cut into pieces"
+    state = fold(rows)
+    assert state.sightings == {"m": sighting}
+    assert mirror_of("sighting/m") == "m"
+    seen = dict(sighting.seen())
+    assert len(seen) == 20_000, "what was never seen is not there"
+    assert seen[Partition("t-00001", 2)] == Seen(Offset(7), 8_500)
+    assert Partition("t-00001", 2) in set(sighting.leaderless())
+    assert fold([*rows, *state.rows(Forget(sighting))]).sightings == {}

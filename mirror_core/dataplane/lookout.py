@@ -1,0 +1,239 @@
+"""The driver's lookout: looks at the source every second, in a thread of its own, for the day on which it is silent.
+
+What it sees is kept in the state topic, at a bounded rate: see `Sighting`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, describe_producers, led_offsets
+from mirror_core.kafka.transactions import OpenTransaction, open_transactions
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.logs import logger
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.sighting import OVER, Seen, Sighting, TopicSeen, TransactionPart, TransactionSeen
+from mirror_core.state.link import Link
+
+_log = logger(__name__)
+
+EVERY_S: Final = 1.0
+BYTES_PER_S: Final = 32 << 10
+"""Of sightings, into the state topic: a mirror of 50,000 partitions is looked at every quarter of a minute."""
+_TIMEOUT_S: Final = 3.0
+MOST_TRANSACTIONS: Final = 200
+"""That are named in a sighting; of more, the newest are."""
+_MOST_REMEMBERED: Final = 2_000
+"""Of those that are over and not copied yet."""
+
+Key = tuple[str, int, int]
+"""Id, producer id, when it began: an id has one transaction after the other."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What was seen so far; what cannot be seen now stays as it was. No client, no clock."""
+
+    mirror: MirrorName
+    seen: dict[Partition, Seen]
+    leaderless: frozenset[Partition] = frozenset()
+    transactions: dict[Key, TransactionSeen] | None = None
+    """None: never asked."""
+    transactions_ms: int | None = None
+    at_ms: int = 0
+
+    def ends(self, at_ms: int, ends: Mapping[Partition, Offset], leaderless: Collection[Partition]) -> None:
+        """The source's ends, asked for at this time."""
+        self.at_ms = at_ms
+        self.leaderless = frozenset(leaderless)
+        self.seen |= {p: Seen(end, at_ms) for p, end in ends.items()}
+
+    def keep(self, partitions: Collection[Partition]) -> None:
+        """Forget all others: they are no longer this mirror's."""
+        self.seen = {p: seen for p, seen in self.seen.items() if p in partitions}
+
+    def open(self, at_ms: int, found: Mapping[Key, TransactionSeen]) -> None:
+        """Transactions that were open at this time; those that were so before and are not now are over."""
+        before = self.transactions or {}
+        over = {key: t if t.state == OVER else replace(t, state=OVER) for key, t in before.items() if key not in found}
+        # A transaction that is being ended is told without the partitions that have its marker already.
+        newest = sorted(over, key=lambda key: key[2])[-_MOST_REMEMBERED:]
+        self.transactions = {key: over[key] for key in newest}
+        self.transactions |= {key: _joined(before.get(key), t) for key, t in found.items()}
+        self.transactions_ms = at_ms
+
+    def bound(self, ends: Mapping[Partition, Offset]) -> None:
+        """Ends seen after `open`: what is over lies below them."""
+        self.transactions = {
+            key: replace(t, parts=tuple(_below(part, ends) for part in t.parts)) if t.state == OVER else t
+            for key, t in (self.transactions or {}).items()
+        }
+
+    def copied(self, positions: Mapping[Partition, Offset]) -> None:
+        """Forget those that are over and wholly on the destination."""
+        self.transactions = {
+            key: t
+            for key, t in (self.transactions or {}).items()
+            if any(part.upto is None or positions.get(part.partition, -1) < part.upto for part in t.parts)
+        }
+
+    def over(self) -> frozenset[Partition]:
+        """Partitions of transactions that are over and not yet known to be copied."""
+        told = (self.transactions or {}).values()
+        return frozenset(part.partition for t in told if t.state == OVER for part in t.parts)
+
+    def sighting(self) -> Sighting:
+        told = sorted((self.transactions or {}).items(), key=lambda item: item[0][2])
+        return Sighting(
+            mirror=self.mirror,
+            at_ms=self.at_ms,
+            topics=tuple(self._topics()),
+            transactions=tuple(t for _, t in told[-MOST_TRANSACTIONS:]),
+            transactions_ms=self.transactions_ms,
+            unnamed=max(0, len(told) - MOST_TRANSACTIONS),
+        )
+
+    def _topics(self) -> Iterable[TopicSeen]:
+        indexes: dict[str, list[int]] = {}
+        for partition in self.seen.keys() | self.leaderless:
+            indexes.setdefault(partition.topic, []).append(partition.index)
+        for topic, known in sorted(indexes.items()):
+            row = [self.seen.get(Partition(topic, index)) for index in range(max(known) + 1)]
+            ago = tuple(max(0, self.at_ms - one.at_ms) if one else 0 for one in row)
+            yield TopicSeen(
+                topic=topic,
+                ends=tuple(one.end if one else None for one in row),
+                ago_ms=ago if any(ago) else (),
+                leaderless=tuple(sorted(p.index for p in self.leaderless if p.topic == topic)),
+            )
+
+
+class Lookout:
+    """Looks at one mirror's source while entered. `before`: the newest sighting of an earlier process, if any."""
+
+    def __init__(self, link: Link, before: Sighting | None) -> None:
+        self._link = link
+        self._memory = Memory(link.mirror.name, dict(before.seen()) if before else {})
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
+        self._wanted: frozenset[Partition] = frozenset()
+        self._new: Sighting | None = None
+        self.newest = before
+        """The newest sighting, taken up by `news` or not."""
+
+    def watch(self, partitions: Iterable[Partition]) -> None:
+        """What to look at from now on: all that is recorded of the mirror, FAILED ones too."""
+        self._wanted = frozenset(partitions)
+
+    def news(self) -> Sighting | None:
+        """A sighting that nobody has taken up yet, to be recorded."""
+        with self._lock:
+            found, self._new = self._new, None
+            return found
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """It ends by itself when a dead source has used up the time limit; nobody waits for that."""
+        self._stop.set()
+
+    def look(self, source: ClusterClient, destination: ClusterClient) -> Sighting:
+        """One look. Raises when no broker of the source answers."""
+        wanted = self._wanted
+        memory = self._memory
+        memory.keep(wanted)
+        asked_ms = now_ms()
+        opened = _open(source, {p.topic for p in wanted})
+        if opened is not None:
+            memory.open(asked_ms, opened)
+        asked_ms = now_ms()
+        known = led_offsets(source, wanted, Point.HIGH_WATERMARK)
+        memory.ends(asked_ms, known.offsets, known.leaderless)
+        if opened is not None:
+            memory.bound(known.offsets)
+        if over := memory.over():
+            memory.copied(led_offsets(destination, over, Point.HIGH_WATERMARK).offsets)
+        found = memory.sighting()
+        with self._lock:
+            self._new = self.newest = found
+        return found
+
+    def _run(self) -> None:
+        trouble = ""
+        with (
+            ClusterClient(self._link.source, timeout_s=_TIMEOUT_S) as source,
+            ClusterClient(self._link.destination, timeout_s=_TIMEOUT_S) as destination,
+        ):
+            pause = 0.0
+            while not self._stop.wait(pause):
+                began, pause = time.monotonic(), EVERY_S
+                try:
+                    pause = _pause_s(self.look(source, destination))
+                    trouble = ""
+                except MirrorError as error:
+                    if str(error) != trouble:
+                        trouble = str(error)
+                        _log.info("the source could not be looked at: %s", error, mirror=self._link.mirror.name)
+                pause = max(0.0, pause - (time.monotonic() - began))
+
+
+def _pause_s(sighting: Sighting) -> float:
+    return max(EVERY_S, len(msgspec.json.encode(sighting)) / BYTES_PER_S)
+
+
+def _open(source: ClusterClient, topics: Collection[str]) -> dict[Key, TransactionSeen] | None:
+    """Open transactions with their first offsets; None when they cannot be asked for."""
+    try:
+        found = open_transactions(source, topics)
+        firsts = _firsts(source, {p for t in found for p in t.partitions})
+    except MirrorError as error:
+        _log.debug("transactions could not be looked at: %s", error)
+        return None
+    return {(t.id, t.producer_id, t.started_ms): _seen(t, firsts) for t in found}
+
+
+def _firsts(source: ClusterClient, partitions: Collection[Partition]) -> dict[tuple[int, Partition], Offset]:
+    """First offset of the open transaction of a producer id, by partition. Without those that cannot be asked for."""
+    led = (
+        {p for broker, mine in source.leaders(partitions).items() if broker >= 0 for p in mine} if partitions else set()
+    )
+    return {
+        (view.producer_id, partition): Offset(view.open_transaction_start)
+        for partition, views in (describe_producers(source, led) if led else {}).items()
+        for view in views
+        if view.open_transaction_start >= 0
+    }
+
+
+def _seen(found: OpenTransaction, firsts: Mapping[tuple[int, Partition], Offset]) -> TransactionSeen:
+    return TransactionSeen(
+        id=found.id,
+        producer_id=found.producer_id,
+        state=found.state,
+        parts=tuple(
+            TransactionPart(partition=p, first=firsts.get((found.producer_id, p))) for p in sorted(found.partitions)
+        ),
+    )
+
+
+def _joined(before: TransactionSeen | None, now: TransactionSeen) -> TransactionSeen:
+    parts = {part.partition: part for part in before.parts} if before else {}
+    for part in now.parts:
+        if part.first is not None or part.partition not in parts:
+            parts[part.partition] = part
+    return replace(now, parts=tuple(parts[p] for p in sorted(parts)))
+
+
+def _below(part: TransactionPart, ends: Mapping[Partition, Offset]) -> TransactionPart:
+    end = ends.get(part.partition)
+    return part if part.upto is not None or end is None else replace(part, upto=end)

@@ -1,0 +1,217 @@
+"""What an unplanned failover would lose, from what was last seen of the source. Pure.
+
+Three clocks say it, and each is a lower estimate: offsets (the source's ends at the last look, less the positions), the
+age of that look, and the age of the newest heartbeat that has arrived. So the bound is: at least so many offsets, and
+whatever was acknowledged since the last look. It widens with every second that the source is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mirror_core.decide.view import DestinationView, View, healthy
+from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.sighting import OVER, Heartbeat, Sighting, TransactionPart, TransactionSeen
+
+
+class Fate(StrEnum):
+    """What has arrived of a transaction that was committed, were promotion now."""
+
+    CUT = "cut in half"
+    """Some of its partitions have it, or its beginning; others have nothing of it."""
+    BEGUN = "begun, perhaps not whole"
+    """All of its partitions have its beginning; whether also its end is not known of each."""
+    THERE = "there"
+    ABSENT = "not there"
+    """None has any of it."""
+    UNKNOWN = "unknown"
+    """Its first offsets, or the positions, are not known."""
+
+
+class _Has(StrEnum):
+    """What one partition has of a transaction."""
+
+    ALL = "all"
+    SOME = "some"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLoss:
+    """What is known of one partition's end. None: unknown."""
+
+    position: Offset | None
+    seen_end: Offset | None
+    """The source's end when it was last seen."""
+    age_s: float | None
+    """Seconds since then."""
+    missing: int | None
+    """Offsets known to be missing: the end last seen, less the position. None unless both are known."""
+    leaderless: bool
+    """Nobody led it at the last look: its end is older than the others'."""
+    failed: bool
+    """It is FAILED: not copied any more."""
+
+    @property
+    def apart(self) -> bool:
+        """Not in the bound's seconds, which are those of partitions that could be copied until the end."""
+        return self.leaderless or self.failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLoss:
+    """A transaction that was seen, by what has arrived of it."""
+
+    id: str
+    state: str
+    fate: Fate
+    copied: tuple[Partition, ...]
+    """Partitions that have it, or its beginning."""
+    not_copied: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """The loss bound at one moment."""
+
+    partitions: Mapping[Partition, PartitionLoss]
+    known: int
+    """Offsets known to be missing in all; where that is unknown nothing is added."""
+    unknown: tuple[Partition, ...]
+    """Partitions of which it is unknown: the source's end was never seen, or the position is not known now."""
+    silent_s: float | None
+    """Since the source was last looked at, the partition where that is longest ago; of those that were led and not
+    FAILED. None: never, or one of them never."""
+    heartbeats: tuple[Heartbeat, ...]
+    """The newest on the destination, by partition of their topic: one for each broker of the source."""
+    heartbeat_s: float | None
+    """Age of the oldest of these. None: there is none."""
+    transactions: tuple[TransactionLoss, ...]
+    """Those that were seen, and of which not all is known to be there."""
+    transactions_s: float | None
+    """Age of the look at transactions; None: never."""
+    busy: tuple[str, ...]
+    """Transactional ids with a transaction at the last look: a later one of theirs may be cut, too, and has no name."""
+    unnamed: int
+    """Transactions that were too many to be noted."""
+
+    @property
+    def cut(self) -> tuple[TransactionLoss, ...]:
+        return tuple(t for t in self.transactions if t.fate is Fate.CUT)
+
+    @property
+    def bound(self) -> str:
+        """In words."""
+        if self.silent_s is None and len(self.unknown) == len(self.partitions):
+            return "unknown: whatever was acknowledged since the source was last looked at, and nobody knows when"
+        more = f" (unknown of {len(self.unknown)} partition(s))" if self.unknown else ""
+        since = (
+            "since it was last looked at, and when that was is unknown"
+            if self.silent_s is None
+            else f"in the {self.silent_s:.1f} s since the source was last looked at"
+        )
+        return f"at least {self.known:,} offset(s){more}, and whatever was acknowledged {since}"
+
+
+def loss_of(view: View) -> Loss:
+    """The bound now, whether the source answers or not."""
+    there = view.destination if isinstance(view.destination, DestinationView) else None
+    return loss(
+        view.statuses,
+        view.sighting,
+        there.positions if there else {},
+        there.heartbeats if there else (),
+        now_ms=view.now_ms,
+    )
+
+
+def loss(
+    statuses: Mapping[Partition, PartitionStatus],
+    sighting: Sighting | None,
+    positions: Mapping[Partition, Offset],
+    heartbeats: tuple[Heartbeat, ...],
+    *,
+    now_ms: int,
+) -> Loss:
+    """The same from its parts."""
+    partitions = dict(_partitions(statuses, sighting, positions, now_ms))
+    ages = [p.age_s for p in partitions.values() if not p.apart]
+    whole = bool(ages) and None not in ages
+    seen = sighting.transactions if sighting else ()
+    judged = [_transaction(t, positions) for t in seen]
+    asked_ms = sighting.transactions_ms if sighting else None
+    return Loss(
+        partitions=partitions,
+        known=sum(p.missing or 0 for p in partitions.values()),
+        unknown=tuple(p for p, one in partitions.items() if one.missing is None),
+        silent_s=max(age for age in ages if age is not None) if whole else None,
+        heartbeats=heartbeats,
+        heartbeat_s=max((_age_s(now_ms, beat.at_ms) for beat in heartbeats), default=None),
+        transactions=tuple(t for t in judged if t.fate is not Fate.THERE),
+        transactions_s=None if asked_ms is None else _age_s(now_ms, asked_ms),
+        busy=tuple(sorted({t.id for t in seen if t.state != OVER})),
+        unnamed=sighting.unnamed if sighting else 0,
+    )
+
+
+def _partitions(
+    statuses: Mapping[Partition, PartitionStatus],
+    sighting: Sighting | None,
+    positions: Mapping[Partition, Offset],
+    now_ms: int,
+) -> Iterator[tuple[Partition, PartitionLoss]]:
+    seen = dict(sighting.seen()) if sighting else {}
+    leaderless = frozenset(sighting.leaderless()) if sighting else frozenset()
+    well = healthy(statuses)
+    for partition in sorted(statuses):
+        position, last = positions.get(partition), seen.get(partition)
+        yield (
+            partition,
+            PartitionLoss(
+                position=position,
+                seen_end=last.end if last else None,
+                age_s=_age_s(now_ms, last.at_ms) if last else None,
+                missing=None if position is None or last is None else max(0, last.end - position),
+                leaderless=partition in leaderless,
+                failed=partition not in well,
+            ),
+        )
+
+
+def _transaction(seen: TransactionSeen, positions: Mapping[Partition, Offset]) -> TransactionLoss:
+    found = {part.partition: _has(part, positions.get(part.partition)) for part in seen.parts}
+    return TransactionLoss(
+        id=seen.id,
+        state=seen.state,
+        fate=_fate(set(found.values())),
+        copied=tuple(sorted(p for p, has in found.items() if has in (_Has.ALL, _Has.SOME))),
+        not_copied=tuple(sorted(p for p, has in found.items() if has is _Has.NONE)),
+    )
+
+
+def _fate(found: Set[_Has | None]) -> Fate:
+    if _Has.NONE in found and found & {_Has.ALL, _Has.SOME}:
+        return Fate.CUT
+    if None in found:
+        return Fate.UNKNOWN
+    if _Has.NONE in found:
+        return Fate.ABSENT
+    return Fate.BEGUN if _Has.SOME in found else Fate.THERE
+
+
+def _has(part: TransactionPart, position: Offset | None) -> _Has | None:
+    """The source holds an open transaction back: a position beyond its first offset came after it had ended."""
+    if position is None:
+        return None
+    if part.upto is not None and position >= part.upto:
+        return _Has.ALL
+    if part.first is None:
+        return None
+    return _Has.SOME if position > part.first else _Has.NONE
+
+
+def _age_s(now_ms: int, at_ms: int) -> float:
+    return max(0, now_ms - at_ms) / 1000

@@ -1,0 +1,97 @@
+"""The loss bound in words, for plans and for `describe`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mirror_core.decide.loss import Fate, Loss, PartitionLoss, TransactionLoss, loss_of
+from mirror_core.decide.view import SHOWN, Unseen, View, some
+from mirror_core.model.names import heartbeat_topic
+from mirror_core.model.run import Mode
+from mirror_core.model.sighting import Heartbeat
+
+
+def loses(view: View) -> bool:
+    """Whether this would be a failover without the source's help, or could become one, and something may be missing."""
+    return not view.drained and (isinstance(view.source, Unseen) or view.mode is Mode.UNPLANNED)
+
+
+def loss_figures(view: View) -> Iterator[tuple[str, str]]:
+    """Nothing for a view of which nothing can be missing."""
+    if view.drained:
+        yield "loss", "none: the source was fenced and drained before it died"
+    if not loses(view):
+        return
+    loss = loss_of(view)
+    yield "loss", loss.bound
+    yield "source last looked at", ago(loss.silent_s)
+    yield "newest heartbeats on the destination", heartbeats(loss.heartbeats, view.now_ms)
+    apart = [one for one in loss.partitions.values() if one.apart]
+    if apart:
+        missing = sum(one.missing or 0 for one in apart)
+        yield "of the loss, FAILED or without a leader", f"{missing} offset(s) of {len(apart)} partition(s)"
+    yield "transactions cut in half", _counted(loss)
+
+
+def loss_warnings(view: View) -> Iterator[str]:
+    loss = loss_of(view)
+    if view.sighting is None:
+        yield f"no data plane of this mirror ever looked at {view.mirror.source}: what is missing is not known"
+    elif not loss.heartbeats:
+        yield (
+            f"no heartbeat of {view.mirror.source} has arrived on {view.mirror.destination} (topic "
+            f"{heartbeat_topic(view.mirror.name)}): how far the copy had come in time is not known"
+        )
+    for partition, one in loss.partitions.items():
+        if one.leaderless and not one.failed:
+            yield (
+                f"nobody led {partition} on {view.mirror.source} when it was last looked at; its end was last seen "
+                f"{ago(one.age_s)}"
+            )
+    doubtful = [t for t in loss.transactions if t.fate is not Fate.ABSENT]
+    for transaction in doubtful[:SHOWN]:
+        yield _in_doubt(transaction)
+    if len(doubtful) > SHOWN or loss.unnamed:
+        yield f"{max(0, len(doubtful) - SHOWN) + loss.unnamed} more transactions are in doubt"
+    if loss.busy:
+        yield (
+            f"transactions of these ids were open when last seen: {some(loss.busy)}. Others that began since may be "
+            "cut, too: they have no name here"
+        )
+
+
+def in_words(one: PartitionLoss) -> str:
+    """One partition's part of the loss."""
+    position = "position unknown" if one.position is None else f"position {one.position}"
+    if one.missing is None:
+        return f"{position}, loss unknown"
+    return f"{position}, {one.missing} offset(s) known to be missing, its end last seen {ago(one.age_s)}"
+
+
+def ago(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds:.1f} s ago"
+
+
+def heartbeats(found: tuple[Heartbeat, ...], now_ms: int) -> str:
+    """Number and age of each partition's newest one."""
+    if not found:
+        return "none"
+    return some(
+        f"partition {beat.partition}: number {beat.number}, {max(0, now_ms - beat.at_ms) / 1000:.1f} s old"
+        for beat in found
+    )
+
+
+def _counted(loss: Loss) -> str:
+    if loss.transactions_s is None:
+        return "unknown"
+    return f"{len(loss.cut)}, of those seen {loss.transactions_s:.1f} s ago; of later ones it is not known"
+
+
+def _in_doubt(one: TransactionLoss) -> str:
+    name = f"transaction {one.id!r} ({one.state} when last seen)"
+    if one.fate is Fate.CUT:
+        return f"{name}, if it was committed, is cut in half: {some(one.copied)} have it, {some(one.not_copied)} do not"
+    if one.fate is Fate.BEGUN:
+        return f"{name} has begun on {some(one.copied)}; whether its end is there is not known"
+    return f"{name}: whether it is there as a whole is not known"

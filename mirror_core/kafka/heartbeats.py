@@ -1,0 +1,145 @@
+"""Heartbeats: small numbered, timed records in a topic of their own on a mirror's source, mirrored like any other.
+
+Written without retries: one that is late says nothing any more, and the next one comes in a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.faults import ErrorCode, fault
+from mirror_core.kafka.offsets import Point, led_offsets
+from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.topics import NewTopic, create_topics
+from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.sighting import Heartbeat
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    # By size, not by time: the tail of a log that nobody writes any more must not vanish before it was compared.
+    "retention.ms": "-1",
+    "retention.bytes": str(8 << 20),
+    "segment.bytes": str(2 << 20),
+}
+"""Some hours of them, and no more than 10 MiB for each broker."""
+_TIMEOUT_MS: Final = 1_500
+_LATE_S: Final = 2.0
+_TAIL: Final = 64
+"""Offsets at the end of a partition that are looked through for its newest heartbeat."""
+_DECODER: Final = msgspec.json.Decoder(Heartbeat)
+"""Made by the thread that imports this: two that meet a type for the first time crash msgspec (0.22)."""
+_DENIED: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
+
+
+def ensure_topic(client: ClusterClient, topic: str) -> int:
+    """Create the topic, one partition led by each broker, unless it is there. Returns how many partitions it has."""
+    view = client.metadata([topic])
+    if topic in view.denied:
+        raise fault(client, f"topic {topic}", "Metadata (needs DESCRIBE)", ErrorCode.topic_authorization_failed)
+    if topic not in view.topics:
+        brokers = client.brokers()
+        factor = min(3, len(brokers))
+        ring = brokers + brokers
+        wanted = NewTopic(
+            name=topic,
+            partitions=len(brokers),
+            replication_factor=factor,
+            configs=SETTINGS,
+            assignments=tuple(ring[first : first + factor] for first in range(len(brokers))),
+        )
+        create_topics(client, [wanted])
+        view = client.metadata([topic])
+    return len(view.topics[topic].partitions)
+
+
+class Beats:
+    """Writes heartbeats to one cluster. Not for use by several threads at once."""
+
+    def __init__(self, cluster: ClusterConfig, topic: str) -> None:
+        self._topic = topic
+        properties: dict[str, Any] = {
+            **cluster.properties(Principal.CONTROL),
+            "log_level": 0,
+            "error_cb": lambda error: None,
+            "acks": "all",
+            "retries": 0,
+            "linger.ms": 0,
+            "request.timeout.ms": 1_000,
+            "message.timeout.ms": _TIMEOUT_MS,
+            "socket.timeout.ms": 2_000,
+        }
+        try:
+            self._producer = Producer(properties)
+        except KafkaException as error:
+            raise BadRequest(f"cluster {cluster.name}: {error.args[0].str()}") from None
+
+    def write(self, beats: list[Heartbeat]) -> tuple[int, str, bool]:
+        """How many were acknowledged, the first trouble with the others in words, and whether writing is denied."""
+        acknowledged, troubles = 0, list[KafkaError]()
+
+        def told(error: KafkaError | None, message: object) -> None:
+            nonlocal acknowledged
+            if error is None:
+                acknowledged += 1
+            else:
+                troubles.append(error)
+
+        for beat in beats:
+            value = msgspec.json.encode(beat)
+            try:
+                self._producer.produce(self._topic, value=value, partition=beat.partition, on_delivery=told)
+            except KafkaException as error:
+                troubles.append(error.args[0])
+        self._producer.flush(_LATE_S)
+        if acknowledged + len(troubles) < len(beats):
+            self.drop()
+        denied = any(error.code() in _DENIED for error in troubles)
+        words = "" if acknowledged == len(beats) else troubles[0].name() if troubles else "no answer in time"
+        return acknowledged, words, denied
+
+    def drop(self) -> None:
+        """Nothing that was not sent yet is sent any more."""
+        self._producer.purge()
+        self._producer.flush(0)
+
+
+def newest(cluster: ClusterConfig, topic: str, *, timeout_s: float) -> tuple[Heartbeat, ...]:
+    """The newest heartbeat of each partition that can be read within the time limit; none without such a topic."""
+    found = []
+    with ClusterClient(cluster, timeout_s=timeout_s) as client:
+        view = client.metadata([topic]).topics.get(topic)
+        partitions = [Partition(topic, index) for index in sorted(view.partitions)] if view else []
+        starts = led_offsets(client, partitions, Point.START).offsets
+        ends = led_offsets(client, partitions, Point.STABLE_END).offsets
+    with LogReader(cluster, Principal.CONTROL, timeout_s=timeout_s, max_bytes=64 << 10) as reader:
+        for partition in sorted(starts.keys() & ends.keys()):
+            last = _last(reader, partition, max(starts[partition], Offset(ends[partition] - _TAIL)), ends[partition])
+            if last is not None:
+                found.append(last)
+    return tuple(found)
+
+
+def _last(reader: LogReader, partition: Partition, start: Offset, end: Offset) -> Heartbeat | None:
+    last = None
+    try:
+        for _, record in reader.records(partition, start, end):
+            last = _read(record.value, partition) or last
+    except MirrorError:
+        pass  # one partition that cannot be read does not hide the others
+    return last
+
+
+def _read(value: bytes | memoryview | None, partition: Partition) -> Heartbeat | None:
+    """None for what somebody else wrote there."""
+    try:
+        beat = _DECODER.decode(value or b"")
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError):
+        return None
+    return beat if beat.partition == partition.index else None

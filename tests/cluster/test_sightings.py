@@ -1,0 +1,218 @@
+"""What is known of a source that no longer answers: heartbeats, sightings, and the loss bound that a plan says."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
+
+from mirror_core.dataplane.lookout import Lookout
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import load_config
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.model.clock import now_ms
+from mirror_core.model.names import Offset, Partition, heartbeat_topic
+from mirror_core.model.run import Mode, Plan
+from mirror_core.model.sighting import OVER
+from mirror_core.sandbox.credentials import CONTROL
+from tests.brokers import Pair, grant, new_topic, produce, read_all
+from tests.driving import TIMEOUT_S, beating, beats, driving
+from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+def test_heartbeats_are_numbered_timed_and_mirrored_like_data(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east, 1)
+    produce(pair.east, topic, 10)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    before = now_ms()
+    with driving(mirrored):
+        beating(mirrored, 3)
+    found = beats(mirrored)
+    assert [beat["number"] for beat in found] == list(range(1, len(found) + 1))
+    times = [beat["at_ms"] for beat in found]
+    assert times == sorted(times)  # type: ignore[type-var]
+    assert before <= min(times) <= max(times) <= now_ms()  # type: ignore[type-var, operator]
+    assert {beat["mirror"] for beat in found} == {mirrored.name}
+    assert found == beats(mirrored, "east")[: len(found)]
+    mirrored.copy()  # also what was beaten in the last moment
+    assert read_all(pair.west, heartbeat_topic(mirrored.name)) == read_all(pair.east, heartbeat_topic(mirrored.name))
+
+
+def test_the_bound_that_a_plan_says_holds_and_widens_when_the_source_is_killed_under_load(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic = new_topic(pair.east, 3)
+    produce(pair.east, topic, 10)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    acknowledged = Writing(pair, topic)
+    with driving(mirrored):
+        beating(mirrored, 2)
+        with acknowledged:
+            wait_until(lambda: acknowledged.count() > 2_000, timeout_s=TIMEOUT_S, why="an application is at work")
+            pair.east.kill()
+        try:
+            wait_until(lambda: settled(pair, topic), timeout_s=TIMEOUT_S, why="what is on its way has arrived")
+            first, later = unplanned(mirrored), unplanned(mirrored)
+            state = mirrored.state
+            positions = ends_of(pair, topic)
+        finally:
+            pair.east.start()
+    seen = dict(state.sightings[mirrored.name].seen())
+    missing = {p: max(0, seen[p].end - end) for p, end in positions.items()}
+    for partition, count in missing.items():
+        assert (
+            f"position {positions[partition]}, {count} offset(s) known to be missing"
+            in (first.partitions[str(partition)])
+        )
+    assert first.figures["loss"].startswith(f"at least {said(first)} offset(s), and whatever was acknowledged in the")
+    assert said(first) == said(later)
+    assert silence(later) > silence(first) > 0, "it widens"
+    assert "number" in first.figures["newest heartbeats on the destination"]
+    lost = {key for key, at in acknowledged.told.items() if at[1] >= positions[at[0]]}
+    for partition, offset, when_ms in (acknowledged.told[key] for key in lost):
+        known = offset < seen[partition].end
+        assert known or when_ms >= seen[partition].at_ms, "acknowledged before the last look, and not in the bound"
+    assert len(lost) <= sum(missing.values()) + sum(
+        when_ms >= seen[p].at_ms for p, _, when_ms in acknowledged.told.values()
+    )
+
+
+class Writing:
+    """A plain application with acks=all: what it was told, by (partition, offset), and when."""
+
+    def __init__(self, pair: Pair, topic: str) -> None:
+        self._producer = Producer({**pair.east.client_config("admin"), "acks": "all", "linger.ms": 1})
+        self._topic = topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.told: dict[int, tuple[Partition, Offset, int]] = {}
+
+    def __enter__(self) -> Writing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def count(self) -> int:
+        return len(self.told)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            for _ in range(20):
+                number += 1
+                self._producer.produce(
+                    self._topic, f"{number}", partition=number % 3, on_delivery=partial(self._heard, number)
+                )
+            self._producer.poll(0.01)
+        self._producer.flush(1)
+
+    def _heard(self, number: int, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            self.told[number] = Partition(self._topic, partition), Offset(offset), now_ms()
+
+
+def ends_of(pair: Pair, topic: str) -> dict[Partition, Offset]:
+    with ClusterClient(load_config(pair.config_path).cluster("west")) as client:
+        return list_offsets(client, [Partition(topic, index) for index in range(3)], Point.LOG_END)
+
+
+def settled(pair: Pair, topic: str) -> bool:
+    before = ends_of(pair, topic)
+    threading.Event().wait(0.5)
+    return before == ends_of(pair, topic)
+
+
+def unplanned(mirrored: Mirrored) -> Plan:
+    return mirrored.failover.plan(Mode.UNPLANNED)
+
+
+def said(plan: Plan) -> int:
+    return int(plan.figures["loss"].split()[2].replace(",", ""))
+
+
+def silence(plan: Plan) -> float:
+    return float(plan.figures["source last looked at"].split()[0])
+
+
+def test_transactions_are_seen_with_their_first_offsets_until_they_are_copied(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east, 2)
+    for index in (0, 1):
+        produce(pair.east, topic, 3 + index, partition=index)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    writer = Producer({**pair.east.client_config("admin"), "transactional.id": f"tx-{topic}"})
+    writer.init_transactions(TIMEOUT_S)
+    writer.begin_transaction()
+    for index in (0, 1):
+        writer.produce(topic, b"half", partition=index)
+    assert writer.flush(TIMEOUT_S) == 0
+    link = mirrored.link
+    lookout = Lookout(link, None)
+    lookout.watch(mirrored.statuses)
+    with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+        (seen,) = lookout.look(source, destination).transactions
+        assert (seen.id, seen.state) == (f"tx-{topic}", "Ongoing")
+        assert [(part.partition.index, part.first) for part in seen.parts] == [(0, 3), (1, 4)]
+        writer.commit_transaction(TIMEOUT_S)
+        over = wait_until(
+            lambda: [t for t in lookout.look(source, destination).transactions if t.state == OVER],
+            timeout_s=TIMEOUT_S,
+            why="the transaction is over",
+        )
+        assert [(part.first, part.upto) for part in over[0].parts] == [(3, 5), (4, 6)]
+        mirrored.copy()
+        assert lookout.look(source, destination).transactions == ()
+
+
+def test_without_the_right_to_make_the_topic_copying_goes_on_and_says_why(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east, 1)
+    produce(pair.east, topic, 10)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    heart = heartbeat_topic(mirrored.name)
+    operations = [AclOperation.CREATE, AclOperation.WRITE]
+    grant(pair.east, CONTROL, ResourceType.TOPIC, heart, operations, permission=AclPermissionType.DENY)
+    with driving(mirrored) as words:
+        wait_until(lambda: ends(pair, topic) == 10, timeout_s=TIMEOUT_S, why="records are copied")
+    assert [line for line in words if line.startswith("no heartbeats, so a loss bound without their clock")]
+    plan = mirrored.failover.plan(Mode.UNPLANNED)
+    assert plan.figures["newest heartbeats on the destination"] == "none"
+    assert any("no heartbeat of east has arrived on west" in warning for warning in plan.warnings)
+
+
+def ends(pair: Pair, topic: str) -> int:
+    with ClusterClient(load_config(pair.config_path).cluster("west")) as client:
+        if topic not in client.metadata([topic]).topics:
+            return 0
+        return list_offsets(client, [Partition(topic, 0)], Point.LOG_END)[Partition(topic, 0)]
+
+
+def test_no_heartbeat_is_written_behind_a_fence_and_they_go_on_after_an_abort(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east, 1)
+    produce(pair.east, topic, 10)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    with driving(mirrored):
+        beating(mirrored, 2)
+        failover = mirrored.failover
+        run = failover.begin(failover.plan(Mode.PLANNED).hash).id
+        failover.step(run, "prove")
+        failover.step(run, "fence")
+        before = len(beats(mirrored, "east"))
+        threading.Event().wait(2.5)  # as long as two more would take
+        assert len(beats(mirrored, "east")) == before
+        failover.abort(run)
+        wait_until(
+            lambda: len(beats(mirrored, "east")) > before, timeout_s=TIMEOUT_S, why="the heart beats on after an abort"
+        )

@@ -1,0 +1,55 @@
+"""A data plane that goes on in this process, and the heartbeats that it makes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.local import LocalRunner
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.names import heartbeat_topic
+from tests.brokers import read_all
+from tests.mirroring import Mirrored
+from tests.waiting import wait_until
+
+TIMEOUT_S: Final = 60.0
+
+
+@contextmanager
+def driving(mirrored: Mirrored) -> Iterator[list[str]]:
+    """A data plane in this process, until left; what it says."""
+    stop, said, errors = threading.Event(), list[str](), list[Exception]()
+
+    def run() -> None:
+        try:
+            Replication(mirrored.link, LocalRunner, Options(epoch_s=3), stop=stop, say=said.append).run()
+        except MirrorError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield said
+    finally:
+        stop.set()
+        thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+
+
+def beats(mirrored: Mirrored, cluster: str = "west") -> list[dict[str, object]]:
+    topic = heartbeat_topic(mirrored.name)
+    side = getattr(mirrored.pair, cluster)
+    return [json.loads(record.value or b"") for record in read_all(side, topic)]
+
+
+def beating(mirrored: Mirrored, at_least: int) -> None:
+    topic = heartbeat_topic(mirrored.name)
+
+    def arrived() -> bool:
+        return any(p.topic == topic for p in mirrored.statuses) and len(beats(mirrored)) >= at_least
+
+    wait_until(arrived, timeout_s=TIMEOUT_S, why=f"{at_least} heartbeats of {mirrored.name} arrive")

@@ -1,0 +1,176 @@
+"""The loss bound: three clocks, what is unknown, and which transactions would be cut in half."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.loss import Fate, loss_of
+from mirror_core.decide.view import DestinationView, Topic, Unseen, View
+from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.run import Mode
+from mirror_core.model.sighting import (
+    OVER,
+    Heartbeat,
+    Sighting,
+    TopicSeen,
+    TransactionPart,
+    TransactionSeen,
+)
+
+A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
+M = MirrorName("m")
+
+
+def status(partition: Partition, reason: str | None = None) -> PartitionStatus:
+    state = PartitionState.FAILED if reason else PartitionState.MIRRORING
+    return PartitionStatus(
+        partition=partition, state=state, reason=reason, source_topic_id="s", destination_topic_id="d"
+    )
+
+
+def beat(partition: int, at_ms: int) -> Heartbeat:
+    return Heartbeat(partition=partition, number=7, at_ms=at_ms, mirror="m", driver="host/1")
+
+
+SIGHTING = Sighting(
+    mirror=M,
+    at_ms=100_000,
+    topics=(TopicSeen(topic="a", ends=(100, 50), ago_ms=(0, 2_000)), TopicSeen(topic="b", ends=(10,))),
+    transactions_ms=100_000,
+)
+DESTINATION = DestinationView(
+    cluster_id="W",
+    topics={"a": Topic(id="d", partitions=2), "b": Topic(id="d", partitions=1)},
+    positions={A0: Offset(93), A1: Offset(20), B0: Offset(11)},
+    authorizer=True,
+    heartbeats=(beat(0, 99_000), beat(1, 98_500)),
+)
+
+
+@pytest.fixture
+def view() -> View:
+    return View(
+        mirror=Mirror(
+            name=M,
+            source=ClusterName("east"),
+            destination=ClusterName("west"),
+            source_id="E",
+            destination_id="W",
+            topics=("a", "b"),
+            producer_id=1 << 62,
+            desired=Desired.STARTED,
+            created_ms=1,
+        ),
+        mode=Mode.UNPLANNED,
+        statuses={p: status(p) for p in (B0, A1, A0)},
+        source=Unseen("dead"),
+        destination=DESTINATION,
+        lease=None,
+        active_run=None,
+        grants=(),
+        earlier_seconds=None,
+        now_ms=104_000,
+        sighting=SIGHTING,
+    )
+
+
+def test_the_three_clocks(view: View) -> None:
+    loss = loss_of(view)
+    assert {p: one.missing for p, one in loss.partitions.items()} == {A0: 7, A1: 30, B0: 0}
+    assert loss.known == 37
+    assert loss.unknown == ()
+    assert loss.silent_s == 6.0, "a-1 was looked at 2 s before the others"
+    assert loss.heartbeat_s == 5.5, "the broker whose newest is older"
+    assert loss.bound == (
+        "at least 37 offset(s), and whatever was acknowledged in the 6.0 s since the source was last looked at"
+    )
+
+
+def test_the_bound_widens_with_every_second_of_silence_and_what_is_known_to_be_missing_does_not(view: View) -> None:
+    later = loss_of(replace(view, now_ms=view.now_ms + 1_000))
+    assert (later.known, later.silent_s, later.heartbeat_s) == (37, 7.0, 6.5)
+
+
+def test_what_is_not_known_is_said_and_not_taken_for_nothing(view: View) -> None:
+    never = loss_of(replace(view, sighting=None))
+    assert (never.known, never.unknown, never.silent_s) == (0, (A0, A1, B0), None)
+    assert never.bound.startswith("unknown: ")
+    one = replace(SIGHTING, topics=(TopicSeen(topic="a", ends=(100, None)), TopicSeen(topic="b", ends=(10,))))
+    partly = loss_of(replace(view, sighting=one))
+    assert (partly.known, partly.unknown, partly.silent_s) == (7, (A1,), None)
+    assert partly.bound == (
+        "at least 7 offset(s) (unknown of 1 partition(s)), and whatever was acknowledged since it was last looked at, "
+        "and when that was is unknown"
+    )
+    blind = loss_of(replace(view, destination=Unseen("dead, too")))
+    assert (blind.known, len(blind.unknown), blind.heartbeat_s) == (0, 3, None)
+    assert blind.silent_s == 6.0
+    unplaced = loss_of(replace(view, destination=replace(DESTINATION, positions={A0: Offset(93)}, heartbeats=())))
+    assert (unplaced.known, unplaced.unknown, unplaced.heartbeat_s) == (7, (A1, B0), None)
+
+
+def test_failed_and_leaderless_partitions_stand_apart_from_the_seconds(view: View) -> None:
+    old = Sighting(
+        mirror=M,
+        at_ms=100_000,
+        topics=(
+            TopicSeen(topic="a", ends=(100, 50), ago_ms=(0, 60_000), leaderless=(1,)),
+            TopicSeen(topic="b", ends=(10,), ago_ms=(90_000,)),
+        ),
+    )
+    loss = loss_of(
+        replace(view, sighting=old, statuses={A0: status(A0), A1: status(A1), B0: status(B0, "somebody wrote")})
+    )
+    assert loss.silent_s == 4.0
+    assert loss.partitions[A1].leaderless
+    assert loss.partitions[A1].age_s == 64.0
+    assert loss.partitions[B0].failed
+    assert loss.known == 37, "their offsets count"
+
+
+def transaction(*parts: TransactionPart, state: str = "Ongoing") -> TransactionSeen:
+    return TransactionSeen(id="tx", producer_id=5, state=state, parts=parts)
+
+
+def part(partition: Partition, first: int | None, upto: int | None = None) -> TransactionPart:
+    return TransactionPart(
+        partition=partition,
+        first=None if first is None else Offset(first),
+        upto=None if upto is None else Offset(upto),
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "fate"),
+    [
+        (transaction(part(A0, 90), part(A1, 20)), Fate.CUT),
+        (transaction(part(A0, 90), part(A1, 40), part(B0, None)), Fate.CUT),
+        (transaction(part(A0, 93), part(A1, 20)), Fate.ABSENT),
+        (transaction(part(A0, 90), part(A1, 10)), Fate.BEGUN),
+        (transaction(part(A0, 95), part(A1, None)), Fate.UNKNOWN),
+        (transaction(part(A0, 90), part(Partition("gone", 0), 4)), Fate.UNKNOWN),
+        (transaction(part(A0, 80, 93), part(A1, 20, 25), state=OVER), Fate.CUT),
+        (transaction(part(A0, 80, 94), part(A1, 10, 20), state=OVER), Fate.BEGUN),
+        (transaction(part(A0, None, 93), part(A1, 10, 20), state=OVER), Fate.THERE),
+    ],
+)
+def test_what_has_arrived_of_a_transaction(view: View, seen: TransactionSeen, fate: Fate) -> None:
+    loss = loss_of(replace(view, sighting=replace(SIGHTING, transactions=(seen,))))
+    assert [t.fate for t in loss.transactions] == [fate] if fate is not Fate.THERE else loss.transactions == ()
+    assert [t.id for t in loss.cut] == (["tx"] if fate is Fate.CUT else [])
+
+
+def test_a_cut_transaction_names_its_partitions_and_busy_ids_are_named_for_what_came_later(view: View) -> None:
+    seen = (
+        transaction(part(A0, 90), part(A1, 20)),
+        replace(transaction(part(A0, 80, 93), state=OVER), id="done"),
+        replace(transaction(part(B0, None)), id="idle"),
+    )
+    loss = loss_of(replace(view, sighting=replace(SIGHTING, transactions=seen, unnamed=3)))
+    assert [(t.copied, t.not_copied) for t in loss.cut] == [((A0,), (A1,))]
+    assert loss.busy == ("idle", "tx")
+    assert loss.unnamed == 3
+    assert loss.transactions_s == 4.0
