@@ -123,9 +123,9 @@ def _reasons(view: FailbackView) -> Iterator[str]:
         yield f"whether a run holds mirror {reverse_name(mirror.name)} is not known: {view.reverse.reason}"
     if not view.statuses:
         yield f"mirror {mirror.name} has mirrored nothing: there is nothing to come home from"
-    going = [p for p, s in sorted(view.statuses.items()) if s.state is not PartitionState.STOPPED or s.lmo is None]
+    going = [p for p, s in sorted(view.statuses.items()) if s.state is not PartitionState.STOPPED]
     if going:
-        yield f"not failed over (not STOPPED with a last mirrored offset): {some(going)}"
+        yield f"not failed over (not STOPPED): {some(going)}"
     if isinstance(view.old, OldSource):
         old = view.old
         yield from objections(view.statuses, old.topics, _logs(old), view.allowed, mirror.source, old.compacted)

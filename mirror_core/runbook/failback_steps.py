@@ -37,7 +37,7 @@ from mirror_core.sync.access import demote
 from mirror_core.sync.cycle import sync
 from mirror_core.sync.fence import lift_denials
 from mirror_core.sync.homecoming import bring_home
-from mirror_core.sync.ledger import forget_debt
+from mirror_core.sync.ledger import forget_debt, remember_there_too
 
 CLOSE_OFFSETS: Final = 1_000
 """Catching up is over when no more than this is left in all: the reverse failover's drain takes the rest."""
@@ -78,6 +78,7 @@ class FailbackSteps(TailSteps):
             with ClusterClient(self.link.source) as old:
                 lift_denials(back, writer, old)  # of an earlier homecoming, against its tasks: they are over
                 groups = bring_home(back, old, self._topics())
+            remember_there_too(writer, back.name, self.writer.state, self.link.source.name)
             report = sync(link, writer, only=frozenset({Part.CONFIGS}))
         return {
             "mirror": back.name,
@@ -145,6 +146,7 @@ class FailbackSteps(TailSteps):
                 forget_debt(back, link.mirror.name)
                 rows = demote(link, back, self._present_topics(self.link.destination), self.link.destination.name)
                 lift_denials(self.link.mirror, self.writer, client)
+                remember_there_too(self.writer, self.link.mirror.name, back.state, self.link.destination.name)
                 bring_home(self.link.mirror, client, self._topics())
             mirror = self.writer.state.mirrors[self.link.mirror.name]
             self.writer.put(

@@ -6,6 +6,7 @@ So a crash anywhere leaves entries that a second call finds, and never one of ou
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from mirror_core.decide.provenance import forged
 from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
@@ -14,7 +15,7 @@ from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
 from mirror_core.model.logs import logger
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.state.journal import Log
-from mirror_core.state.records import Forget
+from mirror_core.state.records import Forget, State
 
 _log = logger(__name__)
 
@@ -39,6 +40,17 @@ def forget_debt(log: Log, mirror: MirrorName) -> None:
     debt = log.state.debts.get(mirror)
     if debt is not None:
         log.put(Forget(debt))
+
+
+def remember_there_too(log: Log, mirror: MirrorName, state: State, cluster: ClusterName) -> None:
+    """Enter in this mirror's ledger, too, who was demoted on a cluster by the mirror of the other direction.
+
+    That one's ledger is on the other cluster: should it die, promotion here must still know which denials to lift.
+    """
+    known = [e for e in state.ledger.values() if e.purpose is AclPurpose.DEMOTED and e.cluster == cluster]
+    entries = [replace(entry, mirror=mirror) for entry in known]
+    if entries:
+        log.put(*entries)
 
 
 def take_away(log: Log, client: ClusterClient, entries: Collection[LedgerEntry]) -> None:

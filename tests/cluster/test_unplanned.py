@@ -18,6 +18,7 @@ from mirror_core.model.standing import Owed
 from mirror_core.runbook.failover import Failover
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, produce, read_all, read_all_aiokafka
+from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import acls, app_topic, commit, committed, denied
 from tests.mirroring import Mirrored, new_mirror
 
@@ -190,3 +191,37 @@ def test_a_planned_run_whose_source_dies_after_the_comparison_goes_on(pair: Pair
     assert (debt.owed, debt.run) == (Owed.FENCE, run.id)
     assert debt.paid_ms is not None
     assert debt.ends.by_partition() == {Partition(topic, 0): 30}
+
+
+def test_after_a_homecoming_a_dead_source_is_given_up_like_the_first_time(pair: Pair, tmp_path: Path) -> None:
+    """Who was demoted on west on the way home is remembered there: east, which knew it, is dead."""
+    topic = app_topic(pair)
+    sent = produce(pair.east, topic, 30)
+    mirrored = failed_over(pair, tmp_path, topic)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    failback.drive(run.id)
+    go_home(failback, run.id)
+    sent += produce(pair.east, topic, 10)
+    mirrored.copy()
+    assert denied(pair.west, topic)
+    with killed(pair.east):
+        assert mirrored.failover.drive(begin(mirrored.failover).id).state is RunState.DONE
+        assert not denied(pair.west, topic)
+        assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sent
+
+
+def test_the_primary_that_dies_on_the_way_home_leaves_the_old_source_to_be_promoted(pair: Pair, tmp_path: Path) -> None:
+    """Who was demoted on east is remembered there, too: west, which knew it, is dead."""
+    topic = app_topic(pair)
+    sent = produce(pair.east, topic, 30)
+    mirrored = failed_over(pair, tmp_path, topic)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    assert failback.drive(run.id).state is RunState.RUNNING
+    home = failback.home()
+    assert denied(pair.east, topic)
+    with killed(pair.west):
+        assert home.drive(begin(home).id).state is RunState.DONE
+        assert not denied(pair.east, topic)
+        assert [r for r in read_all(pair.east, topic) if r.value != b"x"] == sent
