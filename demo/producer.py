@@ -58,12 +58,16 @@ class Ordering:
     def run(self) -> int:
         """Until told to stop; 0 when the fate of every number is known then."""
         deadline: float | None = None
+        known = ""
         while not self.stopping or any(self.open.values()):
             if self.stopping:
                 deadline = deadline or time.monotonic() + GIVE_UP_S
                 if time.monotonic() > deadline:
                     return 1
             cluster = self.discovery.primary()
+            if cluster != known:
+                # Another log, which may be shorter: a cluster that died may have taken its newest orders with it.
+                known, self.read_from = cluster, dict.fromkeys(range(PARTITIONS), 0)
             try:
                 self.settle(cluster)
                 self.work(cluster)
@@ -97,13 +101,15 @@ class Ordering:
             self.open[number % PARTITIONS].append(number)
             self._send(producer, cluster, number)
             due += 1 / RATE_PER_S
-        if self.failure is not None:
-            # What still waits must not be sent after what was refused: that would be out of order.
-            producer.purge(in_queue=True, in_flight=False, blocking=True)
+        moved = self.discovery.primary() != cluster
+        if self.failure is not None or moved:
+            # What still waits must not be sent after what was refused: that would be out of order. A cluster that we
+            # have left may be dead, and never answer: what it was sent last is looked for on the other one.
+            producer.purge(in_queue=True, in_flight=moved, blocking=True)
         producer.flush()  # every record's outcome, as far as this client can know it
         if self.failure is not None:
             print(f"{cluster}: {self.failure.name()}: {sum(map(len, self.open.values()))} orders open", flush=True)
-            if self.failure.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT):
+            if not moved and self.failure.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT):
                 time.sleep(LATE_S)
 
     def _welcome(self, cluster: str) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+import pyarrow.parquet as pq
 from confluent_kafka import Consumer, TopicPartition
 
 from demo.airflow import AirflowFailed
@@ -47,13 +49,33 @@ class Scenario:
         self.stage.start_applications()
         self._live("east")
         self._create()
-        self._runbook("mirror_failover", {"mirror": MIRROR}, ["approve"], Switch("promote", "west"))
+        self._disaster()
         self._live("west")
+        self._east_is_back()
         self._runbook(
             "mirror_failback", {"mirror": MIRROR}, ["approve", "home.approve"], Switch("home.promote", "east")
         )
         self._live("east")
         return self._verdict()
+
+    def _disaster(self) -> None:
+        """East dies while orders are written, and is given up."""
+        self.stage.sandbox.cluster("east").kill()
+        self.say("east is dead: killed while orders were written")
+        self._runbook("mirror_failover_unplanned", {"mirror": MIRROR}, ["approve"], Switch("promote", "west"))
+
+    def _east_is_back(self) -> None:
+        """It comes back with what west never had, and must take no writes."""
+        there = {entry.number for entry in read_log(self.stage.sandbox.cluster("west").client_config(ADMIN))}
+        acknowledged = [e.number for e in read_events(self.stage.applications / "acknowledged.tsv")]
+        missing = [number for number in acknowledged if number not in there]
+        self.say(f"really missing on west: {len(missing)} of {len(acknowledged)} acknowledged orders")
+        self.stage.airflow.unpause("mirror_watch")
+        self.stage.sandbox.cluster("east").start()
+        self.say("east is back")
+        # Red when it has records that west never had: then somebody is to be called.
+        state = self._runbook("mirror_watch", {"mirrors": [MIRROR]}, ends_in=FINAL)
+        self.say(f"mirror_watch: {state}: east is fenced")
 
     def _create(self) -> None:
         asked = {"mirror": MIRROR, "source": "east", "destination": "west", "topics": [TOPIC]}
@@ -66,8 +88,13 @@ class Scenario:
         self._runbook("mirror_sync", {"mirrors": [MIRROR]})
 
     def _runbook(
-        self, dag: str, conf: Mapping[str, object], approvals: Sequence[str] = (), switch: Switch | None = None
-    ) -> None:
+        self,
+        dag: str,
+        conf: Mapping[str, object],
+        approvals: Sequence[str] = (),
+        switch: Switch | None = None,
+        ends_in: Sequence[str] = ("success",),
+    ) -> str:
         """Start it, approve what it asks, move the applications when it says so, and see it end well."""
         airflow = self.stage.airflow
         airflow.unpause(dag)
@@ -94,12 +121,16 @@ class Scenario:
             if time.monotonic() > deadline:
                 raise AirflowFailed(f"{dag} run {run} has not ended within {RUN_TIMEOUT_S:.0f} s: {tasks}")
             time.sleep(POLL_S)
-        if state != "success":
+        if state not in ends_in:
             raise AirflowFailed(f"{dag} run {run} is red: {self._reasons(dag, run, seen)}")
+        return state
 
     def _approve(self, dag: str, run: str, task: str) -> None:
         self.stage.airflow.await_question(dag, run, task, RUN_TIMEOUT_S)
-        subject, _ = self.stage.airflow.question(dag, run, task)
+        subject, body = self.stage.airflow.question(dag, run, task)
+        for line in body.splitlines():
+            if line.startswith(("| loss |", "| offsets to discard |")):
+                self.say(f"the plan says: {line.strip('| ').replace(' | ', ': ')}")
         self.stage.airflow.answer(dag, run, task, "Approve")
         self.say(f"approved: {subject}")
 
@@ -152,13 +183,23 @@ class Scenario:
         if code := self.stage.stop_application("producer"):
             raise AirflowFailed(f"the producer could not learn what became of its last orders (exit code {code})")
         acknowledged = read_events(self.stage.applications / "acknowledged.tsv")
-        wanted = {event.number for event in acknowledged}
+        saved = self._saved()
+        wanted = {event.number for event in acknowledged} - saved
         self._until(lambda: wanted <= self._handled(), "the consumer group has handled every order", fatal=False)
         self.stage.stop_application("consumer")
         self._until(lambda: self._ends("west") == self._ends("east"), "west has what east has", fatal=False)
         east, west = (read_log(self.stage.sandbox.cluster(name).client_config(ADMIN)) for name in ("east", "west"))
         handled = read_events(self.stage.applications / "handled.tsv")
-        return judge(east=east, west=west, acknowledged=acknowledged, handled=handled)
+        return judge(east=east, west=west, acknowledged=acknowledged, handled=handled, saved=saved)
+
+    def _saved(self) -> set[int]:
+        """Orders in the files that the failback has saved from east's log before it was cut."""
+        found = set[int]()
+        for file in self.stage.evidence.rglob("*.parquet"):
+            if "salvage" in str(file.relative_to(self.stage.evidence)):
+                rows = pq.read_table(file).to_pylist()
+                found |= {int(json.loads(row["value"])["number"]) for row in rows if row["topic"] == TOPIC}
+        return found
 
     def _until(self, condition: Callable[[], T], why: str, *, fatal: bool = True) -> None:
         """Wait. What is not fatal is left for the verdict to find."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,8 +15,10 @@ class Verdict:
 
     acknowledged: int
     consumed: int
+    given_up: int
+    """Acknowledged by the cluster that died, not copied in time, and saved to a file before its log was cut."""
     lost: int
-    """Acknowledged, and missing in either log."""
+    """Acknowledged, missing in either log, and not saved."""
     skipped: int
     """Acknowledged, and never handled by the consumer group."""
     duplicated: int
@@ -46,6 +48,7 @@ class Verdict:
         return [
             f"acknowledged: {self.acknowledged}",
             f"consumed: {self.consumed}",
+            f"given up with the dead cluster, and saved to files: {self.given_up}",
             f"lost: {self.lost}",
             f"skipped by the consumer group: {self.skipped}",
             f"duplicated: {self.duplicated}",
@@ -57,23 +60,35 @@ class Verdict:
 
 
 def judge(
-    *, east: Iterable[Entry], west: Iterable[Entry], acknowledged: Sequence[Event], handled: Sequence[Event]
+    *,
+    east: Iterable[Entry],
+    west: Iterable[Entry],
+    acknowledged: Sequence[Event],
+    handled: Sequence[Event],
+    saved: Collection[int] = (),
 ) -> Verdict:
-    """Compare everything with everything. The logs are whole, from their beginning to the same moment's end."""
+    """Compare everything with everything. The logs are whole, from their beginning to the same moment's end.
+
+    `saved`: numbers of orders in the files that a failback has salvaged.
+    """
     logs = [sorted(east), sorted(west)]
     places = [{(entry.partition, entry.offset): entry for entry in log} for log in logs]
     written = [{entry.number for entry in log} for log in logs]
-    wanted = {event.number for event in acknowledged}
+    everywhere = written[0] & written[1]
+    given_up = {event.number for event in acknowledged if event.number in saved} - everywhere
+    kept = [event for event in acknowledged if event.number not in given_up]
+    wanted = {event.number for event in kept}
     seen = [event.number for event in handled]
     moved = {place for place in places[0].keys() | places[1].keys() if places[0].get(place) != places[1].get(place)}
-    for event in acknowledged:
+    for event in kept:
         place = (event.partition, event.offset)
         if any((found := side.get(place)) is None or found.number != event.number for side in places):
             moved.add(place)
     return Verdict(
-        acknowledged=len(wanted),
+        acknowledged=len(wanted | given_up),
         consumed=len(set(seen)),
-        lost=len(wanted - (written[0] & written[1])),
+        given_up=len(given_up),
+        lost=len(wanted - everywhere),
         skipped=len(wanted - set(seen)),
         duplicated=len(_repeats(logs[0]) | _repeats(logs[1])),
         out_of_order=len(_backward(logs[0]) | _backward(logs[1])),

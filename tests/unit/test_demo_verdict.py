@@ -54,6 +54,21 @@ def test_an_order_missing_on_one_side_is_lost() -> None:
     assert (found.lost, found.shifted, found.exit_code) == (1, 1, 1)
 
 
+def test_orders_that_the_dead_cluster_took_along_are_given_up_only_if_they_were_saved() -> None:
+    """Order 14 was acknowledged last on east; west gave its place to another one."""
+    rest = [entry for entry in entries() if entry.number != 14]
+    acknowledged = [event for event in events() if event.number != 14]
+    taken = [*acknowledged, Event(14, 0, 5, "east", 14_000)]
+    logs = {"east": rest, "west": rest, "acknowledged": taken, "handled": acknowledged}
+
+    saved, unsaved = judge(**logs, saved={14}), judge(**logs)  # type: ignore[arg-type]
+
+    assert (saved.given_up, saved.lost, saved.skipped, saved.shifted, saved.exit_code) == (1, 0, 0, 0, 0)
+    assert saved.acknowledged == COUNT
+    assert (unsaved.given_up, unsaved.lost, unsaved.exit_code) == (0, 1, 1)
+    assert judge(**logs, saved={14, 3}).given_up == 1, "what is in both logs was not given up"  # type: ignore[arg-type]
+
+
 def test_an_order_twice_in_a_log_is_duplicated() -> None:
     doubled = [*entries(), Entry(0, COUNT // 3, 27, ("ts", b"k", b"v"))]
 

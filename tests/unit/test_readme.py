@@ -8,7 +8,7 @@ from pathlib import Path
 
 from demo.verdict import Verdict
 from mirror_core.decide.steps import names
-from mirror_core.model.run import RunKind
+from mirror_core.model.run import Mode, RunKind
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +33,7 @@ def test_the_verdict_has_the_lines_that_are_shown() -> None:
     lines = shown("make demo")
     begin = lines.index("verdict") + 1
     seconds = (("east", "west", 1.0), ("west", "east", 1.0))
-    counts = dict.fromkeys(("lost", "skipped", "duplicated", "out_of_order", "shifted", "read_again"), 0)
+    counts = dict.fromkeys(("given_up", "lost", "skipped", "duplicated", "out_of_order", "shifted", "read_again"), 0)
     good = Verdict(acknowledged=1, consumed=1, seconds_without_writes=seconds, **counts).lines()
 
     of_numbers = [re.sub(r"(?<=: )[\d.]+$", "N", line) for line in lines[begin : lines.index("", begin)]]
@@ -42,9 +42,12 @@ def test_the_verdict_has_the_lines_that_are_shown() -> None:
 
 
 def test_the_steps_that_are_shown_are_taken_in_this_order() -> None:
-    for dag, kind in (("mirror_failover", RunKind.FAILOVER), ("mirror_failback", RunKind.FAILBACK)):
+    for dag, kind, mode in (
+        ("mirror_failover_unplanned", RunKind.FAILOVER, Mode.UNPLANNED),
+        ("mirror_failback", RunKind.FAILBACK, Mode.PLANNED),
+    ):
         steps = re.findall(rf" {dag}: (\w+): success$", "\n".join(shown("make demo")), re.MULTILINE)
-        known = [*names(kind), "done"]
+        known = [*names(kind, mode), "done"]
 
         assert len(steps) > 2
         assert steps == sorted(steps, key=known.index), f"{dag}: {steps}"
