@@ -152,8 +152,10 @@ def test_only_what_has_to_be_read_is_read(broker: Broker) -> None:
     lower = folder / f"{0:020d}.log"
     lower.write_bytes(bytes(lower.stat().st_size))
     assert plan_of(broker, "long-0=75").cuts[0].offset == 70
-    (folder / f"{60:020d}.snapshot").write_bytes(snapshot({5: 42})[:-1])  # not to be believed
-    (folder / f"{30:020d}.snapshot").unlink()
+    noted = bytearray(snapshot({}))
+    noted[-9] ^= 1
+    (folder / f"{60:020d}.snapshot").write_bytes(noted)  # not to be believed: its checksum says so
+    (folder / f"{30:020d}.snapshot").write_bytes(snapshot({})[:-1])
     with pytest.raises(Refused, match="damaged"):
         plan_of(broker, "long-0=75")
 
