@@ -97,8 +97,17 @@ class LogDir:
     """Of each partition: its own folder, and what is left of it under other names."""
 
 
-def read_log_dir(path: Path) -> LogDir:
+def owner_of(path: Path) -> Owner:
     """Unfit when this is no log directory of a KRaft broker."""
+    lines = _text(path / "meta.properties", "so it is no log directory of a broker (log.dirs)").splitlines()
+    facts = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    if facts.get("version") != "1" or not {"cluster.id", "node.id"} <= facts.keys():
+        raise Unfit(f"{path}/meta.properties is not of version 1: this layout is not known")
+    return Owner(facts["cluster.id"], facts["node.id"])
+
+
+def read_log_dir(path: Path) -> LogDir:
+    """What it holds, but for what is in partitions' folders."""
     found: dict[str, list[Path]] = {}
     for folder in sorted(path.iterdir()):
         if folder.is_dir():
@@ -106,7 +115,7 @@ def read_log_dir(path: Path) -> LogDir:
             found.setdefault(renamed[1] if renamed else folder.name, []).append(folder)
     return LogDir(
         path=path,
-        owner=_owner(path),
+        owner=owner_of(path),
         clean=(path / CLEAN_SHUTDOWN).exists(),
         starts=checkpoint(path / LOG_STARTS),
         folders=found,
@@ -181,14 +190,6 @@ def _read(log_dir: LogDir, partition: Partition) -> PartitionLog:
         start=first if start is None else start,
         clean=log_dir.clean,
     )
-
-
-def _owner(path: Path) -> Owner:
-    lines = _text(path / "meta.properties", "so it is no log directory of a broker (log.dirs)").splitlines()
-    facts = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    if facts.get("version") != "1" or not {"cluster.id", "node.id"} <= facts.keys():
-        raise Unfit(f"{path}/meta.properties is not of version 1: this layout is not known")
-    return Owner(facts["cluster.id"], facts["node.id"])
 
 
 def _topic_id(folder: Path) -> str:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_core.logdir.layout import LogDir, Owner, PartitionLog, Unfit, read_log_dir, read_partition
+from mirror_core.logdir.layout import LogDir, Owner, PartitionLog, Unfit, owner_of, read_log_dir, read_partition
 from mirror_core.logdir.plan import Cut, plan
 from mirror_core.logdir.wishes import Wishes
 from mirror_core.model.errors import Refused
@@ -42,8 +42,9 @@ def stopped(paths: Sequence[Path]) -> Iterator[Sequence[LogDir]]:
         found = list[LogDir]()
         for path in dict.fromkeys(path.resolve() for path in paths):
             try:
-                found.append(_read(path))
+                owner_of(path)  # no lock is made where no broker lives
                 held.enter_context(_locked(path))
+                found.append(_read(path))
             except Unfit as unfit:
                 reasons.append(str(unfit))
         if len({log_dir.owner for log_dir in found}) > 1:
@@ -82,8 +83,6 @@ def planned(log_dirs: Sequence[LogDir], wishes: Wishes) -> Plan:
 
 
 def _read(path: Path) -> LogDir:
-    if not path.is_dir():
-        raise Unfit(f"{path} is no folder")
     try:
         return read_log_dir(path)
     except PermissionError as error:

@@ -15,7 +15,9 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.tiered import SILENT
 from mirror_core.kafka.topics import delete_records, describe_configs
-from mirror_core.model.errors import Unreachable
+from mirror_core.logdir.stopped import planned, stopped
+from mirror_core.logdir.wishes import parse_wishes
+from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests import shapes
@@ -151,3 +153,21 @@ def late_mirror(tiered: Pair, folder: Path) -> tuple[Mirrored, Partition]:
 def log_end(tiered: Pair, partition: Partition) -> int:
     with as_admin(tiered.west) as client:
         return list_offsets(client, [partition], Point.LOG_END)[partition]
+
+
+def test_a_log_of_which_a_part_may_be_in_remote_storage_is_not_cut(tiered: Pair) -> None:
+    older, fresh = (Partition(tiered_topic(tiered.east), 0) for _ in range(2))
+    for partition in (older, fresh):
+        produce(tiered.east, partition.topic, 100, linger_ms="0", batch_num_messages="5")
+    local = await_tiered(tiered.east, [older])[older]
+    produce(tiered.east, older.topic, 3)
+    tiered.east.terminate()
+    try:
+        with (
+            stopped([tiered.east.log_dir()]) as log_dirs,
+            pytest.raises(Refused, match="in remote storage") as refused,
+        ):
+            planned(log_dirs, parse_wishes([f"{older}={local + 1}", f"{fresh}=1"]))
+        assert len(refused.value.reasons) == 2
+    finally:
+        tiered.east.start()

@@ -139,6 +139,12 @@ def test_places(broker: Broker, wish: int, offset: int) -> None:
     assert plan_of(broker, f"t-0={wish}").due == []
 
 
+def test_a_hole_that_compaction_left_before_a_segment_is_no_part_of_the_log(broker: Broker) -> None:
+    broker.add("holes-0", {0: [data(0, 9)], 20: [data(20, 29)], 40: [data(40, 49)]})
+    [found] = cut(broker, parse_wishes(["holes-0=25"])).cuts
+    assert (found.boundary, found.offset) == (10, 10)
+
+
 def test_only_what_has_to_be_read_is_read(broker: Broker) -> None:
     """From the newest segment of which the broker noted what was open: damage below it is not seen."""
     log = [data(10 * n, 10 * n + 9) for n in range(9)]
@@ -146,8 +152,10 @@ def test_only_what_has_to_be_read_is_read(broker: Broker) -> None:
     lower = folder / f"{0:020d}.log"
     lower.write_bytes(bytes(lower.stat().st_size))
     assert plan_of(broker, "long-0=75").cuts[0].offset == 70
-    (folder / f"{60:020d}.snapshot").write_bytes(snapshot({5: 42})[:-1])  # not to be believed
-    (folder / f"{30:020d}.snapshot").unlink()
+    noted = bytearray(snapshot({}))
+    noted[-9] ^= 1
+    (folder / f"{60:020d}.snapshot").write_bytes(noted)  # not to be believed: its checksum says so
+    (folder / f"{30:020d}.snapshot").write_bytes(snapshot({})[:-1])
     with pytest.raises(Refused, match="damaged"):
         plan_of(broker, "long-0=75")
 
