@@ -30,6 +30,7 @@ from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import creation, estimate, recovery, verbs
 from mirror_core.mirrors.describe import GAPS
 from mirror_core.mirrors.describe import describe as describe_mirror
+from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
 from mirror_core.mirrors.recovery_plan import survey
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
@@ -72,6 +73,8 @@ def create(
     tell(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
     tell(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
     tell(f"gaps are {GAPS[checked.gaps]}")
+    if lacks_heartbeats(loaded.cluster(source)):
+        tell(f"{WITHOUT_HEARTBEATS}; `mirrorbook cluster check {source}` names the rights")
     for line in estimate.lines(link_of(loaded, checked)):
         tell(line)
     if dry_run:

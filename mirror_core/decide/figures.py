@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from mirror_core.decide.loss import loss_of
-from mirror_core.decide.loss_figures import in_words, loses, loss_figures, loss_warnings
+from mirror_core.decide.loss_figures import ago, in_words, loses, loss_figures, loss_warnings
 from mirror_core.decide.scope import lost_topics
 from mirror_core.decide.view import SHOWN, DestinationView, SourceView, Unseen, View, failed_of, lags_of, some
 from mirror_core.model.mirror import PartitionState, is_fresh
@@ -128,16 +128,24 @@ def _predicted(view: View) -> str:
 
 def group_figures(view: View) -> Iterator[tuple[str, str]]:
     """What each consumer group would read again."""
-    if isinstance(view.source, Unseen):
+    if isinstance(view.source, Unseen) or view.mode is Mode.UNPLANNED:
         if isinstance(view.destination, DestinationView):
+            synced = _synced(view)
             for group, offsets in sorted(view.destination.committed.items())[:SHOWN]:
                 behind = sum(max(0, view.destination.positions.get(p, o) - o) for p, o in offsets.items())
-                yield group, f"0 to {behind} record(s) read again"
+                yield group, f"0 to {behind} record(s) read again; {synced}"
         return
-    synced = view.destination.committed if isinstance(view.destination, DestinationView) else {}
+    known = view.destination.committed if isinstance(view.destination, DestinationView) else {}
     for group, offsets in sorted(view.source.committed.items())[:SHOWN]:
-        there = synced.get(group, {})
+        there = known.get(group, {})
         again = sum(max(0, o - there[p]) for p, o in offsets.items() if p in there)
         absent = sum(p not in there for p in offsets)
         missing = f", {absent} partition(s) not synced yet" if absent else ""
         yield group, f"{again} record(s) read again by the sync of now{missing}; 0 after the final sync"
+
+
+def _synced(view: View) -> str:
+    """How old the groups' offsets on the destination are: the same for all, since they are brought over together."""
+    if view.groups is None:
+        return "when it was synced last is unknown"
+    return f"as committed {ago(max(0, view.now_ms - view.groups.synced_ms) / 1000)}"

@@ -9,6 +9,7 @@ from typing import Final
 
 from mirror_core.decide.acls import EVERYBODY, OUR_TOPICS, covers, denial
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
+from mirror_core.model.names import HEARTBEATS
 
 CLUSTER_NAME: Final = "kafka-cluster"
 JOURNAL_PREFIX: Final = "mirrorbook."
@@ -32,26 +33,35 @@ class Need:
     why: str
     permission: Permission = Permission.ALLOW
     """DENY: the principal must not have it, on topics of ours."""
+    prefix: str = ""
+    """Only on topics whose names begin so, and it can be done without."""
 
     def acl(self, user: str) -> Acl:
         """The entry that would say so: a grant on everything of its kind, or a denial."""
         if self.permission is Permission.DENY:
             return denial(OUR_TOPICS, user, operation=self.operation, pattern=Pattern.PREFIXED)
         journal = self.resource is Resource.TRANSACTIONAL_ID and self.operation is Operation.WRITE
-        name = JOURNAL_PREFIX if journal else CLUSTER_NAME if self.resource is Resource.CLUSTER else "*"
+        prefix = JOURNAL_PREFIX if journal else self.prefix
         return Acl(
             resource=self.resource,
-            name=name,
-            pattern=Pattern.PREFIXED if journal else Pattern.LITERAL,
+            name=prefix or (CLUSTER_NAME if self.resource is Resource.CLUSTER else "*"),
+            pattern=Pattern.PREFIXED if prefix else Pattern.LITERAL,
             principal=user,
             operation=self.operation,
         )
 
 
 def _needs(
-    role: Role, principal: str, resource: Resource, permission: Permission = Permission.ALLOW, **why: str
+    role: Role,
+    principal: str,
+    resource: Resource,
+    permission: Permission = Permission.ALLOW,
+    prefix: str = "",
+    **why: str,
 ) -> list[Need]:
-    return [Need(role, principal, resource, Operation[name], reason, permission) for name, reason in why.items()]
+    return [
+        Need(role, principal, resource, Operation[name], reason, permission, prefix) for name, reason in why.items()
+    ]
 
 
 NEEDS: Final[tuple[Need, ...]] = (
@@ -62,6 +72,14 @@ NEEDS: Final[tuple[Need, ...]] = (
         Resource.TOPIC,
         READ="see offsets and open transactions, compare records",
         DESCRIBE_CONFIGS="sync settings",
+    ),
+    *_needs(
+        Role.SOURCE,
+        "control",
+        Resource.TOPIC,
+        prefix=HEARTBEATS,
+        CREATE="make the topic of heartbeats",
+        WRITE="write heartbeats: a clock of what an unplanned failover loses",
     ),
     *_needs(Role.SOURCE, "control", Resource.GROUP, DESCRIBE="sync groups' offsets"),
     *_needs(

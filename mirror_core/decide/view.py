@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from mirror_core.model.mirror import Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode
 from mirror_core.model.sighting import Heartbeat, Sighting
@@ -98,6 +98,8 @@ class View:
     """That run had fenced and drained the source: nothing is missing."""
     sighting: Sighting | None = None
     """What the data plane last saw of the source; None: it never looked."""
+    groups: GroupsSeen | None = None
+    """How old the groups' offsets on the destination are; None: nothing was synced."""
 
 
 def healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:

@@ -47,6 +47,7 @@ NEEDED_APIS: Final = (
     (66, "ListTransactions", 0),
 )
 """API key, name, and the version that Mirrorbook speaks."""
+WITHOUT_HEARTBEATS: Final = "no heartbeats: of what an unplanned failover loses one clock is unknown"
 WITHOUT_MARKERS: Final = "mirrors created without it fill gaps with hidden records, which every consumer drops"
 WITHOUT_COMMITS: Final = "the control principal commits instead, each time after another look at who owns the mirror"
 KEEP_PRODUCERS: Final = "producer.id.expiration.ms"
@@ -129,6 +130,14 @@ def check(config: ClusterConfig) -> ClusterCheck:
         )
 
 
+def lacks_heartbeats(source: ClusterConfig) -> bool:
+    """Whether the source's control principal lacks a right to write heartbeats there, as far as can be seen."""
+    with ClusterClient(source, Principal.CONTROL) as client:
+        acls, probed = _acls(client), _probe(client)
+        needs = [need for need in NEEDS if need.prefix]
+        return any(_right(source, need, probed, acls, marks=True).verdict is Verdict.SPARED for need in needs)
+
+
 def reach(name: str, properties: Mapping[str, str]) -> str:
     """Which cluster answers to these client properties, in words. Raises when none does."""
     config = ClusterConfig(ClusterName(name), properties, properties)
@@ -155,6 +164,8 @@ def _right(
         verdict, detail = _denied(need, user, config, probed, acls)
     elif need.operation is Operation.CLUSTER_ACTION:
         verdict, detail = (Verdict.OK, "") if marks else (Verdict.SPARED, WITHOUT_MARKERS)
+    elif need.prefix:
+        verdict, detail = _on_heartbeats(need, user, probed, acls)
     elif need.resource is Resource.TOPIC:
         verdict, detail = _on_topics(need, user, probed, acls)
     elif need.resource is Resource.GROUP:
@@ -209,6 +220,19 @@ def _on_topics(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff 
     detail = f"not on {len(without)} of {len(probed_topics)} topics: {', '.join(without[:3])}"
     detail += "..." if len(without) > 3 else ""
     return (Verdict.MISSING if len(without) == len(probed_topics) else Verdict.PARTLY), detail
+
+
+def _on_heartbeats(need: Need, user: str, probed: Probe, acls: Acls | str) -> tuple[Verdict, str]:
+    """Of their topics that are there already; else, as for one to come."""
+    there = {topic: rights for topic, rights in probed.topics.items() if topic.startswith(need.prefix)}
+    if need.operation is Operation.WRITE and there:
+        allowed = all(need.operation in rights for rights in there.values())
+        verdict, detail = _said(allowed)
+    elif need.operation is Operation.CREATE and probed.cluster and Operation.CREATE in probed.cluster:
+        verdict, detail = Verdict.OK, "by CREATE on the cluster"
+    else:
+        verdict, detail = _by_acls(need, user, probed, acls)
+    return (Verdict.SPARED, WITHOUT_HEARTBEATS) if verdict is Verdict.MISSING else (verdict, detail)
 
 
 def _ours(topic: str) -> bool:

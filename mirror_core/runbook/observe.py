@@ -68,6 +68,7 @@ def observe(link: Link, state: State, mode: Mode) -> View:
         hooks={hook.name: hook.words for hook in link.config.hooks(mirror.name)},
         hook_problems=tuple(hook_problems(link.config, mirror.name)),
         sighting=state.sightings.get(mirror.name),
+        groups=state.groups.get(mirror.name),
     )
 
 

@@ -14,11 +14,12 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.rights import broker_setting
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.mirrors.preflight import ClusterCheck, Verdict, check
-from mirror_core.model.acl import Permission
+from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, ClusterCheck, Verdict, check, lacks_heartbeats
+from mirror_core.model.acl import Operation, Permission
 from mirror_core.model.errors import BadRequest, Unreachable
-from mirror_core.model.names import ClusterName
+from mirror_core.model.names import HEARTBEATS, ClusterName
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sandbox.grants import CLUSTER_NAME
 from tests.administering import tool_properties
 from tests.brokers import Pair, grant, new_topic
 
@@ -79,6 +80,25 @@ def test_what_is_missing_is_said_as_a_line_that_grants_it(
     assert data["READ", "TOPIC"] is Verdict.OK  # on the only topic that it may see
     assert data["WRITE", "TOPIC"] is Verdict.MISSING
     assert data["CLUSTER_ACTION", "CLUSTER"] is Verdict.SPARED
+
+
+def test_the_right_to_heartbeats_can_be_done_without_and_its_line_grants_it(
+    pair: Pair, new_user: Callable[[SandboxCluster], tuple[str, str]]
+) -> None:
+    user, password = new_user(pair.west)
+    grant(pair.west, user, ResourceType.BROKER, CLUSTER_NAME, [AclOperation.DESCRIBE])
+    config = as_users(pair, "app", "mirror-data")
+    login = {"sasl.username": user, "sasl.password": password}
+    config = replace(config, control={**config.properties(Principal.CONTROL), **login})
+    lacking = [r for r in check(config).rights if r.detail == WITHOUT_HEARTBEATS]
+    assert {(r.role, r.operation, r.verdict) for r in lacking} == {
+        (Role.SOURCE, Operation.CREATE, Verdict.SPARED),
+        (Role.SOURCE, Operation.WRITE, Verdict.SPARED),
+    }
+    assert all(f"'{HEARTBEATS}' --resource-pattern-type prefixed" in r.command for r in lacking)
+    assert lacks_heartbeats(config)
+    grant(pair.west, user, ResourceType.TOPIC, HEARTBEATS, [AclOperation.CREATE, AclOperation.WRITE], prefixed=True)
+    assert not lacks_heartbeats(config)
 
 
 def test_the_proposed_lines_grant_what_was_missing(pair: Pair, tmp_path: Path) -> None:

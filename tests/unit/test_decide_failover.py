@@ -112,7 +112,7 @@ def test_a_dead_source_forbids_a_planned_failover_but_not_its_plan(view: View) -
     assert "east could not be read" in decision.reasons[0]
     assert decision.plan.figures["lag in offsets"] == "unknown"
     assert decision.plan.partitions["orders-0"] == "MIRRORING, lag unknown; position 10, loss unknown"
-    assert decision.plan.groups["g"] == "0 to 5 record(s) read again"
+    assert decision.plan.groups["g"].startswith("0 to 5 record(s) read again")
     assert decision.plan.unknown
 
 

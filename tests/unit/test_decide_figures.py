@@ -14,7 +14,7 @@ from mirror_core.decide.figures import (
     warnings_of,
 )
 from mirror_core.decide.view import SHOWN, DestinationView, SourceView, Topic, Unseen, View, lags_of, some
-from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Mode
 from mirror_core.model.sighting import Heartbeat, Sighting, TopicSeen, TransactionPart, TransactionSeen
@@ -139,10 +139,16 @@ def test_each_group_is_told_what_it_would_read_again(view: View) -> None:
 
 def test_with_a_dead_source_a_group_may_read_again_what_lies_behind_its_offset(view: View) -> None:
     dead = replace(view, source=Unseen("refused"))
-    assert dict(group_figures(dead)) == {"g": "0 to 5 record(s) read again", "h": "0 to 5 record(s) read again"}
+    unknown = "0 to 5 record(s) read again; when it was synced last is unknown"
+    assert dict(group_figures(dead)) == {"g": unknown, "h": unknown}
+    seen = GroupsSeen(mirror=view.mirror.name, synced_ms=101_500, followed=True)
+    synced = "0 to 5 record(s) read again; as committed 1.5 s ago"
+    assert dict(group_figures(replace(dead, groups=seen))) == {"g": synced, "h": synced}
+    answering = replace(view, mode=Mode.UNPLANNED, groups=seen)
+    assert dict(group_figures(answering))["g"] == synced, "an unplanned failover makes no final sync with the source"
     # An offset of a partition that is not there now, or behind its log, adds nothing.
     odd = replace(DESTINATION, committed={"g": {Partition("x", 0): Offset(7), A0: Offset(99), A1: Offset(19)}})
-    assert dict(group_figures(replace(dead, destination=odd))) == {"g": "0 to 1 record(s) read again"}
+    assert dict(group_figures(replace(dead, destination=odd)))["g"].startswith("0 to 1 record(s) read again")
     assert dict(group_figures(replace(dead, destination=Unseen("too")))) == {}
 
 

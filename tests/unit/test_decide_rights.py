@@ -76,6 +76,7 @@ def test_the_grants_it_proposes_are_named_as_kafka_names_them() -> None:
     assert named == {
         (Resource.TOPIC, "*", Pattern.LITERAL),
         (Resource.TOPIC, "__mirrorbook", Pattern.PREFIXED),
+        (Resource.TOPIC, "mirrorbook.heartbeats.", Pattern.PREFIXED),
         (Resource.GROUP, "*", Pattern.LITERAL),
         (Resource.CLUSTER, "kafka-cluster", Pattern.LITERAL),
         (Resource.TRANSACTIONAL_ID, "*", Pattern.LITERAL),
@@ -84,6 +85,7 @@ def test_the_grants_it_proposes_are_named_as_kafka_names_them() -> None:
     denied = [need for need in NEEDS if need.permission is Permission.DENY]
     assert [(need.principal, need.operation) for need in denied] == [("data", "WRITE"), ("data", "DELETE")]
     prefixed = [need for need in NEEDS if need.acl(ME).pattern is Pattern.PREFIXED and need not in denied]
+    prefixed = [need for need in prefixed if not need.prefix]
     assert [(need.principal, need.operation) for need in prefixed] == [("control", Operation.WRITE)], (
         "the state's writer"
     )
@@ -100,6 +102,7 @@ def test_each_need_is_met_by_the_grant_it_proposes() -> None:
         )
 
 
-def test_the_source_needs_no_right_to_change_topics() -> None:
+def test_the_source_needs_no_right_to_change_topics_but_to_make_heartbeats() -> None:
     changing = {Operation.WRITE, Operation.DELETE, Operation.CREATE, Operation.ALTER_CONFIGS}
-    assert not [n for n in NEEDS if n.role is Role.SOURCE and n.operation in changing]
+    assert not [n for n in NEEDS if n.role is Role.SOURCE and n.operation in changing and not n.prefix]
+    assert {(n.principal, n.operation) for n in NEEDS if n.prefix} == {("control", "CREATE"), ("control", "WRITE")}
