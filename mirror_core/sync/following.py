@@ -130,6 +130,8 @@ class Follower:
                 self._stop.wait(BUSY_S)
                 return
             groups = _Groups(self._link, source)
+            for record in topic.poll(0):  # before all groups are asked: it shows whether we may read at all
+                self._read(record, groups)
             self._look_at_all(GroupBatches(source), groups.followed)
             until = time.monotonic() + _IN_PART_S if topic.in_part else float("inf")
             while not self._stop.is_set() and (began := time.monotonic()) < until:

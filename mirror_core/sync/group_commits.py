@@ -18,7 +18,7 @@ from typing import Final
 from mirror_core.decide.acls import denial
 from mirror_core.kafka.acls import AuthorizerOff, create_acls, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.kafka.group_batches import NOT_ALLOWED, Commits, GroupBatches
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
 from mirror_core.model.errors import Unreachable
@@ -122,4 +122,4 @@ def late_commits(user: str) -> Acl:
 def _own_user(config: ClusterConfig) -> str | None:
     """The data principal as Kafka names it; None when it is the control principal, too, or not known."""
     user = config.user(Principal.DATA)
-    return None if user is None or user == config.user(Principal.CONTROL) else f"User:{user}"
+    return None if user in (None, ANONYMOUS, config.user(Principal.CONTROL)) else f"User:{user}"

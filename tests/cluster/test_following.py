@@ -7,17 +7,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
+import yaml
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
+from mirror_core.dataplane.counters import Retry
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.groups import commit_offsets, fetch_offsets
+from mirror_core.kafka.config import Principal
+from mirror_core.kafka.groups import Committed, commit_offsets, fetch_offsets
+from mirror_core.kafka.offsets_topic import OffsetsTopic
+from mirror_core.mirrors import verbs
+from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
-from tests.brokers import Pair, new_topic, produce
+from mirror_core.sync.group_rounds import Rounds, Waiting
+from tests.brokers import Pair, grant, new_topic, produce, read_all
+from tests.cluster.test_sync_groups import consumer
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
 
@@ -103,3 +115,84 @@ def test_a_commit_is_on_the_destination_within_a_second(
             timeout_s=30,
             why="the state says how old groups' offsets are",
         )
+
+
+def test_what_the_copy_has_not_reached_is_committed_as_soon_as_it_has(
+    pair: Pair, mirrored: Mirrored, west: ClusterClient, commit: Callable[[int], None], group: str, topic: str
+) -> None:
+    """The group has read all of 20 more records, of which the destination has none yet."""
+    produce(pair.east, topic, 20)
+    commit(35)
+    waiting = Waiting()
+    waiting.take(group, Partition(topic, 0), Committed(Offset(35), -1, ""))
+    with Rounds(mirrored.link.destination, lambda: None) as rounds:
+        rounds.commit(waiting)
+        assert offset_on(west, group, topic) == 20
+        mirrored.copy()
+        rounds.commit(waiting)
+        assert offset_on(west, group, topic) == 35
+    assert waiting.said == {}
+
+
+def test_a_group_with_members_there_keeps_its_progress(
+    pair: Pair, mirrored: Mirrored, west: ClusterClient, commit: Callable[[int], None], group: str, topic: str
+) -> None:
+    with replicating(mirrored.link):
+        commit(4)
+        wait_until(lambda: offset_on(west, group, topic) == 4, timeout_s=60, why="it is followed")
+        with consumer(pair.west, group, topic) as member:
+            member.commit(offsets=[TopicPartition(topic, 0, 9)], asynchronous=False)
+            commit(6)
+            other = group + "-other"
+            with ClusterClient(mirrored.link.source) as east:
+                _must(commit_offsets(east, other, {Partition(topic, 0): (Offset(2), "")}))
+            wait_until(lambda: offset_on(west, other, topic) == 2, timeout_s=60, why="a group that is new is followed")
+            assert offset_on(west, group, topic) == 9
+
+
+def test_with_one_user_for_both_the_driver_shows_each_time_that_the_mirror_is_ours(
+    pair: Pair, topic: str, group: str, tmp_path: Path
+) -> None:
+    clusters = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
+    for cluster in clusters["clusters"].values():
+        del cluster["data"]
+    path = tmp_path / "mirrorbook.yaml"
+    path.write_text(yaml.safe_dump(clusters), encoding="utf-8")
+    produce(pair.east, topic, 5)
+    mirrored = new_mirror(replace(pair, config_path=path), tmp_path, topic, groups=(group,))
+    assert mirrored.link.destination.user(Principal.DATA) == mirrored.link.destination.user(Principal.CONTROL)
+    with ClusterClient(mirrored.link.source) as east, ClusterClient(mirrored.link.destination) as west:
+        _must(commit_offsets(east, group, {Partition(topic, 0): (Offset(3), "")}))
+        with replicating(mirrored.link):
+            wait_until(lambda: offset_on(west, group, topic) == 3, timeout_s=60, why="it is followed all the same")
+
+
+def test_where_the_offsets_topic_may_not_be_read_copying_goes_on_and_syncs_look(
+    pair: Pair, mirrored: Mirrored, west: ClusterClient, commit: Callable[[int], None], group: str, topic: str
+) -> None:
+    user = mirrored.link.source.user(Principal.CONTROL)
+    assert user is not None
+    deny = AclPermissionType.DENY
+    grant(pair.east, user, ResourceType.TOPIC, "__consumer_offsets", [AclOperation.READ], permission=deny)
+    with ClusterClient(mirrored.link.source) as client:
+        wait_until(lambda: not _readable(client), timeout_s=30, why="the denial holds")
+    commit(5)
+    with replicating(mirrored.link) as driver:
+        produce(pair.east, topic, 3)
+        wait_until(lambda: len(read_all(pair.west, topic)) == 23, timeout_s=60, why="copying goes on")
+        assert offset_on(west, group, topic) is None
+        assert mirrored.state.groups.get(mirrored.name) is None
+        assert driver.counters.snapshot().retries[Retry.GROUPS] == 0
+    verbs.sync(mirrored.link)
+    assert offset_on(west, group, topic) == 5
+    seen = mirrored.state.groups[mirrored.name]
+    assert not seen.followed
+
+
+def _readable(client: ClusterClient) -> bool:
+    with OffsetsTopic(client) as topic:
+        try:
+            list(topic.poll(10))
+        except MissingPermission:
+            return False
+    return True

@@ -108,6 +108,7 @@ def java(cluster: SandboxCluster, group: str, topic: str, handled: Handled, fold
         *("--command-config", str(tool_properties(cluster, folder)), "--topic", topic, "--group", group),
         *("--command-property", "auto.commit.interval.ms=100", "--command-property", "auto.offset.reset=earliest"),
         *("--formatter-property", "print.offset=true", "--formatter-property", "print.partition=true"),
+        *("--formatter-property", "print.value=false"),
     )
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
@@ -123,8 +124,8 @@ def java(cluster: SandboxCluster, group: str, topic: str, handled: Handled, fold
         yield
     finally:
         process.kill()
-        process.wait()
         thread.join()
+        process.communicate()
 
 
 @pytest.mark.parametrize("consuming", [librdkafka, java])

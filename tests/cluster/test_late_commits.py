@@ -135,7 +135,7 @@ def test_a_group_set_back_on_the_new_primary_does_not_skip_on_the_way_home(
 ) -> None:
     """What a real consumer committed on east before the failover is higher, and has a leader epoch."""
     topic = app_topic(pair)
-    produce(pair.east, topic, 20)
+    produce(pair.east, topic, 40)
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
     mirrored.copy()
     for cluster in (pair.east, pair.west):
