@@ -34,6 +34,8 @@ class OldSource:
     """Bytes of one replica; left out where nobody tells."""
     replicas: Mapping[str, int] = field(default_factory=dict)
     """Replication factors."""
+    compacted: frozenset[str] = frozenset()
+    """Topics that are cleaned by key; looked for where somebody wants logs to be cut."""
     open_to_all: tuple[str, ...] = ()
     """Grants to everybody that no denial can offset: what a person has to do about each."""
 
@@ -122,7 +124,8 @@ def _reasons(view: FailbackView) -> Iterator[str]:
     if going:
         yield f"not failed over (not STOPPED with a last mirrored offset): {some(going)}"
     if isinstance(view.old, OldSource):
-        yield from objections(view.statuses, view.old.topics, _logs(view.old), view.allowed, mirror.source)
+        old = view.old
+        yield from objections(view.statuses, old.topics, _logs(old), view.allowed, mirror.source, old.compacted)
     for name, recorded, seen in (
         (mirror.source, mirror.source_id, view.old),
         (mirror.destination, mirror.destination_id, view.new),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -41,6 +41,11 @@ class Allowed:
 
     def of(self, topic: str) -> Strategy | None:
         return self.topics.get(topic, self.everywhere)
+
+    @property
+    def strategies(self) -> frozenset[Strategy]:
+        """All that are named."""
+        return frozenset({*self.topics.values(), *([self.everywhere] if self.everywhere else [])})
 
     @classmethod
     def parse(cls, words: tuple[str, ...]) -> Allowed:
@@ -128,8 +133,9 @@ def objections(
     logs: Mapping[Partition, Log],
     allowed: Allowed,
     old: str,
+    compacted: Collection[str] = (),
 ) -> Iterator[str]:
-    """Why what the operator asked for cannot be done. `old`: the old source's name."""
+    """Why what the operator asked for cannot be done. `old`: the old source's name; `compacted`: cleaned by key."""
     strange = sorted(set(allowed.topics) - {p.topic for p in statuses})
     if strange:
         yield f"not topics of this mirror: {some(strange)}"
@@ -147,6 +153,12 @@ def objections(
         yield (
             f"{some(sorted(cut & anew))} on {old} was created anew, so nothing of it can stay: only --strategy "
             "TOPIC=recreate is possible"
+        )
+    cleaned = sorted(cut & set(compacted))
+    if cleaned:
+        yield (
+            f"{some(cleaned)} on {old}: compaction may have taken records below the truncation point in favour of the "
+            "tail's, and they would be missed when the tail is cut off: only --strategy TOPIC=recreate is possible"
         )
     short = [p for p in sorted(logs) if p.topic in cut - anew and p in statuses and logs[p].start >= point(statuses[p])]
     below = [p for p in short if logs[p].end > point(statuses[p])]

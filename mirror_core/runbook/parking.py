@@ -85,7 +85,7 @@ def _cut(
     rate, marks = prepare(acts, old, points)
     others = [node for node in old.brokers() if node != leader]
     follower = max(others, key=lambda node: (sum(node in nodes for nodes in placed.values()), -node))
-    with _throttles(acts, old, leader, follower, points):
+    with _throttles(acts, old, leader, follower, points) as left:
         set_rate(old, follower, str(rate))
         for nodes in ((leader,), (leader, follower)):
             reassign(old, dict.fromkeys(points, nodes))
@@ -96,6 +96,7 @@ def _cut(
         acts.say(f"stop broker {leader} of {old.name} now, within {WAIT_S:.0f} s; it will be started again in a moment")
         _until(lambda: _stopped(old, leader, follower, marks), f"broker {leader} was not stopped")
         _check(acts, old, leader, follower, points)
+        acts.journal.keep("align", left)  # only the mirror's owner can: one that slept elects nobody
         elect_unclean(old, points)
         _until(lambda: _leads(old, follower, points), f"broker {follower} was not elected")
         acts.say(f"broker {follower} leads: start broker {leader} of {old.name} again, within {WAIT_S:.0f} s")
@@ -162,13 +163,14 @@ def _bytes_between(reader: LogReader, partition: Partition, start: Offset, end: 
 @contextmanager
 def _throttles(
     acts: Acts, old: ClusterClient, leader: int, follower: int, points: Mapping[Partition, Offset]
-) -> Iterator[None]:
+) -> Iterator[Throttled]:
     """They are written down before they are set, and go in any case: by whoever resumes, if this process dies."""
     topics = tuple(sorted({p.topic for p in points}))
-    acts.journal.keep("align", Throttled(topics=topics, broker=follower, rate=rate_of(old, follower)))
+    left = Throttled(topics=topics, broker=follower, rate=rate_of(old, follower))
+    acts.journal.keep("align", left)
     try:
         throttle(old, points, leader, follower)
-        yield
+        yield left
     finally:
         try:
             _release(acts, old)

@@ -13,7 +13,7 @@ from mirror_core.decide.acls import denial
 from mirror_core.decide.strategies import Allowed
 from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.topics import describe_configs
+from mirror_core.kafka.topics import delete_topic, describe_configs
 from mirror_core.model.acl import Permission
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
@@ -24,6 +24,7 @@ from mirror_core.parity.salvage import MANIFEST
 from mirror_core.runbook import conductor
 from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
+from tests.administering import as_admin
 from tests.brokers import Pair, Record, grant, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import app_topic, begin, denied
 from tests.mirroring import Mirrored, new_mirror
@@ -190,6 +191,28 @@ def test_a_way_home_is_known_by_its_run_and_not_by_clocks(
             home.drive(home.begin(home.plan(Mode.PLANNED).hash).id)
         assert failback.drive(run.id).state is RunState.DONE
     assert content(read_all(pair.east, topic)) == sorted(sent)
+
+
+def test_a_topic_that_has_gone_since_the_last_homecoming_is_brought_home_as_a_whole(pair: Pair, tmp_path: Path) -> None:
+    kept, gone = app_topic(pair), app_topic(pair)
+    sent = produce(pair.east, gone, 20)
+    produce(pair.east, kept, 20)
+    mirrored = new_mirror(pair, tmp_path, kept, gone)
+    for turn in range(2):
+        mirrored.copy()
+        failover = mirrored.failover
+        failover.drive(begin(failover))
+        if turn:
+            with as_admin(pair.east) as client:
+                delete_topic(client, gone, client.metadata([gone]).topics[gone].id)
+        sent += produce(pair.west, gone, 5)
+        failback = failback_of(mirrored)
+        run = failback.begin(failback.plan().hash)
+        failback.drive(run.id)
+        go_home(failback, run.id)
+    assert content(read_all(pair.east, gone)) == sorted(sent)
+    mirrored.copy()
+    assert_parity(mirrored)
 
 
 def test_a_grant_to_everybody_is_found_before_anything_is_changed(pair: Pair, tmp_path: Path) -> None:

@@ -200,6 +200,7 @@ def test_a_compacted_topic_with_a_tail_comes_home(pair: Pair, tmp_path: Path) ->
     send(new_producer(pair.east), topic, versions[2])
     send(new_producer(pair.west), topic, versions[3][:5])
     failback = failback_of(mirrored)
+    assert "compaction may have taken records below" in failback.decide(Allowed(Strategy.OFFLINE)).reasons[0]
     run = failback.begin(failback.plan().hash)
     failback.drive(run.id)
     fates = [row["fate"] for row in saved_rows(tmp_path / f"run-{run.id}" / "salvage")]

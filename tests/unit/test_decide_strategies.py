@@ -76,6 +76,15 @@ def test_a_log_that_begins_behind_the_truncation_point_cannot_be_cut(strategy: S
     assert said(Allowed(strategy, {"a": Strategy.RECREATE}), start=21) == ""
 
 
+def test_a_tail_of_a_compacted_topic_cannot_be_cut_off() -> None:
+    def compacted(allowed: Allowed) -> str:
+        return "\n".join(objections(STATUSES, TOPICS, logs(), allowed, "east", {"a", "b"}))
+
+    assert "a on east: compaction may have taken records" in compacted(Allowed(Strategy.OFFLINE))
+    assert compacted(Allowed(Strategy.REPLICA, {"a": Strategy.RECREATE})) == ""
+    assert compacted(Allowed()) == ""
+
+
 def test_a_topic_that_is_none_of_the_mirrors_is_named() -> None:
     assert "not topics of this mirror: c" in said(Allowed(None, {"c": Strategy.RECREATE}))
 
