@@ -137,7 +137,7 @@ def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed
             compacted=_compacted(client, logs.topics) if CUTTING & allowed.strategies else frozenset(),
             authorizer=isinstance(held, Acls),
             fenced=isinstance(held, Acls) and {denial(topic) for topic in logs.topics} <= held.entries,
-            open_to_all=undemotable_rights(link, client.config, held, logs.topics),
+            undemotable=undemotable_rights(link, client.config, held, logs.topics),
         )
 
 
@@ -149,7 +149,7 @@ def _look_at_new(link: Link, statuses: dict[Partition, PartitionStatus]) -> NewP
             topics=logs.topics,
             log_starts=logs.starts,
             log_ends=logs.ends,
-            open_to_all=undemotable_rights(link, client.config, describe_acls(client), logs.topics),
+            undemotable=undemotable_rights(link, client.config, describe_acls(client), logs.topics),
         )
 
 
