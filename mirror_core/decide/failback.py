@@ -37,8 +37,8 @@ class OldSource:
     """Replication factors."""
     compacted: frozenset[str] = frozenset()
     """Topics that are cleaned by key; looked for where somebody wants logs to be cut."""
-    open_to_all: tuple[str, ...] = ()
-    """Grants to everybody that no denial can offset: what a person has to do about each."""
+    undemotable: tuple[str, ...] = ()
+    """Why applications could not be kept from its topics, such as grants to everybody, and what to do about each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class NewPrimary:
     log_ends: Mapping[Partition, Offset]
     log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     sizes: Mapping[Partition, int] = field(default_factory=dict)
-    open_to_all: tuple[str, ...] = ()
+    undemotable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ def _reasons(view: FailbackView) -> Iterator[str]:
         elif seen.cluster_id != recorded:
             yield f"cluster {name} is {seen.cluster_id}, the mirror was made with {recorded}: correct mirrorbook.yaml"
         else:
-            yield from (f"cluster {name}: everybody may change mirror topics by {grant}" for grant in seen.open_to_all)
+            yield from (f"cluster {name}: writers cannot be kept from mirror topics: {why}" for why in seen.undemotable)
     if isinstance(view.new, NewPrimary):
         yield from _new_primary_reasons(view, view.new)
 

@@ -7,22 +7,25 @@ brings applications home. Between them applications go on writing on the new pri
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mirror_core.decide import failback as decision
 from mirror_core.decide.acls import denial
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import Need, needing, point_of_no_return
-from mirror_core.decide.strategies import Allowed
+from mirror_core.decide.strategies import CUTTING, Allowed
+from mirror_core.decide.topics import cleans
 from mirror_core.decide.view import Topic, Unseen
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.sizes import log_sizes
-from mirror_core.model.errors import MirrorError
+from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.run import Evidence, Run, RunKind, RunState
@@ -87,10 +90,18 @@ class Failback(Conductor[Allowed]):
         link = replace(self.link, mirror=mirror)
         statuses = state.partitions.get(mirror.name, {})
         reverse = Ask(lambda: _look_at_reverse(link))
-        old = Ask(lambda: _look_at_old(link, statuses))
+        allowed = choice or Allowed()
+        old = Ask(lambda: _look_at_old(link, statuses, allowed))
         new = Ask(lambda: _look_at_new(link, statuses))
+        sizes = [Ask(partial(_sizes, cluster, statuses)) for cluster in (link.source, link.destination)]
         deadline = time.monotonic() + SIDE_S
         seen_old, seen_new, seen_reverse = old.answer(deadline), new.answer(deadline), reverse.answer(deadline)
+        # Without them a plan is a plan all the same: only costs are made from them.
+        old_sizes, new_sizes = ({} if isinstance(s, Unseen) else s for s in (ask.answer(deadline) for ask in sizes))
+        if isinstance(seen_old, OldSource):
+            seen_old = replace(seen_old, sizes=old_sizes)
+        if isinstance(seen_new, NewPrimary):
+            seen_new = replace(seen_new, sizes=new_sizes)
         active = [state.active_run(mirror.name)]
         if isinstance(seen_reverse, State):
             active.append(seen_reverse.active_run(reverse_name(mirror.name)))
@@ -102,7 +113,7 @@ class Failback(Conductor[Allowed]):
                 new=seen_new,
                 active_runs=tuple(run.id for run in active if run),
                 reverse=seen_reverse if isinstance(seen_reverse, Unseen) else None,
-                allowed=choice or Allowed(),
+                allowed=allowed,
                 debt=state.debts.get(mirror.name),
             )
         )
@@ -114,7 +125,7 @@ def _look_at_reverse(link: Link) -> State:
     return state
 
 
-def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus]) -> OldSource:
+def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed: Allowed) -> OldSource:
     with ClusterClient(link.source, timeout_s=CALL_S) as client:
         logs = _look_at_logs(client, statuses)
         held = describe_acls(client)
@@ -123,11 +134,11 @@ def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus]) -> OldS
             topics=logs.topics,
             log_starts=logs.starts,
             log_ends=logs.ends,
-            sizes=logs.sizes,
             replicas=logs.replicas,
+            compacted=_compacted(client, logs.topics) if CUTTING & allowed.strategies else frozenset(),
             authorizer=isinstance(held, Acls),
             fenced=isinstance(held, Acls) and {denial(topic) for topic in logs.topics} <= held.entries,
-            open_to_all=undemotable_rights(link, client.config, held, logs.topics),
+            undemotable=undemotable_rights(link, client.config, held, logs.topics),
         )
 
 
@@ -139,8 +150,7 @@ def _look_at_new(link: Link, statuses: dict[Partition, PartitionStatus]) -> NewP
             topics=logs.topics,
             log_starts=logs.starts,
             log_ends=logs.ends,
-            sizes=logs.sizes,
-            open_to_all=undemotable_rights(link, client.config, describe_acls(client), logs.topics),
+            undemotable=undemotable_rights(link, client.config, describe_acls(client), logs.topics),
         )
 
 
@@ -153,7 +163,6 @@ class _Logs:
     replicas: dict[str, int]
     starts: dict[Partition, Offset]
     ends: dict[Partition, Offset]
-    sizes: dict[Partition, int]
 
 
 def _look_at_logs(client: ClusterClient, statuses: dict[Partition, PartitionStatus]) -> _Logs:
@@ -166,13 +175,13 @@ def _look_at_logs(client: ClusterClient, statuses: dict[Partition, PartitionStat
         replicas={name: v.replication_factor for name, v in view.topics.items()},
         starts=list_offsets(client, present, Point.START) if present else {},
         ends=list_offsets(client, present, Point.LOG_END) if present else {},
-        sizes=_sizes(client, present),
     )
 
 
-def _sizes(client: ClusterClient, partitions: list[Partition]) -> dict[Partition, int]:
-    """What costs are made from: without them a plan is a plan all the same."""
-    try:
+def _compacted(client: ClusterClient, topics: Collection[str]) -> frozenset[str]:
+    return frozenset(t for t, configs in describe_configs(client, topics).items() if cleans(configs.effective))
+
+
+def _sizes(cluster: ClusterConfig, partitions: Collection[Partition]) -> dict[Partition, int]:
+    with ClusterClient(cluster, timeout_s=CALL_S) as client:
         return log_sizes(client, partitions)
-    except MirrorError:
-        return {}

@@ -142,11 +142,11 @@ def test_a_grant_to_everybody_on_either_side_forbids_it_before_anything_is_chang
     assert isinstance(view.new, NewPrimary)
     line = "ALLOW WRITE ...: kafka-acls.sh --remove"
     for side, seen in (
-        ("east", replace(old_of(view), open_to_all=(line,))),
-        ("west", replace(view.new, open_to_all=(line,))),
+        ("east", replace(old_of(view), undemotable=(line,))),
+        ("west", replace(view.new, undemotable=(line,))),
     ):
         changed = replace(view, old=seen) if isinstance(seen, OldSource) else replace(view, new=seen)
-        assert decide(changed).reasons == (f"cluster {side}: everybody may change mirror topics by {line}",)
+        assert decide(changed).reasons == (f"cluster {side}: writers cannot be kept from mirror topics: {line}",)
 
 
 @pytest.mark.parametrize(
