@@ -163,7 +163,7 @@ def _carry_out(link: Link, writer: StateWriter) -> Judgement:
             return _unfenced(link, writer, debt)
         if found.deed is Deed.FENCE:
             again = _fenced(link, writer, debt)
-            return replace(again, alarms=found.alarms) if again else found
+            return replace(again, alarms=found.alarms, written=found.written) if again else found
         if found.debt is not None:
             writer.put(found.debt)
         return found
@@ -201,7 +201,7 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
     writer.put(now)
     found, lines = slipped_in(now, statuses), list(words(now))
     if debt.paid_ms is not None:
-        return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, debt=now, lines=tuple(lines))
+        return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, debt=now, lines=tuple(lines), slipped=found)
     lines.append(f"{debt.cluster} answers again, and its fence is seen on every broker")
     alarms = []
     if found:
@@ -209,7 +209,14 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
             f"cluster {debt.cluster} holds {count(found)} offset(s) that {link.destination.name} never had, written "
             f"before it fell silent, or after it came back and before it was fenced: {listed(found)}"
         )
-    return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, debt=now, lines=tuple(lines), alarms=tuple(alarms))
+    return Judgement(
+        standing=Standing.STANDS,
+        deed=Deed.FENCE,
+        debt=now,
+        lines=tuple(lines),
+        alarms=tuple(alarms),
+        slipped=found,
+    )
 
 
 def _unfenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement:
@@ -236,11 +243,12 @@ def _judged(link: Link, state: State) -> Judgement:
     debt, run = state.debts.get(link.mirror.name), state.active_run(link.mirror.name)
     if debt is None or run is not None:
         return judge(debt, run, Unseen(""))
+    slipped = slipped_in(debt, state.partitions.get(link.mirror.name, {}))
     try:
         with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
-            return judge(debt, None, _shown(link, state, source, debt))
+            return replace(judge(debt, None, _shown(link, state, source, debt)), slipped=slipped)
     except MirrorError as error:
-        found = judge(debt, None, Unseen(str(error)))
+        found = replace(judge(debt, None, Unseen(str(error))), slipped=slipped)
         return found if error.retryable else replace(found, alarms=(str(error),), silent=False)
 
 
