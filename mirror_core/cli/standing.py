@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from mirror_core.cli.common import ConfigOption, NameArgument, mirror
+from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.telling import tell
 from mirror_core.decide.fence_lines import fence_lines
 from mirror_core.decide.standing import Judgement
 from mirror_core.mirrors import standing
+from mirror_core.mirrors.standing_metrics import Exposition
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.mirror import Desired
 
@@ -24,12 +26,17 @@ class Paged(MirrorError):
 def watch(
     name: NameArgument,
     once: Annotated[bool, typer.Option("--once", help="One look; exit code 1 when somebody has to be called.")] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(OPTION, metavar="[HOST:]PORT", help="Serve /metrics for Prometheus, as `replicate` does."),
+    ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Keep the cluster that was failed away from fenced: put the fence up the moment it answers, and look after it.
 
     Ends when nothing is owed to it.
     """
+    where = address(metrics) if metrics is not None else None
     link, _ = mirror(config, name)
     if once:
         found = standing.look_after(link)
@@ -40,7 +47,14 @@ def watch(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    standing.watch(link, stop, Teller())
+    shown, teller = Exposition(link.mirror), Teller()
+
+    def told(found: Judgement) -> None:
+        shown.tell(found)
+        teller(found)
+
+    with served(where, shown, tell):
+        standing.watch(link, stop, told)
 
 
 def fence(

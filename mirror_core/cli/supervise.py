@@ -42,5 +42,5 @@ def supervise_command(
     mirror = MirrorName(name)
     where, log = find_config(config), current()
     command = replicate_command(where, mirror, options or [], log)
-    refused = watch_command(where, mirror, log)
+    refused = watch_command(where, mirror, options or [], log)
     Supervisor((home or default_home()).absolute(), mirror, command, say=tell, refused=refused).run()

@@ -8,12 +8,14 @@ from typing import Final
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import ago, in_words, loses, loss_figures, loss_warnings
 from mirror_core.decide.scope import lost_topics
+from mirror_core.decide.standing import words as words_of
 from mirror_core.decide.view import SHOWN, DestinationView, SourceView, Unseen, View, failed_of, lags_of, some
 from mirror_core.model.mirror import PartitionState, is_fresh
 from mirror_core.model.run import Mode
 
 
 def warnings_of(view: View) -> Iterator[str]:
+    yield from words_of(view.debt)
     if view.mode is Mode.UNPLANNED:
         yield from _lost_warnings(view)
     failed = failed_of(view)

@@ -70,6 +70,10 @@ class Judgement:
     lines: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
     """What somebody has to be called for."""
+    slipped: Ranges = field(default_factory=dict)
+    """What the cluster holds beyond the last mirrored offsets, up to where its fence was seen to hold."""
+    written: Ranges = field(default_factory=dict)
+    """What it has taken behind it, or without one."""
     silent: bool = False
     """The cluster does not answer, and something waits for its answer."""
 
@@ -137,8 +141,10 @@ def count(ranges: Ranges) -> int:
     return sum(end - start for start, end in ranges.values())
 
 
-def words(debt: Debt) -> Iterator[str]:
-    """How things stand, by what is recorded, for a plan or a terminal."""
+def words(debt: Debt | None) -> Iterator[str]:
+    """How things stand, by what is recorded, for a plan or a terminal. Nothing when nothing is owed."""
+    if debt is None:
+        return
     match standing_of(debt):
         case Standing.LIFTING:
             yield f"{debt.cluster}: the fence of run {debt.run}, which was given up, is to be lifted since {_at(debt)}"
@@ -148,8 +154,6 @@ def words(debt: Debt) -> Iterator[str]:
             yield f"{debt.cluster}: cannot be fenced; it is only watched since {_at(debt)}"
         case Standing.STANDS:
             yield f"{debt.cluster}: its fence stands since {when(debt.paid_ms or 0)}"
-        case Standing.NOTHING:
-            pass
     if debt.trouble:
         yield debt.trouble
 
@@ -171,14 +175,18 @@ def _watched(debt: Debt, seen: Shown) -> Judgement:
 def _looked_after(debt: Debt, seen: Shown) -> Judgement:
     if seen.bare:
         alarm = f"the fence was taken away and is put up again: {some(seen.bare)}"
-        return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, alarms=(alarm, *_alarms(debt, seen)))
+        return Judgement(
+            standing=Standing.STANDS, deed=Deed.FENCE, alarms=(alarm, *_alarms(debt, seen)), written=seen.written
+        )
     return _recorded(replace(_with_ends(debt, seen), trouble=_writers(seen).removeprefix("; ")), debt, seen)
 
 
 def _recorded(now: Debt, before: Debt, seen: Shown) -> Judgement:
     deed = Deed.NOTHING if now == before else Deed.RECORD
     alarms = tuple(_alarms(now, seen))
-    return Judgement(standing=standing_of(now), deed=deed, debt=now, lines=tuple(words(now)), alarms=alarms)
+    return Judgement(
+        standing=standing_of(now), deed=deed, debt=now, lines=tuple(words(now)), alarms=alarms, written=seen.written
+    )
 
 
 def _with_ends(debt: Debt, seen: Shown) -> Debt:

@@ -10,6 +10,7 @@ from mirror_core.model.mirror import GroupsSeen, Lease, Mirror, PartitionState, 
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode
 from mirror_core.model.sighting import Heartbeat, Sighting
+from mirror_core.model.standing import Debt
 
 SHOWN: Final = 200
 """Partitions and groups listed one by one; the rest is in the totals."""
@@ -94,6 +95,8 @@ class View:
     """What would make them fail, as far as it can be seen now."""
     continues: str | None = None
     """Id of the planned run that an unplanned one would go on from, because its source has died."""
+    debt: Debt | None = None
+    """What an earlier run has left to be paid."""
     drained: bool = False
     """That run had fenced and drained the source: nothing is missing."""
     sighting: Sighting | None = None

@@ -10,32 +10,31 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.standing import Deed, Judgement, Shown, Standing, count, judge, listed, paid, slipped_in, words
+from mirror_core.decide.standing import Deed, Judgement, Standing, count, judge, listed, paid, slipped_in, words
 from mirror_core.decide.verbs import Verb
 from mirror_core.decide.view import Unseen
-from mirror_core.kafka.acls import AuthorizerOff, create_acls, describe_acls
+from mirror_core.kafka.acls import AuthorizerOff, create_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, known_offsets
-from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.mirrors.door import Look, door
+from mirror_core.mirrors.old_source import SOURCE_S, denials, shown, still
 from mirror_core.mirrors.verbs import way_home
-from mirror_core.model.acl import Acl, AclPurpose, Resource
+from mirror_core.model.acl import AclPurpose, Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault
 from mirror_core.model.logs import logger
-from mirror_core.model.names import Offset, Partition, base_name
+from mirror_core.model.names import base_name
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync.fence import STILL_S, denials_of, deny, lift_fence, standing, undenied
+from mirror_core.sync.fence import deny, lift_fence
 
 _log = logger(__name__)
 
@@ -43,13 +42,10 @@ POLL_S: Final = 0.25
 """Between two attempts to reach a silent cluster that is to be fenced."""
 PROBE_S: Final = 1.0
 """An attempt lasts so long at most: a machine that hangs takes connections, and answers nothing."""
-SOURCE_S: Final = 3.0
-"""A cluster that answers gets so long for a single request."""
 LOOK_S: Final = 10.0
 """Between two looks at a fence that stands."""
 WAIT_S: Final = 60.0
 """A silent cluster is waited for so long with the mirror's state in hand; then the state is read anew."""
-STILL_TRIES: Final = 10
 
 
 def look_after(link: Link) -> Judgement:
@@ -163,7 +159,7 @@ def _carry_out(link: Link, writer: StateWriter) -> Judgement:
             return _unfenced(link, writer, debt)
         if found.deed is Deed.FENCE:
             again = _fenced(link, writer, debt)
-            return replace(again, alarms=found.alarms) if again else found
+            return replace(again, alarms=found.alarms, written=found.written) if again else found
         if found.debt is not None:
             writer.put(found.debt)
         return found
@@ -188,7 +184,7 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
     """Put the fence up, see it on every broker, and record where the logs then ended. None: there is no authorizer."""
     statuses = writer.state.partitions.get(link.mirror.name, {})
     with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
-        wanted = _denials(link, writer, source, debt)
+        wanted = denials(link, writer.state, debt)
         topics = {acl.name for acl in wanted if acl.resource is Resource.TOPIC}
         ids = {acl.name for acl in wanted if acl.resource is Resource.TRANSACTIONAL_ID}
         if isinstance(deny(link, writer, source, topics, ids), AuthorizerOff):
@@ -197,11 +193,11 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
         going = {t.id for t in open_transactions(source, topics)} - ids
         if going:
             deny(link, writer, source, topics, going)
-        now = paid(debt, _still(source, statuses), now_ms())
+        now = paid(debt, still(source, statuses), now_ms())
     writer.put(now)
     found, lines = slipped_in(now, statuses), list(words(now))
     if debt.paid_ms is not None:
-        return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, debt=now, lines=tuple(lines))
+        return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, debt=now, lines=tuple(lines), slipped=found)
     lines.append(f"{debt.cluster} answers again, and its fence is seen on every broker")
     alarms = []
     if found:
@@ -209,7 +205,14 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
             f"cluster {debt.cluster} holds {count(found)} offset(s) that {link.destination.name} never had, written "
             f"before it fell silent, or after it came back and before it was fenced: {listed(found)}"
         )
-    return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, debt=now, lines=tuple(lines), alarms=tuple(alarms))
+    return Judgement(
+        standing=Standing.STANDS,
+        deed=Deed.FENCE,
+        debt=now,
+        lines=tuple(lines),
+        alarms=tuple(alarms),
+        slipped=found,
+    )
 
 
 def _unfenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement:
@@ -236,71 +239,10 @@ def _judged(link: Link, state: State) -> Judgement:
     debt, run = state.debts.get(link.mirror.name), state.active_run(link.mirror.name)
     if debt is None or run is not None:
         return judge(debt, run, Unseen(""))
+    slipped = slipped_in(debt, state.partitions.get(link.mirror.name, {}))
     try:
         with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
-            return judge(debt, None, _shown(link, state, source, debt))
+            return replace(judge(debt, None, shown(link, state, source, debt)), slipped=slipped)
     except MirrorError as error:
-        found = judge(debt, None, Unseen(str(error)))
+        found = replace(judge(debt, None, Unseen(str(error))), slipped=slipped)
         return found if error.retryable else replace(found, alarms=(str(error),), silent=False)
-
-
-def _shown(link: Link, state: State, source: ClusterClient, debt: Debt) -> Shown:
-    """What the cluster shows of what it is owed. Of one that is to be left alone, only that it answers."""
-    held = describe_acls(source)
-    if debt.owed is Owed.UNFENCE:
-        return Shown(authorizer=not isinstance(held, AuthorizerOff))
-    partitions = state.partitions.get(link.mirror.name, {})
-    ends = known_offsets(source, partitions, Point.LOG_END)
-    written = _written(link, source, debt, ends)
-    if isinstance(held, AuthorizerOff):
-        return Shown(authorizer=False, ends=ends, written=written)
-    bare = undenied(source, _ledgered(link, state) | _of_ends(debt))
-    return Shown(authorizer=True, bare=tuple(bare), ends=ends, written=written)
-
-
-def _written(
-    link: Link, source: ClusterClient, debt: Debt, ends: dict[Partition, Offset]
-) -> dict[Partition, tuple[Offset, Offset]]:
-    """Behind the recorded ends, what begins with a record: what is left of transactions appends markers there, too."""
-    recorded = debt.ends.by_partition()
-    grown = {p: recorded[p] for p, end in ends.items() if end > recorded.get(p, end)}
-    if not grown:
-        return {}
-    stable = known_offsets(source, grown, Point.STABLE_END)
-    found: dict[Partition, tuple[Offset, Offset]] = {}
-    with LogReader(link.source, timeout_s=SOURCE_S) as reader:
-        for partition, start in grown.items():
-            until = min(stable.get(partition, start), ends[partition])
-            first = next(reader.batches(partition, start, until), None) if until > start else None
-            if first is not None:
-                found[partition] = (max(start, Offset(first[0].base_offset)), ends[partition])
-    return found
-
-
-def _denials(link: Link, writer: StateWriter, source: ClusterClient, debt: Debt) -> Collection[Acl]:
-    """All that the fence consists of: what the ledger has of it, and what somebody else had denied already."""
-    return {e.acl for e in standing(link.mirror, writer, source)} | _of_ends(debt)
-
-
-def _ledgered(link: Link, state: State) -> set[Acl]:
-    return {
-        e.acl
-        for e in state.ledger_of(link.mirror.name)
-        if e.cluster == link.source.name and e.purpose is AclPurpose.FENCE
-    }
-
-
-def _of_ends(debt: Debt) -> set[Acl]:
-    return set(denials_of({p.topic for p in debt.ends.by_partition()}))
-
-
-def _still(source: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
-    """Log ends behind the fence, when what was on its way has been appended. A super user's never stand still."""
-    wanted = list(partitions)
-    ends = known_offsets(source, wanted, Point.LOG_END)
-    for _ in range(STILL_TRIES):
-        time.sleep(STILL_S)
-        before, ends = ends, known_offsets(source, wanted, Point.LOG_END)
-        if before == ends:
-            break
-    return ends

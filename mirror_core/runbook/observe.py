@@ -62,6 +62,7 @@ def observe(link: Link, state: State, mode: Mode) -> View:
         destination=seen_there,
         lease=state.leases.get(mirror.name),
         active_run=active.id if active else None,
+        debt=state.debts.get(mirror.name),
         grants=seen_here.grants if isinstance(seen_here, SourceView) and mode is Mode.PLANNED else staged,
         earlier_seconds=earlier_seconds(state, mirror),
         now_ms=now_ms(),

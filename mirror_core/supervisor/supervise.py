@@ -30,9 +30,15 @@ def replicate_command(config_path: Path, mirror: MirrorName, args: Sequence[str]
     return (*PROGRAM, *log.options(), "replicate", mirror, "--config", str(config_path), *args)
 
 
-def watch_command(config_path: Path, mirror: MirrorName, log: Settings) -> tuple[str, ...]:
-    """The child that has its turn when `replicate` is refused: it keeps fenced what was failed away from."""
-    return (*PROGRAM, *log.options(), "mirror", "watch", mirror, "--config", str(config_path))
+def watch_command(config_path: Path, mirror: MirrorName, args: Sequence[str], log: Settings) -> tuple[str, ...]:
+    """The child that has its turn when `replicate` is refused: it keeps fenced what was failed away from.
+
+    Of the options for `replicate` it takes over where metrics are served.
+    """
+    metrics = [word for word in args if word.startswith("--metrics=")]
+    if "--metrics" in args[:-1]:
+        metrics = ["--metrics", args[args.index("--metrics") + 1]]
+    return (*PROGRAM, *log.options(), "mirror", "watch", mirror, "--config", str(config_path), *metrics)
 
 
 def ensure(

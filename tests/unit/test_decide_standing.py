@@ -6,13 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from mirror_core.decide.failback import FailbackView
+from mirror_core.decide.failback import decide as failback
+from mirror_core.decide.failover import decide as failover
 from mirror_core.decide.fence_lines import IN_ONE_LINE, fence_lines
 from mirror_core.decide.standing import Deed, Shown, Standing, judge, paid, slipped_in, standing_of, words
-from mirror_core.decide.view import Unseen
+from mirror_core.decide.view import Unseen, View
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
+from mirror_core.model.run import Mode
 from mirror_core.model.standing import Debt, Owed
 from tests.unit.test_decide_verbs import MIRROR, RUN
 
@@ -168,3 +172,34 @@ def test_lines_to_paste_name_all_that_the_ledger_and_the_mirror_know() -> None:
     assert [line.count("--topic") for line in lines] == [IN_ONE_LINE, 1]
     assert all("--bootstrap-server BOOTSTRAP" in line for line in lines)
     assert fence_lines(MIRROR, [], []) == ()
+
+
+def test_a_failbacks_plan_says_since_when_the_fence_stands_and_what_slipped_in() -> None:
+    status = PartitionStatus(
+        partition=P, state=PartitionState.STOPPED, source_topic_id="1", destination_topic_id="2", lmo=Offset(97)
+    )
+    view = FailbackView(
+        mirror=MIRROR, statuses={P: status}, old=SILENT, new=SILENT, active_runs=(), debt=replace(STANDS, trouble="hm")
+    )
+    assert failback(view).plan.figures["standing fence"] == (
+        "east: its fence stands since 1970-01-01 00:00:02 UTC; hm; 3 offset(s) slipped in before it stood"
+    )
+    assert "standing fence" not in failback(replace(view, debt=None)).plan.figures
+
+
+def test_a_failovers_plan_warns_of_what_an_abort_still_owes() -> None:
+    view = View(
+        mirror=MIRROR,
+        mode=Mode.PLANNED,
+        statuses={},
+        source=SILENT,
+        destination=SILENT,
+        lease=None,
+        active_run=None,
+        grants=(),
+        earlier_seconds=None,
+        now_ms=0,
+        debt=LIFTING,
+    )
+    assert next(words(LIFTING)) in failover(view).plan.warnings
+    assert failover(view).plan.hash == failover(replace(view, debt=None)).plan.hash, "it is shown, not approved"

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from mirror_core.dataplane.metrics import METRICS, Exposition, as_markdown
 from mirror_core.dataplane.progress import Progress
+from mirror_core.mirrors.standing_metrics import METRICS as OF_THE_FENCE
 from mirror_core.model.names import Partition
 from tests.unit.test_docs import DOCS, ROOT, anchors, printed
 from tests.unit.test_metrics import MIRROR, counters, report, status
@@ -35,7 +36,8 @@ RULES: list[dict[str, Any]] = [
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 GRAPHS = [panel for panel in PANELS if panel["type"] != "row"]
 
-_LABELS = {described.name: {"mirror", *described.labels} for described in METRICS}
+ALL = (*METRICS, *OF_THE_FENCE)
+_LABELS = {described.name: {"mirror", *described.labels} for described in ALL}
 _HISTOGRAMS = {described.name for described in METRICS if described.kind == "histogram"}
 
 
@@ -150,11 +152,12 @@ def test_no_two_panels_lie_on_each_other() -> None:
 def test_every_metric_is_shown_on_the_dashboard() -> None:
     shown = {s.name for panel in GRAPHS for e in expressions(panel) for s in selectors(e.replace("$mirror", "m"))}
     shown |= {re.sub(r"_(bucket|sum|count)$", "", name or "") for name in shown}
-    assert {described.name for described in METRICS} - shown == {"mirrorbook_data_plane_info"}
+    assert {described.name for described in ALL} - shown == {"mirrorbook_data_plane_info"}
 
 
 def test_the_page_of_metrics_shows_the_table_of_the_code() -> None:
     assert printed(PAGE, "mirror_core/dataplane/metrics.py") == list(as_markdown())
+    assert printed(PAGE, "mirror_core/mirrors/standing_metrics.py") == list(as_markdown(OF_THE_FENCE))
 
 
 def test_promtool_has_nothing_to_say_about_names_and_types() -> None:

@@ -1,0 +1,80 @@
+"""What the cluster that was failed away from shows: denials, log ends, and whether somebody writes all the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from mirror_core.decide.standing import Shown
+from mirror_core.kafka.acls import AuthorizerOff, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.kafka.reader import LogReader
+from mirror_core.model.acl import Acl, AclPurpose
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.standing import Debt, Owed
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+from mirror_core.sync.fence import STILL_S, denials_of, undenied
+
+SOURCE_S: Final = 3.0
+"""A cluster that answers gets so long for a single request."""
+STILL_TRIES: Final = 10
+
+
+def shown(link: Link, state: State, source: ClusterClient, debt: Debt) -> Shown:
+    """What the cluster shows of what it is owed. Of one that is to be left alone, only that it answers."""
+    held = describe_acls(source)
+    if debt.owed is Owed.UNFENCE:
+        return Shown(authorizer=not isinstance(held, AuthorizerOff))
+    partitions = state.partitions.get(link.mirror.name, {})
+    ends = known_offsets(source, partitions, Point.LOG_END)
+    written = _written(link, source, debt, ends)
+    if isinstance(held, AuthorizerOff):
+        return Shown(authorizer=False, ends=ends, written=written)
+    bare = undenied(source, denials(link, state, debt))
+    return Shown(authorizer=True, bare=tuple(bare), ends=ends, written=written)
+
+
+def _written(
+    link: Link, source: ClusterClient, debt: Debt, ends: dict[Partition, Offset]
+) -> dict[Partition, tuple[Offset, Offset]]:
+    """Behind the recorded ends, what begins with a record: what is left of transactions appends markers there, too."""
+    recorded = debt.ends.by_partition()
+    grown = {p: recorded[p] for p, end in ends.items() if end > recorded.get(p, end)}
+    if not grown:
+        return {}
+    stable = known_offsets(source, grown, Point.STABLE_END)
+    begins = known_offsets(source, grown, Point.START)  # retention may have passed what was recorded
+    found: dict[Partition, tuple[Offset, Offset]] = {}
+    with LogReader(link.source, timeout_s=SOURCE_S) as reader:
+        for partition, recorded_end in grown.items():
+            start = max(recorded_end, begins.get(partition, recorded_end))
+            until = min(stable.get(partition, start), ends[partition])
+            first = next(reader.batches(partition, start, until), None) if until > start else None
+            if first is not None:
+                found[partition] = (max(start, Offset(first[0].base_offset)), ends[partition])
+    return found
+
+
+def denials(link: Link, state: State, debt: Debt) -> set[Acl]:
+    """All that the fence consists of: what the ledger has of it, and what somebody else had denied already."""
+    ours = {
+        e.acl
+        for e in state.ledger_of(link.mirror.name)
+        if e.cluster == link.source.name and e.purpose is AclPurpose.FENCE
+    }
+    return ours | set(denials_of({p.topic for p in debt.ends.by_partition()}))
+
+
+def still(source: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
+    """Log ends behind the fence, when what was on its way has been appended. A super user's never stand still."""
+    wanted = list(partitions)
+    ends = known_offsets(source, wanted, Point.LOG_END)
+    for _ in range(STILL_TRIES):
+        time.sleep(STILL_S)
+        before, ends = ends, known_offsets(source, wanted, Point.LOG_END)
+        if before == ends:
+            break
+    return ends
