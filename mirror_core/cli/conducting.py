@@ -92,7 +92,7 @@ def approved(
 
 def begun(by: Conductor[Choice], decision: Decision, choice: Choice | None, *, as_json: bool) -> Run:
     """A run of the plan that was approved, and what to type when this process dies."""
-    run = by.begin(decision.plan.hash, choice)
+    run = by.begin(decision.plan.hash, choice, approved_by=by.started_by)
     if not as_json:
         tell(f"run {run.id}; after a crash: mirrorbook {by.KIND} resume {by.link.mirror.name}")
     return run

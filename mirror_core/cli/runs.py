@@ -89,6 +89,7 @@ def show_run(run: Run, steps: tuple[StepRecord, ...], *, as_json: bool, evidence
         "state": run.state,
         "plan hash": run.plan_hash,
         "begun": f"{when(run.started_ms)} by {run.started_by}",
+        "approved by": run.approved_by or "nobody",
         "conducted by": run.conducted_by,
         "ended": when(run.ended_ms) if run.ended_ms else "not yet",
     }
@@ -150,6 +151,7 @@ def run_document(run: Run, steps: tuple[StepRecord, ...]) -> dict[str, Any]:
         "plan": plan_document(run.plan, ()),
         "plan_hash": run.plan_hash,
         "started_by": run.started_by,
+        "approved_by": run.approved_by,
         "conducted_by": run.conducted_by,
         "started_ms": run.started_ms,
         "ended_ms": run.ended_ms,

@@ -142,6 +142,8 @@ class Run:
     """Of a reverse mirror's failover: id of the failback run whose way home it is."""
     ended_ms: int | None = None
     note: str = ""
+    approved_by: str = ""
+    """Who approved the plan, as the terminal or Airflow knows them; empty: nobody was asked."""
     continues: str | None = None
     """The planned run that this one has taken over, with its fence and what it had drained."""
 

@@ -137,7 +137,7 @@ def salvage(
     incomplete = output.with_name(f"_{output.name}.incomplete")
     with writing(f"salvage of cluster {cluster}", output, ADVICE):
         shutil.rmtree(incomplete, ignore_errors=True)
-        incomplete.mkdir(parents=True)
+        incomplete.mkdir(parents=True, mode=0o700)  # they are people's records
         if work:
             write(work, incomplete)
         manifest = [replace(s, log_start=starts[p]) for p, s in _count_saved(incomplete, wanted).items()]

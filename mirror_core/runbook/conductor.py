@@ -57,13 +57,13 @@ class Conductor(ABC, Generic[Choice]):
         """The plan alone: also for what may not be run."""
         return self.decide(choice).plan
 
-    def begin(self, plan_hash: str, choice: Choice | None = None) -> Run:
+    def begin(self, plan_hash: str, choice: Choice | None = None, *, approved_by: str = "") -> Run:
         """Open a run of the plan with this hash. Refused when it may not be run, or is another plan by now."""
         under_way = read_whole(self.link.destination).active_run(self.link.mirror.name)
         if under_way and not self._may_continue(under_way, choice):
             raise Refused(self._title(), [f"run {under_way.id} holds this mirror: resume or abort it first"])
         with self._control() as writer:
-            return self._open(writer, self._decide(writer.state, choice), plan_hash)
+            return self._open(writer, self._decide(writer.state, choice), plan_hash, approved_by)
 
     def step(self, run_id: str, name: str) -> StepRecord:
         """Take one step; at once when it is done already. Refused when an earlier one is not."""
@@ -169,7 +169,7 @@ class Conductor(ABC, Generic[Choice]):
     def _title(self) -> str:
         return f"{self.KIND} of mirror {self.link.mirror.name}"
 
-    def _open(self, writer: StateWriter, found: Decision, plan_hash: str) -> Run:
+    def _open(self, writer: StateWriter, found: Decision, plan_hash: str, approved_by: str) -> Run:
         """A new run of this plan. Refused when it may not be run, or is not the one with this hash."""
         reasons = (*found.reasons, *other_plan(found.plan, plan_hash))
         if reasons:
@@ -185,6 +185,7 @@ class Conductor(ABC, Generic[Choice]):
             started_ms=started,
             desired=writer.state.mirrors[self.link.mirror.name].desired,
             conducted_by=self.started_by,
+            approved_by=approved_by,
             homecoming=writer.state.mirrors[self.link.mirror.name].homecoming,
         )
         run, more = self._more_of(run, found, writer.state)

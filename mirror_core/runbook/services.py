@@ -60,7 +60,7 @@ class Services:
         """The run's evidence folder; made when it is not there."""
         folder = self.evidence_dir / f"run-{run_id}"
         with writing("evidence", folder, ADVICE):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what it holds may be read by nobody else
         return folder
 
     def check_evidence(self) -> None:

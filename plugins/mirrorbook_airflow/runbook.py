@@ -129,9 +129,10 @@ class ApprovePlan(ApprovalOperator):
 class BeginRun(RunOperator):
     """Open a run of the plan that was approved, if it still holds; the run's id. Takes up its own run again."""
 
-    def __init__(self, *, plan: BaseOperator, **kwargs: Any) -> None:
+    def __init__(self, *, plan: BaseOperator, approval: BaseOperator, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.plan_task = plan.task_id
+        self.approval_task = approval.task_id
 
     def execute(self, context: Context) -> str:
         with airflow_errors():
@@ -140,11 +141,17 @@ class BeginRun(RunOperator):
             if own:
                 return max(own, key=lambda run: run.started_ms).id
             approved = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
-            engine = self.engine(context)
+            engine, person = self.engine(context), self._approver(context)
             try:
-                return engine.begin(approved, self.choice).id
+                return engine.begin(approved, self.choice, approved_by=person).id
             except LostOwnership:  # to a sync that had looked for a run before there was one: once, not again
-                return engine.begin(approved, self.choice).id
+                return engine.begin(approved, self.choice, approved_by=person).id
+
+    def _approver(self, context: Context) -> str:
+        """Who answered, as Airflow knows them."""
+        answer = context["ti"].xcom_pull(task_ids=self.approval_task) or {}
+        person = answer.get("responded_by_user") or {}
+        return str(person.get("name") or person.get("id") or "")
 
     def _is_own(self, run: Run, context: Context) -> bool:
         """Begun by this DAG run and not given up. It may be done, too, when somebody else has finished it."""
@@ -292,7 +299,9 @@ def _approved_run(
 ) -> tuple[PlanRun, BeginRun]:
     plan = PlanRun(task_id="plan", mirror=mirror, kind=kind, mode=mode, strategies=strategies)
     approve = ApprovePlan(task_id="approve", question=question, plan=plan)
-    begin = BeginRun(task_id="begin", mirror=mirror, kind=kind, plan=plan, mode=mode, strategies=strategies)
+    begin = BeginRun(
+        task_id="begin", mirror=mirror, kind=kind, plan=plan, approval=approve, mode=mode, strategies=strategies
+    )
     _chain(plan, approve, begin)
     return plan, begin
 

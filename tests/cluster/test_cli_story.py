@@ -27,7 +27,19 @@ PLAN: Final = {
     *("discarded", "warnings", "unknown", "refused"),
 }
 RUN: Final = {
-    *("id", "state", "plan", "plan_hash", "started_by", "conducted_by", "started_ms", "ended_ms", "note", "steps"),
+    *(
+        "id",
+        "state",
+        "plan",
+        "plan_hash",
+        "started_by",
+        "approved_by",
+        "conducted_by",
+        "started_ms",
+        "ended_ms",
+        "note",
+    ),
+    "steps",
 }
 STEP: Final = {"step", "state", "attempt", "started_ms", "ended_ms", "evidence", "error"}
 MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed"}
@@ -143,6 +155,7 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
     run = document(failover(desk, "run", mirrored, "--plan-hash", plan["hash"], "--json", *local))
     assert set(run) == RUN
     assert (run["state"], run["plan_hash"], set(run["plan"])) == ("DONE", plan["hash"], PLAN)
+    assert run["approved_by"] == run["started_by"] != ""
     assert all(set(step) == STEP for step in run["steps"])
     assert [(s["step"], s["state"]) for s in run["steps"]] == [(step, "DONE") for step in names(RunKind.FAILOVER)]
     assert not denied(desk.pair.west, topic)

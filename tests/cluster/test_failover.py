@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import stat
 import subprocess
 import sys
 import threading
@@ -117,6 +118,7 @@ def test_a_planned_failover_moves_records_groups_and_rights(pair: Pair, tmp_path
     evidence = json.loads((tmp_path / f"run-{run.id}" / "run.json").read_text())
     assert [p["lmo"] for p in evidence["partitions"]] == [550, 300]
     assert evidence["clocks"]["write_block_upper"] > 0
+    assert stat.S_IMODE((tmp_path / f"run-{run.id}").stat().st_mode) == 0o700, "others may read it"
     page = (tmp_path / f"run-{run.id}" / "report.html").read_text()
     assert run.plan_hash in page
     assert "http" not in page, "the report reaches out of itself"

@@ -177,6 +177,8 @@ def test_a_person_fails_over_in_the_browser(runbook: Runbook, tmp_path: Path) ->
         produce(runbook.pair.east, topic, 1, user="app")
     reports = list((runbook.airflow.folder / "mirrorbook" / "evidence").glob(f"run-{mirror.name}-failover-*/*.html"))
     assert reports, "the run left no report"
+    (done,) = [r for r in mirror.state.runs.values() if r.plan.mirror == mirror.name]
+    assert done.approved_by == "admin"
 
 
 def _trigger_and_approve(airflow: Airflow, mirror: str, shown: str, pictures: Path) -> str:

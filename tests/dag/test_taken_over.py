@@ -120,7 +120,7 @@ def desk(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.setattr(runbook, "services", lambda link, step, master: services)
     common: dict[str, Any] = {"mirror": mirrored.name, "kind": RunKind.FAILOVER}
     plan = PlanRun(task_id="plan", **common)
-    begin = BeginRun(task_id="begin", plan=plan, **common)
+    begin = BeginRun(task_id="begin", plan=plan, approval=plan, **common)
     steps = {name: TakeStep(step=name, begin=begin, **common) for name in ("prove", "fence", "drain")}
     abort = AbortRun(task_id="abort", begin=begin, steps=list(steps.values()), **common)
     made = Desk(mirrored, topic, held, DagRun(), begin, steps, abort)
