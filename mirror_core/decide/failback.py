@@ -38,7 +38,7 @@ class OldSource:
     compacted: frozenset[str] = frozenset()
     """Topics that are cleaned by key; looked for where somebody wants logs to be cut."""
     open_to_all: tuple[str, ...] = ()
-    """Grants to everybody that no denial can offset: what a person has to do about each."""
+    """Grants to everybody that no denial can offset, and doubts about our own names: what to do about each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,8 @@ def _reasons(view: FailbackView) -> Iterator[str]:
         elif seen.cluster_id != recorded:
             yield f"cluster {name} is {seen.cluster_id}, the mirror was made with {recorded}: correct mirrorbook.yaml"
         else:
-            yield from (f"cluster {name}: everybody may change mirror topics by {grant}" for grant in seen.open_to_all)
+            kept = f"cluster {name}: applications cannot be kept from writing mirror topics"
+            yield from (f"{kept}: {why}" for why in seen.open_to_all)
     if isinstance(view.new, NewPrimary):
         yield from _new_primary_reasons(view, view.new)
 

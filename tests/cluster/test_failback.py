@@ -224,7 +224,9 @@ def test_a_grant_to_everybody_is_found_before_anything_is_changed(pair: Pair, tm
         grant(cluster, "*", ResourceType.TOPIC, topic, [AclOperation.WRITE])
         with pytest.raises(Refused) as refused:
             failback.begin(failback.plan().hash)
-        assert f"cluster {cluster.name}: everybody may change mirror topics" in str(refused.value)
+        assert f"cluster {cluster.name}: applications cannot be kept from writing mirror topics: ALLOW" in str(
+            refused.value
+        )
         assert f"--remove --allow-principal 'User:*' --operation Write --topic '{topic}'" in str(refused.value)
         with ClusterClient(mirrored.config.cluster(cluster.name)) as client:
             everybody = replace(denial(topic), permission=Permission.ALLOW)

@@ -146,7 +146,9 @@ def test_a_grant_to_everybody_on_either_side_forbids_it_before_anything_is_chang
         ("west", replace(view.new, open_to_all=(line,))),
     ):
         changed = replace(view, old=seen) if isinstance(seen, OldSource) else replace(view, new=seen)
-        assert decide(changed).reasons == (f"cluster {side}: everybody may change mirror topics by {line}",)
+        assert decide(changed).reasons == (
+            f"cluster {side}: applications cannot be kept from writing mirror topics: {line}",
+        )
 
 
 @pytest.mark.parametrize(
