@@ -147,8 +147,12 @@ def promotion_remarks(link: Link, state: State, held: Acls | AuthorizerOff, ther
     if isinstance(held, AuthorizerOff):
         return ()
     given = _given(link, state, {p.topic for p in state.partitions.get(link.mirror.name, {})}, there)
-    doubts = (f"{doubt}: until then a failback is refused" for doubt in doubtful_principals(link.destination, held))
-    return (*warnings(given, link.destination.name), *doubts)
+    name = link.destination.name
+    doubts = (
+        f"cluster {name}: {why}; until then a failback is refused"
+        for why in doubtful_principals(link.destination, held)
+    )
+    return (*warnings(given, name), *(f"cluster {name}: {why}; until then a failback is refused" for why in doubts))
 
 
 def _given(link: Link, state: State, topics: Collection[str], there: Collection[str]) -> Promotion:

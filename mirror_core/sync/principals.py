@@ -28,7 +28,7 @@ def doubtful_principals(config: ClusterConfig, held: Acls) -> tuple[str, ...]:
         else:
             continue
         found.append(
-            f"cluster {config.name}: {doubt}; in mirrorbook.yaml write what they call it, in the entry of {config.name}"
+            f"{doubt}; in mirrorbook.yaml write what they call it, in the entry of {config.name}"
             f'{" under data:" if principal is Principal.DATA else ""}: `principal: "User:..."`'
         )
     return tuple(found)
