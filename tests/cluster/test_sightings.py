@@ -88,7 +88,7 @@ class Writing:
     """A plain application with acks=all: what it was told, by (partition, offset), and when."""
 
     def __init__(self, pair: Pair, topic: str) -> None:
-        self._producer = Producer({**pair.east.client_config("admin"), "acks": "all", "linger.ms": 1})
+        self._producer = Producer({**pair.east.client_config("admin"), "acks": "all", "linger.ms": 1, "log_level": 0})
         self._topic = topic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
