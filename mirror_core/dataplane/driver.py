@@ -43,6 +43,7 @@ from mirror_core.model.logs import about, logger
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind
+from mirror_core.model.standing import Owed
 from mirror_core.state.lease import HeldLease, acquire, kept, new_owner
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
@@ -328,3 +329,8 @@ def refuse_to_run(state: State, link: Link) -> None:
     if mirror.desired is not Desired.STARTED:
         how = {Desired.PAUSED: "resume", Desired.STOPPED: "start"}[mirror.desired]
         raise Refused(f"mirror {name}", [f"it is {mirror.desired}: `mirrorbook mirror {how} {name}` lets it run"])
+    debt = state.debts.get(name)
+    if run is None and debt is not None and debt.owed is Owed.UNFENCE:
+        # Nobody can write there, and whoever supervises us has somebody who mends that.
+        what = f"cluster {debt.cluster} still has the fence of run {debt.run}, which was given up"
+        raise Refused(f"mirror {name}", [f"{what}: `mirrorbook mirror watch {name}` lifts it when it answers"])

@@ -16,6 +16,7 @@ from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
 from mirror_core.model.run import Run
+from mirror_core.model.sighting import Sighting
 from mirror_core.model.standing import Debt, Owed
 
 Ranges = Mapping[Partition, tuple[Offset, Offset]]
@@ -135,6 +136,14 @@ def slipped_in(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Ran
 def listed(ranges: Ranges) -> str:
     """The first ones, for people."""
     return some(f"{p} [{start}, {end})" for p, (start, end) in sorted(ranges.items()))
+
+
+def shown_slip(ranges: Ranges, sighting: Sighting | None) -> str:
+    """What slipped in, and how much of it was there already when the data plane last saw the cluster."""
+    ends = {p: seen.end for p, seen in sighting.seen()} if sighting else {}
+    old = sum(max(0, min(end, ends.get(p, start)) - start) for p, (start, end) in ranges.items())
+    known = f"; at least {old} of them were there when it was last seen" if old else ""
+    return f"{count(ranges)} offset(s): {listed(ranges)}{known}"
 
 
 def count(ranges: Ranges) -> int:

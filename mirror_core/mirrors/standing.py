@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.standing import Deed, Judgement, Standing, count, judge, listed, paid, slipped_in, words
+from mirror_core.decide.standing import Deed, Judgement, Standing, judge, paid, shown_slip, slipped_in, words
 from mirror_core.decide.verbs import Verb
 from mirror_core.decide.view import Unseen
 from mirror_core.kafka.acls import AuthorizerOff, create_acls
@@ -201,9 +201,10 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
     lines.append(f"{debt.cluster} answers again, and its fence is seen on every broker")
     alarms = []
     if found:
+        shown_now = shown_slip(found, writer.state.sightings.get(link.mirror.name))
         alarms.append(
-            f"cluster {debt.cluster} holds {count(found)} offset(s) that {link.destination.name} never had, written "
-            f"before it fell silent, or after it came back and before it was fenced: {listed(found)}"
+            f"cluster {debt.cluster} has what {link.destination.name} never had, written before it fell silent, or "
+            f"after it came back and before it was fenced: {shown_now}"
         )
     return Judgement(
         standing=Standing.STANDS,

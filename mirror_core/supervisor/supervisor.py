@@ -1,7 +1,8 @@
 """Keeps one `mirrorbook replicate` alive, outside of Airflow: a small process that knows nothing of Kafka.
 
 A `replicate` that is refused has a mirror that may not be copied now: it may have been failed over, and its source be
-owed a fence. So `mirrorbook mirror watch` has its turn then, which ends when nothing is owed.
+owed a fence, or an abort may have left one there. So `mirrorbook mirror watch` has its turn then, which ends when
+nothing is owed.
 
 "Exactly one" is promised by the mirror's lease, not by this. The lock only keeps two supervisors of one host from
 starting data planes against each other for nothing.

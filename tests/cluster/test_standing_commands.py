@@ -10,13 +10,14 @@ import pytest
 
 from mirror_core.model.acl import Permission
 from mirror_core.model.names import Partition
+from mirror_core.model.run import Mode
 from mirror_core.supervisor import supervise
 from tests.administering import rights_of
-from tests.brokers import Pair, produce
+from tests.brokers import Pair, produce, read_all
 from tests.cluster.desk import Desk
 from tests.cluster.test_failover import app_topic, denied
 from tests.cluster.test_standing import copied, debt_of, promoted
-from tests.cluster.test_unplanned import killed, suspended
+from tests.cluster.test_unplanned import begin, killed, suspended
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -106,5 +107,28 @@ def test_a_supervisor_keeps_the_old_source_fenced_when_its_mirror_was_failed_ove
     try:
         wait_until(lambda: debt_of(mirrored).paid_ms, timeout_s=TIMEOUT_S, why="east is fenced")
         assert denied(pair.east, topic)
+    finally:
+        supervise.stop(home, mirrored.name)
+
+
+def test_a_supervisor_lifts_what_an_abort_had_to_leave_and_copies_again(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    failover, home = mirrored.failover, tmp_path / "home"
+    run = begin(failover, Mode.PLANNED)
+    for name in ("prove", "fence"):
+        failover.step(run.id, name)
+    with killed(pair.east):
+        failover.abort(run.id)
+        supervise.ensure(pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path)))
+        log = home / mirrored.name / "replicate.log"
+        wait_until(lambda: log.exists() and "is to be lifted" in log.read_text(), timeout_s=TIMEOUT_S, why="it waits")
+    try:
+        wait_until(lambda: mirrored.name not in mirrored.state.debts, timeout_s=TIMEOUT_S, why="it is lifted")
+        sent = produce(pair.east, topic, 5)
+        wait_until(
+            lambda: len(read_all(pair.west, topic)) == 20 + len(sent), timeout_s=TIMEOUT_S, why="copying goes on"
+        )
     finally:
         supervise.stop(home, mirrored.name)

@@ -10,13 +10,14 @@ from mirror_core.decide.failback import FailbackView
 from mirror_core.decide.failback import decide as failback
 from mirror_core.decide.failover import decide as failover
 from mirror_core.decide.fence_lines import IN_ONE_LINE, fence_lines
-from mirror_core.decide.standing import Deed, Shown, Standing, judge, paid, slipped_in, standing_of, words
+from mirror_core.decide.standing import Deed, Shown, Standing, judge, paid, shown_slip, slipped_in, standing_of, words
 from mirror_core.decide.view import Unseen, View
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
 from mirror_core.model.run import Mode
+from mirror_core.model.sighting import Sighting, TopicSeen
 from mirror_core.model.standing import Debt, Owed
 from tests.unit.test_decide_verbs import MIRROR, RUN
 
@@ -203,3 +204,13 @@ def test_a_failovers_plan_warns_of_what_an_abort_still_owes() -> None:
     )
     assert next(words(LIFTING)) in failover(view).plan.warnings
     assert failover(view).plan.hash == failover(replace(view, debt=None)).plan.hash, "it is shown, not approved"
+
+
+def test_of_what_slipped_in_it_is_said_how_much_was_there_before() -> None:
+    ranges = {P: (Offset(97), Offset(100)), Q: (Offset(5), Offset(6))}
+    seen = Sighting(mirror=MIRROR.name, at_ms=1, topics=(TopicSeen(topic="t", ends=(99, 3)),))
+    assert shown_slip(ranges, None) == "4 offset(s): t-0 [97, 100), t-1 [5, 6)"
+    assert shown_slip(ranges, seen) == (
+        "4 offset(s): t-0 [97, 100), t-1 [5, 6); at least 2 of them were there when it was last seen"
+    )
+    assert shown_slip({Q: ranges[Q]}, seen) == "1 offset(s): t-1 [5, 6)"

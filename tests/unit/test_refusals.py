@@ -1,0 +1,59 @@
+"""Which mirrors `replicate` may not copy now, by their state alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirror_core.dataplane.driver import refuse_to_run
+from mirror_core.kafka.config import ClusterConfig, Config
+from mirror_core.model.errors import HeldByRun, Refused
+from mirror_core.model.mirror import Desired
+from mirror_core.model.names import ClusterName
+from mirror_core.model.run import Plan, RunKind, RunState
+from mirror_core.model.standing import Debt, Owed
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+from tests.unit.test_decide_verbs import MIRROR, RUN
+
+EAST, WEST = (ClusterConfig(ClusterName(name), {}, {}) for name in ("east", "west"))
+LINK = Link(Config(Path("mirrorbook.yaml"), {}), MIRROR, EAST, WEST)
+LIFTING = Debt(mirror=MIRROR.name, cluster=EAST.name, owed=Owed.UNFENCE, run="r", since_ms=1)
+
+
+def state(desired: Desired = Desired.STARTED, debt: Debt | None = None, kind: RunKind | None = None) -> State:
+    found = State()
+    found.mirrors[MIRROR.name] = replace(MIRROR, desired=desired)
+    if debt is not None:
+        found.debts[MIRROR.name] = debt
+    if kind is not None:
+        plan: Plan = replace(RUN.plan, kind=kind)
+        found.runs[RUN.id] = replace(RUN, plan=plan, state=RunState.ABORTING)
+    return found
+
+
+def test_a_started_mirror_is_copied_also_while_a_failover_goes_on() -> None:
+    refuse_to_run(state(), LINK)
+    refuse_to_run(state(debt=replace(LIFTING, owed=Owed.FENCE)), LINK)
+    refuse_to_run(state(debt=LIFTING, kind=RunKind.FAILOVER), LINK)  # the abort is about to lift it
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (State(), "has been deleted"),
+        (state(Desired.PAUSED), "mirror resume m"),
+        (state(Desired.STOPPED), "mirror start m"),
+        (state(debt=LIFTING), "east still has the fence of run r, which was given up: `mirrorbook mirror watch m`"),
+    ],
+)
+def test_others_are_refused_with_what_to_do(found: State, words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        refuse_to_run(found, LINK)
+
+
+def test_a_failback_copies_by_itself() -> None:
+    with pytest.raises(HeldByRun):
+        refuse_to_run(state(kind=RunKind.FAILBACK), LINK)
