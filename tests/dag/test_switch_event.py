@@ -32,7 +32,7 @@ def events(uri: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_switch_emits_an_asset_event(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_database: None, asked: bool
 ) -> None:
     import datetime
     from dataclasses import replace

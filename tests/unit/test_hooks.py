@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -311,6 +312,29 @@ def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
         (call,) = called(configured(tmp_path, hook))
     assert call.tries == 2
     assert call.problem in ("no answer within 0.5 s", "cannot be sent: TimeoutError")
+
+
+def test_a_server_that_answers_drop_by_drop_is_not_waited_for(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def drip() -> None:
+        connection, _ = listening.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            while not over.wait(0.1):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        started = time.monotonic()
+        (call,) = called(configured(tmp_path, {"name": "gw", "http": {"url": url}, "timeout_s": 1, "retries": 0}))
+        took = time.monotonic() - started
+        over.set()
+        thread.join()
+    assert call.problem == "no answer within 1 s"
+    assert took < 20
 
 
 def test_an_asset_event_is_airflows_to_emit(tmp_path: Path) -> None:
