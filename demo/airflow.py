@@ -135,7 +135,12 @@ class Airflow:
     def call(self, method: str, path: str, body: object = None) -> Any:
         """One request to the REST API; its JSON answer. AirflowFailed with Airflow's own words when it refuses."""
         assert self._client is not None, "wait_healthy() first"
-        answer = self._client.request(method, path, json=body)
+        deadline = time.monotonic() + PATIENCE_S
+        while (answer := self._client.request(method, path, json=body)).is_server_error:
+            # Its SQLite is locked for some moments, where the machine is busy: nothing has been done then.
+            if "Database error" not in answer.text or time.monotonic() > deadline:
+                break
+            time.sleep(1)
         if answer.is_error:
             raise AirflowFailed(f"Airflow: {method} {path}: {answer.status_code}: {answer.text[:1000]}")
         return answer.json() if answer.content else None

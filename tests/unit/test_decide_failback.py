@@ -149,16 +149,18 @@ def test_a_grant_to_everybody_on_either_side_forbids_it_before_anything_is_chang
         assert decide(changed).reasons == (f"cluster {side}: writers cannot be kept from mirror topics: {line}",)
 
 
-@pytest.mark.parametrize(
-    ("state", "lmo"), [(PartitionState.MIRRORING, 10), (PartitionState.STOPPED, None), (PartitionState.FAILED, 10)]
-)
-def test_only_a_stopped_partition_with_its_last_mirrored_offset_comes_home(
-    view: FailbackView, state: PartitionState, lmo: int | None
-) -> None:
-    going = replace(view.statuses[A0], state=state, lmo=None if lmo is None else Offset(lmo))
-    assert "not STOPPED with a last mirrored offset): a-0" in reasons_of(
-        replace(view, statuses={**view.statuses, A0: going})
-    )
+@pytest.mark.parametrize("state", [PartitionState.MIRRORING, PartitionState.FAILED])
+def test_only_a_stopped_partition_comes_home(view: FailbackView, state: PartitionState) -> None:
+    going = replace(view.statuses[A0], state=state)
+    assert "not STOPPED): a-0" in reasons_of(replace(view, statuses={**view.statuses, A0: going}))
+
+
+def test_of_a_partition_without_a_last_mirrored_offset_all_is_tail(view: FailbackView) -> None:
+    """Nobody led it on the new primary when it was promoted."""
+    unknown = replace(view.statuses[A0], lmo=None)
+    decision = decide(replace(view, statuses={**view.statuses, A0: unknown}))
+    assert decision.reasons == ()
+    assert decision.plan.strategies["a"] is Strategy.RECREATE
 
 
 def test_what_was_approved_is_bound_to_everything_that_was_seen(view: FailbackView) -> None:
