@@ -278,6 +278,10 @@ def test_without_the_source_the_plan_says_what_would_be_lost_by_three_clocks(vie
     unplanned = replace(dead, source=SOURCE, mode=Mode.UNPLANNED)
     assert shown(unplanned)["loss"] == told["loss"], "an answering source is only looked at"
     assert "loss" not in shown(replace(unplanned, mode=Mode.PLANNED))
+    drained = replace(dead, drained=True)
+    assert shown(drained)["loss"].startswith("none")
+    assert "source last looked at" not in shown(drained)
+    assert "cut in half" not in warned(drained)
 
 
 def test_a_partition_that_nobody_leads_is_unknown_alone(view: View) -> None:

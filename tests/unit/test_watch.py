@@ -79,6 +79,8 @@ def test_a_transaction_is_remembered_after_its_end_until_all_of_it_is_copied(mem
     assert told(memory) == [("Ongoing", [(3, None), (None, None)])], "an open one has no bound"
     memory.open(2_000, {key(): opened({A1: 5}, "PrepareCommit")})
     assert told(memory) == [("PrepareCommit", [(3, None), (5, None)])], "a-0 has its marker, and is told no more"
+    memory.open(2_500, {key(): opened({A1: None}, "PrepareCommit")})
+    assert told(memory) == [("PrepareCommit", [(3, None), (5, None)])], "what was known stays known"
     memory.open(3_000, {})
     memory.bound(offsets(a0=10))
     assert told(memory) == [(OVER, [(3, 10), (5, None)])], "nobody led a-1"
