@@ -106,8 +106,8 @@ def three_again(mirrored: Mirrored, topic: str) -> None:
 def test_a_short_replica_leads_and_the_others_follow_it(
     three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parking, "WAIT_S", 60.0)
-    mirrored, topic, primary = with_a_tail(three, tmp_path, 20 * MIB)
+    monkeypatch.setattr(parking, "WAIT_S", 120.0)
+    mirrored, topic, primary = with_a_tail(three, tmp_path, 30 * MIB)
     operator, replica = Operator(three), Allowed(Strategy.REPLICA)
     failback = conducted(mirrored, operator)
     plan = failback.plan(replica)
@@ -121,7 +121,7 @@ def test_a_short_replica_leads_and_the_others_follow_it(
         failback.step(run.id, "align")
     nothing_left(mirrored, topic)
     monkeypatch.setattr(operator, "heeds", True)
-    monkeypatch.setattr(parking, "WAIT_S", 60.0)
+    monkeypatch.setattr(parking, "WAIT_S", 120.0)
     failback.drive(run.id)
     for thread in operator.threads:
         thread.join()
@@ -137,10 +137,10 @@ def test_a_short_replica_leads_and_the_others_follow_it(
 def test_a_log_that_is_too_short_is_refused_while_an_abort_is_possible(
     three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parking, "WAIT_S", 60.0)
+    monkeypatch.setattr(parking, "WAIT_S", 120.0)
     mirrored, _, _ = with_a_tail(three, tmp_path, 4 * MIB)
     failback, replica = conducted(mirrored, Operator(three)), Allowed(Strategy.REPLICA)
     run = failback.begin(failback.plan(replica).hash, replica)
-    with pytest.raises(Refused, match="fewer than 9 MiB"):
+    with pytest.raises(Refused, match="fewer than 15 MiB"):
         failback.drive(run.id)
     failback.abort(run.id)
