@@ -29,7 +29,7 @@ def test_the_lines_to_paste_fence_the_source_through_its_controllers(desk: Desk)
     produce(pair.east, topic, 5)
     mirrored = copied(pair, desk.folder, topic)
     healthy = desk.run("mirror", "fence", mirrored.name)
-    assert (healthy.code, "these lines stop the applications of cluster east" in healthy.err) == (0, True)
+    assert (healthy.code, "applications of east are stopped by this" in healthy.err) == (0, True)
     with suspended(pair.east):
         promoted(mirrored)
         said = desk.run("mirror", "fence", mirrored.name, "--bootstrap-controller", pair.east.controllers)
