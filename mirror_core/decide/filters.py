@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import ACTIVE_TOPIC, HEARTBEATS, heartbeat_topic
+from mirror_core.model.names import HEARTBEATS, heartbeat_topic
 
 OWN_PREFIX = "mirrorbook"
 """Consumer groups of ours begin with this word; nothing is ever committed under them."""
@@ -31,7 +31,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter(Filter):
-    """The same for topics. Names with two leading underscores belong to Kafka, its tools and us; so does one more.
+    """The same for topics. Names with two leading underscores belong to Kafka, its tools and us.
 
     A mirror carries its own heartbeats, whatever its expressions say, and never another's.
     """
@@ -40,7 +40,7 @@ class TopicFilter(Filter):
     """Name of their topic."""
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str) or name.startswith("__") or name == ACTIVE_TOPIC:
+        if not isinstance(name, str) or name.startswith("__"):
             return False
         if name.startswith(HEARTBEATS):
             return name == self.heartbeats

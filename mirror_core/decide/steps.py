@@ -113,7 +113,7 @@ _FAILOVER: Final = (
     ),
     Step(
         name="switch",
-        does="tell applications that {destination} is active: topic mirrorbook.active on both sides, and your hooks",
+        does="tell applications that {destination} is active: topic __mirrorbook_active on both sides, and your hooks",
         needs=_DESTINATION,
         writes=Writes.DESTINATION,
         reversible=False,

@@ -30,6 +30,7 @@ from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Remote
 from mirror_core.model.logs import logger
 from mirror_core.model.names import base_name
 from mirror_core.model.standing import Debt, Owed
+from mirror_core.state.active import repeat
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state, read_whole
@@ -195,6 +196,8 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
             deny(link, writer, source, topics, going)
         now = paid(debt, still(source, statuses), now_ms())
     writer.put(now)
+    with suppress(MirrorError):  # it was silent when its applications were told where to go; nothing depends on it
+        repeat(link.destination, link.source, base_name(link.mirror.name))
     found, lines = slipped_in(now, statuses), list(words(now))
     if debt.paid_ms is not None:
         return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, debt=now, lines=tuple(lines), slipped=found)

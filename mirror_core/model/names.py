@@ -27,7 +27,7 @@ class Partition:
 
 _BACK: Final = "-back"
 
-ACTIVE_TOPIC: Final = "mirrorbook.active"
+ACTIVE_TOPIC: Final = "__mirrorbook_active"
 """Says which cluster is active, for applications to follow. Each cluster has its own, so no mirror carries it."""
 
 

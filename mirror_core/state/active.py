@@ -1,4 +1,4 @@
-"""Topic `mirrorbook.active` of a cluster: which cluster each mirror's applications should use, for them to follow.
+"""Topic `__mirrorbook_active` of a cluster: which cluster each mirror's applications should use, for them to follow.
 
 One partition, compacted; the key is the mirror's name, the value JSON. Both clusters have one, so that applications may
 ask whichever answers: the higher generation is right, and of equal ones the later. It is no memory of ours: nothing is

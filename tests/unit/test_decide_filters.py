@@ -35,7 +35,7 @@ def test_internal_topics_are_never_mirrored() -> None:
     everything = topic_filter(replace(MIRROR, topics=(".*",), exclude_topics=()))
     assert "__consumer_offsets" not in everything
     assert "__mirrorbook_state" not in everything
-    assert "mirrorbook.active" not in everything
+    assert "__mirrorbook_active" not in everything
     assert "_schemas" in everything
 
 
