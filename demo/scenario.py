@@ -20,6 +20,8 @@ from mirror_core.sandbox.credentials import ADMIN
 MIRROR: Final = "orders"
 LIVE: Final = 600
 """Orders that must be acknowledged in each act before the next one: a few seconds of life."""
+CAUGHT_OUT: Final = 100
+"""Orders that east acknowledges while nothing gets through to west: half a second of life."""
 POLL_S: Final = 0.2
 PATIENCE_S: Final = 300
 """For a data plane's start: a busy laptop is no incident."""
@@ -59,9 +61,16 @@ class Scenario:
         return self._verdict()
 
     def _disaster(self) -> None:
-        """East dies while orders are written, and is given up."""
-        self.stage.sandbox.cluster("east").kill()
-        self.say("east is dead: killed while orders were written")
+        """First nothing gets through to west for a moment, then east dies while orders are written: it is given up."""
+        east, west = self.stage.sandbox.cluster("east"), self.stage.sandbox.cluster("west")
+        acked = self._acknowledged("east")
+        west.stop_process()
+        try:
+            self._until(lambda: self._acknowledged("east") >= acked + CAUGHT_OUT, "east goes on without west")
+            east.kill()
+        finally:
+            west.cont_process()
+        self.say("east is dead: killed while orders were written, of which the last ones had not got through")
         self._runbook("mirror_failover_unplanned", {"mirror": MIRROR}, ["approve"], Switch("promote", "west"))
 
     def _east_is_back(self) -> None:
