@@ -79,9 +79,16 @@ class Operator:
                 self._do(partial(deed, int(after.split()[0])))
 
     def _do(self, deed: Callable[[], None]) -> None:
-        thread = threading.Thread(target=deed)
-        thread.start()
-        self.threads.append(thread)
+        """One after the other: a broker has left the cluster some time before its process ends."""
+        earlier = self.threads[-1:]
+
+        def in_turn() -> None:
+            for thread in earlier:
+                thread.join()
+            deed()
+
+        self.threads.append(threading.Thread(target=in_turn))
+        self.threads[-1].start()
 
 
 def conducted(mirrored: Mirrored, operator: Operator) -> Failback:
