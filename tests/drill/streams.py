@@ -89,7 +89,8 @@ class WordCount:
 
     def gone_from(self, cluster: SandboxCluster) -> bool:
         """Whether no member of its group is left, not even a dead one."""
-        found = admin_client(cluster).describe_consumer_groups([self.name])[self.name].result(TIMEOUT_S)
+        admin = admin_client(cluster)  # kept: collected with a future pending, it would abandon the request
+        found = admin.describe_consumer_groups([self.name])[self.name].result(TIMEOUT_S)
         return bool(found.state in (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD))
 
     def runs(self) -> bool:

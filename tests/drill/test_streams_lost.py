@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def in_doubt(records: list[Record], topic: str, offsets: dict[Partition, Offset]
 
 def test_what_is_counted_differently_is_what_the_group_reads_again(doomed: Pair, tmp_path: Path) -> None:
     east, west = doomed.east, doomed.west
-    with counting(doomed, tmp_path) as (application, lines):
+    with counting(doomed, tmp_path) as (application, lines), ExitStack() as later:
         lines.start(east)
         application.start(east, "state")
         application.works_on(east)
@@ -61,6 +62,7 @@ def test_what_is_counted_differently_is_what_the_group_reads_again(doomed: Pair,
             verbs.sync(mirrored.link)
             application.works_on(east)
             east.kill()
+            later.callback(east.start)
             application.stop(signal.SIGKILL)
             lines.abandon()
             failover = mirrored.failover
