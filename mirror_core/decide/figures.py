@@ -27,15 +27,11 @@ def warnings_of(view: View) -> Iterator[str]:
         yield f"{len(failed) - SHOWN} more partitions are FAILED and will be promoted as they are"
     if isinstance(view.source, SourceView):
         yield from _source_warnings(view, view.source)
-    if isinstance(view.destination, DestinationView) and not view.destination.authorizer:
-        yield (f"{view.mirror.destination} has no authorizer: nothing keeps applications from writing there too early")
     if isinstance(view.destination, DestinationView):
-        yield from view.destination.rights[:SHOWN]
-        if len(view.destination.rights) > SHOWN:
-            yield f"{len(view.destination.rights) - SHOWN} more remarks on rights"
+        yield from _destination_warnings(view.mirror.destination, view.destination)
     if loses(view):
         yield from loss_warnings(view)
-    if not is_fresh(view.lease, view.now_ms):
+    if view.mode is Mode.PLANNED and not is_fresh(view.lease, view.now_ms):
         yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
     yield from (f"{problem}: it would fail, and the run go on without it" for problem in view.hook_problems)
 
@@ -55,6 +51,19 @@ def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
             f"open transactions on {view.mirror.source} ({some(source.transactions)}): the fence waits until "
             "they are over, at most their transaction timeout"
         )
+
+
+def _destination_warnings(name: str, destination: DestinationView) -> Iterator[str]:
+    if not destination.authorizer:
+        yield f"{name} has no authorizer: nothing keeps applications from writing there too early"
+    if destination.joined:
+        yield (
+            f"groups with members on {name} keep what they have committed there, whatever they did on the source: "
+            f"{some(destination.joined)}. Stop those consumers; dead ones are given up after their session timeout"
+        )
+    yield from destination.rights[:SHOWN]
+    if len(destination.rights) > SHOWN:
+        yield f"{len(destination.rights) - SHOWN} more remarks on rights"
 
 
 def _lost_warnings(view: View) -> Iterator[str]:

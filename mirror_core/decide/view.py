@@ -58,6 +58,8 @@ class DestinationView:
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
     rights: tuple[str, ...] = ()
     """What an approver should know of the rights that promotion gives."""
+    joined: tuple[str, ...] = ()
+    """Of these groups, the ones that have members there, living or not given up yet."""
     heartbeats: tuple[Heartbeat, ...] = ()
     """The newest one of each partition of the heartbeats' topic: who looks on the destination sees how far the copy
     has come in time."""

@@ -119,7 +119,7 @@ def _look_at_source(link: Link, partitions: tuple[Partition, ...], positions_rea
         present = [p for p in partitions if p.topic in topics and p.index < topics[p.topic].partitions]
         acls = describe_acls(client)
         transactions = open_transactions(client, set(topics))
-        groups, committed = _groups(client, mirror, topics)
+        groups, committed, _ = _groups(client, mirror, topics)
         own = own_principals(link)
         grants = (
             ()
@@ -159,7 +159,7 @@ def _look_at_destination(link: Link, state: State, positions_read: threading.Eve
             positions = led_offsets(client, present, Point.LOG_END, within_s=OFFSETS_S)
             positions_read.set()
             held = describe_acls(client)
-            committed = _groups(client, link.mirror, topics)[1]
+            _, committed, joined = _groups(client, link.mirror, topics)
             beats = heartbeats.answer(deadline)
             return DestinationView(
                 cluster_id=view.cluster_id,
@@ -168,6 +168,7 @@ def _look_at_destination(link: Link, state: State, positions_read: threading.Eve
                 authorizer=not isinstance(held, AuthorizerOff),
                 rights=promotion_remarks(link, state, held, view.topics),
                 committed=committed,
+                joined=joined,
                 heartbeats=() if isinstance(beats, Unseen) else beats,
                 leaderless=tuple(sorted(positions.leaderless)),
             )
@@ -181,8 +182,9 @@ def _topics(found: Mapping[str, TopicView]) -> dict[str, Topic]:
 
 def _groups(
     client: ClusterClient, mirror: Mirror, topics: Mapping[str, Topic]
-) -> tuple[tuple[str, ...], dict[str, dict[Partition, Offset]]]:
-    """Groups in scope, and what they committed on these topics as far as there is time to ask."""
+) -> tuple[tuple[str, ...], dict[str, dict[Partition, Offset]], tuple[str, ...]]:
+    """Groups in scope; what they committed on these topics, as far as there is time to ask; of those, the ones that
+    have members."""
     chosen = group_filter(mirror)
     groups = [g for _, g in sorted(list_groups(client).items()) if g.id in chosen and g.kind in ("classic", "consumer")]
     committed: dict[str, dict[Partition, Offset]] = {}
@@ -192,4 +194,5 @@ def _groups(
             break
         offsets = fetch_offsets(client, group.id, group.coordinator).committed
         committed[group.id] = {p: c.offset for p, c in offsets.items() if p.topic in topics}
-    return tuple(g.id for g in groups), {g: offsets for g, offsets in committed.items() if offsets}
+    found = {g: offsets for g, offsets in committed.items() if offsets}
+    return tuple(g.id for g in groups), found, tuple(g.id for g in groups if g.id in found and not g.idle)

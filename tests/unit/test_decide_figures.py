@@ -152,6 +152,12 @@ def test_with_a_dead_source_a_group_may_read_again_what_lies_behind_its_offset(v
     assert dict(group_figures(replace(dead, destination=Unseen("too")))) == {}
 
 
+def test_groups_that_have_members_on_the_destination_are_warned_of(view: View) -> None:
+    joined = replace(view, destination=replace(DESTINATION, joined=("g",)))
+    assert [line for line in warnings_of(joined) if line.startswith("groups with members on west") and ": g." in line]
+    assert not [line for line in warnings_of(view) if "members" in line]
+
+
 def test_many_groups_are_shown_in_part(view: View) -> None:
     names = [f"g{number:04}" for number in range(SHOWN + 5)]
     committed = {name: {A0: Offset(1)} for name in reversed(names)}
