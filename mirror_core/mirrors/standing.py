@@ -36,6 +36,7 @@ from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.fence import deny, lift_fence
+from mirror_core.sync.identity import check_source
 
 _log = logger(__name__)
 
@@ -185,6 +186,7 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
     """Put the fence up, see it on every broker, and record where the logs then ended. None: there is no authorizer."""
     statuses = writer.state.partitions.get(link.mirror.name, {})
     with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
+        check_source(link, source)
         wanted = denials(link, writer.state, debt)
         topics = {acl.name for acl in wanted if acl.resource is Resource.TOPIC}
         ids = {acl.name for acl in wanted if acl.resource is Resource.TRANSACTIONAL_ID}
@@ -223,6 +225,7 @@ def _unfenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement:
     """Take down what a run that was given up has left. May be repeated."""
     writer.put(debt)  # only the mirror's owner gets any further
     with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
+        check_source(link, source)
         try:
             lift_fence(link.mirror, writer, source)
             writer.put(Forget(debt))
@@ -246,6 +249,7 @@ def _judged(link: Link, state: State) -> Judgement:
     slipped = slipped_in(debt, state.partitions.get(link.mirror.name, {}))
     try:
         with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
+            check_source(link, source)
             return replace(judge(debt, None, shown(link, state, source, debt)), slipped=slipped)
     except MirrorError as error:
         found = replace(judge(debt, None, Unseen(str(error))), slipped=slipped)

@@ -24,6 +24,7 @@ from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.fence import lift_denials, lift_fence
+from mirror_core.sync.identity import check_source
 
 
 class Failover(Conductor[Mode]):
@@ -89,6 +90,7 @@ class Failover(Conductor[Mode]):
         note = ""
         try:
             with ClusterClient(self.link.source) as source:
+                check_source(self.link, source)
                 lift_fence(mirror, writer, source)
             writer.put(Forget(self._owed(run)))
         except LostOwnership:

@@ -31,6 +31,7 @@ from mirror_core.sync.access import silence_copiers
 from mirror_core.sync.fence import denials_of, deny, intended
 from mirror_core.sync.group_commits import stop_commits
 from mirror_core.sync.groups import clamp_groups
+from mirror_core.sync.identity import check_source
 
 STILL_S: Final = 0.2
 """Between two looks at the destination's log ends."""
@@ -86,7 +87,7 @@ class LostSteps(Promotion):
         self.writer.put(debt, *intended(self.link.mirror, cluster, denials_of(names)))
         try:
             with ClusterClient(self.link.source, timeout_s=SOURCE_S) as source:
-                source.metadata(())
+                check_source(self.link, source)
                 denials = deny(self.link, self.writer, source, names)
                 ends = known_offsets(source, self.scope.promoted, Point.LOG_END)
         except LostOwnership:

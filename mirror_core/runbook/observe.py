@@ -52,6 +52,9 @@ def observe(link: Link, state: State, mode: Mode) -> View:
     destination = Ask(lambda: _look_at_destination(link, state, positions_read))
     deadline = time.monotonic() + SIDE_S
     seen_there, seen_here = destination.answer(deadline), source.answer(deadline)
+    if mode is Mode.UNPLANNED and isinstance(seen_here, SourceView) and seen_here.cluster_id != mirror.source_id:
+        # Its name may lead elsewhere by now, to the destination even, which has lost nothing.
+        seen_here = Unseen(f"its address leads to cluster {seen_here.cluster_id}, not to {mirror.source_id}")
     active = state.active_run(mirror.name)
     staged = tuple(sorted(str(e.acl) for e in state.ledger_of(mirror.name) if e.purpose is AclPurpose.STAGED))
     return View(

@@ -1,0 +1,87 @@
+"""The address of a dead source leads to the new primary by now: many switch applications so. It is not the source."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mirror_core.decide.standing import Deed
+from mirror_core.kafka.config import load_config
+from mirror_core.mirrors.standing import look_after
+from mirror_core.model.names import Partition
+from mirror_core.model.run import Mode, RunState
+from mirror_core.model.standing import Owed
+from mirror_core.runbook.observe import observe
+from tests.administering import rights_of
+from tests.brokers import Pair, produce
+from tests.cluster.test_failover import app_topic, denied
+from tests.cluster.test_standing import copied, debt_of, promoted
+from tests.cluster.test_unplanned import begin, suspended
+from tests.mirroring import Mirrored
+
+pytestmark = pytest.mark.cluster
+
+ANOTHER = "cluster east is .* now, and was .* when the mirror was created"
+
+
+def led_to_west(mirrored: Mirrored, folder: Path) -> Mirrored:
+    """The same mirror, with a configuration by whose addresses east is west."""
+    words = yaml.safe_load(mirrored.config.path.read_text())
+    words["clusters"]["east"] = words["clusters"]["west"]
+    path = folder / "moved.yaml"
+    path.write_text(yaml.safe_dump(words))
+    return replace(mirrored, config=load_config(path))
+
+
+def test_a_name_that_leads_to_the_new_primary_fences_it_not(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    moved = led_to_west(mirrored, tmp_path)
+    with suspended(pair.east):
+        promoted(moved)
+        debt = debt_of(mirrored)
+        assert (debt.owed, debt.paid_ms) == (Owed.FENCE, None)
+        assert not denied(pair.west, topic), "the run fenced the cluster that it promoted"
+
+        found = look_after(moved.link)
+
+        assert not denied(pair.west, topic), "the watch fenced the new primary"
+        assert found.deed is Deed.NOTHING
+        assert "correct the address" in found.alarms[0]
+        assert debt_of(mirrored).paid_ms is None
+    assert look_after(mirrored.link).deed is Deed.FENCE
+    assert denied(pair.east, topic)
+
+
+def test_a_fence_is_owed_to_be_lifted_where_it_is(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    moved, before = led_to_west(mirrored, tmp_path), rights_of(pair.east)
+    run = begin(mirrored.failover, Mode.PLANNED)
+    for name in ("prove", "fence"):
+        mirrored.failover.step(run.id, name)
+    assert moved.failover.abort(run.id).state is RunState.ABORTED
+    for _ in range(2):
+        assert debt_of(mirrored).owed is Owed.UNFENCE
+        assert "correct the address" in debt_of(mirrored).trouble
+        assert look_after(moved.link).alarms
+    assert look_after(mirrored.link).deed is Deed.UNFENCE
+    assert rights_of(pair.east) == before
+
+
+def test_a_plan_knows_no_ends_by_another_cluster(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    produce(pair.east, topic, 3)
+    moved = led_to_west(mirrored, tmp_path)
+    view = observe(moved.link, mirrored.state, Mode.UNPLANNED)
+    assert "its address leads to cluster" in str(view.source)
+    plan = moved.failover.plan(Mode.UNPLANNED)
+    assert plan.partitions[str(Partition(topic, 0))]
+    assert [line for line in plan.warnings + plan.unknown if "its address leads to" in line]
