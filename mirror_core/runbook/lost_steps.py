@@ -15,6 +15,8 @@ from mirror_core.decide.view import some
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.kafka.transactions import open_transactions
+from mirror_core.mirrors.old_source import still
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.names import Offset, Partition
@@ -89,7 +91,10 @@ class LostSteps(Promotion):
             with ClusterClient(self.link.source, timeout_s=SOURCE_S) as source:
                 check_source(self.link, source)
                 denials = deny(self.link, self.writer, source, names)
-                ends = known_offsets(source, self.scope.promoted, Point.LOG_END)
+                # Topics first: a producer could still commit a transaction that has joined a partition before.
+                if going := [t.id for t in open_transactions(source, set(names))]:
+                    denials = deny(self.link, self.writer, source, names, going)
+                ends = still(source, self.scope.promoted)
         except LostOwnership:
             raise
         except MirrorError as error:
