@@ -13,9 +13,10 @@ from typing import Literal
 import pytest
 
 from mirror_core.decide.steps import names
+from mirror_core.mirrors import verbs
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.model.run import RunKind, RunState, StepState
+from mirror_core.model.run import Mode, RunKind, RunState, StepState
 from mirror_core.state.topic import read_state
 from tests.brokers import Pair, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import acls, app_topic, committed, denied
@@ -29,6 +30,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 RECORDS = 200
 ENDS_S = 300.0
 FAILOVER, FAILBACK = names(RunKind.FAILOVER), names(RunKind.FAILBACK)
+UNPLANNED = names(RunKind.FAILOVER, Mode.UNPLANNED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,37 @@ def test_a_failover_killed_in_every_step_is_resumed_to_the_same_end(pair: Pair, 
     assert not denied(pair.west, topic)
     assert denied(pair.east, topic)
     assert (tmp_path / f"run-{run.id}" / "report.html").exists()
+
+
+def test_an_unplanned_failover_killed_in_every_step_is_resumed_to_the_same_end(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    group = f"g-{topic}"
+    sent = produce(pair.east, topic, RECORDS)
+    commit_offset(pair.east, group, topic, 77)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
+    mirrored.copy()
+    verbs.sync(mirrored.link)
+
+    deaths = conducted(mirrored)
+    pair.east.kill()
+    try:
+        arguments: tuple[str, ...] = ("failover", "run", "--mode", "unplanned", "--yes")
+        for step in UNPLANNED:
+            for after in (1, "all"):
+                deaths.kill_in(step, after, *arguments)
+                arguments = ("failover", "resume")
+        deaths.finish("failover", "resume")
+        assert read_all(pair.west, topic) == sent
+        assert committed(pair.west, group, topic) == 77
+        assert not denied(pair.west, topic)
+    finally:
+        pair.east.start()
+
+    (run,) = [r for r in mirrored.state.runs.values() if r.plan.mirror == mirrored.name]
+    assert (run.state, run.plan.mode) == (RunState.DONE, Mode.UNPLANNED)
+    assert {s.lmo for s in mirrored.statuses.values()} == {RECORDS}
+    assert {s.state for s in mirrored.statuses.values()} == {PartitionState.STOPPED}
+    assert mirrored.state.debts[mirrored.name].run == run.id
 
 
 def test_a_failback_killed_at_every_step_comes_home(pair: Pair, tmp_path: Path) -> None:
