@@ -18,13 +18,13 @@ from typing import Final
 from mirror_core.decide.standing import Deed, Judgement, Standing, judge, paid, shown_slip, slipped_in, words
 from mirror_core.decide.verbs import Verb
 from mirror_core.decide.view import Unseen
-from mirror_core.kafka.acls import AuthorizerOff, create_acls
+from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.mirrors.door import Look, door
 from mirror_core.mirrors.old_source import SOURCE_S, denials, shown, still
 from mirror_core.mirrors.verbs import way_home
-from mirror_core.model.acl import AclPurpose, Resource
+from mirror_core.model.acl import Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault
 from mirror_core.model.logs import logger
@@ -33,7 +33,7 @@ from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.active import repeat
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
-from mirror_core.state.topic import read_state, read_whole
+from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.fence import deny, lift_fence
 from mirror_core.sync.identity import check_source
@@ -226,20 +226,10 @@ def _unfenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement:
     writer.put(debt)  # only the mirror's owner gets any further
     with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
         check_source(link, source)
-        try:
-            lift_fence(link.mirror, writer, source)
-            writer.put(Forget(debt))
-        except LostOwnership:
-            _restore(link, source)
-            raise
+        lift_fence(link.mirror, writer, source)
+        writer.put(Forget(debt))
     line = f"{debt.cluster} answers again, and the fence of run {debt.run} is lifted: applications may write there"
     return Judgement(standing=Standing.NOTHING, deed=Deed.UNFENCE, lines=(line,))
-
-
-def _restore(link: Link, client: ClusterClient) -> None:
-    """Whoever took the mirror over while we slept may have put a fence up that we took down: his ledger says so."""
-    known = read_whole(link.destination).ledger_of(link.mirror.name)
-    create_acls(client, {e.acl for e in known if e.cluster == client.name and e.purpose is AclPurpose.FENCE})
 
 
 def _judged(link: Link, state: State) -> Judgement:

@@ -30,6 +30,8 @@ class Log(Protocol):
 
     def put(self, *records: Record | Forget) -> None: ...
 
+    def refresh(self) -> State: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Journal:

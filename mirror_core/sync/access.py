@@ -36,7 +36,7 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
 from mirror_core.sync.access_rows import off, row, rows_of, silent, unknown
-from mirror_core.sync.ledger import entered, remember, take_away
+from mirror_core.sync.ledger import entered, put_up, remember, take_away
 from mirror_core.sync.principals import doubtful_principals, guards
 from mirror_core.sync.topics import apply_changes, change_rows, known_settings
 
@@ -115,7 +115,8 @@ def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) 
         known = {e.acl for e in entered(log, link.mirror.name, client.name, AclPurpose.DEMOTED)}
         foreign = (deny & held.entries) - known
         remember(log, link.mirror.name, client.name, deny - foreign - known, AclPurpose.DEMOTED)
-        create_acls(client, deny - foreign)
+        ours = [e for e in entered(log, link.mirror.name, client.name, AclPurpose.DEMOTED) if e.acl in deny]
+        put_up(log, client, ours)
         present_on_every_broker(client, deny)
         fence = entered(log, link.mirror.name, client.name, AclPurpose.FENCE)
         take_away(log, client, fence)
@@ -197,10 +198,10 @@ def _promote_access(
     silenced = f"User:{link.destination.user(Principal.DATA)}" not in {acl.principal for acl in grants}
     zombie = silence_copiers(link, log, client, topics) if silenced else frozenset[Acl]()
     demoted = [e for e in log.state.ledger.values() if e.purpose is AclPurpose.DEMOTED and e.cluster == client.name]
-    take_away(log, client, demoted)
     elsewhere, rows = _demotions_of_the_source(link) if ask_source else (set[Acl](), list[DriftRow]())
     delete_acls(client, elsewhere)
     absent_on_every_broker(client, elsewhere)
+    take_away(log, client, demoted)
     lifted = ({e.acl for e in demoted} | elsewhere) & held.entries
     rows += [row(acl, Deed.REFUSE, forgery(acl, why), done=False) for acl, why in given.refused.items()]
     rows += [row(a, Deed.KEEP, narrowing(a, too, client.name), done=False) for a, too in given.narrowed.items()]
@@ -223,7 +224,7 @@ def silence_copiers(link: Link, log: Log, client: ClusterClient, topics: Collect
     # An equal entry of somebody else's stays theirs, and stays when ours are taken away.
     ours = wanted - (held.entries - {e.acl for e in entered(log, link.mirror.name, client.name, AclPurpose.FENCE)})
     remember(log, link.mirror.name, client.name, ours, AclPurpose.FENCE)
-    create_acls(client, ours)
+    put_up(log, client, [e for e in entered(log, link.mirror.name, client.name, AclPurpose.FENCE) if e.acl in ours])
     present_on_every_broker(client, wanted)
     return ours
 

@@ -13,20 +13,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.acls import EVERYBODY, denial
-from mirror_core.kafka.acls import AuthorizerOff, create_acls, delete_acls, describe_acls, present_on_every_broker
+from mirror_core.kafka.acls import AuthorizerOff, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
-from mirror_core.model.errors import LostOwnership, MirrorError, Unreachable
+from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget
-from mirror_core.state.topic import read_whole
-from mirror_core.sync.ledger import entered, take_away
+from mirror_core.sync.ledger import entered, put_up, take_away
 
 _log = logger(__name__)
 
@@ -106,12 +105,7 @@ def deny(
     ours = sorted(wanted - foreign)
     entries = intended(link.mirror, client.name, ours)
     log.put(*entries)
-    create_acls(client, ours)
-    try:
-        log.put(*entries[:1])  # a write that only the mirror's owner can do
-    except LostOwnership:
-        _withdraw(link, client, ours)
-        raise
+    put_up(log, client, entries)
     present_on_every_broker(client, wanted)
     return wanted
 
@@ -141,15 +135,6 @@ def undenied(client: ClusterClient, denials: Iterable[Acl]) -> list[str]:
 def intended(mirror: Mirror, cluster: ClusterName, acls: Iterable[Acl]) -> list[LedgerEntry]:
     """Denials as the ledger has them before they exist."""
     return [LedgerEntry(mirror=mirror.name, cluster=cluster, acl=acl, purpose=AclPurpose.FENCE) for acl in acls]
-
-
-def _withdraw(link: Link, client: ClusterClient, ours: Collection[Acl]) -> None:
-    """Whoever took the mirror over before we had acted may have lifted a fence that we put up only afterwards.
-
-    What he has in his ledger is his; the rest nobody would ever find.
-    """
-    known = read_whole(link.destination).ledger_of(link.mirror.name)
-    delete_acls(client, set(ours) - {e.acl for e in known if e.cluster == client.name})
 
 
 def standing(mirror: Mirror, log: Log, client: ClusterClient) -> tuple[LedgerEntry, ...]:

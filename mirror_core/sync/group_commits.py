@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final
 
 from mirror_core.decide.acls import denial
-from mirror_core.kafka.acls import AuthorizerOff, create_acls, describe_acls, present_on_every_broker
+from mirror_core.kafka.acls import AuthorizerOff, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.kafka.group_batches import NOT_ALLOWED, Commits, GroupBatches
@@ -26,7 +26,7 @@ from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Partition
 from mirror_core.state.journal import Log
-from mirror_core.sync.ledger import remember
+from mirror_core.sync.ledger import entered, put_up, remember
 
 _log = logger(__name__)
 
@@ -109,7 +109,7 @@ def stop_commits(mirror: Mirror, log: Log, client: ClusterClient) -> str:
     of_mirrors = {e.acl for e in log.state.ledger.values() if e.cluster == client.name}
     if late not in held.entries or late in of_mirrors:  # an equal entry of somebody else's stays theirs
         remember(log, mirror.name, client.name, {late}, AclPurpose.FENCE)
-    create_acls(client, {late})
+        put_up(log, client, [e for e in entered(log, mirror.name, client.name, AclPurpose.FENCE) if e.acl == late])
     present_on_every_broker(client, {late})
     return f"{user} commits for no group on cluster {client.name} any more"
 

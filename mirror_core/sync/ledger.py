@@ -1,17 +1,20 @@
 """The ledger and the clusters: an entry of ours is remembered before it exists, and forgotten after it is gone.
 
-So a crash anywhere leaves entries that a second call finds, and never one of ours that nobody remembers.
+So a crash anywhere leaves entries that a second call finds, and never one of ours that nobody remembers. Rights on a
+cluster know no owner: who has slept before a deed learns only after it that the mirror is another's by now. Then he
+makes the cluster hold what is in the ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from mirror_core.decide.provenance import forged
-from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
+from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
+from mirror_core.model.errors import LostOwnership
 from mirror_core.model.logs import logger
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.state.journal import Log
@@ -63,4 +66,28 @@ def take_away(log: Log, client: ClusterClient, entries: Collection[LedgerEntry])
         delete_acls(client, acls)
         absent_on_every_broker(client, acls)
         _log.info("%d entries taken away, shown by no broker any more", len(acls), cluster=client.name)
-        log.put(*(Forget(entry) for entry in entries))
+        try:
+            log.put(*(Forget(entry) for entry in entries))
+        except LostOwnership:
+            _settle(log, client, acls)
+            raise
+
+
+def put_up(log: Log, client: ClusterClient, entries: Sequence[LedgerEntry]) -> None:
+    """Create what is in the ledger already. It holds only after `present_on_every_broker`."""
+    acls = [entry.acl for entry in entries]
+    create_acls(client, acls)
+    try:
+        log.put(*entries[:1])  # a write that only the mirror's owner can do
+    except LostOwnership:
+        _settle(log, client, acls)
+        raise
+
+
+def _settle(log: Log, client: ClusterClient, acls: Collection[Acl]) -> None:
+    """Have the cluster hold of these what the mirror's owner, who may be at work on them, has in the ledger."""
+    before = None
+    while (known := {e.acl for e in log.refresh().ledger.values() if e.cluster == client.name} & set(acls)) != before:
+        create_acls(client, known)
+        delete_acls(client, set(acls) - known)
+        before = known

@@ -288,6 +288,9 @@ class _ReadOnly:
     def put(self, *records: object) -> None:
         raise AssertionError("only reads")
 
+    def refresh(self) -> State:
+        return self.state
+
 
 STAGES: Final = ("partitions", "begin", "steps", "record_lmo", "report", "failback", "failback_steps", "read")
 

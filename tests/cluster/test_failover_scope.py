@@ -19,7 +19,7 @@ from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunKind, RunState
 from mirror_core.state.records import Record
 from mirror_core.state.writer import StateWriter, control_id
-from mirror_core.sync import fence
+from mirror_core.sync import ledger
 from mirror_core.sync.fence import denials_of, deny, lift_fence
 from tests.brokers import Pair, admin_client, produce, read_all
 from tests.cluster.test_failover import acls, app_topic, begin, denied
@@ -160,7 +160,7 @@ def test_a_fence_that_is_put_up_after_somebody_elses_abort_is_withdrawn(
                 lift_fence(link.mirror, other, client)
             create_acls(client, wanted)
 
-        monkeypatch.setattr(fence, "create_acls", late)
+        monkeypatch.setattr(ledger, "create_acls", late)
         with pytest.raises(LostOwnership):
             deny(link, sleeper, source, [topic])
     wait_until(lambda: acls(mirrored, "east") == before, timeout_s=30, why="the denial of nobody is gone")

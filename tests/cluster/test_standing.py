@@ -310,7 +310,7 @@ def test_a_watcher_that_slept_before_it_fenced_changes_nothing(
             lifted_by_another(mirrored)
         create_acls(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("mirror_core.sync.fence.create_acls", late)
+    monkeypatch.setattr("mirror_core.sync.ledger.create_acls", late)
     with pytest.raises(LostOwnership):
         look_after(mirrored.link)
     assert slept

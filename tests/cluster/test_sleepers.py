@@ -1,0 +1,116 @@
+"""A conductor sleeps for minutes before a deed, and wakes up when the mirror is another's: what he then does is undone.
+
+Each test puts him to sleep right before the request that changes rights, by a detour around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pytest
+
+from mirror_core.kafka.acls import create_acls, delete_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.acl import Acl
+from mirror_core.model.errors import LostOwnership
+from mirror_core.model.run import Mode, RunState
+from mirror_core.runbook.failover import Failover
+from mirror_core.sync import ledger
+from tests.administering import rights_of
+from tests.brokers import Pair, produce
+from tests.cluster.test_failback import failback_of, go_home
+from tests.cluster.test_failover import app_topic, denied
+from tests.cluster.test_standing import copied
+from tests.cluster.test_unplanned import begin
+from tests.mirroring import Mirrored
+
+pytestmark = pytest.mark.cluster
+
+Deed = Callable[[ClusterClient, Collection[Acl]], None]
+
+
+def another(mirrored: Mirrored) -> Failover:
+    return Failover(mirrored.link, mirrored.services, started_by="another")
+
+
+def asleep_before(deed: Deed, meanwhile: Callable[[], object], wanted: Callable[[Acl], bool]) -> Deed:
+    """The deed, before whose first request about such entries something else happens."""
+    slept = list[int]()
+
+    def late(client: ClusterClient, acls: Collection[Acl]) -> None:
+        if not slept and any(wanted(acl) for acl in acls):
+            slept.append(1)
+            meanwhile()
+        deed(client, acls)
+
+    return late
+
+
+def test_copiers_that_are_silenced_after_somebody_elses_abort_may_write_again(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    before = rights_of(pair.west)
+    run = begin(mirrored.failover)
+    late = asleep_before(
+        create_acls, lambda: another(mirrored).abort(run.id), lambda acl: acl.principal == "User:mirror-data"
+    )
+    monkeypatch.setattr(ledger, "create_acls", late)
+    with pytest.raises(LostOwnership):
+        mirrored.failover.drive(run.id)
+    assert rights_of(pair.west) == before, "a denial of nobody would stop the mirror for good"
+    produce(pair.east, topic, 5)
+    mirrored.copy()
+
+
+def test_a_fence_that_is_lifted_after_another_run_began_is_put_up_again(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    run = begin(mirrored.failover, Mode.PLANNED)
+    for name in ("prove", "fence"):
+        mirrored.failover.step(run.id, name)
+
+    def meanwhile() -> None:
+        assert another(mirrored).drive(run.id).state is RunState.ABORTED
+        again = begin(another(mirrored), Mode.PLANNED)
+        for name in ("prove", "fence"):
+            another(mirrored).step(again.id, name)
+
+    late = asleep_before(delete_acls, meanwhile, lambda acl: acl.name == topic)
+    monkeypatch.setattr(ledger, "delete_acls", late)
+    with pytest.raises(LostOwnership):
+        mirrored.failover.abort(run.id)
+    assert denied(pair.east, topic), "a run that was given up has lifted the next one's fence"
+
+
+def test_a_promotion_that_slept_over_a_failback_promotes_nothing(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a second life, so that there is somebody to be promoted who was demoted before."""
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+
+    def there_and_back(run_id: str) -> None:
+        assert another(mirrored).drive(run_id).state is RunState.DONE
+        failback = failback_of(mirrored)
+        back = failback.begin(failback.plan().hash)
+        failback.drive(back.id)
+        go_home(failback, back.id)
+
+    there_and_back(begin(mirrored.failover, Mode.PLANNED).id)
+    mirrored.copy()
+    run = begin(mirrored.failover, Mode.PLANNED)
+    demotion = "User:app"
+    late = asleep_before(delete_acls, lambda: there_and_back(run.id), lambda acl: acl.principal == demotion)
+    monkeypatch.setattr(ledger, "delete_acls", late)
+    with pytest.raises(LostOwnership):
+        mirrored.failover.drive(run.id)
+    assert denied(pair.west, topic), "applications may write on both sides"
+    assert not denied(pair.east, topic)

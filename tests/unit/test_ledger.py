@@ -1,0 +1,112 @@
+"""Entries of ours agree with the ledger, also when who acts has slept, and the mirror is another's by now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.decide.acls import denial
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
+from mirror_core.model.errors import LostOwnership
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.state.records import Forget, Record
+from mirror_core.sync import ledger
+from tests.memory import MemoryLog
+
+MIRROR, EAST = MirrorName("m"), ClusterName("east")
+ENTRIES = [
+    LedgerEntry(mirror=MIRROR, cluster=EAST, acl=denial(topic), purpose=AclPurpose.FENCE) for topic in ("a", "b")
+]
+ACLS = {entry.acl for entry in ENTRIES}
+
+
+class Cluster:
+    """Rights, as everybody can change them; what happens before somebody's first change."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.held = set[Acl]()
+        self.meanwhile: Callable[[], None] | None = None
+        monkeypatch.setattr(ledger, "create_acls", self.create)
+        monkeypatch.setattr(ledger, "delete_acls", self.delete)
+        monkeypatch.setattr(ledger, "absent_on_every_broker", lambda client, acls: None)
+        self.client: Any = SimpleNamespace(name=EAST)
+
+    def create(self, client: object, acls: Iterable[Acl]) -> None:
+        self._sleep()
+        self.held |= set(acls)
+
+    def delete(self, client: object, acls: Collection[Acl]) -> None:
+        self._sleep()
+        self.held -= set(acls)
+
+    def _sleep(self) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile:
+            meanwhile()
+
+
+class Lost(MemoryLog):
+    """Of somebody whose mirror was taken over."""
+
+    def __init__(self, owner: MemoryLog) -> None:
+        super().__init__()
+        self.owner = owner
+        self.state.ledger.update(owner.state.ledger)
+
+    def put(self, *records: Record | Forget) -> None:
+        raise LostOwnership("another process has taken over this mirror")
+
+    def refresh(self) -> Any:
+        return self.owner.state
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(monkeypatch)
+
+
+@pytest.fixture
+def owner() -> MemoryLog:
+    log = MemoryLog()
+    log.put(*ENTRIES)
+    return log
+
+
+def test_who_puts_up_late_what_its_owner_has_taken_away_takes_it_back(cluster: Cluster, owner: MemoryLog) -> None:
+    sleeper = Lost(owner)
+    cluster.meanwhile = lambda: ledger.take_away(owner, cluster.client, ENTRIES)
+    with pytest.raises(LostOwnership):
+        ledger.put_up(sleeper, cluster.client, ENTRIES)
+    assert cluster.held == set()
+
+
+def test_who_takes_away_late_what_its_owner_has_put_up_again_gives_it_back(cluster: Cluster, owner: MemoryLog) -> None:
+    sleeper = Lost(owner)
+
+    def meanwhile() -> None:
+        ledger.take_away(owner, cluster.client, ENTRIES)
+        owner.put(ENTRIES[0])
+        ledger.put_up(owner, cluster.client, ENTRIES[:1])
+
+    cluster.held = set(ACLS)
+    cluster.meanwhile = meanwhile
+    with pytest.raises(LostOwnership):
+        ledger.take_away(sleeper, cluster.client, ENTRIES)
+    assert cluster.held == {ENTRIES[0].acl}
+
+
+def test_an_owner_at_work_on_the_same_entries_has_the_last_word(cluster: Cluster, owner: MemoryLog) -> None:
+    """He takes away what the other one is about to give back."""
+    sleeper = Lost(owner)
+    cluster.held = set(ACLS)
+
+    def meanwhile() -> None:
+        cluster.meanwhile = lambda: ledger.take_away(owner, cluster.client, ENTRIES)
+
+    cluster.meanwhile = meanwhile
+    with pytest.raises(LostOwnership):
+        ledger.take_away(sleeper, cluster.client, ENTRIES)
+    assert cluster.held == set()
