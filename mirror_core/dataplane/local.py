@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
@@ -20,6 +20,8 @@ from mirror_core.state.topic import read_state
 from mirror_core.sync.compaction import Easing
 
 _ROUND_MS: Final = 10_000
+STALL_S: Final = 60.0
+"""Applications stand still while a run copies: when nothing comes for so long, it says so, and people decide."""
 
 
 class LocalRunner:
@@ -54,29 +56,36 @@ class LocalCopy:
     def __init__(self, link: Link) -> None:
         self.link = link
 
-    def __call__(self, ends: dict[Partition, Offset], timeout_s: float) -> None:
+    def __call__(self, ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None]) -> None:
         """Copy up to these ends (next offsets), which must not move any more; raises when it cannot."""
-        deadline = time.time() + timeout_s
-        left = dict(ends)
+        deadline, moved = time.time() + timeout_s, time.monotonic()
+        left, best = dict(ends), dict[Partition, Offset]()
         easing = Easing(self.link.destination, say=lambda line: None)
         for number in itertools.count():
             if not left:
                 return
-            report = copy_task.run(self._assignment(left, deadline))
+            assignment = self._assignment(left, deadline)
+            until(assignment.stop_ms)
+            report = copy_task.run(assignment)
             failures = [failure for failure in report.failures if not easing.eased(failure, number, number)]
             if failures:
                 raise PartitionFailed("; ".join(failure.reason for failure in failures))
+            now = {r.partition: r.next for r in report.receipts}
+            if any(offset > best.get(p, -1) for p, offset in now.items()):
+                best, moved = {**best, **now}, time.monotonic()
             left = {
                 p: end
                 for p, end in left.items()
                 if not any(r.partition == p and r.next >= end for r in report.receipts)
             }
-            if left and time.time() >= deadline:
+            stalled = time.monotonic() - moved > STALL_S
+            if left and (stalled or time.time() >= deadline):
                 partition, end = min(left.items())
                 why = report.retry or "there was not enough time"
+                within = f"for {STALL_S:.0f} s nothing came of" if stalled else f"{timeout_s:.0f} s were too short for"
                 raise Unreachable(
-                    f"mirror {self.link.mirror.name}: {len(left)} partitions not copied to their end within "
-                    f"{timeout_s:.0f} s ({partition} up to {end}): {why}"
+                    f"mirror {self.link.mirror.name}: {within} {len(left)} partition(s) that are not copied to their "
+                    f"end ({partition} up to {end}): {why}"
                 )
 
     def _assignment(self, ends: dict[Partition, Offset], deadline_s: float) -> Assignment:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from mirror_core.decide.failover import broken_since, changed_since, decide
@@ -14,6 +16,7 @@ from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused
+from mirror_core.model.mirror import Lease
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
@@ -90,8 +93,9 @@ class Steps(Promotion):
     def drain(self) -> Evidence:
         """Fence the data plane's driver out of the state topic, then copy up to the source's log ends."""
         with StateWriter(self.link.destination, data_id(self.link.mirror.name)) as data:
-            # Its tasks may outlive it until the time that its lease says; ours end with this process.
-            data.put(next_lease(data.state, self.link.mirror.name, owner(self.journal.run_id)))
+            # Its tasks may outlive it until the time that its lease says.
+            lease = next_lease(data.state, self.link.mirror.name, owner(self.journal.run_id))
+            data.put(lease)
             # Until now the data plane went on, for as long as the proof took: what it found out is read before anything
             # is decided by it, or written over it. From here on nobody else writes about partitions.
             self.writer.refresh()
@@ -100,7 +104,9 @@ class Steps(Promotion):
             with ClusterClient(self.link.source) as source:
                 ends = list_offsets(source, partitions, Point.LOG_END)
             started = now_ms()
-            self.services.copy(self.link)(ends, DRAIN_S)
+            # So may we: whoever gives this source up while it hangs must know until when we copy, if it wakes up.
+            self.services.copy(self.link)(ends, DRAIN_S, partial(_say_until, data, lease))
+            data.put(replace(lease, beat_ms=now_ms()))
         with ClusterClient(self.link.destination) as destination:
             late = stop_commits(self.link.mirror, self.writer, destination)
         positions = self._verify_drained(ends)
@@ -224,6 +230,11 @@ class Steps(Promotion):
         reasons = tuple(strayed(self.scope, self.statuses()))
         if reasons:
             raise Refused(f"run {self.journal.run_id}: abort it and plan again", reasons[:SHOWN])
+
+
+def _say_until(data: StateWriter, lease: Lease, until_ms: int) -> None:
+    """For how long this process may write. LostOwnership when somebody else has the data plane by now."""
+    data.put(replace(lease, beat_ms=now_ms(), writers_until_ms=max(lease.writers_until_ms, until_ms)))
 
 
 def _open_gate(result: ParityResult, what: str, *, earlier_records: int) -> None:

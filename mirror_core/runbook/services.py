@@ -37,7 +37,8 @@ class Salvage(Protocol):
 class Copy(Protocol):
     """Copies a mirror's partitions up to the given ends, without a data plane of its own running."""
 
-    def __call__(self, ends: dict[Partition, Offset], timeout_s: float) -> None: ...
+    def __call__(self, ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None]) -> None:
+        """Nothing is written that `until` was not told of before, as a wall-clock time in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

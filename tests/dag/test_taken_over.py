@@ -39,10 +39,10 @@ class Held:
     go_on: threading.Event = field(default_factory=threading.Event)
 
     def copy(self, link: Link) -> Copy:
-        def held(ends: dict[Partition, Offset], timeout_s: float) -> None:
+        def held(ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None]) -> None:
             self.reached.set()
             assert self.go_on.wait(WAIT_S), "nobody let it go on"
-            LocalCopy(link)(ends, timeout_s)
+            LocalCopy(link)(ends, timeout_s, until)
 
         return held
 

@@ -1,0 +1,69 @@
+"""The in-process copier of a run says until when it writes, before each round of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.copy import task
+from mirror_core.dataplane import local
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import LostOwnership, Unreachable
+from mirror_core.model.names import Offset, Partition
+
+
+@pytest.fixture
+def copier(monkeypatch: pytest.MonkeyPatch) -> local.LocalCopy:
+    """Of a mirror that is known by nothing but its name."""
+
+    def assignment(copier: local.LocalCopy, ends: dict[Partition, Offset], deadline_s: float) -> Any:
+        return SimpleNamespace(stop_ms=now_ms() + 10_000)
+
+    monkeypatch.setattr(local.LocalCopy, "_assignment", assignment)
+    monkeypatch.setattr(local, "Easing", lambda destination, say: None)
+    link: Any = SimpleNamespace(destination=None, mirror=SimpleNamespace(name="m"))
+    return local.LocalCopy(link)
+
+
+def test_a_source_that_hangs_is_not_waited_for_in_silence(
+    copier: local.LocalCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the fence, where applications stand still. What comes slowly is waited for."""
+    clock, positions = [1000.0], [3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4]
+    left = iter(positions)
+
+    def run(assignment: Any) -> Any:
+        clock[0] += 10
+        receipt = SimpleNamespace(partition=Partition("t", 0), next=Offset(next(left)))
+        return SimpleNamespace(failures=(), receipts=(receipt,), retry="no answer from east")
+
+    monkeypatch.setattr(task, "run", run)
+    monkeypatch.setattr(local, "time", SimpleNamespace(time=lambda: clock[0], monotonic=lambda: clock[0]))
+    said = r"for 60 s nothing came of 1 partition\(s\) .* \(t-0 up to 5\): no answer from east"
+    with pytest.raises(Unreachable, match=said):
+        copier({Partition("t", 0): Offset(5)}, 3600.0, lambda stop_ms: None)
+    assert len(list(left)) == 3
+
+
+def test_a_copier_whose_mirror_is_somebody_elses_begins_no_round(
+    copier: local.LocalCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds, told = list[int](), list[int]()
+
+    def run(assignment: Any) -> Any:
+        assert told[-1] == assignment.stop_ms, "it may write for longer than it has said"
+        rounds.append(assignment.stop_ms)
+        return SimpleNamespace(failures=(), receipts=(), retry="the source is silent")
+
+    def until(stop_ms: int) -> None:
+        assert stop_ms > now_ms()
+        if told:
+            raise LostOwnership("another process has taken over this mirror")
+        told.append(stop_ms)
+
+    monkeypatch.setattr(task, "run", run)
+    with pytest.raises(LostOwnership):
+        copier({Partition("t", 0): Offset(5)}, 60.0, until)
+    assert rounds == told
