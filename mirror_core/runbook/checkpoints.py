@@ -41,7 +41,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """Where the destination stands with nobody left to write on it: log ends of partitions that have a leader."""
+    """Where the destination stands with nobody left to write on it: log ends of partitions that are well and led."""
 
     VERSION: ClassVar[int] = 1
     positions: Offsets

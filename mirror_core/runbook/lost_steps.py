@@ -66,7 +66,7 @@ class LostSteps(Promotion):
                 time.sleep(max(0, lease.writers_until_ms - now_ms()) / 1000)
             late = stop_commits(self.link.mirror, self.writer, destination)
             positions = self._at_rest(destination)
-        away = sorted(set(self.scope.promoted) - positions.keys())
+        away = sorted(set(self.scope.drained) - positions.keys())
         self.journal.keep("settle", Settled(positions=Offsets.of(positions)))
         return {
             "partitions": len(positions),
@@ -131,13 +131,16 @@ class LostSteps(Promotion):
             )
 
     def _at_rest(self, client: ClusterClient) -> dict[Partition, Offset]:
-        """Log ends that stand still and are on all in-sync replicas, of all partitions that have a leader."""
+        """Log ends that stand still and are on all in-sync replicas, of partitions that are well and have a leader.
+
+        What has FAILED is promoted as it is, be it that somebody writes there: it holds up nothing else.
+        """
         deadline = time.monotonic() + SETTLE_S
-        promoted = self.scope.promoted
+        well = self.scope.drained
         while True:
-            before = known_offsets(client, promoted, Point.LOG_END)
+            before = known_offsets(client, well, Point.LOG_END)
             time.sleep(STILL_S)
-            ends = known_offsets(client, promoted, Point.LOG_END)
+            ends = known_offsets(client, well, Point.LOG_END)
             restless = _restless(client, before, ends)
             if not restless:
                 return ends

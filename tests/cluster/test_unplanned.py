@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from mirror_core.decide.steps import names
 from mirror_core.mirrors import verbs
 from mirror_core.model.errors import MirrorError, Refused
-from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.mirror import Desired, FailureKind, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, Run, RunKind, RunState, StepState
 from mirror_core.model.standing import Owed
 from mirror_core.runbook.failover import Failover
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.records import PartitionRecord
+from mirror_core.state.writer import StateWriter, data_id
 from tests.brokers import Pair, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import acls, app_topic, commit, committed, denied
@@ -191,6 +195,31 @@ def test_a_planned_run_whose_source_dies_after_the_comparison_goes_on(pair: Pair
     assert (debt.owed, debt.run) == (Owed.FENCE, run.id)
     assert debt.paid_ms is not None
     assert debt.ends.by_partition() == {Partition(topic, 0): 30}
+
+
+def test_a_failed_partition_that_does_not_come_to_rest_holds_up_no_other_one(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair, 2)
+    sent = produce(pair.east, topic, 30)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    bad = Partition(topic, 1)
+    state, kind = PartitionState.FAILED, FailureKind.DIVERGED
+    with StateWriter(mirrored.link.destination, data_id(mirrored.name)) as data:
+        failed = replace(mirrored.statuses[bad], state=state, kind=kind, reason="somebody else has written")
+        data.put(PartitionRecord(mirrored.name, failed))
+    settings = {"transactional.id": f"tx-{topic}", "transaction.timeout.ms": 300_000}
+    stranger = Producer({**pair.west.client_config("admin"), **settings})
+    stranger.init_transactions(30)
+    stranger.begin_transaction()
+    stranger.produce(topic, b"of a transaction that hangs", partition=bad.index)
+    assert stranger.flush(30) == 0
+    try:
+        with suspended(pair.east):
+            assert mirrored.failover.drive(begin(mirrored.failover).id).state is RunState.DONE
+    finally:
+        stranger.abort_transaction(30)
+    assert {p: s.lmo for p, s in mirrored.statuses.items()} == {Partition(topic, 0): 30, bad: 1}
+    assert [r for r in read_all(pair.west, topic) if r.value != b"x" and r.partition == 0] == sent
 
 
 def test_after_a_homecoming_a_dead_source_is_given_up_like_the_first_time(pair: Pair, tmp_path: Path) -> None:
