@@ -316,6 +316,10 @@ class Replication:
             raise error  # such as Spark's own process gone: another epoch of this process would fail like this one
 
 
+_TAKE_OVER: Final = ("drain", "settle")
+"""Steps from which on a failover has the data plane to itself: the lease that they take grows old."""
+
+
 def refuse_to_run(state: State, link: Link) -> None:
     """Refused when the mirror is not meant to be copied now."""
     name = link.mirror.name
@@ -323,8 +327,9 @@ def refuse_to_run(state: State, link: Link) -> None:
     run = state.active_run(name)
     if mirror is None:
         raise Refused(f"mirror {name}", ["it has been deleted"])
-    # Until a failover drains, the data plane keeps the lag small: applications still write while parity is proven.
-    if run is not None and (run.plan.kind is not RunKind.FAILOVER or (run.id, "drain") in state.steps):
+    # Until a failover takes it over, the data plane keeps the lag small: applications still write.
+    taken = run is not None and any((run.id, step) in state.steps for step in _TAKE_OVER)
+    if run is not None and (run.plan.kind is not RunKind.FAILOVER or taken):
         raise HeldByRun(f"mirror {name}: replicate", [f"{held_by(run)}; it copies the rest itself"])
     if mirror.desired is not Desired.STARTED:
         how = {Desired.PAUSED: "resume", Desired.STOPPED: "start"}[mirror.desired]

@@ -12,7 +12,7 @@ from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.errors import HeldByRun, Refused
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import ClusterName
-from mirror_core.model.run import Plan, RunKind, RunState
+from mirror_core.model.run import Plan, RunKind, RunState, StepRecord, StepState
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
@@ -57,3 +57,12 @@ def test_others_are_refused_with_what_to_do(found: State, words: str) -> None:
 def test_a_failback_copies_by_itself() -> None:
     with pytest.raises(HeldByRun):
         refuse_to_run(state(kind=RunKind.FAILBACK), LINK)
+
+
+@pytest.mark.parametrize("step", ["drain", "settle"])
+def test_a_failover_that_has_the_data_plane_to_itself_copies_by_itself(step: str) -> None:
+    """The lease that it has taken grows old within seconds: it alone keeps no supervisor away."""
+    found = state(kind=RunKind.FAILOVER)
+    found.steps[RUN.id, step] = StepRecord(run=RUN.id, step=step, state=StepState.STARTED, attempt=1, started_ms=1)
+    with pytest.raises(HeldByRun):
+        refuse_to_run(found, LINK)
