@@ -224,5 +224,16 @@ def tails_fact(found: Mapping[Partition, tuple[Offset, Offset]]) -> Fact:
     return Fact("divergent tails", digest(f"{p} [{start}, {end})" for p, (start, end) in sorted(found.items())))
 
 
+def written_since(came_home: Mapping[Partition, PartitionStatus], ends: Mapping[Partition, Offset]) -> list[str]:
+    """Partitions of the new primary that somebody has written after applications had left it, in words.
+
+    `came_home`: of the reverse mirror. One that was FAILED then holds more than was copied, whoever wrote it: it is
+    FAILED again, with that reason. `ends`: of logs that are there.
+    """
+    return [
+        f"{p} from {s.lmo} to {ends[p]}" for p, s in came_home.items() if not s.reason and ends.get(p, s.lmo) != s.lmo
+    ]
+
+
 def _tails(view: FailbackView, old: OldSource) -> dict[Partition, tuple[Offset, Offset]]:
     return tails(view.statuses, old.topics, old.log_ends)

@@ -10,7 +10,7 @@ from typing import Final
 from mirror_core.decide.view import Topic, some
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import PartitionStatus
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import HEARTBEATS, Offset, Partition
 from mirror_core.model.run import Strategy
 from mirror_core.model.units import in_bytes
 
@@ -40,7 +40,8 @@ class Allowed:
     """For these topics instead."""
 
     def of(self, topic: str) -> Strategy | None:
-        return self.topics.get(topic, self.everywhere)
+        """Heartbeats are ours, small, and nobody's records: what is said for all topics is not meant for them."""
+        return self.topics.get(topic, None if topic.startswith(HEARTBEATS) else self.everywhere)
 
     @property
     def strategies(self) -> frozenset[Strategy]:

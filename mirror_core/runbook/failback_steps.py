@@ -15,6 +15,7 @@ from typing import Final
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.results import raise_if_failed
+from mirror_core.decide.failback import written_since
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
@@ -99,7 +100,8 @@ class FailbackSteps(TailSteps):
                 destination_topic_id=here[p.topic].id,
             )
             for p in self.statuses()
-            if p.topic in here and p.index in here[p.topic].partitions
+            # Deleted on the new primary meanwhile: there is nothing to copy, and the old source's is left alone.
+            if p.topic in there and p.topic in here and p.index in here[p.topic].partitions
         }
         left = state.partitions.get(back.name, {})
         yield from (Forget(PartitionRecord(back.name, s)) for p, s in sorted(left.items()) if p not in fresh)
@@ -154,6 +156,8 @@ class FailbackSteps(TailSteps):
                 # everywhere but here, where the applications did, and their records are on both sides.
                 replace(mirror, desired=Desired.STARTED, producer_id=new_producer_id()),
                 *(PartitionRecord(mirror.name, self._protected(s)) for s in statuses.values()),
+                # Not brought home, since deleted there: what the old source has of them is new to the mirror.
+                *(Forget(PartitionRecord(mirror.name, s)) for p, s in self.statuses().items() if p not in statuses),
             )
         report = sync(self.link, self.writer, only=frozenset({Part.CONFIGS}), run_id=self.journal.run_id)
         return {
@@ -242,8 +246,9 @@ class FailbackSteps(TailSteps):
             )
 
     def _refuse_if_written(self, client: ClusterClient, statuses: Mapping[Partition, PartitionStatus]) -> None:
-        ends = list_offsets(client, statuses, Point.LOG_END)
-        written = [f"{p} from {s.lmo} to {ends[p]}" for p, s in statuses.items() if ends[p] != s.lmo]
+        views = client.metadata({p.topic for p in statuses}).topics
+        there = [p for p in statuses if p.topic in views and p.index in views[p.topic].partitions]
+        written = written_since(statuses, list_offsets(client, there, Point.LOG_END))
         if written:
             raise Refused(
                 f"failback {self.journal.run_id}: step reprotect",

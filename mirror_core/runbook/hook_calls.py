@@ -15,6 +15,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,9 @@ from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.hooks import Command, Http
 from mirror_core.model.names import MirrorName
+
+_GONE_S: Final = 1.0
+"""A program that was killed is gone by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +91,23 @@ def start(argv: tuple[str, ...], given: Mapping[str, str], folder: Path, timeout
     try:
         code = process.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        return Tried(Answer.AGAIN, f"not ended within {timeout_s:g} s, and killed")
+        if _killed(process):
+            return Tried(Answer.AGAIN, f"not ended within {timeout_s:g} s, and killed")
+        return Tried(Answer.NEVER, f"not ended within {timeout_s:g} s, and not to be killed by us: it may go on")
     finally:
         if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _killed(process)
     ended = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
     return Tried(of_exit(code), "" if code == 0 else ended)
+
+
+def _killed(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it is gone. What became another user (sudo) we may not kill: nobody waits for it."""
+    with suppress(PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_GONE_S)
+    return process.returncode is not None
 
 
 def send(url: str, method: str, headers: Mapping[str, str], body: object, timeout_s: float) -> Tried:

@@ -65,6 +65,7 @@ def cut_by_replica(
     for leader in sorted(set(hosts.values())):
         mine = {p: points[p] for p in long if hosts[p] == leader}
         _cut(acts, old, leader, mine, {p: placed[p] for p in mine})
+    _release(acts, old)  # what could not be taken away in passing must go now: nobody resumes a step that has ended
     # Where several replicas have to be in sync, the new leader alone lets nobody read to its end.
     _until(lambda: _readable(old, points), f"cluster {old.name}: {some(sorted(points))} cannot be read to the end")
     ends = list_offsets(old, points, Point.LOG_END)
@@ -165,6 +166,7 @@ def _throttles(
     acts: Acts, old: ClusterClient, leader: int, follower: int, points: Mapping[Partition, Offset]
 ) -> Iterator[Throttled]:
     """They are written down before they are set, and go in any case: by whoever resumes, if this process dies."""
+    _release(acts, old)  # those of the leader before, if they are still there: their note is about to be overwritten
     topics = tuple(sorted({p.topic for p in points}))
     left = Throttled(topics=topics, broker=follower, rate=rate_of(old, follower))
     acts.journal.keep("align", left)

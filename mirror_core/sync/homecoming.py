@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mirror_core.decide.filters import group_filter
+from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.group_batches import DONE, JOINED, NOT_ALLOWED
 from mirror_core.kafka.groups import OFFSET_KINDS, fetch_offsets, list_groups
 from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sync.group_commits import GroupCommits, commit_all
@@ -40,5 +43,15 @@ def bring_home(mirror: Mirror, client: ClusterClient, topics: Collection[str]) -
                 todo.setdefault(name, {})[partition] = (offset, committed.metadata)
     if todo:
         with GroupCommits(client, still_ours=None) as commits:
-            commit_all(commits, todo, client)
+            said = commit_all(commits, todo, client)
+        refused = {
+            f"group {g}, {p}: {word}": word for g, row in said.items() for p, word in row.items() if word != DONE
+        }
+        # One with members by now is theirs. What stays as it was for another reason would be skipped, silently.
+        if left := [words for words, word in refused.items() if word not in JOINED]:
+            kind = MissingPermission if NOT_ALLOWED & set(refused.values()) else RemoteFault
+            raise kind(
+                f"cluster {client.name}: offsets of groups from before the failover could not be replaced: what lies "
+                f"before them would be skipped: {some(left)}. Needs READ on these groups and topics; then resume"
+            )
     return len(todo)

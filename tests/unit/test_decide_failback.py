@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, decide
+from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, decide, written_since
 from mirror_core.decide.strategies import Allowed, tails
 from mirror_core.decide.view import Topic, Unseen
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
@@ -276,3 +276,14 @@ def test_a_run_of_the_reverse_mirror_that_nobody_could_look_for_forbids_it(view:
     unsure = decide(replace(view, reverse=Unseen("no answer")))
     assert unsure.reasons == ("whether a run holds mirror m-back is not known: no answer",)
     assert unsure.plan.hash == decide(view).plan.hash
+
+
+def test_what_was_written_after_applications_left_is_found_and_what_was_failed_before_is_no_such_thing() -> None:
+    came_home = {
+        A0: stopped(A0, 10),
+        A1: replace(stopped(A1, 20), reason="it differs at 20"),
+        B0: replace(stopped(B0, 0), lmo=None, reason="settings that east refuses"),
+    }
+    assert written_since(came_home, {A0: Offset(10), A1: Offset(30), B0: Offset(5)}) == []
+    assert written_since(came_home, {A1: Offset(30)}) == []  # a topic that is gone
+    assert written_since(came_home, {A0: Offset(11), A1: Offset(30)}) == ["a-0 from 10 to 11"]

@@ -10,7 +10,7 @@ from mirror_core.decide.strategies import Allowed, Log, choose, costs, objection
 from mirror_core.decide.view import Topic
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import PartitionState, PartitionStatus
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import MirrorName, Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Strategy
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
@@ -54,6 +54,18 @@ def test_a_choice_for_one_topic_goes_before_the_one_for_all() -> None:
     found = choose(STATUSES, TOPICS, ENDS, Allowed(Strategy.OFFLINE, {"a": Strategy.REPLICA, "b": Strategy.RECREATE}))
     assert found == {"a": Strategy.REPLICA, "b": Strategy.RECREATE}
     assert choose(STATUSES, TOPICS, ENDS, Allowed())["a"] is Strategy.RECREATE
+
+
+@pytest.mark.parametrize("everywhere", [Strategy.NONE, Strategy.OFFLINE, Strategy.REPLICA])
+def test_what_is_said_for_all_topics_is_not_meant_for_heartbeats(everywhere: Strategy) -> None:
+    """Each unplanned failover leaves a tail of them, and logs as short as theirs cannot be cut by a replica."""
+    beats = Partition(heartbeat_topic(MirrorName("m")), 0)
+    statuses, topics = {beats: stopped(beats, 10)}, {beats.topic: Topic(id=OLD, partitions=1)}
+    allowed, ends = Allowed(everywhere), {beats: Offset(12)}
+    assert choose(statuses, topics, ends, allowed) == {beats.topic: Strategy.RECREATE}
+    assert list(objections(statuses, topics, logs(ends), allowed, "east")) == []
+    by_name = Allowed(None, {beats.topic: Strategy.OFFLINE})
+    assert choose(statuses, topics, ends, by_name) == {beats.topic: Strategy.OFFLINE}
 
 
 def test_a_difference_below_the_last_mirrored_offset_is_where_the_tail_begins() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -285,6 +286,24 @@ def test_a_header_that_cannot_be_sent_is_not_shown(tmp_path: Path) -> None:
     http = {"url": "http://127.0.0.1:1", "headers": {"X": f"{SECRET}\n{SECRET}"}}
     (call,) = called(configured(tmp_path, {"name": "gw", "http": http}))
     assert (call.problem, call.tries) == ("cannot be sent: ValueError", 1)
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_a_command_that_may_not_be_killed_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = tmp_path / "pid"
+
+    def denied(group: int, sign: int) -> None:
+        raise PermissionError("as of a program that has become root by sudo")
+
+    monkeypatch.setattr(os, "killpg", denied)
+    command = ["/bin/sh", "-c", f"echo $$ > {pid}; exec sleep 300"]
+    hook = {"name": "h", "command": command, "timeout_s": 1, "retries": 3}
+    try:
+        (call,) = called(configured(tmp_path, hook))
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+    assert call.problem == "not ended within 1 s, and not to be killed by us: it may go on"
+    assert call.tries == 1, "a second one beside the first"
 
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""Home again when not all topics come: what a homecoming leaves behind must not keep the rest unprotected."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
+from mirror_core.model.mirror import PartitionState
+from mirror_core.model.names import Partition
+from mirror_core.runbook.failback_steps import reverse_link
+from tests.administering import as_admin
+from tests.brokers import Pair, produce
+from tests.cluster.test_failback import failback_of, go_home
+from tests.cluster.test_failover import app_topic, begin
+from tests.mirroring import new_mirror, replicate
+from tests.same import assert_parity
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_topic_that_is_deleted_on_the_new_primary_on_the_way_holds_nothing_up(pair: Pair, tmp_path: Path) -> None:
+    kept, gone = app_topic(pair), app_topic(pair)
+    for topic in (kept, gone):
+        produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, kept, gone)
+    mirrored.copy()
+    mirrored.failover.drive(begin(mirrored.failover))
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    for step in ("salvage", "align"):
+        failback.step(run.id, step)
+    with as_admin(pair.west) as client:
+        delete_topic(client, gone, client.metadata([gone]).topics[gone].id)
+    produce(pair.west, kept, 5)
+    failback.drive(run.id)
+    go_home(failback, run.id)
+    mirrored.copy()  # what the old source has of it is protected again, too
+    assert {p.topic: s.state for p, s in mirrored.statuses.items()} == dict.fromkeys(
+        (kept, gone), PartitionState.MIRRORING
+    )
+    assert_parity(mirrored)
+
+
+def test_a_topic_that_failed_on_the_way_home_is_failed_afterwards_and_the_others_protected(
+    pair: Pair, tmp_path: Path
+) -> None:
+    prefix = f"t-{secrets.token_hex(4)}-"
+    topic, strange = app_topic(pair, prefix=prefix), f"{prefix}strange"
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, f"{prefix}.*")
+    mirrored.copy()
+    mirrored.failover.drive(begin(mirrored.failover))
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    failback.drive(run.id)
+    for cluster in (pair.east, pair.west):
+        with as_admin(cluster) as client:
+            new = NewTopic(name=strange, partitions=1, replication_factor=1, configs={})
+            create_topics(client, [new])
+        produce(cluster, strange, 3 if cluster is pair.east else 7)
+    assert set(replicate(reverse_link(mirrored.link)).failed) == {Partition(strange, 0)}
+    go_home(failback, run.id)
+    found = mirrored.statuses
+    assert found[Partition(topic, 0)].state is PartitionState.MIRRORING
+    assert found[Partition(strange, 0)].state is PartitionState.FAILED
+    assert "it was FAILED when applications came home" in (found[Partition(strange, 0)].reason or "")

@@ -1,0 +1,91 @@
+"""Replicas that are slowed down are set free in any case, also where a broker does not answer at that moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point
+from mirror_core.kafka.placing import Placement
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.names import Offset, Partition
+from mirror_core.runbook import parking
+from mirror_core.runbook.acts import Acts
+from tests.memory import journal_of
+
+A, B = Partition("a", 0), Partition("b", 0)
+
+
+class Throttles:
+    """What is set on a cluster. `silent`: its brokers take no change at present."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.silent = False
+        self.topics: set[str] = set()
+        self.rates: dict[int, str] = {}
+        self.client = cast(ClusterClient, SimpleNamespace(name="east"))
+        for name in ("throttle", "unthrottle", "set_rate", "rate_of"):
+            monkeypatch.setattr(parking, name, getattr(self, name))
+
+    def throttle(self, client: ClusterClient, partitions: Iterable[Partition], leader: int, follower: int) -> None:
+        self.topics |= {p.topic for p in partitions}
+
+    def unthrottle(self, client: ClusterClient, topics: Iterable[str]) -> None:
+        if self.silent:
+            raise Unreachable("cluster east: no answer")
+        self.topics -= set(topics)
+
+    def set_rate(self, client: ClusterClient, broker: int, rate: str | None) -> None:
+        if rate is None:
+            self.rates.pop(broker, None)
+        else:
+            self.rates[broker] = rate
+
+    def rate_of(self, client: ClusterClient, broker: int) -> str | None:
+        return self.rates.get(broker)
+
+    def leave(self, acts: Acts, partition: Partition) -> None:
+        """As after a cut at whose end no broker answered."""
+        with parking._throttles(acts, self.client, 1, 2, {partition: Offset(5)}):
+            self.set_rate(self.client, 2, "1")
+            self.silent = True
+        self.silent = False
+
+
+@pytest.fixture
+def acts() -> Acts:
+    return cast(Acts, SimpleNamespace(journal=journal_of("r", "align"), say=lambda line: None))
+
+
+def test_throttles_that_stayed_go_before_others_are_set(acts: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Throttles(monkeypatch)
+    seen.leave(acts, A)
+    assert seen.topics == {"a"}
+    with parking._throttles(acts, seen.client, 3, 2, {B: Offset(5)}) as left:
+        assert left.rate is None, "our own rate would be taken for somebody else's"
+        assert seen.topics == {"b"}
+    assert (seen.topics, seen.rates) == (set(), {})
+
+
+def test_a_cut_does_not_end_with_throttles(acts: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Throttles(monkeypatch)
+    ends = {A: Offset(9)}
+
+    def cut(*arguments: object) -> None:
+        seen.leave(acts, A)
+        ends[A] = Offset(5)
+
+    def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
+        return dict(ends)
+
+    def placements(client: ClusterClient, topics: Iterable[str]) -> Mapping[Partition, Placement]:
+        return {A: Placement(leader=1, replicas=(1,), in_sync=(1,))}
+
+    for name, function in (("_cut", cut), ("list_offsets", list_offsets), ("placements", placements)):
+        monkeypatch.setattr(parking, name, function)
+    parking.cut_by_replica(acts, seen.client, {A: Offset(5)}, {A: (1,)})
+    assert (seen.topics, seen.rates) == (set(), {})
