@@ -10,7 +10,7 @@ from mirror_core.decide.steps import point_of_no_return
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError
-from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.mirror import Desired, Lease, PartitionState
 from mirror_core.model.run import Evidence, Mode, Run, RunKind, RunState
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import Drained
@@ -22,8 +22,8 @@ from mirror_core.runbook.promotion import owner
 from mirror_core.state.journal import Journal, checkpoint
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
-from mirror_core.state.writer import StateWriter
-from mirror_core.sync.fence import lift_denials, lift_fence
+from mirror_core.state.writer import StateWriter, data_id
+from mirror_core.sync.fence import lift_denials, lift_fence, standing
 from mirror_core.sync.identity import check_source
 
 
@@ -90,8 +90,9 @@ class Failover(Conductor[Mode]):
         note = ""
         try:
             with ClusterClient(self.link.source) as source:
-                check_source(self.link, source)
-                lift_fence(mirror, writer, source)
+                if standing(mirror, writer, source):  # otherwise nothing is asked of a source that may be dead
+                    check_source(self.link, source)
+                    lift_fence(mirror, writer, source)
             writer.put(Forget(self._owed(run)))
         except LostOwnership:
             raise
@@ -126,10 +127,20 @@ class Failover(Conductor[Mode]):
         return records
 
     def _release_lease(self, writer: StateWriter, run_id: str) -> None:
-        # Read anew: the drain took the lease under the data plane's own transactional id, behind this writer's back.
-        lease = writer.refresh().leases.get(self.link.mirror.name)
-        if lease is not None and lease.owner == owner(run_id) and not lease.released:
-            writer.put(replace(lease, released=True, beat_ms=now_ms()))
+        # Read anew: a step took the lease under the data plane's own transactional id, behind this writer's back.
+        name = self.link.mirror.name
+        if _held(writer.refresh().leases.get(name), run_id) is None:
+            return
+        # As the data plane: another conductor of this run, who may be draining still, learns of it at his next word.
+        with StateWriter(self.link.destination, data_id(name)) as data:
+            lease = _held(data.state.leases.get(name), run_id)
+            if lease is not None:
+                data.put(replace(lease, released=True, beat_ms=now_ms()))
+
+
+def _held(lease: Lease | None, run_id: str) -> Lease | None:
+    """The lease, if this run has it."""
+    return lease if lease is not None and lease.owner == owner(run_id) and not lease.released else None
 
 
 def _turned(state: State, run: Run) -> bool:

@@ -244,10 +244,10 @@ class AbortRun(RunOperator):
                     "from here. If it comes back, clear the failed task, or abort the run by the command line"
                 )
             try:
-                engine.abort(run_id, only_mine=True)
+                ended = engine.abort(run_id, only_mine=True)
             except LostOwnership as error:
                 return f"kept: {error}"
-        return "aborted: applications may write on the source again"
+        return f"aborted: {ended.note or 'applications may write on the source again'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Each test puts him to sleep right before the request that changes rights, by a d
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,13 @@ import pytest
 from mirror_core.kafka.acls import create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Acl
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunState
 from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.services import Copy
+from mirror_core.state.link import Link
 from mirror_core.sync import ledger
 from tests.administering import rights_of
 from tests.brokers import Pair, produce
@@ -114,3 +119,29 @@ def test_a_promotion_that_slept_over_a_failback_promotes_nothing(
         mirrored.failover.drive(run.id)
     assert denied(pair.west, topic), "applications may write on both sides"
     assert not denied(pair.east, topic)
+
+
+def test_a_drain_that_goes_on_after_somebody_elses_abort_ends_and_keeps_no_data_plane_away(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    told = list[str]()
+
+    def copy(link: Link) -> Copy:
+        def aborted(ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None]) -> None:
+            until(now_ms() + 10_000)
+            assert another(mirrored).abort(run.id).state is RunState.ABORTED
+            told.append("aborted")
+            until(now_ms() + 20_000)
+            told.append("copied")
+
+        return aborted
+
+    failover = Failover(mirrored.link, replace(mirrored.services, copy=copy), started_by="test")
+    run = begin(failover, Mode.PLANNED)
+    with pytest.raises(LostOwnership):
+        failover.drive(run.id)
+    assert told == ["aborted"]
+    assert mirrored.state.leases[mirrored.name].released
