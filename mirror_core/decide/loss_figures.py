@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mirror_core.decide.loss import Fate, Loss, PartitionLoss, TransactionLoss, loss_of
-from mirror_core.decide.view import SHOWN, Unseen, View, some
+from mirror_core.decide.view import SHOWN, Unseen, View, failed_of, some
 from mirror_core.model.names import heartbeat_topic
 from mirror_core.model.run import Mode
 from mirror_core.model.sighting import Heartbeat
@@ -19,7 +19,8 @@ def loses(view: View) -> bool:
 def loss_figures(view: View) -> Iterator[tuple[str, str]]:
     """Nothing for a view of which nothing can be missing."""
     if view.drained:
-        yield "loss", "none: the source was fenced and drained before it died"
+        but = ", but for what FAILED partitions miss" if failed_of(view) else ""
+        yield "loss", f"none{but}: the source was fenced and drained before it died"
     if not loses(view):
         return
     loss = loss_of(view)

@@ -11,7 +11,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.mirror import Desired, Lease, PartitionState
-from mirror_core.model.run import Evidence, Mode, Run, RunKind, RunState
+from mirror_core.model.run import Evidence, Fact, Mode, Run, RunKind, RunState
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import Drained
 from mirror_core.runbook.conductor import Conductor
@@ -43,7 +43,7 @@ class Failover(Conductor[Mode]):
                 mirror=replace(mirror, desired=before.desired),
                 active_run=None,
                 continues=before.id,
-                drained=_drained(state, before),
+                drained=drained_behind_fence(state, before),
             )
         return decision.decide(view)
 
@@ -148,6 +148,7 @@ def _turned(state: State, run: Run) -> bool:
     return (run.id, point_of_no_return(run.plan.kind, run.plan.mode)) in state.steps
 
 
-def _drained(state: State, run: Run) -> bool:
-    """Whether all that its fenced source had was copied."""
-    return (run.id, "drain", Drained.__name__) in state.checkpoints
+def drained_behind_fence(state: State, run: Run) -> bool:
+    """Whether all that its fenced source had was copied. One that only stood still may have been written since."""
+    fenced = Fact("authorizer of the source", str(True)) in run.plan.bound
+    return fenced and (run.id, "drain", Drained.__name__) in state.checkpoints

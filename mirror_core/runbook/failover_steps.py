@@ -186,11 +186,21 @@ class Steps(Promotion):
     def check_before_promotion(self) -> None:
         """Refused when what was approved holds no more, or the source was written behind the fence.
 
-        Asked while an abort is still possible. A source that has died since it was drained and compared forbids
+        Asked while an abort is still possible. A fenced source that has died since it was drained and compared forbids
         nothing: what it had acknowledged is on the destination.
         """
         if self._check_approval("promotion", source_needed=False):
             self._refuse_if_written()
+        elif not left_by(self.journal, "fence", Fenced).authorizer:
+            name = self.link.source.name
+            raise Refused(
+                f"run {self.journal.run_id}: promotion",
+                [
+                    f"{name} does not answer and could not be fenced, so nobody knows what it took after it was "
+                    f"drained. If it is lost: `mirrorbook failover run {self.link.mirror.name} --mode unplanned` goes "
+                    "on from here, and says what may be missing"
+                ],
+            )
 
     def _check_approval(self, what: str, *, source_needed: bool) -> bool:
         """Whether the source was seen. Refused when what was approved holds no more."""

@@ -286,6 +286,9 @@ def test_without_the_source_the_plan_says_what_would_be_lost_by_three_clocks(vie
     assert "loss" not in shown(replace(unplanned, mode=Mode.PLANNED))
     drained = replace(dead, drained=True)
     assert shown(drained)["loss"].startswith("none")
+    assert "FAILED" not in shown(drained)["loss"]
+    bad = {**drained.statuses, A1: replace(status(A1, PartitionState.FAILED), reason="damaged")}
+    assert shown(replace(drained, statuses=bad))["loss"].startswith("none, but for what FAILED partitions miss")
     assert "source last looked at" not in shown(drained)
     assert "cut in half" not in warned(drained)
 
