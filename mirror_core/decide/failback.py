@@ -51,6 +51,8 @@ class NewPrimary:
     log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     sizes: Mapping[Partition, int] = field(default_factory=dict)
     undemotable: tuple[str, ...] = ()
+    strange: tuple[str, ...] = ()
+    """Topics of the mirror's names that it did not make there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,7 @@ class FailbackView:
 
     mirror: Mirror
     statuses: Mapping[Partition, PartitionStatus]
+    """Of topics that came to the new primary."""
     old: OldSource | Unseen
     new: NewPrimary | Unseen
     active_runs: tuple[str, ...]
@@ -69,6 +72,8 @@ class FailbackView:
     """What the operator allows beside `none`."""
     debt: Debt | None = None
     """What the old source is owed, or has been paid."""
+    never_came: tuple[str, ...] = ()
+    """Topics of the mirror that it never made on the new primary."""
 
 
 def decide(view: FailbackView) -> Decision:
@@ -148,6 +153,11 @@ def _new_primary_reasons(view: FailbackView, new: NewPrimary) -> Iterator[str]:
     recorded: dict[str, set[str]] = {}
     for partition, status in view.statuses.items():
         recorded.setdefault(partition.topic, set()).add(status.destination_topic_id)
+    for topic in new.strange:
+        yield (
+            f"topic {topic} on {name} is not the mirror's, which never made it there, and {view.mirror.source} has one "
+            "of the same name: what one of them holds has to go elsewhere, and that topic be deleted"
+        )
     for topic, ids in sorted(recorded.items()):
         if topic not in new.topics:
             yield f"topic {topic} is gone from {name}: nothing could be brought home"
@@ -159,6 +169,11 @@ def _new_primary_reasons(view: FailbackView, new: NewPrimary) -> Iterator[str]:
 
 
 def _warnings(view: FailbackView) -> Iterator[str]:
+    if view.never_came:
+        yield (
+            f"never mirrored, so no part of the way home: {some(view.never_came)} stay(s) on {view.mirror.source} as "
+            "it is, and can be written there as soon as the fence goes"
+        )
     if isinstance(view.old, OldSource):
         if not view.old.authorizer:
             yield (

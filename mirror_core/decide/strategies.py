@@ -89,6 +89,13 @@ def is_anew(status: PartitionStatus, topics: Mapping[str, Topic]) -> bool:
     return topic is not None and topic.id != status.source_topic_id
 
 
+def came(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
+    """Without topics that the mirror never made on the new primary: the old source has all there is of them, and keeps
+    it."""
+    made = {p.topic for p, s in statuses.items() if s.destination_topic_id}
+    return {p: s for p, s in statuses.items() if p.topic in made}
+
+
 def tails(
     statuses: Mapping[Partition, PartitionStatus], topics: Mapping[str, Topic], log_ends: Mapping[Partition, Offset]
 ) -> dict[Partition, tuple[Offset, Offset]]:

@@ -82,7 +82,7 @@ def back_up(folder: Path, owner: Owner, cuts: Sequence[Cut], log_dirs: Sequence[
         if begun is not None and begun.complete:
             _check(folder, begun, owner, cuts)
             return
-        place.mkdir(parents=True, exist_ok=True)
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)  # they are people's records
         free, needed = shutil.disk_usage(place).free, size(cuts)
         if free < needed:
             raise Refused("nothing was cut", [f"--backup {folder}: {needed:,} bytes are needed, {free:,} are free"])

@@ -16,7 +16,7 @@ from mirror_core.decide.acls import denial
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import Need, needing, point_of_no_return
-from mirror_core.decide.strategies import CUTTING, Allowed
+from mirror_core.decide.strategies import CUTTING, Allowed, came
 from mirror_core.decide.topics import cleans
 from mirror_core.decide.view import Topic, Unseen
 from mirror_core.evidence.run_report import write_run_report
@@ -88,11 +88,13 @@ class Failback(Conductor[Allowed]):
     def _decide(self, state: State, choice: Allowed | None) -> Decision:
         mirror = state.mirrors.get(self.link.mirror.name, self.link.mirror)
         link = replace(self.link, mirror=mirror)
-        statuses = state.partitions.get(mirror.name, {})
+        recorded = state.partitions.get(mirror.name, {})
+        statuses = came(recorded)
+        never_came = {p.topic for p in recorded.keys() - statuses.keys()}
         reverse = Ask(lambda: _look_at_reverse(link))
         allowed = choice or Allowed()
         old = Ask(lambda: _look_at_old(link, statuses, allowed))
-        new = Ask(lambda: _look_at_new(link, statuses))
+        new = Ask(lambda: _look_at_new(link, statuses, never_came))
         sizes = [Ask(partial(_sizes, cluster, statuses)) for cluster in (link.source, link.destination)]
         deadline = time.monotonic() + SIDE_S
         seen_old, seen_new, seen_reverse = old.answer(deadline), new.answer(deadline), reverse.answer(deadline)
@@ -115,6 +117,7 @@ class Failback(Conductor[Allowed]):
                 reverse=seen_reverse if isinstance(seen_reverse, Unseen) else None,
                 allowed=allowed,
                 debt=state.debts.get(mirror.name),
+                never_came=tuple(sorted(never_came)),
             )
         )
 
@@ -142,12 +145,13 @@ def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed
         )
 
 
-def _look_at_new(link: Link, statuses: dict[Partition, PartitionStatus]) -> NewPrimary:
+def _look_at_new(link: Link, statuses: dict[Partition, PartitionStatus], never_came: Collection[str]) -> NewPrimary:
     with ClusterClient(link.destination, timeout_s=CALL_S) as client:
         logs = _look_at_logs(client, statuses)
         return NewPrimary(
             cluster_id=logs.cluster_id,
             topics=logs.topics,
+            strange=tuple(sorted(client.metadata(never_came).topics)) if never_came else (),
             log_starts=logs.starts,
             log_ends=logs.ends,
             undemotable=undemotable_rights(link, client.config, describe_acls(client), logs.topics),

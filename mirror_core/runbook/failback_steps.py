@@ -151,13 +151,14 @@ class FailbackSteps(TailSteps):
                 remember_there_too(self.writer, self.link.mirror.name, back.state, self.link.destination.name)
                 bring_home(self.link.mirror, client, self._topics())
             mirror = self.writer.state.mirrors[self.link.mirror.name]
+            recorded = dict(self.writer.state.partitions.get(mirror.name, {}))
             self.writer.put(
                 # A new producer id: under the old one the logs say that others have written since, which is a fault
                 # everywhere but here, where the applications did, and their records are on both sides.
                 replace(mirror, desired=Desired.STARTED, producer_id=new_producer_id()),
                 *(PartitionRecord(mirror.name, self._protected(s)) for s in statuses.values()),
-                # Not brought home, since deleted there: what the old source has of them is new to the mirror.
-                *(Forget(PartitionRecord(mirror.name, s)) for p, s in self.statuses().items() if p not in statuses),
+                # Not brought home, since they are not there: what the old source has of them is new to the mirror.
+                *(Forget(PartitionRecord(mirror.name, s)) for p, s in recorded.items() if p not in statuses),
             )
         report = sync(self.link, self.writer, only=frozenset({Part.CONFIGS}), run_id=self.journal.run_id)
         return {

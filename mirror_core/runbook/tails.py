@@ -9,7 +9,7 @@ from typing import Final
 
 from mirror_core.decide.failback import tails_fact
 from mirror_core.decide.parity import NOTHING_COMPARED
-from mirror_core.decide.strategies import is_anew, tails
+from mirror_core.decide.strategies import came, is_anew, tails
 from mirror_core.decide.view import Topic, some
 from mirror_core.evidence.salvage_report import write_salvage_report
 from mirror_core.kafka.client import ClusterClient, TopicView
@@ -18,6 +18,7 @@ from mirror_core.kafka.placing import placements
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, Refused
+from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import Fate, ParityRange, ParityResult, Saved
@@ -87,6 +88,9 @@ class TailSteps(Acts):
             placed = self._placed(old, {**offline, **short})
             cut = {**cut_by_replica(self, old, short, placed), **cut_offline(self, old, offline, placed)}
         return {"recreated": len(topics), "topics": some(topic.name for topic in topics) or "none", **again, **cut}
+
+    def statuses(self) -> dict[Partition, PartitionStatus]:
+        return came(super().statuses())
 
     # -- inside --------------------------------------------------------------------------------------------------
 

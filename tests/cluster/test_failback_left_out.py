@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
+from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.runbook.failback_steps import reverse_link
 from tests.administering import as_admin
-from tests.brokers import Pair, produce
+from tests.brokers import Pair, produce, read_all
 from tests.cluster.test_failback import failback_of, go_home
 from tests.cluster.test_failover import app_topic, begin
+from tests.cluster.test_unplanned import begin as give_up
+from tests.cluster.test_unplanned import suspended
 from tests.mirroring import new_mirror, replicate
 from tests.same import assert_parity
 
@@ -67,3 +70,29 @@ def test_a_topic_that_failed_on_the_way_home_is_failed_afterwards_and_the_others
     assert found[Partition(topic, 0)].state is PartitionState.MIRRORING
     assert found[Partition(strange, 0)].state is PartitionState.FAILED
     assert "it was FAILED when applications came home" in (found[Partition(strange, 0)].reason or "")
+
+
+def test_a_topic_that_never_came_to_the_new_primary_stays_where_it_is(pair: Pair, tmp_path: Path) -> None:
+    prefix = f"t-{secrets.token_hex(4)}-"
+    topic, strange = app_topic(pair, prefix=prefix), app_topic(pair, prefix=prefix)
+    mirrored = new_mirror(pair, tmp_path, f"{prefix}.*")
+    with as_admin(pair.west) as client:
+        create_topics(client, [NewTopic(name=strange, partitions=1, replication_factor=1, configs={})])
+    for cluster, name in ((pair.east, topic), (pair.east, strange), (pair.west, strange)):
+        produce(cluster, name, 20)
+    assert set(replicate(mirrored.link).failed) == {Partition(strange, 0)}
+    only = read_all(pair.east, strange)
+    with suspended(pair.east):
+        mirrored.failover.drive(give_up(mirrored.failover).id)
+    failback = failback_of(mirrored)
+    with pytest.raises(Refused, match=f"topic {strange} on west is not the mirror's"):
+        failback.begin(failback.plan().hash)
+    with as_admin(pair.west) as client:
+        delete_topic(client, strange, client.metadata([strange]).topics[strange].id)
+    run = failback.begin(failback.plan().hash)
+    failback.drive(run.id)
+    go_home(failback, run.id)
+    assert read_all(pair.east, strange) == only
+    mirrored.copy()
+    assert {s.state for s in mirrored.statuses.values()} == {PartitionState.MIRRORING}
+    assert_parity(mirrored)

@@ -287,3 +287,12 @@ def test_what_was_written_after_applications_left_is_found_and_what_was_failed_b
     assert written_since(came_home, {A0: Offset(10), A1: Offset(30), B0: Offset(5)}) == []
     assert written_since(came_home, {A1: Offset(30)}) == []  # a topic that is gone
     assert written_since(came_home, {A0: Offset(11), A1: Offset(30)}) == ["a-0 from 10 to 11"]
+
+
+def test_a_topic_that_never_came_to_the_new_primary_stays_where_it_is(view: FailbackView) -> None:
+    away = replace(view, never_came=("c",))
+    assert reasons_of(away) == ""
+    assert "never mirrored, so no part of the way home: c" in "\n".join(decide(away).plan.warnings)
+    assert isinstance(view.new, NewPrimary)
+    met = replace(away, new=replace(view.new, strange=("c",)))
+    assert "topic c on west is not the mirror's" in reasons_of(met)

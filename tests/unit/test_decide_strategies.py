@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.strategies import Allowed, Log, choose, costs, objections, tails
+from mirror_core.decide.strategies import Allowed, Log, came, choose, costs, objections, tails
 from mirror_core.decide.view import Topic
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import PartitionState, PartitionStatus
@@ -117,3 +117,10 @@ def test_a_cost_that_is_not_known_is_called_so() -> None:
     new = {B0: Log(Offset(0), Offset(5))}
     found = dict(costs(statuses, {}, new, {}, {"b": Strategy.RECREATE}))
     assert found["b by recreate"].startswith("about an unknown number of bytes over the link, an unknown number")
+
+
+def test_only_topics_that_came_as_a_whole_or_in_part_come_home() -> None:
+    statuses = {**STATUSES, A1: replace(STATUSES[A1], destination_topic_id=""), B0: replace(STATUSES[B0], lmo=None)}
+    assert came(statuses) == statuses
+    statuses[B0] = replace(statuses[B0], destination_topic_id="")
+    assert came(statuses).keys() == {A0, A1}

@@ -34,6 +34,7 @@ def test_a_backup_holds_what_goes_and_is_left_alone_by_the_next_attempt(tmp_path
         plan = planned(log_dirs, wishes)
         back_up(place, plan.owner, plan.due, [broker.log_dir])
         manifest = (place / MANIFEST).read_bytes()
+        assert place.stat().st_mode & 0o077 == 0, "records are for their owner's eyes"
         for deed in single(plan.cuts[0].deeds)[:6]:
             do(Partition("t", 0), deed)
     cut(broker, wishes, place)
