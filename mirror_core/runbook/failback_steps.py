@@ -120,11 +120,6 @@ class FailbackSteps(TailSteps):
             busy = (end - first_end) / max(1.0, now - started) * CLOSE_S
             if lag is not None and lag <= max(CLOSE_OFFSETS, busy):
                 return {"lag": lag, "seconds": round(now - started, 1)}
-            if not is_fresh(read_state(self.link.source).leases.get(link.mirror.name), now_ms()):
-                options = Options(until_caught_up=True)
-                copied = Replication(link, LocalRunner, options, stop=threading.Event(), say=lambda line: None).run()
-                raise_if_failed(copied)
-                continue
             if lag is not None and (best is None or lag < best):
                 best, moved = lag, now
             if now - moved > STALL_S:
@@ -133,6 +128,11 @@ class FailbackSteps(TailSteps):
                     f"{'an unknown number of' if lag is None else lag} offset(s) left; see `mirrorbook mirror describe "
                     f"{link.mirror.name}`, then resume the failback"
                 )
+            if not is_fresh(read_state(self.link.source).leases.get(link.mirror.name), now_ms()):
+                options = Options(until_caught_up=True)
+                copied = Replication(link, LocalRunner, options, stop=threading.Event(), say=lambda line: None).run()
+                raise_if_failed(copied)
+                continue
             time.sleep(0.5)
 
     def reprotect(self) -> Evidence:
