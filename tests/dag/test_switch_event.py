@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,33 +16,19 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Mode, RunKind
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import app_topic
-from tests.dag.airflow_home import run_dag
 from tests.mirroring import Mirrored, new_mirror
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
 
 
-def events(uri: str) -> list[dict[str, Any]]:
-    from airflow.models.asset import AssetEvent, AssetModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    with create_session() as database:
-        found = database.scalars(select(AssetEvent).join(AssetModel).where(AssetModel.uri == uri)).all()
-        return [dict(event.extra) for event in found]
-
-
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_switch_emits_an_asset_event(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_database: None, asked: bool
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
 ) -> None:
-    import datetime
-    from dataclasses import replace
-
-    from airflow.providers.standard.operators.python import PythonOperator
-    from airflow.sdk import DAG
+    from airflow.providers.standard.operators.empty import EmptyOperator
+    from airflow.sdk.execution_time.context import OutletEventAccessors
     from mirrorbook_airflow import runbook
-    from mirrorbook_airflow.runbook import SwitchStep
+    from mirrorbook_airflow.runbook import SWITCHED, SwitchStep
 
     topic = app_topic(pair)
     produce(pair.east, topic, 5)
@@ -60,14 +48,23 @@ def test_the_switch_emits_an_asset_event(
     monkeypatch.setattr(runbook, "find_mirror", lambda name: (mirrored.link, mirrored.state))
     monkeypatch.setattr(runbook, "services", lambda link, step, master: services)
 
-    start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-    with DAG(f"switching-{asked}", schedule=None, start_date=start, params={"master": "local[*]"}) as dag:
-        begun = PythonOperator(task_id="begin", python_callable=lambda: run)
-        step = SwitchStep(step="switch", mirror=mirrored.name, kind=RunKind.FAILOVER, begin=begun)
-        begun >> step
-    assert run_dag(dag, {}).state == "success"
+    step = SwitchStep(
+        step="switch",
+        mirror=mirrored.name,
+        kind=RunKind.FAILOVER,
+        begin=EmptyOperator(task_id="begin"),
+    )
+    outlets = OutletEventAccessors()
+    context: Any = {
+        "ti": SimpleNamespace(xcom_pull=lambda task_ids: run, xcom_push=lambda key, value: None),
+        "dag_run": SimpleNamespace(dag_id="switching", run_id="r1"),
+        "params": {"master": "local[*]"},
+        "outlet_events": outlets,
+    }
+    step.execute(context)
 
-    wanted = {"mirror": mirrored.name, "active": "west", "run": run}
-    assert events(f"mirrorbook://{mirrored.name}/active") == ([wanted] if asked else [])
+    uri, wanted = f"mirrorbook://{mirrored.name}/active", {"mirror": mirrored.name, "active": "west", "run": run}
+    emitted = [(event.dest_asset_key.uri, event.extra) for event in outlets[SWITCHED].asset_alias_events]
+    assert emitted == ([(uri, wanted)] if asked else [])
     shown = mirrored.state.steps[run, "switch"].evidence
     assert shown["hooks that failed"] == "none"
