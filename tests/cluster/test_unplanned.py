@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,36 +16,18 @@ from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, Run, RunKind, RunState, StepState
 from mirror_core.model.standing import Owed
 from mirror_core.runbook.failover import Failover
-from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.records import PartitionRecord
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.group_commits import late_commits
 from tests.brokers import Pair, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import acls, app_topic, commit, committed, denied
+from tests.cluster.test_failover_dead_side import Harm, killed, suspended
 from tests.mirroring import Mirrored, new_mirror
 
 pytestmark = pytest.mark.cluster
 
 STEPS = names(RunKind.FAILOVER, Mode.UNPLANNED)
-
-
-@contextmanager
-def killed(cluster: SandboxCluster) -> Iterator[None]:
-    cluster.kill()
-    try:
-        yield
-    finally:
-        cluster.start()
-
-
-@contextmanager
-def suspended(cluster: SandboxCluster) -> Iterator[None]:
-    cluster.stop_process()
-    try:
-        yield
-    finally:
-        cluster.cont_process()
 
 
 def begin(failover: Failover, mode: Mode = Mode.UNPLANNED) -> Run:
@@ -61,7 +41,7 @@ def taken(mirrored: Mirrored, run: Run) -> list[tuple[str, StepState]]:
 
 
 @pytest.mark.parametrize("harm", [killed, suspended])
-def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, tmp_path: Path, harm: type) -> None:
+def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, tmp_path: Path, harm: Harm) -> None:
     topic = app_topic(pair, 2)
     group = f"g-{topic}"
     sent = produce(pair.east, topic, 200) + produce(pair.east, topic, 100, partition=1)
