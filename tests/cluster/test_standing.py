@@ -31,7 +31,8 @@ from mirror_core.sync.fence import deny, lift_fence
 from tests.administering import restore_rights, rights_of
 from tests.brokers import Pair, grant, produce
 from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_unplanned import begin, killed, suspended
+from tests.cluster.test_failover_dead_side import killed, suspended
+from tests.cluster.test_unplanned import begin
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
 
