@@ -21,7 +21,7 @@ from mirror_core.mirrors.recovery_plan import RecoveryPlan
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership
 from mirror_core.model.mirror import Desired, PartitionState
-from mirror_core.model.names import Partition
+from mirror_core.model.names import Partition, heartbeat_topic
 from mirror_core.model.run import Mode, RunKind, RunState, StepState
 from mirror_core.runbook.failover import Failover
 from mirror_core.state.lease import take_over
@@ -45,6 +45,8 @@ def command(verb: Verb, name: str) -> tuple[str, ...]:
     return ("mirror", verb, name, *rate, "--yes")
 
 
+TYPED: Final = tuple(verb for verb in Verb if verb is not Verb.WATCH)
+"""What people ask of a mirror. A watcher acts by itself, and only says so while a run holds the mirror."""
 CALLS: Final[Mapping[Verb, Callable[[Link], object]]] = {
     Verb.START: verbs.start,
     Verb.PAUSE: verbs.pause,
@@ -71,9 +73,9 @@ def test_before_each_step_of_a_failover_every_verb_is_refused_and_the_run_never_
         if not dots:
             return
         # From a process of its own, as another operator's would be, one verb a step: each takes seconds to start.
-        own = list(Verb)[len(standing) % len(Verb)]
+        own = TYPED[len(standing) % len(TYPED)]
         standing.append(step)
-        for verb in Verb:
+        for verb in TYPED:
             typed = command(verb, mirrored.name)
             if verb is own:
                 done = mirrorbook(*typed, "--config", str(desk.config))
@@ -140,7 +142,7 @@ def test_a_dry_run_says_what_would_be_done_or_why_not_and_writes_nothing(desk: D
     mirrored.copy()
     before = desk.traces()
     refused = {Verb.RESUME: "it is STARTED", Verb.DELETE: "it is STARTED: stop it first"}
-    for verb in Verb:
+    for verb in TYPED:
         said = desk.run(*command(verb, mirrored.name), "--dry-run")
         assert said.code == (3 if verb in refused else 0), f"{verb}: {said}"
         assert said.out, f"{verb} says nothing"
@@ -207,7 +209,8 @@ def test_a_stop_beside_a_running_data_plane_records_where_the_last_task_ended(pa
         finally:
             stop.set()
     assert any("tasks that may still write" in line for line in said)
-    assert ends == {Partition(topic, 0): len(read_all(pair.west, topic))}
+    assert ends[Partition(topic, 0)] == len(read_all(pair.west, topic))
+    assert {p.topic for p in ends} - {topic} == {heartbeat_topic(mirrored.name)}
     assert {s.lmo for s in mirrored.statuses.values()} == set(ends.values())
 
 
