@@ -73,6 +73,7 @@ class Steps(Promotion):
 
     def fence(self) -> Evidence:
         """Nobody writes any more what is to be promoted. What was approved still holds, or nobody is held up."""
+        self.writer.refresh()  # the proof may have taken hours, in which the data plane has found things out
         self._check_approval("fence", source_needed=True)
         self._refuse_if_strayed()
         owed = self.writer.state.debts.get(self.link.mirror.name)

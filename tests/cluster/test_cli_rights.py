@@ -45,8 +45,8 @@ def test_a_control_principal_that_may_not_create_topics(desk: Desk) -> None:
     said = desk.run("replicate", mirrored.name, "--runner", "local")
     assert (said.code, said.out) == (2, "")
     assert said.err.replace(heartbeat_topic(mirrored.name), topic) == (  # whichever is named
-        f"error: cluster west, {topic} (and 1 more): CreateTopics (needs CREATE): topic_authorization_failed (Authorization failed.)"
-        f": {user} may not do this; `mirrorbook cluster check west` names the rights\n"
+        f"error: cluster west, {topic} (and 1 more): CreateTopics (needs CREATE): topic_authorization_failed "
+        f"(Authorization failed.): {user} may not do this; `mirrorbook cluster check west` names the rights\n"
     )
     assert topic not in admin_client(desk.pair.west).list_topics(timeout=TIMEOUT_S).topics
     assert mirrored.statuses == {}
