@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.drill,
     pytest.mark.skip(
-        reason="its query is not ended cleanly yet: Spark, told to stop, cancels its own last job and says so as an error"
+        reason="its query is not ended cleanly yet: Spark cancels its own last job, and calls that an error"
     ),
 ]
 
