@@ -68,6 +68,7 @@ def test_what_is_missing_is_said_as_a_line_that_grants_it(
     assert control["ALTER", "CLUSTER"] is Verdict.UNKNOWN  # without DESCRIBE nobody tells it
     nothing = verdicts(found, Role.DESTINATION, "data")
     assert nothing.pop(("CLUSTER_ACTION", "CLUSTER")) is Verdict.SPARED  # it said so itself; mirrors do without
+    assert nothing.pop(("READ", "GROUP")) is Verdict.SPARED  # the control principal commits, then
     assert set(nothing.values()) == {Verdict.UNKNOWN}
     lines = [r.command for r in found.rights if r.verdict is Verdict.MISSING and r.operation == "ALTER"]
     assert lines == [
