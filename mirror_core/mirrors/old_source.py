@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from mirror_core.decide.standing import Shown
@@ -11,12 +11,14 @@ from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.standing import Debt, Owed
+from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
-from mirror_core.sync.fence import STILL_S, denials_of, undenied
+from mirror_core.sync.fence import STILL_S, denials_of, deny, undenied
 
 SOURCE_S: Final = 3.0
 """A cluster that answers gets so long for a single request."""
@@ -66,6 +68,18 @@ def denials(link: Link, state: State, debt: Debt) -> set[Acl]:
         if e.cluster == link.source.name and e.purpose is AclPurpose.FENCE
     }
     return ours | set(denials_of({p.topic for p in debt.ends.by_partition()}))
+
+
+def keep_out(
+    link: Link, log: Log, source: ClusterClient, topics: Collection[str], ids: Collection[str] = ()
+) -> frozenset[Acl] | AuthorizerOff:
+    """Deny everybody to write these topics, and to go on with these transactions and those that are open on them."""
+    denied = deny(link, log, source, topics, ids)
+    if isinstance(denied, AuthorizerOff):
+        return denied
+    # Topics first. A transaction that has joined a partition before could still be committed by its producer.
+    going = {t.id for t in open_transactions(source, topics)} - set(ids)
+    return deny(link, log, source, topics, going) if going else denied
 
 
 def still(source: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, Offset]:

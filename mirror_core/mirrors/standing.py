@@ -20,9 +20,8 @@ from mirror_core.decide.verbs import Verb
 from mirror_core.decide.view import Unseen
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.transactions import open_transactions
 from mirror_core.mirrors.door import Look, door
-from mirror_core.mirrors.old_source import SOURCE_S, denials, shown, still
+from mirror_core.mirrors.old_source import SOURCE_S, denials, keep_out, shown, still
 from mirror_core.mirrors.verbs import way_home
 from mirror_core.model.acl import Resource
 from mirror_core.model.clock import now_ms
@@ -35,7 +34,7 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync.fence import deny, lift_fence
+from mirror_core.sync.fence import lift_fence
 from mirror_core.sync.identity import check_source
 
 _log = logger(__name__)
@@ -190,12 +189,8 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
         wanted = denials(link, writer.state, debt)
         topics = {acl.name for acl in wanted if acl.resource is Resource.TOPIC}
         ids = {acl.name for acl in wanted if acl.resource is Resource.TRANSACTIONAL_ID}
-        if isinstance(deny(link, writer, source, topics, ids), AuthorizerOff):
+        if isinstance(keep_out(link, writer, source, topics, ids), AuthorizerOff):
             return None
-        # Topics first. A transaction that has joined a partition before could still be committed by its producer.
-        going = {t.id for t in open_transactions(source, topics)} - ids
-        if going:
-            deny(link, writer, source, topics, going)
         now = paid(debt, still(source, statuses), now_ms())
     writer.put(now)
     with suppress(MirrorError):  # it was silent when its applications were told where to go; nothing depends on it

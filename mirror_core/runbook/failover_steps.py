@@ -7,10 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from mirror_core.decide.failover import broken_since, changed_since, decide
 from mirror_core.decide.parity import NOTHING_COMPARED
 from mirror_core.decide.scope import strayed
-from mirror_core.decide.view import SourceView, some
+from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.model.clock import now_ms
@@ -23,7 +22,7 @@ from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, left_by
-from mirror_core.runbook.observe import CALL_S, observe
+from mirror_core.runbook.observe import CALL_S
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Forget, Record
@@ -74,7 +73,7 @@ class Steps(Promotion):
     def fence(self) -> Evidence:
         """Nobody writes any more what is to be promoted. What was approved still holds, or nobody is held up."""
         self.writer.refresh()  # the proof may have taken hours, in which the data plane has found things out
-        self._check_approval("fence", source_needed=True)
+        self.check_approval("fence", source_needed=True)
         self._refuse_if_strayed()
         owed = self.writer.state.debts.get(self.link.mirror.name)
         if owed is not None:
@@ -190,7 +189,7 @@ class Steps(Promotion):
         Asked while an abort is still possible. A fenced source that has died since it was drained and compared forbids
         nothing: what it had acknowledged is on the destination.
         """
-        if self._check_approval("promotion", source_needed=False):
+        if self.check_approval("promotion", source_needed=False):
             self._refuse_if_written()
         elif not left_by(self.journal, "fence", Fenced).authorizer:
             name = self.link.source.name
@@ -202,22 +201,6 @@ class Steps(Promotion):
                     "on from here, and says what may be missing"
                 ],
             )
-
-    def _check_approval(self, what: str, *, source_needed: bool) -> bool:
-        """Whether the source was seen. Refused when what was approved holds no more."""
-        approved = self.journal.run.plan
-        view = observe(self.link, self.writer.state, approved.mode)
-        seen = isinstance(view.source, SourceView)
-        reasons = changed_since(approved.bound, decide(view).plan.bound, source_seen=seen)
-        if seen or source_needed:
-            reasons += broken_since(view)
-        if reasons:
-            raise Refused(
-                f"run {self.journal.run_id}: {what}, since what was approved (hash {approved.hash}) holds no more; "
-                "abort this run and plan again",
-                reasons,
-            )
-        return seen
 
     def _refuse_if_written(self) -> None:
         """A super user, somebody who took the denials away, an authorizer that is gone: all show in the log ends."""

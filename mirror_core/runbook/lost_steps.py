@@ -10,27 +10,24 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.failover import changed_since, decide
 from mirror_core.decide.view import some
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
-from mirror_core.kafka.transactions import open_transactions
-from mirror_core.mirrors.old_source import still
+from mirror_core.mirrors.old_source import keep_out, still
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import LostOwnership, MirrorError, Refused
+from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import Settled, left_by
-from mirror_core.runbook.observe import observe
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Record
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.access import silence_copiers
-from mirror_core.sync.fence import denials_of, deny, intended
+from mirror_core.sync.fence import denials_of, intended
 from mirror_core.sync.group_commits import stop_commits
 from mirror_core.sync.groups import clamp_groups
 from mirror_core.sync.identity import check_source
@@ -90,10 +87,7 @@ class LostSteps(Promotion):
         try:
             with ClusterClient(self.link.source, timeout_s=SOURCE_S) as source:
                 check_source(self.link, source)
-                denials = deny(self.link, self.writer, source, names)
-                # Topics first: a producer could still commit a transaction that has joined a partition before.
-                if going := [t.id for t in open_transactions(source, set(names))]:
-                    denials = deny(self.link, self.writer, source, names, going)
+                denials = keep_out(self.link, self.writer, source, names)
                 ends = still(source, self.scope.promoted)
         except LostOwnership:
             raise
@@ -120,15 +114,7 @@ class LostSteps(Promotion):
 
     def check_before_promotion(self) -> None:
         """Refused when what was approved holds no more. The source is not asked."""
-        approved = self.journal.run.plan
-        view = observe(self.link, self.writer.state, approved.mode)
-        reasons = changed_since(approved.bound, decide(view).plan.bound, source_seen=False)
-        if reasons:
-            raise Refused(
-                f"run {self.journal.run_id}: promotion, since what was approved (hash {approved.hash}) holds no more; "
-                "abort this run and plan again",
-                reasons,
-            )
+        self.check_approval("promotion", source_needed=False)
 
     def _at_rest(self, client: ClusterClient) -> dict[Partition, Offset]:
         """Log ends that stand still and are on all in-sync replicas, of partitions that are well and have a leader.

@@ -9,13 +9,14 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from mirror_core.decide.failover import broken_since, changed_since, decide
 from mirror_core.decide.scope import Scope
-from mirror_core.decide.view import some
+from mirror_core.decide.view import SourceView, some
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.model.drift import Deed, DriftRow
-from mirror_core.model.errors import MirrorError
+from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
 from mirror_core.model.mirror import PartitionState as State
 from mirror_core.model.names import Offset, Partition
@@ -23,6 +24,7 @@ from mirror_core.model.run import Evidence, Mode
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.canary import run_canary
 from mirror_core.runbook.checkpoints import all_left, left_by
+from mirror_core.runbook.observe import observe
 from mirror_core.runbook.switch import switch
 from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.table import Event, after
@@ -47,6 +49,22 @@ class Promotion(Acts):
     @abstractmethod
     def standing(self) -> Iterator[Record]:
         """What is to be remembered of the fence that stays on the source, if no step has done so."""
+
+    def check_approval(self, what: str, *, source_needed: bool) -> bool:
+        """Whether the source was seen, of a run that asks it anything. Refused when what was approved holds no more."""
+        approved = self.journal.run.plan
+        view = observe(self.link, self.writer.state, approved.mode)
+        seen = approved.mode is Mode.PLANNED and isinstance(view.source, SourceView)
+        reasons = changed_since(approved.bound, decide(view).plan.bound, source_seen=seen)
+        if seen or source_needed:
+            reasons += broken_since(view)
+        if reasons:
+            raise Refused(
+                f"run {self.journal.run_id}: {what}, since what was approved (hash {approved.hash}) holds no more; "
+                "abort this run and plan again",
+                reasons,
+            )
+        return seen
 
     def record_lmo(self) -> Evidence:
         """All partitions STOPPED at once, with the destination's log end as last mirrored offset.

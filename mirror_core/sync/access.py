@@ -36,7 +36,7 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
 from mirror_core.sync.access_rows import off, row, rows_of, silent, unknown
-from mirror_core.sync.ledger import entered, put_up, remember, take_away
+from mirror_core.sync.ledger import enter_and_put_up, entered, remember, take_away
 from mirror_core.sync.principals import doubtful_principals, guards
 from mirror_core.sync.topics import apply_changes, change_rows, known_settings
 
@@ -114,9 +114,7 @@ def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) 
         deny = demotions(held.entries, topics, own_principals(link))
         known = {e.acl for e in entered(log, link.mirror.name, client.name, AclPurpose.DEMOTED)}
         foreign = (deny & held.entries) - known
-        remember(log, link.mirror.name, client.name, deny - foreign - known, AclPurpose.DEMOTED)
-        ours = [e for e in entered(log, link.mirror.name, client.name, AclPurpose.DEMOTED) if e.acl in deny]
-        put_up(log, client, ours)
+        enter_and_put_up(log, link.mirror.name, client, deny - foreign, AclPurpose.DEMOTED)
         present_on_every_broker(client, deny)
         fence = entered(log, link.mirror.name, client.name, AclPurpose.FENCE)
         take_away(log, client, fence)
@@ -153,7 +151,7 @@ def promotion_remarks(link: Link, state: State, held: Acls | AuthorizerOff, ther
         f"cluster {name}: {why}; until then a failback is refused"
         for why in doubtful_principals(link.destination, held)
     )
-    return (*warnings(given, name), *(f"cluster {name}: {why}; until then a failback is refused" for why in doubts))
+    return (*warnings(given, name), *doubts)
 
 
 def _given(link: Link, state: State, topics: Collection[str], there: Collection[str]) -> Promotion:
@@ -194,9 +192,7 @@ def _promote_access(
     remember(log, link.mirror.name, client.name, grants, AclPurpose.PROMOTED)
     create_acls(client, grants)
     present_on_every_broker(client, grants)
-    # Not where an application signs in as the data principal.
-    silenced = f"User:{link.destination.user(Principal.DATA)}" not in {acl.principal for acl in grants}
-    zombie = silence_copiers(link, log, client, topics) if silenced else frozenset[Acl]()
+    zombie = silence_copiers(link, log, client, topics)
     demoted = [e for e in log.state.ledger.values() if e.purpose is AclPurpose.DEMOTED and e.cluster == client.name]
     elsewhere, rows = _demotions_of_the_source(link) if ask_source else (set[Acl](), list[DriftRow]())
     delete_acls(client, elsewhere)
@@ -223,8 +219,7 @@ def silence_copiers(link: Link, log: Log, client: ClusterClient, topics: Collect
     wanted = frozenset(denial(topic, f"User:{data}") for topic in topics)
     # An equal entry of somebody else's stays theirs, and stays when ours are taken away.
     ours = wanted - (held.entries - {e.acl for e in entered(log, link.mirror.name, client.name, AclPurpose.FENCE)})
-    remember(log, link.mirror.name, client.name, ours, AclPurpose.FENCE)
-    put_up(log, client, [e for e in entered(log, link.mirror.name, client.name, AclPurpose.FENCE) if e.acl in ours])
+    enter_and_put_up(log, link.mirror.name, client, ours, AclPurpose.FENCE)
     present_on_every_broker(client, wanted)
     return ours
 

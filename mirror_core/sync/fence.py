@@ -25,7 +25,7 @@ from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget
-from mirror_core.sync.ledger import entered, put_up, take_away
+from mirror_core.sync.ledger import enter_and_put_up, entered, take_away
 
 _log = logger(__name__)
 
@@ -102,10 +102,7 @@ def deny(
     wanted = frozenset(denials_of(topics, transactional_ids))
     # An equal entry that somebody else made is as good, and must stay when our fence is lifted.
     foreign = (wanted & seen.entries) - {e.acl for e in standing(link.mirror, log, client)}
-    ours = sorted(wanted - foreign)
-    entries = intended(link.mirror, client.name, ours)
-    log.put(*entries)
-    put_up(log, client, entries)
+    enter_and_put_up(log, link.mirror.name, client, wanted - foreign, AclPurpose.FENCE)
     present_on_every_broker(client, wanted)
     return wanted
 

@@ -26,7 +26,7 @@ from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Partition
 from mirror_core.state.journal import Log
-from mirror_core.sync.ledger import entered, put_up, remember
+from mirror_core.sync.ledger import enter_and_put_up
 
 _log = logger(__name__)
 
@@ -108,8 +108,7 @@ def stop_commits(mirror: Mirror, log: Log, client: ClusterClient) -> str:
     late = late_commits(user)
     of_mirrors = {e.acl for e in log.state.ledger.values() if e.cluster == client.name}
     if late not in held.entries or late in of_mirrors:  # an equal entry of somebody else's stays theirs
-        remember(log, mirror.name, client.name, {late}, AclPurpose.FENCE)
-        put_up(log, client, [e for e in entered(log, mirror.name, client.name, AclPurpose.FENCE) if e.acl == late])
+        enter_and_put_up(log, mirror.name, client, {late}, AclPurpose.FENCE)
     present_on_every_broker(client, {late})
     return f"{user} commits for no group on cluster {client.name} any more"
 

@@ -84,6 +84,14 @@ def put_up(log: Log, client: ClusterClient, entries: Sequence[LedgerEntry]) -> N
         raise
 
 
+def enter_and_put_up(
+    log: Log, mirror: MirrorName, client: ClusterClient, acls: Collection[Acl], purpose: AclPurpose
+) -> None:
+    """Both: into the ledger what is not there for this purpose, and all of it onto the cluster."""
+    remember(log, mirror, client.name, acls, purpose)
+    put_up(log, client, [e for e in entered(log, mirror, client.name, purpose) if e.acl in acls])
+
+
 def _settle(log: Log, client: ClusterClient, acls: Collection[Acl]) -> None:
     """Have the cluster hold of these what the mirror's owner, who may be at work on them, has in the ledger."""
     before = None

@@ -35,7 +35,8 @@ def test_heartbeats_are_numbered_timed_and_mirrored_like_data(pair: Pair, tmp_pa
     with driving(mirrored):
         beating(mirrored, 3)
     found = beats(mirrored)
-    assert [beat["number"] for beat in found] == list(range(1, len(found) + 1))
+    numbers = [beat["number"] for beat in found]
+    assert numbers == sorted(set(numbers))  # type: ignore[type-var]  # one that was not acknowledged in time is not there
     times = [beat["at_ms"] for beat in found]
     assert times == sorted(times)  # type: ignore[type-var]
     assert before <= min(times) <= max(times) <= now_ms()  # type: ignore[type-var, operator]
@@ -186,6 +187,9 @@ def test_without_the_right_to_make_the_topic_copying_goes_on_and_says_why(pair: 
     grant(pair.east, CONTROL, ResourceType.TOPIC, heart, operations, permission=AclPermissionType.DENY)
     with driving(mirrored) as words:
         wait_until(lambda: ends(pair, topic) == 10, timeout_s=TIMEOUT_S, why="records are copied")
+        wait_until(
+            lambda: mirrored.name in mirrored.state.sightings, timeout_s=TIMEOUT_S, why="the source was looked at"
+        )
     assert [line for line in words if line.startswith("no heartbeats, so a loss bound without their clock")]
     plan = mirrored.failover.plan(Mode.UNPLANNED)
     assert plan.figures["newest heartbeats on the destination"] == "none"

@@ -42,7 +42,7 @@ def test_a_silent_source_that_was_not_fenced_is_not_promoted_as_if_it_had_stood_
 ) -> None:
     journal, anything = journal_of(RUN.id, "fence", "promote"), cast("Any", None)
     journal.keep("fence", Fenced(ends=Offsets(), authorizer=authorizer))
-    monkeypatch.setattr(Steps, "_check_approval", lambda self, what, source_needed: False)
+    monkeypatch.setattr(Steps, "check_approval", lambda self, what, source_needed: False)
     steps = Steps(LINK, anything, anything, journal)
     with nullcontext() if authorizer else pytest.raises(Refused, match=r"could not be fenced, .* --mode unplanned"):
         steps.check_before_promotion()
