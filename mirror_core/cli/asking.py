@@ -12,6 +12,7 @@ from mirror_core.cli.common import agree
 from mirror_core.cli.telling import tell
 from mirror_core.decide.verbs import RULES, Verb
 from mirror_core.mirrors import verbs
+from mirror_core.model.names import ClusterName
 from mirror_core.state.link import Link
 
 UndoableYesOption = Annotated[
@@ -20,9 +21,11 @@ UndoableYesOption = Annotated[
 ]
 
 
-def agreed(link: Link, verb: Verb, *, dry_run: bool, yes: bool, more: Iterable[str] = ()) -> bool:
+def agreed(
+    link: Link, verb: Verb, *, dry_run: bool, yes: bool, more: Iterable[str] = (), gone: ClusterName | None = None
+) -> bool:
     """Say what would be done; raise why it is refused; whether to go on. No answer is awaited off a terminal."""
-    intent = verbs.intend(link, verb)
+    intent = verbs.intend(link, verb, gone)
     if not dry_run:
         intent.check()
     first, *rest = intent.lines

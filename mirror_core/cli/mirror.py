@@ -187,12 +187,20 @@ def recover(
 
 @mirror_app.command()
 def delete(
-    name: NameArgument, config: ConfigOption = None, dry_run: DryRunOption = False, yes: YesOption = False
+    name: NameArgument,
+    gone: Annotated[
+        str | None, typer.Option(metavar="CLUSTER", help="It will never come back: forget what stands there, too.")
+    ] = None,
+    config: ConfigOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
 ) -> None:
     """Forget a stopped mirror; its topics stay as they are."""
     link, _ = mirror(config, name)
-    if agreed(link, Verb.DELETE, dry_run=dry_run, yes=yes):
-        verbs.delete(link)
+    lost = link.config.cluster(gone).name if gone else None
+    forgotten = [f"denials on cluster {lost}, and its fence: if it ever comes back, it takes writes"] if lost else []
+    if agreed(link, Verb.DELETE, dry_run=dry_run, yes=yes, more=forgotten, gone=lost):
+        verbs.delete(link, lost)
         tell(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")
 
 

@@ -61,6 +61,11 @@ def _destination_warnings(name: str, destination: DestinationView) -> Iterator[s
             f"groups with members on {name} keep what they have committed there, whatever they did on the source: "
             f"{some(destination.joined)}. Stop those consumers; dead ones are given up after their session timeout"
         )
+    if destination.groups_unseen:
+        yield (
+            f"not every broker of {name} told of its groups in time: what they have committed there, and whether they "
+            "have members, is not known"
+        )
     yield from destination.rights[:SHOWN]
     if len(destination.rights) > SHOWN:
         yield f"{len(destination.rights) - SHOWN} more remarks on rights"
@@ -147,7 +152,11 @@ def group_figures(view: View) -> Iterator[tuple[str, str]]:
                 yield group, f"0 to {behind} record(s) read again; {synced}"
         return
     known = view.destination.committed if isinstance(view.destination, DestinationView) else {}
+    unseen = isinstance(view.destination, Unseen) or view.destination.groups_unseen
     for group, offsets in sorted(view.source.committed.items())[:SHOWN]:
+        if unseen:
+            yield group, f"what {view.mirror.destination} has of it is not known; 0 read again after the final sync"
+            continue
         there = known.get(group, {})
         again = sum(max(0, o - there[p]) for p, o in offsets.items() if p in there)
         absent = sum(p not in there for p in offsets)

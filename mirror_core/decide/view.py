@@ -60,6 +60,8 @@ class DestinationView:
     """What an approver should know of the rights that promotion gives."""
     joined: tuple[str, ...] = ()
     """Of these groups, the ones that have members there, living or not given up yet."""
+    groups_unseen: bool = False
+    """Not every broker could tell of its groups in time: nothing is known of any."""
     heartbeats: tuple[Heartbeat, ...] = ()
     """The newest one of each partition of the heartbeats' topic: who looks on the destination sees how far the copy
     has come in time."""

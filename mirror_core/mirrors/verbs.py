@@ -19,9 +19,9 @@ from mirror_core.mirrors.door import Intent, Look, door
 from mirror_core.mirrors.door import intend as look_at
 from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.drift import Part
-from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import Offset, Partition, reverse_name
+from mirror_core.model.names import ClusterName, Offset, Partition, reverse_name
 from mirror_core.model.run import RunKind
 from mirror_core.state.lease import kept, new_owner, take_over
 from mirror_core.state.link import Link, states
@@ -34,9 +34,9 @@ from mirror_core.sync import cycle
 _OTHER_SIDE_S: Final = 4.0
 
 
-def intend(link: Link, verb: Verb) -> Intent:
+def intend(link: Link, verb: Verb, gone: ClusterName | None = None) -> Intent:
     """What this verb would do now, and why it may not. Takes nothing over and changes nothing."""
-    return look_at(link, verb, _more(link, verb))
+    return look_at(link, verb, _more(link, verb, gone))
 
 
 def start(link: Link) -> Mirror:
@@ -92,10 +92,14 @@ def stop(link: Link, say: Callable[[str], None] = lambda line: None) -> dict[Par
     return ends
 
 
-def delete(link: Link) -> None:
-    """Forget a stopped mirror. Its topics stay as they are."""
+def delete(link: Link, gone: ClusterName | None = None) -> None:
+    """Forget a stopped mirror. Its topics stay as they are.
+
+    What this mirror has put up on a cluster that is `gone` for good is forgotten, too, and what is owed to it: only a
+    person can know that. Refused when that cluster answers.
+    """
     name = link.mirror.name
-    with door(link, Verb.DELETE, _more(link, Verb.DELETE)) as writer:
+    with door(link, Verb.DELETE, _more(link, Verb.DELETE, gone)) as writer:
         state = writer.state
         writer.put(
             Forget(state.mirrors[name]),
@@ -129,12 +133,22 @@ def cycles(config: Config, mirror: Mirror) -> list[str]:
     return reasons
 
 
-def _standing_denials(link: Link, state: State) -> Iterator[str]:
-    """Denials of this mirror that a cluster still has: fences, and applications demoted for its sake."""
+def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Iterator[str]:
+    """Denials of this mirror that a cluster still has, or may have: fences, and applications demoted for its sake."""
     ours = [e for e in state.ledger_of(link.mirror.name) if e.purpose in (AclPurpose.FENCE, AclPurpose.DEMOTED)]
-    for name in sorted({e.cluster for e in ours}):
-        with ClusterClient(link.config.cluster(name)) as client:
-            seen = describe_acls(client)
+    for name in sorted({e.cluster for e in ours} | ({gone} if gone else set())):
+        try:
+            with ClusterClient(link.config.cluster(name), timeout_s=_OTHER_SIDE_S) as client:
+                seen = describe_acls(client)
+        except Unreachable as silent:
+            if name != gone:
+                yield (
+                    f"cluster {name}: whether denials of this mirror stand there is not known: {silent}. If that "
+                    f"cluster will never come back: --gone {name}"
+                )
+            continue
+        if name == gone:
+            yield f"cluster {name} answers: it is not gone"
         there = frozenset[Acl]() if isinstance(seen, AuthorizerOff) else seen.entries
         for entry in ours:
             if entry.cluster == name and entry.acl in there:
@@ -160,13 +174,13 @@ def _stopped(status: PartitionStatus, lmo: Offset | None) -> PartitionStatus:
     return replace(status, state=after(status.state, Event.STOP, Event.LMO_RECORDED), lmo=lmo)
 
 
-def _more(link: Link, verb: Verb) -> Look:
+def _more(link: Link, verb: Verb, gone: ClusterName | None = None) -> Look:
     """What a verb has to ask of clusters before it acts."""
     if verb is Verb.START:
         loops = cycles(link.config, link.mirror)  # looked at once: a silent cluster costs seconds
         return lambda state: loops
     if verb is Verb.DELETE:
-        return lambda state: (*_standing_denials(link, state), *way_home(link))
+        return lambda state: (*_standing_denials(link, state, gone), *way_home(link))
     if verb is Verb.STOP:
         return lambda state: way_home(link)
     return lambda state: ()

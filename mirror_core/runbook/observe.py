@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -43,7 +43,11 @@ T = TypeVar("T")
 
 
 def observe(link: Link, state: State, mode: Mode) -> View:
-    """The view that a failover plan is made from. A side that fails or is late becomes `Unseen`; nothing is raised."""
+    """The view that a failover plan is made from. A side that fails or is late becomes `Unseen`; nothing is raised.
+
+    The destination's groups are asked apart: they need an answer of every broker, and one that hangs must not keep
+    everything else from being seen until the controllers have given it up.
+    """
     mirror = link.mirror
     statuses = state.partitions.get(mirror.name, {})
     partitions = tuple(healthy(statuses))
@@ -151,27 +155,31 @@ def _look_at_source(link: Link, partitions: tuple[Partition, ...], positions_rea
 
 def _look_at_destination(link: Link, state: State, positions_read: threading.Event) -> DestinationView:
     heartbeats = Ask(lambda: newest(link.destination, heartbeat_topic(link.mirror.name), timeout_s=HEARTBEATS_S))
-    deadline = time.monotonic() + SIDE_S - CALL_S / 2
+    recorded_topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
+    groups = Ask(lambda: _groups_there(link, recorded_topics))
+    deadline = time.monotonic() + SIDE_S - 0.5
     try:
         with ClusterClient(link.destination, timeout_s=CALL_S) as client:
             view = client.metadata()
             recorded = sorted(state.partitions.get(link.mirror.name, {}))
-            wanted = {p.topic for p in recorded}
-            topics = _topics({t: v for t, v in view.topics.items() if t in wanted})
+            topics = _topics({t: v for t, v in view.topics.items() if t in recorded_topics})
             present = [p for p in recorded if p.topic in topics and p.index < topics[p.topic].partitions]
             positions = led_offsets(client, present, Point.LOG_END, within_s=OFFSETS_S)
             positions_read.set()
             held = describe_acls(client)
-            _, committed, joined = _groups(client, link.mirror, topics)
+            rights = promotion_remarks(link, state, held, view.topics)
             beats = heartbeats.answer(deadline)
+            asked = groups.answer(deadline)
+            committed, joined = ({}, ()) if isinstance(asked, Unseen) else asked
             return DestinationView(
                 cluster_id=view.cluster_id,
                 topics=topics,
                 positions=positions.offsets,
                 authorizer=not isinstance(held, AuthorizerOff),
-                rights=promotion_remarks(link, state, held, view.topics),
+                rights=rights,
                 committed=committed,
                 joined=joined,
+                groups_unseen=isinstance(asked, Unseen),
                 heartbeats=() if isinstance(beats, Unseen) else beats,
                 leaderless=tuple(sorted(positions.leaderless)),
             )
@@ -183,8 +191,14 @@ def _topics(found: Mapping[str, TopicView]) -> dict[str, Topic]:
     return {name: Topic(id=view.id, partitions=len(view.partitions)) for name, view in found.items()}
 
 
+def _groups_there(link: Link, topics: Collection[str]) -> tuple[dict[str, dict[Partition, Offset]], tuple[str, ...]]:
+    with ClusterClient(link.destination, timeout_s=CALL_S) as client:
+        _, committed, joined = _groups(client, link.mirror, topics)
+        return committed, joined
+
+
 def _groups(
-    client: ClusterClient, mirror: Mirror, topics: Mapping[str, Topic]
+    client: ClusterClient, mirror: Mirror, topics: Collection[str]
 ) -> tuple[tuple[str, ...], dict[str, dict[Partition, Offset]], tuple[str, ...]]:
     """Groups in scope; what they committed on these topics, as far as there is time to ask; of those, the ones that
     have members."""

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors import verbs
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.sync.access import demote
+from mirror_core.sync.fence import deny
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.links import writer_of
 from tests.mirroring import Mirrored, new_mirror, replicate
@@ -71,3 +73,23 @@ def test_a_mirror_whose_denials_stand_is_not_forgotten(mirrored: Mirrored) -> No
     with pytest.raises(Refused, match=f"--remove --deny-principal 'User:app' --operation Write --topic '{topic}'"):
         verbs.delete(link)
     assert mirrored.name in mirrored.state.mirrors
+
+
+def test_a_mirror_is_forgotten_with_a_cluster_that_is_gone_for_good(mirrored: Mirrored) -> None:
+    [topic] = mirrored.link.mirror.topics
+    link, east = mirrored.link, mirrored.pair.east
+    verbs.stop(link)
+    with writer_of(link) as log, ClusterClient(link.source) as source:
+        deny(link, log, source, [topic])
+    with pytest.raises(Refused, match="cluster east answers: it is not gone"):
+        verbs.delete(link, link.source.name)
+    east.kill()
+    try:
+        with pytest.raises(Refused, match=r"stand there is not known: .* never come back: --gone east"):
+            verbs.delete(link)
+        assert mirrored.name in mirrored.state.mirrors
+        verbs.delete(link, link.source.name)
+    finally:
+        east.start()
+    assert mirrored.name not in mirrored.state.mirrors
+    assert not mirrored.state.ledger_of(mirrored.name)

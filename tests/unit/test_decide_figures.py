@@ -133,8 +133,20 @@ def test_each_group_is_told_what_it_would_read_again(view: View) -> None:
         "g": "2 record(s) read again by the sync of now, 1 partition(s) not synced yet; 0 after the final sync",
         "h": "0 record(s) read again by the sync of now, 1 partition(s) not synced yet; 0 after the final sync",
     }
-    blind = replace(view, destination=Unseen("dead"))
-    assert dict(group_figures(blind))["g"].startswith("0 record(s) read again by the sync of now, 2 partition(s)")
+
+
+@pytest.mark.parametrize("destination", [Unseen("dead"), replace(DESTINATION, groups_unseen=True)])
+def test_groups_that_could_not_be_asked_are_not_told_to_have_nothing(
+    view: View, destination: DestinationView | Unseen
+) -> None:
+    unseen = "what west has of it is not known; 0 read again after the final sync"
+    blind = replace(view, destination=destination)
+    assert dict(group_figures(blind)) == {"g": unseen, "h": unseen}
+    assert any("told of its groups" in words for words in warnings_of(blind)) is isinstance(
+        destination, DestinationView
+    )
+    # No approval is void because a broker answered a moment later.
+    assert set(unknown_of(replace(view, destination=replace(DESTINATION, groups_unseen=True)))) == set(unknown_of(view))
 
 
 def test_with_a_dead_source_a_group_may_read_again_what_lies_behind_its_offset(view: View) -> None:
