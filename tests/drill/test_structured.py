@@ -31,9 +31,6 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.spark,
     pytest.mark.drill,
-    pytest.mark.skip(
-        reason="its query is not ended cleanly yet: Spark cancels its own last job, and calls that an error"
-    ),
 ]
 
 LOCK: Final = Path(__file__).parents[1] / "kafka-spark.lock"
@@ -76,7 +73,7 @@ class Application:
             )
 
     def stop(self) -> None:
-        """Orderly: its queries are stopped wherever they stand."""
+        """Orderly, when nobody writes any more: it handles all that is there first."""
         assert self._process is not None
         self._process.terminate()
         code = self._process.wait(PATIENCE_S)
