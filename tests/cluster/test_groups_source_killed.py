@@ -133,11 +133,11 @@ class Still:
     """Whether a group's offsets have stood there for longer than two rounds of the data plane: no event says so."""
 
     def __init__(self, cluster: ClusterClient, group: str) -> None:
-        self._look = lambda: fetch_offsets(cluster, group)
-        self._seen, self._since = self._look(), time.monotonic()
+        self._cluster, self._group = cluster, group
+        self._seen, self._since = fetch_offsets(cluster, group), time.monotonic()
 
     def __call__(self) -> bool:
-        now = self._look()
+        now = fetch_offsets(self._cluster, self._group)
         if now != self._seen:
             self._seen, self._since = now, time.monotonic()
         return time.monotonic() - self._since > STILL_S
