@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -176,13 +176,14 @@ def drill(pair: Pair, user: Login, tmp_path: Path) -> Iterator[Drill]:
             load.abandon()
 
 
-def consuming(drill: Drill, cluster: SandboxCluster, folder: Path) -> ExitStack:
+@contextmanager
+def consuming(drill: Drill, cluster: SandboxCluster, folder: Path) -> Iterator[None]:
     """Both groups at work there until the end of the block, each by its own family of clients."""
-    stack = ExitStack()
-    for group in drill.groups:
-        group.handled.clear()
-        stack.enter_context(group.family(cluster, group.name, group.topic, group.handled, folder))
-    return stack
+    with ExitStack() as members:
+        for group in drill.groups:
+            group.handled.clear()
+            members.enter_context(group.family(cluster, group.name, group.topic, group.handled, folder))
+        yield
 
 
 def places(cluster: SandboxCluster, topics: Collection[str]) -> dict[Place, bytes | None]:
@@ -249,7 +250,6 @@ def test_what_was_said_is_lost_and_home_loses_nothing(pair: Pair, tmp_path: Path
             for load in drill.loads:
                 load.abandon()
         copying.psutil.resume()
-        lost_from = len(drill.acked)
         asked, failover = time.time(), mirrored.failover
         plan = failover.plan(Mode.UNPLANNED)
         assert failover.drive(failover.begin(plan.hash, Mode.UNPLANNED).id).state is RunState.DONE
@@ -263,7 +263,7 @@ def test_what_was_said_is_lost_and_home_loses_nothing(pair: Pair, tmp_path: Path
         assert_bound(plan, missing, lmos, asked)
         offsets = {group.name: group.offsets_on(west) for group in drill.groups}
         again = {group.name: assert_repeats(plan, group, offsets[group.name], lmos) for group in drill.groups}
-        print(f"{lost_from} acknowledged, {len(missing)} missing: {plan.figures['loss']}; repeated: {again}")
+        print(f"{len(drill.acked)} acknowledged, {len(missing)} missing: {plan.figures['loss']}; repeated: {again}")
 
         drill.start(west)
         with consuming(drill, west, tmp_path):
@@ -297,7 +297,10 @@ def test_what_was_said_is_lost_and_home_loses_nothing(pair: Pair, tmp_path: Path
     for group in drill.groups:
         group.assert_resumed_at(offsets[group.name], places(east, drill.topics))
 
-    saved = {(r["topic"], r["partition"], r["offset"]): r["value"] for r in saved_rows(tmp_path / f"run-{run.id}")}
+    saved = {
+        (r["topic"], r["partition"], r["offset"]): r["value"]
+        for r in saved_rows(tmp_path / f"run-{run.id}" / "salvage")
+    }
     assert all(saved.get((r.topic, r.partition, r.offset)) == r.value for r in missing), "given up, and not saved"
     gone = set(missing)
     for read in (read_topics, read_topics_aiokafka):
