@@ -196,9 +196,7 @@ def assert_bound(plan: Plan, missing: list[Acked], lmos: dict[Partition, Offset]
     """What is missing lies behind the copy, and either is counted as known, or was acknowledged since the last look."""
     for partition, lmo in lmos.items():
         words = plan.partitions[str(partition)]
-        said = re.fullmatch(
-            r"position (\d+), (\d+) offset\(s\) known to be missing, .* last seen ([0-9.]+) s ago", words
-        )
+        said = BOUND.search(words)
         assert said, words
         position, known, age = int(said[1]), int(said[2]), float(said[3])
         assert position <= lmo, f"{partition}: {words}; it ends at {lmo}"
