@@ -2,7 +2,8 @@
 
 `lines` writes each line with its place to Parquet, `counts` keeps state: how often each word has occurred. Both sinks
 are exactly once by Spark's own means: the file sink, and `foreachBatch` that writes a batch's folder by its number.
-It is started with a file of settings, and runs until SIGTERM.
+It is started with a file of settings, and runs until SIGTERM: then it handles what is there and ends between two
+batches, for Spark calls it an error when it has to cancel its own job.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def main(settings: dict[str, str]) -> None:
     while not stopping.is_set() and not spark.streams.awaitAnyTermination(1):
         continue
     for query in queries:
-        query.stop()  # in the middle of a batch: it is done again at the next start, from the same offsets
+        query.processAllAvailable()  # it would never return while somebody writes
+        query.stop()
     spark.stop()
 
 
