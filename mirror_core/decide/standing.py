@@ -133,6 +133,26 @@ def slipped_in(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Ran
     }
 
 
+def unknown_ends(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> tuple[Partition, ...]:
+    """Of a fence that stands: partitions whose log end was not seen behind it yet. What slipped in there has no name.
+
+    Nobody leads them, their broker does not answer, or their topic is gone.
+    """
+    return () if debt.paid_ms is None else tuple(sorted(statuses.keys() - debt.ends.by_partition().keys()))
+
+
+def newly_slipped(now: Debt, before: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Ranges:
+    """What slipped in and people were not called for yet: at first all of it, later what a broker that came last has.
+
+    That a FAILED partition is promoted without its newer records was approved.
+    """
+    found = slipped_in(now, statuses)
+    if before.paid_ms is None:
+        return found
+    told = slipped_in(before, statuses)
+    return {p: where for p, where in found.items() if p not in told and statuses[p].reason is None}
+
+
 def listed(ranges: Ranges) -> str:
     """The first ones, for people."""
     return some(f"{p} [{start}, {end})" for p, (start, end) in sorted(ranges.items()))

@@ -30,13 +30,13 @@ def shown(link: Link, state: State, source: ClusterClient, debt: Debt) -> Shown:
     held = describe_acls(source)
     if debt.owed is Owed.UNFENCE:
         return Shown(authorizer=not isinstance(held, AuthorizerOff))
+    authorizer = not isinstance(held, AuthorizerOff)
+    # Denials first: a broker that hung, and is back, may take writes until it has heard of them.
+    bare = undenied(source, denials(link, state, debt)) if authorizer else []
     partitions = state.partitions.get(link.mirror.name, {})
     ends = known_offsets(source, partitions, Point.LOG_END)
     written = _written(link, source, debt, ends)
-    if isinstance(held, AuthorizerOff):
-        return Shown(authorizer=False, ends=ends, written=written)
-    bare = undenied(source, denials(link, state, debt))
-    return Shown(authorizer=True, bare=tuple(bare), ends=ends, written=written)
+    return Shown(authorizer=authorizer, bare=tuple(bare), ends=ends, written=written)
 
 
 def _written(

@@ -10,14 +10,25 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.standing import Deed, Judgement, Standing, judge, paid, shown_slip, slipped_in, words
+from mirror_core.decide.standing import (
+    Deed,
+    Judgement,
+    Standing,
+    judge,
+    newly_slipped,
+    paid,
+    shown_slip,
+    slipped_in,
+    unknown_ends,
+    words,
+)
 from mirror_core.decide.verbs import Verb
-from mirror_core.decide.view import Unseen
+from mirror_core.decide.view import Unseen, some
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors.door import Look, door
@@ -27,7 +38,8 @@ from mirror_core.model.acl import Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault
 from mirror_core.model.logs import logger
-from mirror_core.model.names import base_name
+from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.names import Partition, base_name
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.active import repeat
 from mirror_core.state.link import Link
@@ -160,7 +172,7 @@ def _carry_out(link: Link, writer: StateWriter) -> Judgement:
             return _unfenced(link, writer, debt)
         if found.deed is Deed.FENCE:
             again = _fenced(link, writer, debt)
-            return replace(again, alarms=found.alarms, written=found.written) if again else found
+            return replace(again, alarms=(*found.alarms, *again.alarms), written=found.written) if again else found
         if found.debt is not None:
             writer.put(found.debt)
         return found
@@ -193,26 +205,14 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
             return None
         now = paid(debt, still(source, statuses), now_ms())
     writer.put(now)
+    alarms = tuple(_called_for(link, writer.state, now, debt))
     with suppress(MirrorError):  # it was silent when its applications were told where to go; nothing depends on it
         repeat(link.destination, link.source, base_name(link.mirror.name))
-    found, lines = slipped_in(now, statuses), list(words(now))
-    if debt.paid_ms is not None:
-        return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, debt=now, lines=tuple(lines), slipped=found)
-    lines.append(f"{debt.cluster} answers again, and its fence is seen on every broker")
-    alarms = []
-    if found:
-        shown_now = shown_slip(found, writer.state.sightings.get(link.mirror.name))
-        alarms.append(
-            f"cluster {debt.cluster} has what {link.destination.name} never had, written before it fell silent, or "
-            f"after it came back and before it was fenced: {shown_now}"
-        )
-    return Judgement(
-        standing=Standing.STANDS,
-        deed=Deed.FENCE,
-        debt=now,
-        lines=tuple(lines),
-        alarms=tuple(alarms),
-        slipped=found,
+    lines = list(words(now))
+    if debt.paid_ms is None:
+        lines.append(f"{debt.cluster} answers again, and its fence is seen on every broker")
+    return _with_places(
+        Judgement(standing=Standing.STANDS, deed=Deed.FENCE, debt=now, lines=tuple(lines), alarms=alarms), now, statuses
     )
 
 
@@ -231,11 +231,33 @@ def _judged(link: Link, state: State) -> Judgement:
     debt, run = state.debts.get(link.mirror.name), state.active_run(link.mirror.name)
     if debt is None or run is not None:
         return judge(debt, run, Unseen(""))
-    slipped = slipped_in(debt, state.partitions.get(link.mirror.name, {}))
+    statuses = state.partitions.get(link.mirror.name, {})
     try:
         with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
             check_source(link, source)
-            return replace(judge(debt, None, shown(link, state, source, debt)), slipped=slipped)
+            found = judge(debt, None, shown(link, state, source, debt))
     except MirrorError as error:
-        found = replace(judge(debt, None, Unseen(str(error))), slipped=slipped)
-        return found if error.retryable else replace(found, alarms=(str(error),), silent=False)
+        found = judge(debt, None, Unseen(str(error)))
+        if not error.retryable:
+            found = replace(found, alarms=(str(error),), silent=False)
+    now = found.debt or debt
+    if now.paid_ms is not None:
+        found = replace(found, alarms=(*found.alarms, *_called_for(link, state, now, debt)))
+    return _with_places(found, now, statuses)
+
+
+def _called_for(link: Link, state: State, now: Debt, before: Debt) -> Iterator[str]:
+    """What the fence's ends show that they did not show before."""
+    found = newly_slipped(now, before, state.partitions.get(link.mirror.name, {}))
+    if found:
+        yield (
+            f"cluster {now.cluster} has what {link.destination.name} never had, written before it fell silent, or "
+            f"after it came back and before it was fenced: {shown_slip(found, state.sightings.get(link.mirror.name))}"
+        )
+
+
+def _with_places(found: Judgement, debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Judgement:
+    """Where something slipped in, and where nobody can tell yet."""
+    unknown = unknown_ends(debt, statuses)
+    lines = (f"{debt.cluster}: the log end of {some(unknown)} is not known yet, nor what slipped in there",)
+    return replace(found, slipped=slipped_in(debt, statuses), lines=(*found.lines, *lines) if unknown else found.lines)

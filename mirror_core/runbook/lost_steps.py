@@ -84,6 +84,17 @@ class LostSteps(Promotion):
             since_ms=now_ms(),
         )
         self.writer.put(debt, *intended(self.link.mirror, cluster, denials_of(names)))
+        return self._paid(debt)
+
+    def promote(self) -> Evidence:
+        """A source that has woken up since it was to be fenced took writes until now: not beside the destination."""
+        debt = self.writer.state.debts[self.link.mirror.name]
+        fenced = {} if debt.paid_ms else self._paid(debt)
+        return {**super().promote(), **fenced}
+
+    def _paid(self, debt: Debt) -> Evidence:
+        """Fence the source, if it answers now."""
+        names, cluster = self.scope.names, debt.cluster
         try:
             with ClusterClient(self.link.source, timeout_s=SOURCE_S) as source:
                 check_source(self.link, source)

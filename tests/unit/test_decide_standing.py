@@ -10,7 +10,19 @@ from mirror_core.decide.failback import FailbackView
 from mirror_core.decide.failback import decide as failback
 from mirror_core.decide.failover import decide as failover
 from mirror_core.decide.fence_lines import IN_ONE_LINE, fence_lines
-from mirror_core.decide.standing import Deed, Shown, Standing, judge, paid, shown_slip, slipped_in, standing_of, words
+from mirror_core.decide.standing import (
+    Deed,
+    Shown,
+    Standing,
+    judge,
+    newly_slipped,
+    paid,
+    shown_slip,
+    slipped_in,
+    standing_of,
+    unknown_ends,
+    words,
+)
 from mirror_core.decide.view import Unseen, View
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
 from mirror_core.model.mirror import PartitionState, PartitionStatus
@@ -121,16 +133,34 @@ def test_a_fence_is_paid_once_and_its_ends_are_those_of_then() -> None:
     assert later == replace(STANDS, ends=Offsets.of({P: Offset(100), Q: Offset(5)}))
 
 
-def test_what_slipped_in_lies_between_the_last_mirrored_offset_and_the_fence() -> None:
-    def status(partition: Partition, lmo: int | None) -> PartitionStatus:
-        return PartitionStatus(
-            partition=partition,
-            state=PartitionState.STOPPED,
-            source_topic_id="1",
-            destination_topic_id="2",
-            lmo=None if lmo is None else Offset(lmo),
-        )
+def status(partition: Partition, lmo: int | None, reason: str | None = None) -> PartitionStatus:
+    return PartitionStatus(
+        partition=partition,
+        state=PartitionState.STOPPED,
+        source_topic_id="1",
+        destination_topic_id="2",
+        lmo=None if lmo is None else Offset(lmo),
+        reason=reason,
+    )
 
+
+def test_people_are_called_for_what_slipped_in_once_and_again_for_what_a_late_broker_holds() -> None:
+    known = {P: status(P, 97), Q: status(Q, 50)}
+    assert newly_slipped(STANDS, OWED, known) == {P: (97, 100)}
+    assert newly_slipped(STANDS, STANDS, known) == {}
+    later = replace(STANDS, ends=Offsets.of({P: Offset(100), Q: Offset(60)}))
+    assert newly_slipped(later, STANDS, known) == {Q: (50, 60)}
+    assert newly_slipped(later, STANDS, {**known, Q: status(Q, 50, "diverged")}) == {}, "approved as it was"
+
+
+def test_a_fence_that_stands_says_which_ends_are_unknown() -> None:
+    known = {P: status(P, 97), Q: status(Q, 50)}
+    assert unknown_ends(STANDS, known) == (Q,)
+    assert unknown_ends(OWED, known) == unknown_ends(WATCHED, known) == ()
+    assert unknown_ends(replace(STANDS, ends=Offsets.of({P: Offset(100), Q: Offset(60)})), known) == ()
+
+
+def test_what_slipped_in_lies_between_the_last_mirrored_offset_and_the_fence() -> None:
     R, S = Partition("t", 2), Partition("t", 3)
     debt = replace(STANDS, ends=Offsets.of({P: Offset(100), Q: Offset(50), R: Offset(9)}))
     known = {P: status(P, 97), Q: status(Q, 50), R: status(R, None), S: status(S, 4)}
