@@ -67,7 +67,10 @@ def _title(acts: Acts) -> str:
 
 
 def _lines(acts: Acts, old: ClusterClient, file: Path, hosts: Mapping[Partition, int]) -> Iterator[str]:
-    yield f"copy {file} to the host of each broker that is named here; it says where logs have to end"
+    yield (
+        f"copy {file} to the host of each broker that is named here; it says where logs have to end. Then one broker "
+        "after the other: controllers that are stopped with them must keep their majority"
+    )
     addresses = old.metadata(()).brokers
     for node in sorted(set(hosts.values())):
         where = "{}:{}".format(*addresses[node]) if node in addresses else "not answering now"

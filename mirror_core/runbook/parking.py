@@ -66,6 +66,9 @@ def cut_by_replica(
         mine = {p: points[p] for p in long if hosts[p] == leader}
         _cut(acts, old, leader, mine, {p: placed[p] for p in mine})
     _release(acts, old)  # what could not be taken away in passing must go now: nobody resumes a step that has ended
+    away = sorted({node for p in points for node in placed[p]} - set(old.brokers()))
+    if away:  # a conductor that died when the short replica led could not tell anybody
+        acts.say(f"start broker {', '.join(map(str, away))} of {old.name} again, if it was stopped for this run")
     # Where several replicas have to be in sync, the new leader alone lets nobody read to its end.
     _until(lambda: _readable(old, points), f"cluster {old.name}: {some(sorted(points))} cannot be read to the end")
     ends = list_offsets(old, points, Point.LOG_END)

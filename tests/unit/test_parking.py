@@ -27,7 +27,7 @@ class Throttles:
         self.silent = False
         self.topics: set[str] = set()
         self.rates: dict[int, str] = {}
-        self.client = cast(ClusterClient, SimpleNamespace(name="east"))
+        self.client = cast(ClusterClient, SimpleNamespace(name="east", brokers=lambda: (2,)))
         for name in ("throttle", "unthrottle", "set_rate", "rate_of"):
             monkeypatch.setattr(parking, name, getattr(self, name))
 
@@ -79,13 +79,30 @@ def test_a_cut_does_not_end_with_throttles(acts: Acts, monkeypatch: pytest.Monke
         seen.leave(acts, A)
         ends[A] = Offset(5)
 
+    monkeypatch.setattr(parking, "_cut", cut)
+    led_by_2(monkeypatch, ends)
+    parking.cut_by_replica(acts, seen.client, {A: Offset(5)}, {A: (2,)})
+    assert (seen.topics, seen.rates) == (set(), {})
+
+
+def test_who_comes_after_the_election_is_told_which_broker_is_still_stopped(
+    acts: Acts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, said, given = Throttles(monkeypatch), list[str](), list[Mapping[Partition, tuple[int, ...]]]()
+    monkeypatch.setattr(acts, "say", said.append)
+    led_by_2(monkeypatch, {A: Offset(5)})
+    monkeypatch.setattr(parking, "reassign", lambda client, wanted: given.append(wanted))
+    parking.cut_by_replica(acts, seen.client, {A: Offset(5)}, {A: (1, 2)})
+    assert said == ["start broker 1 of east again, if it was stopped for this run"]
+    assert given == [{A: (1, 2)}]
+
+
+def led_by_2(monkeypatch: pytest.MonkeyPatch, ends: Mapping[Partition, Offset]) -> None:
     def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
         return dict(ends)
 
     def placements(client: ClusterClient, topics: Iterable[str]) -> Mapping[Partition, Placement]:
-        return {A: Placement(leader=1, replicas=(1,), in_sync=(1,))}
+        return {A: Placement(leader=2, replicas=(2,), in_sync=(2,))}
 
-    for name, function in (("_cut", cut), ("list_offsets", list_offsets), ("placements", placements)):
+    for name, function in (("list_offsets", list_offsets), ("placements", placements)):
         monkeypatch.setattr(parking, name, function)
-    parking.cut_by_replica(acts, seen.client, {A: Offset(5)}, {A: (1,)})
-    assert (seen.topics, seen.rates) == (set(), {})
