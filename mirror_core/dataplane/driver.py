@@ -242,7 +242,7 @@ class Replication:
 
     def _plan(self, planner: Planner, lease: HeldLease) -> Work:
         self.results.remember(lease)
-        work = planner.plan(lease.state)
+        work = planner.plan(lease.state, all_ends=self.options.until_caught_up)
         if work.changes:
             lease.put(*work.changes)
         self.results.count_states(lease)

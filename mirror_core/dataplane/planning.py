@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from mirror_core.kafka.client import ClusterClient, TopicView
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import Point, led_offsets, list_offsets
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.copying import Assigned, Failure
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
@@ -18,6 +19,8 @@ from mirror_core.sync.topics import Placement, create_missing, mirror_topics
 
 COPIED = frozenset({PartitionState.LOG_ALIGNMENT, PartitionState.MIRRORING})
 """States in which tasks copy a partition."""
+LED_S: Final = 2.0
+"""For offsets that a leader does not know yet, where they are not needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +29,9 @@ class Work:
 
     partitions: Mapping[Partition, Assigned]
     lags: Mapping[Partition, int]
-    """Source's last stable offset minus position, in offsets."""
+    """Source's last stable offset minus position, in offsets; where both are known."""
     ends: Mapping[Partition, Offset]
-    """Source's last stable offset."""
+    """Source's last stable offset, where it is known."""
     changes: tuple[PartitionRecord, ...]
     """Statuses that are new or different; to be recorded before anything is copied."""
     failed: Mapping[Partition, str]
@@ -44,8 +47,12 @@ class Planner:
     destination: ClusterClient
     absent: set[str] = field(default_factory=set)
 
-    def plan(self, state: State) -> Work:
-        """Create what is missing, and say what to copy."""
+    def plan(self, state: State, *, all_ends: bool) -> Work:
+        """Create what is missing, and say what to copy.
+
+        `all_ends`: every partition's end is needed, and Unreachable raised when nobody leads one. Otherwise those are
+        left to their tasks, which wait for a leader: a dead broker's partitions hold up no others.
+        """
         known = state.partitions.get(self.link.mirror.name, {})
         topics = mirror_topics(self.link, self.source)
         placement = create_missing(self.link, state, self.source, self.destination, topics)
@@ -58,11 +65,12 @@ class Planner:
             words = f"cluster {self.source.name}: topic {partition.topic} is deleted, or may not be seen (DESCRIBE)"
             fresh[partition] = _failed(known[partition], words, FailureKind.GONE)
         work = {p: assigned(s) for p, s in fresh.items() if s.state in COPIED}
-        ends = list_offsets(self.source, work, Point.STABLE_END) if work else {}
-        positions = list_offsets(self.destination, work, Point.LOG_END) if work else {}
+        offsets = list_offsets if all_ends else _led
+        ends = offsets(self.source, work, Point.STABLE_END)
+        positions = offsets(self.destination, work, Point.LOG_END)
         return Work(
             partitions=work,
-            lags={p: ends[p] - positions[p] for p in work},
+            lags={p: ends[p] - positions[p] for p in work if p in ends and p in positions},
             ends=ends,
             changes=tuple(PartitionRecord(self.link.mirror.name, s) for p, s in fresh.items() if s != known.get(p)),
             failed={p: s.reason or "" for p, s in fresh.items() if s.state is PartitionState.FAILED},
@@ -73,10 +81,11 @@ class Planner:
         wanted = list(partitions)
         if not wanted:
             return
-        there = list_offsets(self.source, wanted, Point.START)
-        here = list_offsets(self.destination, wanted, Point.START)
-        positions = list_offsets(self.destination, wanted, Point.HIGH_WATERMARK)
-        behind = {p: there[p] for p in wanted if here[p] < there[p] <= positions[p]}
+        there = _led(self.source, wanted, Point.START)
+        here = _led(self.destination, wanted, Point.START)
+        positions = _led(self.destination, wanted, Point.HIGH_WATERMARK)
+        known = there.keys() & here.keys() & positions.keys()
+        behind = {p: there[p] for p in sorted(known) if here[p] < there[p] <= positions[p]}
         if behind:
             delete_records(self.destination, behind)
 
@@ -85,6 +94,10 @@ class Planner:
         sure = missing & self.absent
         self.absent = missing
         return [p for p, s in known.items() if p.topic in sure and s.state in COPIED]
+
+
+def _led(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
+    return dict(led_offsets(client, partitions, point, within_s=LED_S).offsets)
 
 
 def _status(

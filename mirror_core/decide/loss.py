@@ -93,8 +93,9 @@ class Loss:
     """Those that were seen, and of which not all is known to be there."""
     transactions_s: float | None
     """Age of the look at transactions; None: never."""
-    busy: tuple[str, ...]
-    """Transactional ids with a transaction at the last look: a later one of theirs may be cut, too, and has no name."""
+    busy: Mapping[str, tuple[Partition, ...]]
+    """Transactional ids with a transaction at the last look, and its partitions: a later one of theirs may be cut, too,
+    and has no name."""
     unnamed: int
     """Transactions that were too many to be noted."""
 
@@ -152,7 +153,11 @@ def loss(
         heartbeat_s=max((_age_s(now_ms, beat.at_ms) for beat in heartbeats), default=None),
         transactions=tuple(t for t in judged if t.fate is not Fate.THERE),
         transactions_s=None if asked_ms is None else _age_s(now_ms, asked_ms),
-        busy=tuple(sorted({t.id for t in seen if t.state != OVER})),
+        busy={
+            t.id: tuple(sorted(part.partition for part in t.parts))
+            for t in sorted(seen, key=lambda t: t.id)
+            if t.state != OVER
+        },
         unnamed=sighting.unnamed if sighting else 0,
     )
 

@@ -55,9 +55,10 @@ def loss_warnings(view: View) -> Iterator[str]:
     if len(doubtful) > SHOWN or loss.unnamed:
         yield f"{max(0, len(doubtful) - SHOWN) + loss.unnamed} more transactions are in doubt"
     if loss.busy:
+        open_ones = some(f"{id_!r} ({some(parts)})" for id_, parts in loss.busy.items())
         yield (
-            f"transactions of these ids were open when last seen: {some(loss.busy)}. Others that began since may be "
-            "cut, too: they have no name here"
+            f"transactions of these ids were open when last seen: {open_ones}. Others that began since may be cut, "
+            "too: they have no name here"
         )
 
 

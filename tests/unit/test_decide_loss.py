@@ -171,6 +171,6 @@ def test_a_cut_transaction_names_its_partitions_and_busy_ids_are_named_for_what_
     )
     loss = loss_of(replace(view, sighting=replace(SIGHTING, transactions=seen, unnamed=3)))
     assert [(t.copied, t.not_copied) for t in loss.cut] == [((A0,), (A1,))]
-    assert loss.busy == ("idle", "tx")
+    assert loss.busy == {"idle": (B0,), "tx": (A0, A1)}
     assert loss.unnamed == 3
     assert loss.transactions_s == 4.0
