@@ -42,6 +42,10 @@ class Unfit(Exception):
     """Why this cannot be cut: words for the list of reasons."""
 
 
+class Moved(Unfit):
+    """The broker has given it up, and deletes it a minute later (file.delete.delay.ms): others may have it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """Whose log directory it is."""
@@ -132,7 +136,8 @@ def read_partition(log_dirs: Sequence[LogDir], partition: Partition) -> Partitio
         if folder.name.endswith("-future"):
             raise Unfit(f"{folder} is there: it is being moved between log directories. Let the broker finish that")
         if not places:
-            raise Unfit(f"{folder} is all that is there: the broker does not use it any more")
+            kind = Moved if folder.name.endswith("-delete") else Unfit
+            raise kind(f"{folder} is all that is there: the broker does not use it any more")
     if len(places) > 1:
         raise Unfit(f"it is in {' and '.join(str(folder) for _, folder in places)}: only one of them can be right")
     return _read(places[0][0], partition) if places else None

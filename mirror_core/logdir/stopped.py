@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_core.logdir.layout import LogDir, Owner, PartitionLog, Unfit, owner_of, read_log_dir, read_partition
+from mirror_core.logdir.layout import LogDir, Moved, Owner, PartitionLog, Unfit, owner_of, read_log_dir, read_partition
 from mirror_core.logdir.plan import Cut, plan
 from mirror_core.logdir.wishes import Wishes
 from mirror_core.model.errors import Refused
@@ -72,6 +72,11 @@ def planned(log_dirs: Sequence[LogDir], wishes: Wishes) -> Plan:
                 continue
             _check_id(log, wishes.topic_ids)
             cuts.append(plan(log, wish))
+        except Moved as moved:
+            if wishes.all_here:
+                reasons.append(f"{partition}: {moved}")
+            else:
+                elsewhere.append(partition)
         except Unfit as unfit:
             reasons.append(f"{partition}: {unfit}")
     if elsewhere and (wishes.all_here or not cuts):

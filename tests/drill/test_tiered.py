@@ -155,7 +155,6 @@ def log_end(tiered: Pair, partition: Partition) -> int:
         return list_offsets(client, [partition], Point.LOG_END)[partition]
 
 
-@pytest.mark.skip(reason="not seen to run yet")
 def test_a_log_of_which_a_part_may_be_in_remote_storage_is_not_cut(tiered: Pair) -> None:
     older, fresh = (Partition(tiered_topic(tiered.east), 0) for _ in range(2))
     for partition in (older, fresh):

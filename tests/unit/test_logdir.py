@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -227,6 +228,18 @@ def test_what_is_not_known_is_refused(broker: Broker, change: Callable[[Broker],
         plan_of(broker, "t-0=15")
     after = sorted((str(path), path.stat().st_mtime_ns) for path in broker.log_dir.rglob("*") if path.is_file())
     assert after == before
+
+
+def test_of_a_file_for_several_brokers_what_was_moved_away_is_elsewhere(broker: Broker) -> None:
+    """A failback leaves each partition to one broker just before: the others delete theirs a minute later."""
+    broker.add("u-0", {0: LOG[:2]})
+    folder_beside("delete")(broker)
+    wishes = replace(parse_wishes(["t-0=15", "u-0=15"]), all_here=False)
+    plan = cut(broker, wishes)
+    assert (plan.elsewhere, [c.offset for c in plan.cuts]) == ([Partition("t", 0)], [10])
+    shutil.rmtree(broker.log_dir / "u-0")
+    with pytest.raises(Refused, match=r"t-0 is not in .*: is that all of log\.dirs\?"):
+        cut(broker, wishes)
 
 
 def test_internal_topics_are_not_cut(broker: Broker) -> None:
