@@ -167,7 +167,8 @@ class Load:
 
     def _told(self, cluster: str, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._failed(error)
+            if self._kind is not Kind.TRANSACTIONAL:  # its end tells
+                self._failed(error)
             return
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         assert topic is not None
