@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -26,6 +27,9 @@ PAUSE_S: Final = 0.05
 ANSWER_S: Final = 1.0
 TRANSACTION_MS: Final = 10_000
 """A transaction whose producer is gone is aborted after this."""
+
+
+DENIED: Final = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 class Kind(StrEnum):
@@ -73,7 +77,13 @@ class Load:
         """Until it has written some more."""
         before = len(self.acked)
         why = f"{SOME} {self._kind} records more are acknowledged"
-        wait_until(lambda: len(self.acked) > before + SOME, timeout_s=PATIENCE_S, why=why)
+
+        def done() -> bool:
+            assert self._thread is not None
+            assert self._thread.is_alive(), (self._kind, self._refused.is_set(), self._errors)
+            return len(self.acked) > before + SOME
+
+        wait_until(done, timeout_s=PATIENCE_S, why=why)
 
     def spare(self, topic: str) -> None:
         """Write there no more; returns when the last round that did is over."""
@@ -122,7 +132,8 @@ class Load:
         except KafkaException as error:
             self._failed(error.args[0])
             if self._kind is Kind.TRANSACTIONAL and not self._dead.is_set():
-                producer.abort_transaction(TIMEOUT_S)
+                with suppress(KafkaException):  # a fence may deny that, too: then its coordinator aborts it
+                    producer.abort_transaction(TIMEOUT_S)
         producer.purge()
         producer.flush(ANSWER_S)
 
@@ -156,7 +167,8 @@ class Load:
 
     def _told(self, cluster: str, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._failed(error)
+            if self._kind is not Kind.TRANSACTIONAL:  # its end tells
+                self._failed(error)
             return
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         assert topic is not None
@@ -166,7 +178,7 @@ class Load:
         known.append(Acked(cluster, topic, partition, offset, message.value() or b"", time.time()))
 
     def _failed(self, error: KafkaError) -> None:
-        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        if error.code() in DENIED:
             self._refused.set()
         elif not (self._dead.is_set() or self._refused.is_set()):
             self._errors.append(error)

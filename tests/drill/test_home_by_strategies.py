@@ -18,6 +18,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from mirror_core.decide.strategies import Allowed
 from mirror_core.kafka.groups import fetch_offsets
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.mirrors import verbs
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, Plan, RunState, Strategy
@@ -240,6 +241,7 @@ def test_what_was_said_is_lost_and_home_loses_nothing(pair: Pair, tmp_path: Path
             drill.work()
             for group in drill.groups:
                 group.is_followed(west)
+            verbs.sync(mirrored.link)  # users' rights are staged
             drill.spare(drill.kept)
             drill.work()
             copying.psutil.suspend()
