@@ -25,7 +25,7 @@ from mirror_core.sandbox.state import NodePorts
 
 MAIN_CLASS: Final = "kafka.Kafka"
 TOOL_TIMEOUT_S: Final = 120.0
-STOP_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 180.0
 END_PAUSE_S: Final = 0.02
 LOG_TAIL_LINES: Final = 12
 
@@ -90,7 +90,7 @@ class Broker:
         if end([process], signal_number, STOP_TIMEOUT_S):
             raise SandboxFailed(
                 f"{self.label} (pid {process.pid}) has not ended {STOP_TIMEOUT_S:.0f} s after {signal_number.name}: "
-                f"see {self.log_path}"
+                f"see {self.log_path}:\n{self.log_tail()}"
             )
 
     def log_tail(self) -> str:
