@@ -167,7 +167,7 @@ class Load:
 
     def _told(self, cluster: str, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            if self._kind is not Kind.TRANSACTIONAL:  # its end tells
+            if self._kind is not Kind.TRANSACTIONAL or error.code() in DENIED:  # else its end tells
                 self._failed(error)
             return
         topic, partition, offset = message.topic(), message.partition(), message.offset()
