@@ -134,8 +134,9 @@ class Load:
             if self._kind is Kind.TRANSACTIONAL and not self._dead.is_set():
                 with suppress(KafkaException):  # a fence may deny that, too: then its coordinator aborts it
                     producer.abort_transaction(TIMEOUT_S)
-        producer.purge()
-        producer.flush(ANSWER_S)
+        with suppress(KafkaException):  # it has failed for good
+            producer.purge()
+            producer.flush(ANSWER_S)
 
     def _over(self) -> bool:
         return self._stop.is_set() or self._refused.is_set() or self._dead.is_set()
