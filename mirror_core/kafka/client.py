@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -189,7 +189,8 @@ class ClusterClient:
     def _ask_any(self, request: Request, answer: type[Response]) -> Response:
         """Ask known brokers, then the bootstrap servers, all at once: the first good answer wins.
 
-        One after the other would cost a time limit for each dead broker, and a plan must be there within seconds.
+        One after the other would cost a time limit for each dead broker, and a plan must be there within seconds; so
+        would waiting for all of them, for one that hangs.
         """
         for address in list(self._connections):
             try:
@@ -198,37 +199,50 @@ class ClusterClient:
                 self._drop(address)
         addresses = list(dict.fromkeys([*self._brokers.values(), *self.config.bootstrap]))
         problems: list[MirrorError] = []
-        deadline = time.monotonic() + self.timeout_s
+        deadline = time.monotonic() + self.timeout_s + 0.5
         pool = ThreadPoolExecutor(len(addresses))
-        futures = {pool.submit(self._open, address): address for address in addresses}
+        opening = {pool.submit(self._open, address): address for address in addresses}
         pool.shutdown(wait=False)  # a broker that answers drop by drop keeps its thread, not us
-        for future, address in futures.items():
-            try:
-                connection = future.result(max(0.05, deadline + 0.5 - time.monotonic()))
-            except MirrorError as error:
-                problems.append(error)
-            except TimeoutError:
+        try:
+            while opening:
+                done, _ = wait(opening, max(0.05, deadline - time.monotonic()), FIRST_COMPLETED)
+                if not done:
+                    break
+                found = self._opened({future: opening.pop(future) for future in done}, problems)
+                for address in found:
+                    try:
+                        return self._connections[address].call(request, answer)
+                    except Unreachable as error:
+                        self._drop(address)
+                        problems.append(error)
+        finally:
+            for future in opening:
                 future.add_done_callback(_close)
-                host, port = address
-                where = f"cluster {self.name}, broker {host}:{port}"
-                problems.append(Unreachable(f"{where}: not connected and signed in within {self.timeout_s:g} s"))
-            else:
-                self._connections[address] = connection
-        for problem in problems:
-            if isinstance(problem, BadRequest):  # a wrong password is wrong everywhere; say that, not "unreachable"
-                raise problem
-        for address in addresses:
-            if address in self._connections:
-                try:
-                    return self._connections[address].call(request, answer)
-                except Unreachable as error:
-                    self._drop(address)
-                    problems.append(error)
+        for host, port in opening.values():
+            where = f"cluster {self.name}, broker {host}:{port}"
+            problems.append(Unreachable(f"{where}: not connected and signed in within {self.timeout_s:g} s"))
         reasons = "; ".join(str(problem) for problem in problems)
         raise Unreachable(
             f"cluster {self.name}: no broker of {self.config.control['bootstrap.servers']} answered: {reasons}; "
             "is the cluster up, and are its bootstrap.servers right?"
         )
+
+    def _opened(
+        self, done: Mapping[Future[Connection], tuple[str, int]], problems: list[MirrorError]
+    ) -> list[tuple[str, int]]:
+        """Those that are connected now; what is wrong with the others is added to the problems."""
+        found, wrong = list[tuple[str, int]](), list[BadRequest]()
+        for future, address in done.items():
+            try:
+                self._connections[address] = future.result()
+                found.append(address)
+            except BadRequest as error:
+                wrong.append(error)
+            except MirrorError as error:
+                problems.append(error)
+        if wrong:  # a wrong password is wrong everywhere; say that, not "unreachable"
+            raise wrong[0]
+        return found
 
     def address(self, broker: int | None) -> tuple[str, int]:
         """Host and port of a broker; of any that answers, when None."""

@@ -31,6 +31,8 @@ pytestmark = pytest.mark.cluster
 PARTITIONS = 3
 RECENT_S = 2.0
 STILL_S = 2.5
+SESSION_MS = 10_000
+"""After this a dead member is given up: nobody commits for a group that has some."""
 Handled = list[tuple[float, int, int]]
 """When, partition, offset: what a consumer handled, in order."""
 
@@ -69,6 +71,7 @@ def librdkafka(cluster: SandboxCluster, group: str, topic: str, handled: Handled
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            "session.timeout.ms": SESSION_MS,
             "log_level": 0,
         }
     )
@@ -108,6 +111,7 @@ def java(cluster: SandboxCluster, group: str, topic: str, handled: Handled, fold
         *("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap),
         *("--command-config", str(tool_properties(cluster, folder)), "--topic", topic, "--group", group),
         *("--command-property", "auto.commit.interval.ms=100", "--command-property", "auto.offset.reset=earliest"),
+        *("--command-property", f"session.timeout.ms={SESSION_MS}"),
         *("--formatter-property", "print.offset=true", "--formatter-property", "print.partition=true"),
         *("--formatter-property", "print.value=false"),
     )

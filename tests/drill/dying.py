@@ -1,4 +1,4 @@
-"""A conductor that dies by SIGKILL within a step, at a deed that is counted: there, or the test fails."""
+"""A conductor that dies by SIGKILL in a step, or falls asleep, at a deed that is counted: there, or the test fails."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class Death:
     """So many requests to brokers and writes to the state topic; all of them, with DONE not written; DONE written."""
     told: Path
     """Where it says, before it dies, how many of them it has done."""
+    by: signal.Signals = signal.SIGKILL
+    """Or SIGSTOP: then it goes on when it is woken."""
 
     def __call__(self) -> None:
         _Doomed(self).watch()
@@ -85,6 +87,9 @@ class _Doomed:
                 self.die()
 
     def die(self) -> None:
+        if self.death.told.exists():
+            return  # it has slept already
         self.death.told.write_text(str(self.deeds), encoding="utf-8")
-        os.kill(os.getpid(), signal.SIGKILL)
-        threading.Event().wait()  # a signal to oneself may come a moment later
+        os.kill(os.getpid(), self.death.by)
+        if self.death.by is signal.SIGKILL:
+            threading.Event().wait()  # a signal to oneself may come a moment later

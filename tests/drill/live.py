@@ -56,7 +56,9 @@ class Application:
         self._stop.set()
 
     def _by_itself(self) -> None:
-        producer = self._producer({"enable.idempotence": self.kind is Kind.IDEMPOTENT, "acks": "all"})
+        # What a dead broker does not take is given up after a while: the rest goes on.
+        safe = self.kind is Kind.IDEMPOTENT
+        producer = self._producer({"enable.idempotence": safe, "acks": "all", "message.timeout.ms": 5000})
         while not self._stop.is_set():
             try:
                 if len(producer) < 100:

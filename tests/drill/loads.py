@@ -134,8 +134,9 @@ class Load:
             if self._kind is Kind.TRANSACTIONAL and not self._dead.is_set():
                 with suppress(KafkaException):  # a fence may deny that, too: then its coordinator aborts it
                     producer.abort_transaction(TIMEOUT_S)
-        producer.purge()
-        producer.flush(ANSWER_S)
+        with suppress(KafkaException):  # it has failed for good
+            producer.purge()
+            producer.flush(ANSWER_S)
 
     def _over(self) -> bool:
         return self._stop.is_set() or self._refused.is_set() or self._dead.is_set()
@@ -167,7 +168,7 @@ class Load:
 
     def _told(self, cluster: str, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            if self._kind is not Kind.TRANSACTIONAL:  # its end tells
+            if self._kind is not Kind.TRANSACTIONAL or error.code() in DENIED:  # else its end tells
                 self._failed(error)
             return
         topic, partition, offset = message.topic(), message.partition(), message.offset()

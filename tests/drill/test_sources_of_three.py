@@ -1,0 +1,222 @@
+"""A source of three nodes dies and comes back node by node, while a broker of the destination is away, too."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from mirror_core.decide.standing import Standing
+from mirror_core.kafka.topics import NewTopic, create_topics
+from mirror_core.mirrors.standing import look_after
+from mirror_core.model.mirror import PartitionState
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Mode, RunState
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sandbox.ports import HOST
+from mirror_core.sandbox.sandbox import Sandbox
+from tests.administering import as_admin
+from tests.brokers import TIMEOUT_S, Pair, grant
+from tests.cluster.test_standing import debt_of, watching
+from tests.cluster.test_unplanned import begin
+from tests.drill.live import Application, Kind, living, nothing_lost_unnamed
+from tests.drill.test_three_nodes import log_end, replicas
+from tests.driving import beating, driving
+from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+
+NODES = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    sandbox = Sandbox(tmp_path_factory.mktemp("three") / "sandbox")
+    try:
+        sandbox.up(nodes=3)
+        config = sandbox.dir.parent / "mirrorbook.yaml"
+        config.write_text(sandbox.mirrorbook_yaml(), encoding="utf-8")
+        yield Pair(sandbox=sandbox, east=sandbox.cluster("east"), west=sandbox.cluster("west"), config_path=config)
+    finally:
+        sandbox.down(delete=True)
+
+
+def topic_on(cluster: SandboxCluster, *assignments: Sequence[int]) -> list[Partition]:
+    """The partitions of a new topic that `app` may write, with their replicas on these nodes."""
+    name = "t-" + secrets.token_hex(5)
+    with as_admin(cluster) as client:
+        placed = tuple(tuple(nodes) for nodes in assignments)
+        new = NewTopic(name=name, partitions=len(placed), replication_factor=len(placed[0]), assignments=placed)
+        create_topics(client, [new])
+    grant(cluster, "app", ResourceType.TOPIC, name, [AclOperation.READ, AclOperation.WRITE])
+    partitions = [Partition(name, index) for index in range(len(assignments))]
+    wait_until(
+        lambda: all(replicas(cluster, p)[0] > 0 for p in partitions), timeout_s=TIMEOUT_S, why=f"{name} has leaders"
+    )
+    return partitions
+
+
+def leaderless(cluster: SandboxCluster, partition: Partition) -> None:
+    wait_until(lambda: replicas(cluster, partition)[0] < 0, timeout_s=TIMEOUT_S, why=f"nobody leads {partition}")
+
+
+class Dying:
+    """Nodes of a cluster that go and come back, none of them awaited. Killed, or suspended as a machine that hangs."""
+
+    def __init__(self, cluster: SandboxCluster, *, hang: bool) -> None:
+        self.cluster = cluster
+        self.hang = hang
+        self.away = set[int]()
+
+    def go(self, *nodes: int) -> None:
+        for node in nodes:
+            (self.cluster.stop_process if self.hang else self.cluster.kill)(node)
+            self.away.add(node)
+
+    def come(self, node: int) -> None:
+        self.away.discard(node)
+        if self.hang:
+            self.cluster.cont_process(node)
+        else:
+            self.cluster.brokers[node - 1].spawn()
+
+    def all_come(self) -> None:
+        for node in sorted(self.away):
+            self.come(node)
+        wait_until(
+            lambda: all(list(self.cluster.answering(node)) == [*NODES] for node in NODES),
+            timeout_s=TIMEOUT_S,
+            why=f"{self.cluster.name} is whole again",
+        )
+
+
+def listens(cluster: SandboxCluster, node: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((HOST, cluster.brokers[node - 1].ports.controller)) == 0
+
+
+def more_is_copied(mirrored: Mirrored, partitions: Sequence[Partition]) -> None:
+    """Of each of them, as applications write them."""
+
+    def ends() -> dict[Partition, int]:
+        with as_admin(mirrored.pair.west) as client:
+            there = client.metadata({p.topic for p in partitions}).topics
+            return {p: log_end(client, p) if p.topic in there else 0 for p in partitions}
+
+    before = ends()
+    wait_until(
+        lambda: all(end > before[p] for p, end in ends().items()), timeout_s=TIMEOUT_S, why=f"more of {partitions}"
+    )
+
+
+@pytest.mark.parametrize("hang", [False, True], ids=["killed", "hanging"])
+def test_a_source_of_three_that_comes_back_node_by_node_is_fenced_as_soon_as_it_can_be(
+    three: Pair, tmp_path: Path, hang: bool
+) -> None:
+    east, west = three.east, three.west
+    wide, lone = topic_on(east, (1, 2, 3), (2, 3, 1), (3, 1, 2)), topic_on(east, (1,), (2,), (3,))
+    mirrored = new_mirror(three, tmp_path, wide[0].topic, lone[0].topic)
+    applications = [
+        Application(east, Kind.PLAIN, [*wide, *lone]),
+        Application(east, Kind.IDEMPOTENT, [*wide, *lone]),
+        Application(east, Kind.TRANSACTIONAL, wide),
+    ]
+    source, destination = Dying(east, hang=hang), Dying(west, hang=hang)
+    with ExitStack() as ended:
+        ended.callback(destination.all_come)
+        ended.callback(source.all_come)
+        with driving(mirrored):
+            beating(mirrored, 2)
+            ended.enter_context(living(east, *applications))
+            more_is_copied(mirrored, [*wide, *lone])
+
+        # One node: what it alone held can be neither drained nor known, and holds up nothing else.
+        source.go(3)
+        leaderless(east, lone[2])
+        with driving(mirrored):
+            more_is_copied(mirrored, [*wide, *lone[:2]])
+            wait_until(
+                lambda: lone[2] in mirrored.state.sightings[mirrored.name].leaderless(),
+                timeout_s=TIMEOUT_S,
+                why="the data plane has seen that nobody leads it",
+            )
+            planned = mirrored.failover.decide(Mode.PLANNED)
+            words = f"east: nobody leads {lone[2]}, so the rest cannot be copied"
+            assert [r for r in planned.reasons if words in r], planned.reasons
+
+            # And a broker of the destination, with the only replica of another one.
+            short = next(p for p in lone if p != lone[2])
+            destination.go(replicas(west, short)[0])
+            leaderless(west, short)
+            source.go(1, 2)
+        plan = mirrored.failover.plan(Mode.UNPLANNED)
+        assert any(f"nobody led {lone[2]} on east" in line for line in plan.warnings), plan.warnings
+        assert "position unknown" in plan.partitions[str(short)]
+        run = begin(mirrored.failover)
+        assert mirrored.failover.drive(run.id).state is RunState.DONE
+        settled = next(s for s in mirrored.failover.status(run.id)[1] if s.step == "settle")
+        assert str(short) in str(settled.evidence["without_leader"])
+        assert {s.state for s in mirrored.statuses.values()} == {PartitionState.STOPPED}
+        unknown = {p for p, s in mirrored.statuses.items() if s.lmo is None}
+        assert short in unknown
+        assert all(replicas(west, p)[0] < 0 for p in unknown)
+        told = [len(one.acked) for one in applications]
+
+        # One of three: it may take what it leads, and no denial.
+        source.come(1)
+        wait_until(lambda: listens(east, 1), timeout_s=TIMEOUT_S, why="node 1 is back")
+        if hang:
+            wait_until(
+                lambda: any(p == lone[0] for p, _ in list(applications[0].acked)[told[0] :]),
+                timeout_s=TIMEOUT_S,
+                why="it takes writes that nobody can stop",
+            )
+        found = look_after(mirrored.link)
+        assert (found.standing, debt_of(mirrored).paid_ms) == (Standing.OWED, None), found
+        assert any("its fence is owed since" in line for line in found.lines), found.lines
+        assert any("no answer: " in line for line in found.lines), found.lines
+
+        # Two: it can be fenced. What the third one alone holds is still unknown.
+        with watching(mirrored) as watched:
+            source.come(2)
+            wait_until(lambda: debt_of(mirrored).paid_ms, timeout_s=TIMEOUT_S, why="the fence is up")
+            assert lone[2] not in debt_of(mirrored).ends.by_partition()
+            wait_until(
+                lambda: f"the log end of {lone[2]} is not known" in watched.all_told(),
+                timeout_s=TIMEOUT_S,
+                why="the watcher says what it does not know",
+            )
+            source.come(3)
+            wait_until(
+                lambda: lone[2] in debt_of(mirrored).ends.by_partition(), timeout_s=TIMEOUT_S, why="node 3 is back, too"
+            )
+            first, last = mirrored.statuses[lone[2]].lmo, debt_of(mirrored).ends.by_partition()[lone[2]]
+            assert first is not None
+            wait_until(
+                lambda: (
+                    first == last
+                    or f"{lone[2]} [{first}, {last})"
+                    in "\n".join(alarm for judged in watched.told for alarm in judged.alarms)
+                ),
+                timeout_s=TIMEOUT_S,
+                why="people are called for what it holds",
+            )
+            refused = [one.refused for one in applications]
+            wait_until(
+                lambda: all(one.refused > before for one, before in zip(applications, refused, strict=True)),
+                timeout_s=TIMEOUT_S,
+                why="all go on, and are refused",
+            )
+        ends = debt_of(mirrored).ends.by_partition()
+        destination.all_come()
+        for one in applications:
+            late = [place for place in one.acked if place[1] >= ends.get(place[0], Offset(1 << 62))]
+            assert not late, f"{one.kind} was acknowledged behind the fence: {late[:3]}"
+        print(f"{nothing_lost_unnamed(mirrored, applications)} acknowledged records are named as missing")
