@@ -26,10 +26,12 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i8, i32, i64
 
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.coordinators import Moving, ask_all
 from mirror_core.kafka.faults import fault
 from mirror_core.kafka.versions import api_versions
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
+from mirror_core.wire.group_offsets import TOPIC as OFFSETS
 
 _LIST_GROUPS_KEY: Final = 16
 _TYPES_KNOWN_FROM: Final = 5
@@ -80,28 +82,33 @@ class Offsets:
 
 
 def list_groups(client: ClusterClient) -> dict[str, Group]:
-    """All groups that this principal may see, from every broker. Needs DESCRIBE on the cluster, or on the groups."""
+    """All groups that this principal may see, from every broker. Needs DESCRIBE on the cluster, or on the groups.
+
+    Coordinators that are being elected or moved are waited for, up to the client's time limit.
+    """
     newest = api_versions(client).get(_LIST_GROUPS_KEY, (0, 0))[1]
     typed = newest >= _TYPES_KNOWN_FROM
-    found: dict[str, Group] = {}
-    deadline = time.monotonic() + client.timeout_s
-    for broker in client.brokers():
-        while True:
-            # One of two generated classes with the same fields, but for the newer one's group type.
-            answer: Any = (
-                client.call(ListGroupsV5(states_filter=(), types_filter=()), ListedV5, broker)
-                if typed
-                else client.call(ListGroupsV4(states_filter=()), ListedV4, broker)
-            )
-            if answer.error_code is ErrorCode.none:
-                break
-            if answer.error_code not in TRANSIENT or time.monotonic() > deadline:
-                raise fault(client, f"broker {broker}", "ListGroups", answer.error_code)
-            time.sleep(0.05)
-        for row in answer.groups:
-            kind = row.group_type.lower() if typed else _OF_CLASSIC
-            found[str(row.group_id)] = Group(str(row.group_id), kind, row.group_state, broker)
-    return found
+
+    def listed(broker: int) -> Any:
+        # One of two generated classes with the same fields, but for the newer one's group type.
+        answer: Any = (
+            client.call(ListGroupsV5(states_filter=(), types_filter=()), ListedV5, broker)
+            if typed
+            else client.call(ListGroupsV4(states_filter=()), ListedV4, broker)
+        )
+        if answer.error_code in TRANSIENT:
+            raise Moving(f"cluster {client.name}, broker {broker}: ListGroups: {answer.error_code.name}")
+        if answer.error_code is not ErrorCode.none:
+            raise fault(client, f"broker {broker}", "ListGroups", answer.error_code)
+        return answer.groups
+
+    return {
+        str(row.group_id): Group(
+            str(row.group_id), row.group_type.lower() if typed else _OF_CLASSIC, row.group_state, broker
+        )
+        for broker, rows in ask_all(client, OFFSETS, listed).items()
+        for row in rows
+    }
 
 
 def find_coordinator(client: ClusterClient, group: str) -> int:

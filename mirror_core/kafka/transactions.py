@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
@@ -14,14 +15,14 @@ from kio.schema.list_transactions.v0.response import ListTransactionsResponse
 from kio.schema.types import TransactionalId
 
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
-from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.kafka.coordinators import TRANSACTIONS, Moving, ask_all
+from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
 
 OURS: Final = "mirrorbook."
 """Prefix of our own transactional ids: the journal of a mirror towards this cluster must never be fenced by us."""
 
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-_GONE: Final = frozenset({ErrorCode.transactional_id_not_found, *TRANSIENT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +45,18 @@ def open_transactions(client: ClusterClient, topics: Collection[str]) -> tuple[O
 
     A transaction may have joined a partition and written nothing to it yet: its end still appends a marker there, which
     no offset announces. Needs DESCRIBE on the transactional ids; Kafka leaves out those that we may not describe.
+
+    Coordinators that are being elected or moved are waited for, up to the client's time limit.
     """
-    found: list[OpenTransaction] = []
-    for broker in client.brokers():
-        found += _open_on(client, broker, topics)
-    return tuple(sorted(found, key=lambda t: t.id))
+    found = ask_all(client, TRANSACTIONS, lambda broker: _open_on(client, broker, topics))
+    return tuple(sorted(chain.from_iterable(found.values()), key=lambda t: t.id))
 
 
 def _open_on(client: ClusterClient, broker: int, topics: Collection[str]) -> list[OpenTransaction]:
     for attempt in range(3):
         listed = client.call(ListTransactionsRequest(), ListTransactionsResponse, broker)
         if listed.error_code in TRANSIENT:
-            raise Unreachable(f"cluster {client.name}, broker {broker}: ListTransactions: {listed.error_code.name}")
+            raise Moving(f"cluster {client.name}, broker {broker}: ListTransactions: {listed.error_code.name}")
         if listed.error_code is not ErrorCode.none:
             raise RemoteFault(f"cluster {client.name}, broker {broker}: ListTransactions: {listed.error_code.name}")
         ids = [
@@ -67,6 +68,8 @@ def _open_on(client: ClusterClient, broker: int, topics: Collection[str]) -> lis
             break
         try:
             return _describe(client, broker, ids, topics)
+        except Moving:
+            raise
         except RemoteFault:
             # An id taken over since it was listed has no start time (-1), which the codec refuses: list again.
             if attempt == 2:
@@ -80,8 +83,13 @@ def _describe(
     request = DescribeTransactionsRequest(transactional_ids=tuple(ids))
     found = []
     for row in client.call(request, DescribeTransactionsResponse, broker).transaction_states:
-        if row.error_code in _GONE:  # it ended, or moved, since it was listed: the caller asks until none is left
+        if row.error_code is ErrorCode.transactional_id_not_found:  # it ended since it was listed
             continue
+        if row.error_code in TRANSIENT:  # it may as well be open: its coordinator has moved since it was listed
+            raise Moving(
+                f"cluster {client.name}, transactional id {row.transactional_id}: "
+                f"DescribeTransactions: {row.error_code.name}"
+            )
         if row.error_code is not ErrorCode.none:
             raise RemoteFault(
                 f"cluster {client.name}, transactional id {row.transactional_id}: "
