@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 from unittest.mock import patch
@@ -32,6 +33,26 @@ class Death:
 
     def __call__(self) -> None:
         _Doomed(self).watch()
+
+
+@dataclass(frozen=True, slots=True)
+class DeathAt:
+    """The same, at a deed that has a name: right before a function of a module is called, or after."""
+
+    module: str
+    function: str
+    before: bool = False
+
+    def __call__(self) -> None:
+        module = import_module(self.module)
+        deed = getattr(module, self.function)
+
+        def deadly(*arguments: object, **named: object) -> None:
+            if not self.before:
+                deed(*arguments, **named)
+            _end(signal.SIGKILL)
+
+        patch.object(module, self.function, deadly).start()
 
 
 class _Doomed:
@@ -90,6 +111,10 @@ class _Doomed:
         if self.death.told.exists():
             return  # it has slept already
         self.death.told.write_text(str(self.deeds), encoding="utf-8")
-        os.kill(os.getpid(), self.death.by)
-        if self.death.by is signal.SIGKILL:
-            threading.Event().wait()  # a signal to oneself may come a moment later
+        _end(self.death.by)
+
+
+def _end(by: signal.Signals) -> None:
+    os.kill(os.getpid(), by)
+    if by is signal.SIGKILL:
+        threading.Event().wait()  # a signal to oneself may come a moment later

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ class Conducted:
         return self.mirrored.evidence / "conductor.log"
 
     @contextmanager
-    def command(self, *arguments: str, death: Death | None = None) -> Iterator[Forked]:
+    def command(self, *arguments: str, death: Callable[[], object] | None = None) -> Iterator[Forked]:
         """Gone when the block ends."""
         options = ["--config", str(self.mirrored.config.path), "--runner", "local"]
         options += ["--evidence", str(self.mirrored.evidence)]

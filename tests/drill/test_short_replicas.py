@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
 
 import pytest
 
@@ -18,13 +24,21 @@ from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Strategy
-from mirror_core.runbook import parking
+from mirror_core.runbook import offline, parking
 from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.sandbox import Sandbox
-from tests.brokers import Pair, Record, produce, read_all
+from tests import shapes
+from tests.brokers import TIMEOUT_S, Pair, Record, produce, read_all, read_topics, read_topics_aiokafka
 from tests.cluster.test_failback import content, go_home
 from tests.cluster.test_failover import app_topic, begin
+from tests.drill.applications import Lines, Login
+from tests.drill.dying import Death, DeathAt
+from tests.drill.test_kill_conductor import ENDS_S, Conducted
+from tests.drill.test_kill_conductor import conducted as by_commands
+from tests.drill.test_truncate_replicas import placed, same_logs, truncate
+from tests.logs import transaction, transactional
 from tests.mirroring import Mirrored, new_mirror
+from tests.same import assert_equal, assert_same_offsets
 from tests.shapes import Row, new_producer, send
 from tests.waiting import wait_until
 
@@ -90,6 +104,11 @@ class Operator:
         self.threads.append(threading.Thread(target=in_turn))
         self.threads[-1].start()
 
+    def join(self) -> None:
+        """Until all that was said is done."""
+        for thread in self.threads:
+            thread.join()
+
 
 def conducted(mirrored: Mirrored, operator: Operator) -> Failback:
     return Failback(mirrored.link, mirrored.services, started_by="test", say=operator)
@@ -130,8 +149,7 @@ def test_a_short_replica_leads_and_the_others_follow_it(
     monkeypatch.setattr(operator, "heeds", True)
     monkeypatch.setattr(parking, "WAIT_S", 120.0)
     failback.drive(run.id)
-    for thread in operator.threads:
-        thread.join()
+    operator.join()
 
     nothing_left(mirrored, topic)
     aligned = next(s for s in failback.status(run.id)[1] if s.step == "align")
@@ -151,3 +169,152 @@ def test_a_log_that_is_too_short_is_refused_while_an_abort_is_possible(
     with pytest.raises(Refused, match="fewer than 15 MiB"):
         failback.drive(run.id)
     failback.abort(run.id)
+
+
+@dataclass
+class Deaths:
+    """A failback by commands, whose conductor dies at one deed of `align` after the other."""
+
+    conducted: Conducted
+    operator: Callable[[str], None]
+    arguments: tuple[str, ...]
+    """Of the next command."""
+    heard: int = field(default=0, init=False)
+
+    def run(self, death: Callable[[], object] | None = None) -> int:
+        """The next command, to its end; the operator heeds what it says."""
+        self.heard = 0
+        self.conducted.log.unlink(missing_ok=True)
+        with self.conducted.command(*self.arguments, death=Hasty(death)) as process:
+            wait_until(partial(self._ended, process.poll), timeout_s=ENDS_S, why=f"it ends: {self.arguments}, {death}")
+            code = process.wait(TIMEOUT_S)
+        self.arguments = ("failback", "resume", "--yes")
+        return code
+
+    def at(self, module: ModuleType, function: str, *, before: bool = False) -> None:
+        """It must die there."""
+        death = DeathAt(module.__name__, function, before)
+        assert self.run(death) == -signal.SIGKILL, f"{death}: {self.said()}"
+
+    def when_all_is_done(self) -> None:
+        """And DONE is not written."""
+        told = self.conducted.mirrored.evidence / "deeds"
+        told.unlink(missing_ok=True)
+        death = Death("align", "all", told)
+        assert self.run(death) == -signal.SIGKILL, self.said()
+
+    def said(self) -> str:
+        return self.conducted.log.read_text(encoding="utf-8")
+
+    def _ended(self, poll: Callable[[], int | None]) -> bool:
+        ended = poll() is not None
+        *lines, _ = self.said().split("\n") if self.conducted.log.exists() else [""]
+        for line in lines[self.heard :]:
+            self.operator(line)
+        self.heard = len(lines)
+        return ended
+
+
+@dataclass(frozen=True, slots=True)
+class Hasty:
+    """In the conductor's process: people are quick, and so is the short replica."""
+
+    death: Callable[[], object] | None
+
+    def __call__(self) -> None:
+        for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0)):
+            patch.object(parking, name, seconds).start()
+        if self.death is not None:
+            self.death()
+
+
+def test_a_conductor_that_dies_at_each_deed_of_a_short_replica_is_resumed_to_the_same_end(
+    three: Pair, tmp_path: Path
+) -> None:
+    mirrored, topic, primary = with_a_tail(three, tmp_path, 20 * MIB)
+    operator = Operator(three)
+    deaths = Deaths(by_commands(mirrored), operator, ("failback", "run", "--strategy", "replica", "--yes"))
+    deaths.at(parking, "throttle")
+    deaths.at(parking, "_approach")
+    assert not operator.threads, "it told somebody to stop a broker before the replica was parked"
+    deaths.at(parking, "elect_unclean", before=True)
+    operator.join()
+    (leader,) = (node for node in (1, 2, 3) if three.east.pid(node) is None)
+    assert deaths.run() == 1, deaths.said()
+    assert f"no leader for {topic}-0" in deaths.said()
+    three.east.start(leader)
+
+    deaths.at(parking, "elect_unclean")
+    operator.join()
+    deaths.when_all_is_done()
+    operator.join()
+    assert deaths.run() == 0, deaths.said()
+
+    nothing_left(mirrored, topic)
+    assert content(read_all(three.east, topic)) == content(primary)
+    three_again(mirrored, topic)
+
+
+def test_logs_are_cut_in_the_folders_of_several_brokers_by_a_conductor_that_dies_at_each_deed(
+    three: Pair, tmp_path: Path
+) -> None:
+    """With applications at work on the new primary all the time."""
+    whole = app_topic(three, 2, retention_ms="-1")
+    double = placed(three.east, 1, 2)
+    topics = (whole, double, placed(three.east, 3))
+    for topic in topics:
+        produce(three.east, topic, 200)
+    shapes.transactions(three.east, whole)
+    mirrored = new_mirror(three, tmp_path, *topics)
+    mirrored.copy()
+    mirrored.failover.drive(begin(mirrored.failover))
+    before = {topic: read_all(three.west, topic) for topic in topics}
+    ends = {p: s.lmo or 0 for p, s in mirrored.statuses.items()}
+    late = transactional(three.east)
+    tail = [record.value for topic in topics for record in produce(three.east, topic, 30)]
+    for commit in (False, True):
+        transaction(late, whole, 10, commit=commit, partitions=(0, 1))
+
+    lines = Lines(Login("app", three.west.passwords["app"]), whole, 2)
+    lines.start(three.west)
+    try:
+        deaths = Deaths(
+            by_commands(mirrored), list[str]().append, ("failback", "run", "--strategy", "offline", "--yes")
+        )
+        deaths.at(offline, "reassign")
+        shapes.transactions_of_aiokafka(three.west, whole)
+        deaths.at(offline, "_write_points")
+        assert deaths.run() == 3, deaths.said()
+        hosts = [int(node) for node in re.findall(r"broker (\d+) \(.*?: stop it;", deaths.said())]
+        assert hosts == [1, 3]
+        (points,) = tmp_path.glob("run-*/points.json")
+        for node in hosts:
+            three.east.terminate(node)
+            truncate(three.east, node, "--to", str(points), "--backup", str(tmp_path / f"cut-{node}"))
+            three.east.start(node)
+        shapes.transactions_of_aiokafka(three.west, double)
+        deaths.at(offline, "reassign", before=True)
+        deaths.at(offline, "reassign")
+        deaths.when_all_is_done()
+        shapes.transactions(three.west, whole)
+        assert deaths.run() == 0, deaths.said()
+        lines.denied()
+    finally:
+        lines.stop()
+
+    mirrored.copy()
+    # To readers of committed records only: west's log keeps what was aborted there.
+    found = read_topics(three.east, topics)
+    assert_equal(found, read_topics(three.west, topics), "librdkafka")
+    assert_equal(read_topics_aiokafka(three.east, topics), read_topics_aiokafka(three.west, topics), "aiokafka")
+    assert_same_offsets(three, topics)
+    for topic, home in found.items():
+        assert [r for r in home if r.offset < ends[Partition(topic, r.partition)]] == before[topic]
+        assert not {record.value for record in home} & set(tail)
+        if topic == whole:
+            handled = Counter(record.value for record in home)
+            assert {handled[line] for line in lines.acknowledged} == {1}
+    for partition, replicas in ((0, {1, 2, 3}), (1, {1, 2, 3})):
+        same = partial(same_logs, three.east, whole, replicas, partition)
+        wait_until(same, timeout_s=TIMEOUT_S, why=f"the replicas of {whole}-{partition} hold the same")
+    assert same_logs(three.east, double, {1, 2})
