@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +21,7 @@ from mirror_core.model.names import Partition
 OURS: Final = "mirrorbook."
 """Prefix of our own transactional ids: the journal of a mirror towards this cluster must never be fenced by us."""
 
+_PAUSE_S: Final = 0.05
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 _GONE: Final = frozenset({ErrorCode.transactional_id_not_found, *TRANSIENT})
 
@@ -46,16 +48,20 @@ def open_transactions(client: ClusterClient, topics: Collection[str]) -> tuple[O
     no offset announces. Needs DESCRIBE on the transactional ids; Kafka leaves out those that we may not describe.
     """
     found: list[OpenTransaction] = []
+    deadline = time.monotonic() + client.timeout_s
     for broker in client.brokers():
-        found += _open_on(client, broker, topics)
+        found += _open_on(client, broker, topics, deadline)
     return tuple(sorted(found, key=lambda t: t.id))
 
 
-def _open_on(client: ClusterClient, broker: int, topics: Collection[str]) -> list[OpenTransaction]:
+def _open_on(client: ClusterClient, broker: int, topics: Collection[str], deadline: float) -> list[OpenTransaction]:
     for attempt in range(3):
         listed = client.call(ListTransactionsRequest(), ListTransactionsResponse, broker)
-        if listed.error_code in TRANSIENT:
-            raise Unreachable(f"cluster {client.name}, broker {broker}: ListTransactions: {listed.error_code.name}")
+        while listed.error_code in TRANSIENT:  # for some seconds after its start
+            if time.monotonic() > deadline:
+                raise Unreachable(f"cluster {client.name}, broker {broker}: ListTransactions: {listed.error_code.name}")
+            time.sleep(_PAUSE_S)
+            listed = client.call(ListTransactionsRequest(), ListTransactionsResponse, broker)
         if listed.error_code is not ErrorCode.none:
             raise RemoteFault(f"cluster {client.name}, broker {broker}: ListTransactions: {listed.error_code.name}")
         ids = [

@@ -7,22 +7,29 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
+from kio.schema.errors import ErrorCode
+from kio.schema.list_transactions.v0.request import ListTransactionsRequest
 
 from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.codec import Request
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
+from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import Forget, Record
 from mirror_core.sync.fence import NotFenced, lift_fence, raise_fence
 from tests.brokers import Pair, grant, new_topic
+from tests.logs import transactional
 from tests.memory import MemoryLog
 from tests.waiting import wait_until
 
@@ -161,6 +168,34 @@ def test_an_open_transaction_holds_the_fence_up_until_its_end(pair: Pair, link: 
         assert ("TRANSACTIONAL_ID", tx) in {(acl.resource, acl.name) for acl in fence.denials}
         lift_fence(link.mirror, log, client)
     assert not any(acl.name == tx and acl.permission == "DENY" for acl in entries(east))
+
+
+def test_a_broker_that_still_loads_its_transactions_is_asked_again(
+    pair: Pair, east: ClusterConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, loading = new_topic(pair.east), [ErrorCode.coordinator_load_in_progress] * 3
+    producer = transactional(pair.east)
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0)
+    producer.flush(30)
+    call = ClusterClient.call
+
+    def just_started(client: ClusterClient, request: Request, answer: type[Any], broker: int | None = None) -> Any:
+        found = call(client, request, answer, broker)
+        if isinstance(request, ListTransactionsRequest) and loading:
+            return replace(found, error_code=loading.pop(), transaction_states=())
+        return found
+
+    monkeypatch.setattr(ClusterClient, "call", just_started)
+    try:
+        with ClusterClient(east) as client:
+            assert len(open_transactions(client, {topic})) == 1
+        with ClusterClient(east, timeout_s=1.0) as client:
+            loading[:] = [ErrorCode.coordinator_load_in_progress] * 1000
+            with pytest.raises(Unreachable, match="coordinator_load_in_progress"):
+                open_transactions(client, {topic})
+    finally:
+        producer.abort_transaction(30)
 
 
 def test_a_denial_of_somebody_else_is_used_and_left_in_place(pair: Pair, link: Link, east: ClusterConfig) -> None:
