@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from mirror_core.decide.failover import broken_since, changed_since, decide
 from mirror_core.decide.scope import Scope
-from mirror_core.decide.view import SourceView, some
+from mirror_core.decide.view import SourceView, Unseen, some
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.model.drift import Deed, DriftRow
-from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
 from mirror_core.model.mirror import PartitionState as State
 from mirror_core.model.names import Offset, Partition
@@ -51,11 +51,20 @@ class Promotion(Acts):
         """What is to be remembered of the fence that stays on the source, if no step has done so."""
 
     def check_approval(self, what: str, *, source_needed: bool) -> bool:
-        """Whether the source was seen, of a run that asks it anything. Refused when what was approved holds no more."""
+        """Whether the source was seen, of a run that asks it anything. Refused when what was approved holds no more.
+
+        `source_needed`: Unreachable when it is not seen, which may pass: nothing that was approved has changed by that.
+        """
         approved = self.journal.run.plan
         view = observe(self.link, self.writer.state, approved.mode)
         seen = approved.mode is Mode.PLANNED and isinstance(view.source, SourceView)
         reasons = changed_since(approved.bound, decide(view).plan.bound, source_seen=seen)
+        if source_needed and not reasons and isinstance(view.source, Unseen):
+            name = self.link.source.name
+            raise Unreachable(
+                f"run {self.journal.run_id}: {what}: {view.source.reason}; resume the run when {name} answers. "
+                f"If it is lost: `mirrorbook failover run {self.link.mirror.name} --mode unplanned` goes on from here"
+            )
         if seen or source_needed:
             reasons += broken_since(view)
         if reasons:

@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
-HANGS_S = 3.0
+HANGS_S = 6.0
 """In each step of a planned run, unless that has failed before."""
 PLANNED, UNPLANNED = names(RunKind.FAILOVER), names(RunKind.FAILOVER, Mode.UNPLANNED)
 
@@ -115,6 +115,9 @@ def test_a_planned_run_goes_on_when_its_source_wakes_up_again(pair: Pair, tmp_pa
             said = hangs_in(mirrored, run.id, name)
             print(f"{name}: {said or 'went through'}")
             assert not said or "east" in said, "it says which side does not answer"
+            assert "abort this run" not in said, "a resume is enough"
+            if name == "fence":
+                assert "resume the run when east answers" in said
             failover.step(run.id, name)
         with suspended(pair.east):
             failover.step(run.id, "promote")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -10,9 +11,16 @@ from mirror_core.decide.failover import broken_since, changed_since, decide
 from mirror_core.decide.scope import strayed
 from mirror_core.decide.steps import names
 from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View, healthy
+from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Mode, RunKind
+from mirror_core.runbook import promotion
+from mirror_core.runbook.failover_steps import Steps
+from mirror_core.state.journal import Journal
+from tests.memory import MemoryLog
+from tests.unit.test_decide_verbs import RUN
+from tests.unit.test_refusals import LINK
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 SRC, DST = "a" * 32, "b" * 32
@@ -339,3 +347,18 @@ def test_a_partition_that_nobody_leads_is_named_and_holds_up_a_planned_failover_
     assert isinstance(view.destination, DestinationView)
     there = replace(view.destination, positions={P0: Offset(10)}, leaderless=(P1,))
     assert "west: nobody leads orders-1" in reasons_of(replace(view, destination=there))
+
+
+def test_a_source_that_is_silent_before_the_fence_is_waited_for(monkeypatch: pytest.MonkeyPatch, view: View) -> None:
+    """Nothing that was approved has changed by that: a run that is refused would be aborted."""
+    log = MemoryLog()
+    log.put(replace(RUN, plan=decide(view).plan))
+    steps = Steps(LINK, cast("Any", None), cast("Any", log), Journal(log, RUN.id, ("fence",)))
+    seen = replace(view, source=Unseen("no broker answered"))
+    monkeypatch.setattr(promotion, "observe", lambda *asked: seen)
+    with pytest.raises(Unreachable, match=r"fence: no broker answered; resume the run when \w+ answers"):
+        steps.check_approval("fence", source_needed=True)
+    assert steps.check_approval("promotion", source_needed=False) is False
+    monkeypatch.setattr(promotion, "observe", lambda *asked: replace(seen, destination=Unseen("nor here")))
+    with pytest.raises(Refused, match="abort this run and plan again"):
+        steps.check_approval("fence", source_needed=True)
