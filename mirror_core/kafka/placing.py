@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,11 +59,27 @@ def placements(client: ClusterClient, topics: Iterable[str]) -> dict[Partition, 
 
 def reassign(client: ClusterClient, wanted: Mapping[Partition, tuple[int, ...]]) -> None:
     """Have these brokers hold these partitions; returns when the controller has taken it up. Needs ALTER (cluster)."""
+    _alter(client, wanted)
 
+
+def call_off(client: ClusterClient, partitions: Iterable[Partition]) -> None:
+    """Take back whatever move of these partitions is under way; those of which none is stay as they are.
+
+    A replica that is being added cannot be taken away by another move before it is in sync.
+    """
+    _alter(client, dict.fromkeys(partitions), expected=(ErrorCode.no_reassignment_in_progress,))
+
+
+def _alter(
+    client: ClusterClient,
+    wanted: Mapping[Partition, tuple[int, ...] | None],
+    expected: Collection[ErrorCode] = (),
+) -> None:
     def attempt(rest: list[Partition]) -> dict[Partition, tuple[ErrorCode, str | None]]:
         topics: dict[str, list[ReassignablePartition]] = {}
         for partition in rest:
-            brokers = tuple(BrokerId(node) for node in wanted[partition])
+            nodes = wanted[partition]
+            brokers = None if nodes is None else tuple(BrokerId(node) for node in nodes)
             row = ReassignablePartition(partition_index=i32(partition.index), replicas=brokers)
             topics.setdefault(partition.topic, []).append(row)
         request = AlterPartitionReassignmentsRequest(
@@ -79,7 +95,7 @@ def reassign(client: ClusterClient, wanted: Mapping[Partition, tuple[int, ...]])
             for row in topic.partitions
         }
 
-    settle(client, _DEED, list(wanted), attempt)
+    settle(client, _DEED, list(wanted), attempt, expected=expected)
 
 
 _DEED: Final = "AlterPartitionReassignments (needs ALTER on the cluster)"

@@ -16,7 +16,7 @@ from typing import Final
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, describe_producers, list_offsets, replica_ends
-from mirror_core.kafka.placing import await_replicas, elect_unclean, placements, reassign
+from mirror_core.kafka.placing import await_replicas, call_off, elect_unclean, placements, reassign
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.throttling import rate_of, set_rate, throttle, throttled, unthrottle
 from mirror_core.model.errors import MirrorError, Refused, RemoteFault, Unreachable
@@ -91,6 +91,7 @@ def _cut(
     follower = max(others, key=lambda node: (sum(node in nodes for nodes in placed.values()), -node))
     with _throttles(acts, old, leader, follower, points) as left:
         set_rate(old, follower, str(rate))
+        call_off(old, points)  # the new replica of a conductor that died is slow by now, too
         for nodes in ((leader,), (leader, follower)):
             reassign(old, dict.fromkeys(points, nodes))
             if nodes == (leader,):
