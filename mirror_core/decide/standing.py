@@ -166,6 +166,15 @@ def shown_slip(ranges: Ranges, sighting: Sighting | None) -> str:
     return f"{count(ranges)} offset(s): {listed(ranges)}{known}"
 
 
+def slip_in_words(debt: Debt | None, statuses: Mapping[Partition, PartitionStatus], sighting: Sighting | None) -> str:
+    """All of it, and where it is not known yet, for `describe`."""
+    if debt is None:
+        return "none"
+    found, unknown = slipped_in(debt, statuses), unknown_ends(debt, statuses)
+    told = shown_slip(found, sighting) if found else "none"
+    return f"{told}; not known yet of {some(unknown)}" if unknown else told
+
+
 def count(ranges: Ranges) -> int:
     return sum(end - start for start, end in ranges.values())
 

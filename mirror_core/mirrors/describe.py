@@ -10,7 +10,7 @@ from typing import Final
 from mirror_core.dataplane.planning import COPIED
 from mirror_core.decide.loss import loss
 from mirror_core.decide.loss_figures import ago, heartbeats
-from mirror_core.decide.standing import shown_slip, slipped_in, words
+from mirror_core.decide.standing import slip_in_words, words
 from mirror_core.decide.topics import cleans
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
@@ -77,7 +77,6 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
     run = state.active_run(mirror.name)
     held = is_fresh(lease, now_ms)
     debt = state.debts.get(mirror.name)
-    slipped = slipped_in(debt, statuses) if debt else {}
     rows = []
     for partition, status in sorted(statuses.items()):
         end, position = ends.get(partition), positions.get(partition)
@@ -112,7 +111,7 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
             "throttle": "none" if mirror.throttle is None else f"{in_bytes(mirror.throttle)}/s",
             "run under way": f"{run.plan.kind} {run.id}" if run else "none",
             "standing fence": "; ".join(words(debt)) if debt else "none",
-            "slipped in": shown_slip(slipped, state.sightings.get(mirror.name)) if slipped else "none",
+            "slipped in": slip_in_words(debt, statuses, state.sightings.get(mirror.name)),
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
             "lag": None if any(lag is None for lag in lags) else sum(lag or 0 for lag in lags),
             "source last looked at": ago(lost.silent_s),

@@ -18,6 +18,7 @@ from mirror_core.decide.standing import (
     newly_slipped,
     paid,
     shown_slip,
+    slip_in_words,
     slipped_in,
     standing_of,
     unknown_ends,
@@ -158,6 +159,13 @@ def test_a_fence_that_stands_says_which_ends_are_unknown() -> None:
     assert unknown_ends(STANDS, known) == (Q,)
     assert unknown_ends(OWED, known) == unknown_ends(WATCHED, known) == ()
     assert unknown_ends(replace(STANDS, ends=Offsets.of({P: Offset(100), Q: Offset(60)})), known) == ()
+
+
+def test_what_slipped_in_is_described_with_what_is_not_known_of_it() -> None:
+    known = {P: status(P, 97), Q: status(Q, 50)}
+    assert slip_in_words(None, known, None) == slip_in_words(OWED, known, None) == "none"
+    assert slip_in_words(STANDS, known, None) == "3 offset(s): t-0 [97, 100); not known yet of t-1"
+    assert slip_in_words(STANDS, {P: status(P, 100)}, None) == "none"
 
 
 def test_what_slipped_in_lies_between_the_last_mirrored_offset_and_the_fence() -> None:
