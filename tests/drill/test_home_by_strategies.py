@@ -141,6 +141,17 @@ class Drill:
 
         wait_until(mirrored, timeout_s=PATIENCE_S, why=f"{topic} is mirrored")
 
+    def transactions_end(self, cluster: SandboxCluster) -> None:
+        """Its coordinator aborts what the dead producers left: markers come behind the tails, and void older plans."""
+        partitions = [Partition(topic, index) for topic in self.topics for index in range(PARTITIONS)]
+
+        def over() -> bool:
+            with as_admin(cluster) as client:
+                stable, ends = (list_offsets(client, partitions, at) for at in (Point.STABLE_END, Point.LOG_END))
+            return stable == ends
+
+        wait_until(over, timeout_s=PATIENCE_S, why=f"no transaction is open on {cluster.name}")
+
     def tails_grow(self) -> None:
         """Each partition of the other topics has that many records more."""
         known = self._counts()
@@ -269,7 +280,7 @@ def test_what_was_said_is_lost_and_home_loses_nothing(pair: Pair, tmp_path: Path
         with consuming(drill, west, tmp_path):
             drill.work()
             source_dead.close()  # the source comes back
-
+            drill.transactions_end(east)
             failback = failback_of(mirrored)
             allowed = Allowed(None, {drill.recreated: Strategy.RECREATE, drill.cut: Strategy.OFFLINE})
             home = failback.plan(allowed)
