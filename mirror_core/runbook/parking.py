@@ -189,6 +189,11 @@ def _release(acts: Acts, old: ClusterClient) -> None:
     if left is not None and left.broker >= 0:
         unthrottle(old, left.topics)
         set_rate(old, left.broker, left.rate)
+        # Brokers learn it a moment later: until then our own would be taken for somebody else's.
+        _until(
+            lambda: not throttled(old, left.topics) and rate_of(old, left.broker) == left.rate,
+            f"cluster {old.name}: broker {left.broker} and its topics are still shown as throttled",
+        )
         acts.journal.keep("align", Throttled(topics=(), broker=-1, rate=None))
 
 

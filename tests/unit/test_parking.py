@@ -28,11 +28,14 @@ class Throttles:
         self.topics: set[str] = set()
         self.rates: dict[int, str] = {}
         self.client = cast(ClusterClient, SimpleNamespace(name="east", brokers=lambda: (2,)))
-        for name in ("throttle", "unthrottle", "set_rate", "rate_of"):
+        for name in ("throttle", "throttled", "unthrottle", "set_rate", "rate_of"):
             monkeypatch.setattr(parking, name, getattr(self, name))
 
     def throttle(self, client: ClusterClient, partitions: Iterable[Partition], leader: int, follower: int) -> None:
         self.topics |= {p.topic for p in partitions}
+
+    def throttled(self, client: ClusterClient, topics: Iterable[str]) -> list[str]:
+        return sorted(self.topics & set(topics))
 
     def unthrottle(self, client: ClusterClient, topics: Iterable[str]) -> None:
         if self.silent:
@@ -95,6 +98,16 @@ def test_who_comes_after_the_election_is_told_which_broker_is_still_stopped(
     parking.cut_by_replica(acts, seen.client, {A: Offset(5)}, {A: (1, 2)})
     assert said == ["start broker 1 of east again, if it was stopped for this run"]
     assert given == [{A: (1, 2)}]
+
+
+def test_throttles_are_gone_when_brokers_show_it(acts: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or what a process that died had set would be taken for somebody else's by the one that resumes."""
+    seen = Throttles(monkeypatch)
+    seen.leave(acts, A)
+    shown = [["a"], ["a"], []]
+    monkeypatch.setattr(parking, "throttled", lambda client, topics: shown.pop(0))
+    parking._release(acts, seen.client)
+    assert shown == []
 
 
 def led_by_2(monkeypatch: pytest.MonkeyPatch, ends: Mapping[Partition, Offset]) -> None:
