@@ -88,9 +88,24 @@ class LostSteps(Promotion):
 
     def promote(self) -> Evidence:
         """A source that has woken up since it was to be fenced took writes until now: not beside the destination."""
-        debt = self.writer.state.debts[self.link.mirror.name]
-        fenced = {} if debt.paid_ms else self._paid(debt)
+        fenced = self._fenced_now()
         return {**super().promote(), **fenced}
+
+    def switch(self) -> Evidence:
+        fenced = self._fenced_now()  # as each step from here on: watchers leave a mirror alone that a run holds
+        return {**super().switch(), **fenced}
+
+    def canary(self) -> Evidence:
+        fenced = self._fenced_now()
+        return {**super().canary(), **fenced}
+
+    def report(self) -> Evidence:
+        fenced = self._fenced_now()
+        return {**super().report(), **fenced}
+
+    def _fenced_now(self) -> Evidence:
+        debt = self.writer.state.debts[self.link.mirror.name]
+        return {} if debt.paid_ms else self._paid(debt)
 
     def _paid(self, debt: Debt) -> Evidence:
         """Fence the source, if it answers now."""

@@ -19,11 +19,12 @@ from mirror_core.runbook.failover import Failover
 from mirror_core.state.records import PartitionRecord
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.group_commits import late_commits
-from tests.brokers import Pair, produce, read_all, read_all_aiokafka
+from tests.brokers import TIMEOUT_S, Pair, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import acls, app_topic, commit, committed, denied
 from tests.cluster.test_failover_dead_side import Harm, killed, suspended
 from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -70,6 +71,25 @@ def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, 
         with pytest.raises(Refused, match="only a failback leads back"):
             mirrored.failover.abort(run.id)
     assert len(read_all(pair.east, topic)) == len(sent) + len(lost)
+
+
+def test_a_source_that_wakes_up_behind_the_promotion_is_fenced_by_the_next_step(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    done = names(RunKind.FAILOVER, Mode.UNPLANNED)
+    with suspended(pair.east):
+        run = begin(mirrored.failover)
+        for name in done[: done.index("promote") + 1]:
+            mirrored.failover.step(run.id, name)
+    assert mirrored.state.debts[mirrored.name].paid_ms is None
+    wait_until(mirrored.failover.source_answers, timeout_s=TIMEOUT_S, why="east answers again")
+    assert not denied(pair.east, topic)
+    mirrored.failover.step(run.id, "switch")
+    assert mirrored.state.debts[mirrored.name].paid_ms
+    assert denied(pair.east, topic)
+    assert mirrored.failover.drive(run.id).state is RunState.DONE
 
 
 @pytest.mark.parametrize("last", ["begin", "settle", "stand", "record_lmo"])
