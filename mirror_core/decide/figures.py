@@ -82,6 +82,11 @@ def _lost_warnings(view: View) -> Iterator[str]:
         yield f"run {view.continues} ends, and this one goes on from where it was: its fence stays" + (
             f"; all that {mirror.source} had acknowledged was copied behind it" if view.drained else ""
         )
+    if isinstance(view.destination, DestinationView) and view.destination.authorizer and not view.grants:
+        yield (
+            f"no rights of applications are staged, so promotion gives none on {mirror.destination}: if they need any, "
+            "grant them there by hand. `mirrorbook sync`, or DAG mirror_sync, stages them while the source lives"
+        )
     for topic in sorted(lost_topics(view)):
         yield (
             f"topic {topic} is gone from {mirror.destination}, or another one stands in its place: it is left out, and "

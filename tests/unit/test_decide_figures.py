@@ -309,3 +309,14 @@ def test_a_partition_that_nobody_leads_is_unknown_alone(view: View) -> None:
     one = replace(SOURCE, stable_ends={A0: Offset(100), A1: Offset(50)}, leaderless=(B0,))
     assert "nobody leads b-0 on east: ends and lag are unknown" in warned(replace(view, source=one))
     assert list(unknown_of(replace(view, source=one))) == []
+
+
+@pytest.mark.parametrize("authorizer", [True, False])
+@pytest.mark.parametrize("grants", [(), ("one",)])
+def test_an_unplanned_failover_without_staged_rights_says_that_it_gives_none(
+    view: View, grants: tuple[str, ...], authorizer: bool
+) -> None:
+    here = replace(DESTINATION, authorizer=authorizer)
+    lost = replace(view, source=Unseen("dead"), mode=Mode.UNPLANNED, grants=grants, destination=here)
+    said = any("no rights of applications are staged" in warning for warning in warnings_of(lost))
+    assert said is (authorizer and not grants)
