@@ -12,7 +12,7 @@ import random
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -195,7 +195,7 @@ class CopyTask:
         waiting = [link.connection.sock for link in self.receiver.links.values() if link.pending]
         waiting += [link.connection.sock for link in self.sender.links.values() if link.outstanding]
         if any(link.outstanding and link.buffered for link in self.sender.links.values()):
-            return set(select.select(waiting, (), (), 0)[0])
+            return readable(waiting, 0.0)
         now = time.time()
         soon = any(r.state is State.LOST or r.gap is not None for r in self.replicators)
         patience = min(0.05 if soon else 0.5, self.receiver.rate.wait_s(now) or 0.5)
@@ -203,7 +203,7 @@ class CopyTask:
         if not waiting:
             time.sleep(min(limit, 0.05))
             return set()
-        return set(select.select(waiting, (), (), limit)[0])
+        return readable(waiting, limit)
 
     # -- links ---------------------------------------------------------------------------------------------------
 
@@ -228,3 +228,14 @@ class CopyTask:
 def _connect(client: ClusterClient, broker: int) -> Connection:
     address = client.address(broker)
     return Connection(client.config, Principal.DATA, *address, timeout_s=_ANSWER_TIMEOUT_S)
+
+
+def readable(sockets: Iterable[socket.socket], limit_s: float) -> set[socket.socket]:
+    """Those with something to read, or with an error to be found by reading; waits for the first one so long.
+
+    By poll: select takes no file descriptor from 1024 on, and the process may be an application's with many open.
+    """
+    poll, by_fd = select.poll(), {one.fileno(): one for one in sockets}
+    for fd in by_fd:
+        poll.register(fd, select.POLLIN)
+    return {by_fd[fd] for fd, _ in poll.poll(1000 * limit_s)}

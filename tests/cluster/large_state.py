@@ -194,7 +194,8 @@ class Stages:
         assert found.reasons == (), found.reasons[:3]
         with self.measured.deed("begin"):
             run = failover.begin(found.plan.hash)
-        assert len([f for f in run.plan.bound if f.name.startswith("topic ")]) == TOPICS
+        bound = [fact.name for fact in run.plan.bound if fact.name.startswith("topic ")]
+        assert len(bound) == 2 * TOPICS, "each as it is mirrored, and as the source has it"
 
     def steps(self) -> None:
         """Each step that leaves something, without its work."""
