@@ -214,8 +214,8 @@ def test_two_copiers_at_once_fill_each_gap_once(pair: Pair, tmp_path: Path) -> N
     mirrored.copy()
     now = int(time.time() * 1000)
     with ThreadPoolExecutor(2) as pool:
-        older = pool.submit(copy_task.run, assignment(mirrored, 1, now, now + 5_000))
-        younger = pool.submit(copy_task.run, assignment(mirrored, 2, now + 1_000, now + 9_000))
+        older = pool.submit(copy_task.run, assignment(mirrored, 1, now, now + 8_000))
+        younger = pool.submit(copy_task.run, assignment(mirrored, 2, now + 1_000, now + 12_000))
         turn = 0
         while not younger.done():
             turn += 1
