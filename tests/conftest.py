@@ -10,9 +10,9 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler.loadfile import LoadFileScheduling
 
-from mirror_core.sandbox.sandbox import Sandbox
 from tests.administering import restore_rights, rights_of
 from tests.brokers import Pair
+from tests.clusters import two_clusters
 
 # By itself Hypothesis tries the same examples for ever where CI is set, and elsewhere fails what takes 200 ms on a busy
 # machine. Here each run looks for new examples, and whatever fails says how to repeat it (`@reproduce_failure`).
@@ -39,14 +39,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> object:
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two clusters of one real broker each, started once for the whole run. A test that kills one starts it again."""
-    sandbox = Sandbox(tmp_path_factory.mktemp("pair") / "sandbox")
-    sandbox.up(nodes=1)
-    config_path = sandbox.dir.parent / "mirrorbook.yaml"
-    config_path.write_text(sandbox.mirrorbook_yaml(), encoding="utf-8")
-    try:
-        yield Pair(sandbox=sandbox, east=sandbox.cluster("east"), west=sandbox.cluster("west"), config_path=config_path)
-    finally:
-        sandbox.down(delete=True)
+    with two_clusters(tmp_path_factory.mktemp("pair")) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient, TopicView
-from mirror_core.kafka.offsets import Point, led_offsets, list_offsets
+from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.copying import Assigned, Failure
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
@@ -21,6 +22,7 @@ COPIED = frozenset({PartitionState.LOG_ALIGNMENT, PartitionState.MIRRORING})
 """States in which tasks copy a partition."""
 LED_S: Final = 2.0
 """For offsets that a leader does not know yet, where they are not needed."""
+_known = partial(known_offsets, within_s=LED_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Planner:
             words = f"cluster {self.source.name}: topic {partition.topic} is deleted, or may not be seen (DESCRIBE)"
             fresh[partition] = _failed(known[partition], words, FailureKind.GONE)
         work = {p: assigned(s) for p, s in fresh.items() if s.state in COPIED}
-        offsets = list_offsets if all_ends else _led
+        offsets = list_offsets if all_ends else _known
         ends = offsets(self.source, work, Point.STABLE_END)
         positions = offsets(self.destination, work, Point.LOG_END)
         return Work(
@@ -81,9 +83,9 @@ class Planner:
         wanted = list(partitions)
         if not wanted:
             return
-        there = _led(self.source, wanted, Point.START)
-        here = _led(self.destination, wanted, Point.START)
-        positions = _led(self.destination, wanted, Point.HIGH_WATERMARK)
+        there = _known(self.source, wanted, Point.START)
+        here = _known(self.destination, wanted, Point.START)
+        positions = _known(self.destination, wanted, Point.HIGH_WATERMARK)
         known = there.keys() & here.keys() & positions.keys()
         behind = {p: there[p] for p in sorted(known) if here[p] < there[p] <= positions[p]}
         if behind:
@@ -94,10 +96,6 @@ class Planner:
         sure = missing & self.absent
         self.absent = missing
         return [p for p, s in known.items() if p.topic in sure and s.state in COPIED]
-
-
-def _led(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
-    return dict(led_offsets(client, partitions, point, within_s=LED_S).offsets)
 
 
 def _status(

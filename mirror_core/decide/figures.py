@@ -156,10 +156,10 @@ def group_figures(view: View) -> Iterator[tuple[str, str]]:
                 behind = sum(max(0, view.destination.positions.get(p, o) - o) for p, o in offsets.items())
                 yield group, f"0 to {behind} record(s) read again; {synced}"
         return
-    known = view.destination.committed if isinstance(view.destination, DestinationView) else {}
-    unseen = isinstance(view.destination, Unseen) or view.destination.groups_unseen
+    here = view.destination
+    known = None if isinstance(here, Unseen) or here.groups_unseen else here.committed
     for group, offsets in sorted(view.source.committed.items())[:SHOWN]:
-        if unseen:
+        if known is None:
             yield group, f"what {view.mirror.destination} has of it is not known; 0 read again after the final sync"
             continue
         there = known.get(group, {})

@@ -104,10 +104,12 @@ def led_offsets(client: ClusterClient, partitions: Iterable[Partition], point: P
         time.sleep(0.05)
 
 
-def known_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
+def known_offsets(
+    client: ClusterClient, partitions: Iterable[Partition], point: Point, *, within_s: float = 0.0
+) -> dict[Partition, Offset]:
     """Those that are known now: a partition may have no leader, a broker may not answer, and a new leader does not know
     its high watermark while too few replicas are in sync (KIP-207)."""
-    return dict(led_offsets(client, partitions, point).offsets)
+    return dict(led_offsets(client, partitions, point, within_s=within_s).offsets)
 
 
 def _offsets_of(answer: ListOffsetsResponse) -> dict[Partition, Offset]:

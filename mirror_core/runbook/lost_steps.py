@@ -6,10 +6,11 @@ Each may be repeated after a crash at any point of it. What every failover ends 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
+from mirror_core.decide.steps import point_of_no_return
 from mirror_core.decide.view import some
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
@@ -19,7 +20,7 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
-from mirror_core.model.run import Evidence
+from mirror_core.model.run import Evidence, Mode, RunKind
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import Settled, left_by
 from mirror_core.runbook.promotion import Promotion, counted, owner
@@ -86,22 +87,18 @@ class LostSteps(Promotion):
         self.writer.put(debt, *intended(self.link.mirror, cluster, denials_of(names)))
         return self._paid(debt)
 
-    def promote(self) -> Evidence:
-        """A source that has woken up since it was to be fenced took writes until now: not beside the destination."""
-        fenced = self._fenced_now()
-        return {**super().promote(), **fenced}
+    def act(self, name: str) -> Callable[[], Evidence]:
+        """From the promotion on a source that has woken up must not take writes beside the destination; watchers leave
+        a mirror alone that a run holds. So each of these steps first tries the fence that is owed."""
+        deed, steps = super().act(name), self.journal.steps
+        if steps.index(name) < steps.index(point_of_no_return(RunKind.FAILOVER, Mode.UNPLANNED)):
+            return deed
 
-    def switch(self) -> Evidence:
-        fenced = self._fenced_now()  # as each step from here on: watchers leave a mirror alone that a run holds
-        return {**super().switch(), **fenced}
+        def behind_the_fence() -> Evidence:
+            fenced = self._fenced_now()
+            return {**deed(), **fenced}
 
-    def canary(self) -> Evidence:
-        fenced = self._fenced_now()
-        return {**super().canary(), **fenced}
-
-    def report(self) -> Evidence:
-        fenced = self._fenced_now()
-        return {**super().report(), **fenced}
+        return behind_the_fence
 
     def _fenced_now(self) -> Evidence:
         debt = self.writer.state.debts[self.link.mirror.name]

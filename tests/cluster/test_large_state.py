@@ -14,9 +14,9 @@ from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import create
 from mirror_core.model.names import MirrorName
-from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.state.link import find
 from tests.cluster.large_state import NAME, PARTITIONS, STAGES
+from tests.clusters import two_clusters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
@@ -27,14 +27,8 @@ MOST_S = 30
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[Path]:
     """Clusters of its own: what is written here would make every other test's state slow to read."""
-    sandbox = Sandbox(tmp_path / "sandbox")
-    sandbox.up(nodes=1)
-    path = tmp_path / "mirrorbook.yaml"
-    path.write_text(sandbox.mirrorbook_yaml(), encoding="utf-8")
-    try:
-        yield path
-    finally:
-        sandbox.down(delete=True)
+    with two_clusters(tmp_path) as pair:
+        yield pair.config_path
 
 
 def test_each_stage_of_a_run_takes_little_memory_and_time(config: Path, tmp_path: Path) -> None:

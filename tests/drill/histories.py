@@ -30,11 +30,11 @@ from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.sync.cycle import sync
 from tests.administering import as_admin, end_hanging
 from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, read_all, read_all_aiokafka
 from tests.cluster.links import writer_of
+from tests.clusters import two_clusters
 from tests.drill.tasks import Tasks
 from tests.drill.writers import Writers
 from tests.managed import managed
@@ -261,12 +261,8 @@ def main() -> int:
     asked = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mirrorbook-histories-")))
-        sandbox = Sandbox(folder / "sandbox")
-        stack.callback(sandbox.down, delete=True)
-        sandbox.up(nodes=asked.nodes, extra={"log.cleaner.backoff.ms": "1000"})
-        config = folder / "mirrorbook.yaml"
-        config.write_text(sandbox.mirrorbook_yaml(), encoding="utf-8")
-        pair = Pair(sandbox=sandbox, east=sandbox.cluster("east"), west=sandbox.cluster("west"), config_path=config)
+        extra = {"log.cleaner.backoff.ms": "1000"}
+        pair = stack.enter_context(two_clusters(folder, nodes=asked.nodes, extra=extra))
         end, total = time.monotonic() + 60 * asked.minutes, Counter[str]()
         seed = asked.seed
         while time.monotonic() < end:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
@@ -24,7 +24,7 @@ REFUSED = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TRANSACTI
 Place = tuple[Partition, Offset]
 
 
-class Kind(Enum):
+class Kind(StrEnum):
     PLAIN = "plain"
     IDEMPOTENT = "idempotent"
     TRANSACTIONAL = "transactional"
@@ -110,7 +110,7 @@ class Application:
 
         for partition in self.partitions:
             self._count += 1
-            value = f"{self.kind.value} {self._count}".encode()
+            value = f"{self.kind} {self._count}".encode()
             producer.produce(partition.topic, value, partition=partition.index, on_delivery=delivered)
 
     def _producer(self, more: dict[str, str | int | bool]) -> Producer:
@@ -125,7 +125,7 @@ def living(cluster: SandboxCluster, *applications: Application) -> Iterator[None
             grant(cluster, "app", ResourceType.TRANSACTIONAL_ID, one.transactional_id, [AclOperation.WRITE])
     with ExitStack() as ended:
         for one in applications:
-            thread = threading.Thread(target=one.run, name=one.kind.value)
+            thread = threading.Thread(target=one.run, name=one.kind)
             thread.start()
             ended.callback(thread.join, 60)
         for one in applications:

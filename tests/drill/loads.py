@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 from typing import Final
 
@@ -17,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S
 from tests.drill.applications import Login
+from tests.drill.live import REFUSED, Kind
 from tests.waiting import wait_until
 
 SOME: Final = 300
@@ -27,16 +27,6 @@ PAUSE_S: Final = 0.05
 ANSWER_S: Final = 1.0
 TRANSACTION_MS: Final = 10_000
 """A transaction whose producer is gone is aborted after this."""
-
-
-DENIED: Final = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-
-
-class Kind(StrEnum):
-    PLAIN = "plain"
-    IDEMPOTENT = "idempotent"
-    TRANSACTIONAL = "transactional"
-    """Every transaction spans all topics and partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +42,10 @@ class Acked:
 
 
 class Load:
-    """Writes without end on the cluster that it is told, until it is stopped or denied there; each value once."""
+    """Writes without end on the cluster that it is told, until it is stopped or denied there; each value once.
+
+    A transaction spans all topics and partitions.
+    """
 
     def __init__(self, user: Login, kind: Kind, partitions: int) -> None:
         self.acked: list[Acked] = []
@@ -168,7 +161,7 @@ class Load:
 
     def _told(self, cluster: str, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            if self._kind is not Kind.TRANSACTIONAL or error.code() in DENIED:  # else its end tells
+            if self._kind is not Kind.TRANSACTIONAL or error.code() in REFUSED:  # else its end tells
                 self._failed(error)
             return
         topic, partition, offset = message.topic(), message.partition(), message.offset()
@@ -179,7 +172,7 @@ class Load:
         known.append(Acked(cluster, topic, partition, offset, message.value() or b"", time.time()))
 
     def _failed(self, error: KafkaError) -> None:
-        if error.code() in DENIED:
+        if error.code() in REFUSED:
             self._refused.set()
         elif not (self._dead.is_set() or self._refused.is_set()):
             self._errors.append(error)

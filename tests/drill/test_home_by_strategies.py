@@ -33,7 +33,8 @@ from tests.cluster.test_tails import saved_rows
 from tests.commands import mirrorbook
 from tests.copiers import at_work
 from tests.drill.applications import Login, login
-from tests.drill.loads import PATIENCE_S, SOME, Acked, Kind, Load
+from tests.drill.live import Kind
+from tests.drill.loads import PATIENCE_S, SOME, Acked, Load
 from tests.mirroring import Mirrored, new_mirror
 from tests.same import assert_same
 from tests.waiting import wait_until

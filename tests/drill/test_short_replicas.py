@@ -26,11 +26,11 @@ from mirror_core.model.names import Partition
 from mirror_core.model.run import Strategy
 from mirror_core.runbook import offline, parking
 from mirror_core.runbook.failback import Failback
-from mirror_core.sandbox.sandbox import Sandbox
 from tests import shapes
 from tests.brokers import TIMEOUT_S, Pair, Record, produce, read_all, read_topics, read_topics_aiokafka
 from tests.cluster.test_failback import content, go_home
 from tests.cluster.test_failover import app_topic, begin
+from tests.clusters import two_clusters
 from tests.drill.applications import Lines, Login
 from tests.drill.dying import Death, DeathAt
 from tests.drill.test_kill_conductor import ENDS_S, Conducted
@@ -49,14 +49,8 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    sandbox = Sandbox(tmp_path_factory.mktemp("three") / "sandbox")
-    try:
-        sandbox.up(nodes=3)
-        config = sandbox.dir.parent / "mirrorbook.yaml"
-        config.write_text(sandbox.mirrorbook_yaml(), encoding="utf-8")
-        yield Pair(sandbox=sandbox, east=sandbox.cluster("east"), west=sandbox.cluster("west"), config_path=config)
-    finally:
-        sandbox.down(delete=True)
+    with two_clusters(tmp_path_factory.mktemp("three"), nodes=3) as pair:
+        yield pair
 
 
 def with_a_tail(three: Pair, evidence: Path, size: int) -> tuple[Mirrored, str, list[Record]]:

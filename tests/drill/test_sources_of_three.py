@@ -19,11 +19,11 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.ports import HOST
-from mirror_core.sandbox.sandbox import Sandbox
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, grant
 from tests.cluster.test_standing import debt_of, watching
 from tests.cluster.test_unplanned import begin
+from tests.clusters import two_clusters
 from tests.drill.live import Application, Kind, living, nothing_lost_unnamed
 from tests.drill.test_three_nodes import log_end, replicas
 from tests.driving import beating, driving
@@ -37,14 +37,8 @@ NODES = (1, 2, 3)
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    sandbox = Sandbox(tmp_path_factory.mktemp("three") / "sandbox")
-    try:
-        sandbox.up(nodes=3)
-        config = sandbox.dir.parent / "mirrorbook.yaml"
-        config.write_text(sandbox.mirrorbook_yaml(), encoding="utf-8")
-        yield Pair(sandbox=sandbox, east=sandbox.cluster("east"), west=sandbox.cluster("west"), config_path=config)
-    finally:
-        sandbox.down(delete=True)
+    with two_clusters(tmp_path_factory.mktemp("three"), nodes=3) as pair:
+        yield pair
 
 
 def topic_on(cluster: SandboxCluster, *assignments: Sequence[int]) -> list[Partition]:

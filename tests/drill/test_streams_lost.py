@@ -15,9 +15,9 @@ from mirror_core.kafka.groups import fetch_offsets, find_coordinator
 from mirror_core.mirrors import verbs
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunState
-from mirror_core.sandbox.sandbox import Sandbox
 from tests.administering import as_admin
 from tests.brokers import Pair, Record, read_all, read_topics
+from tests.clusters import two_clusters
 from tests.copiers import at_work
 from tests.drill.applications import words
 from tests.drill.streams import INPUT, OUTPUT, PATIENCE_S, SOME, counted, counting, counts, miscounted
@@ -29,14 +29,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 @pytest.fixture(scope="module")
 def doomed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    sandbox = Sandbox(tmp_path_factory.mktemp("doomed") / "sandbox")
-    try:
-        sandbox.up(nodes=1)
-        config = sandbox.dir.parent / "mirrorbook.yaml"
-        config.write_text(sandbox.mirrorbook_yaml(), encoding="utf-8")
-        yield Pair(sandbox=sandbox, east=sandbox.cluster("east"), west=sandbox.cluster("west"), config_path=config)
-    finally:
-        sandbox.down(delete=True)
+    with two_clusters(tmp_path_factory.mktemp("doomed")) as pair:
+        yield pair
 
 
 def committed(client: ClusterClient, group: str) -> dict[Partition, Offset]:

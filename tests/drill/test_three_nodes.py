@@ -21,9 +21,9 @@ from mirror_core.model.run import Evidence
 from mirror_core.runbook import canary, canary_trials
 from mirror_core.runbook.canary import run_canary
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.sandbox.sandbox import Sandbox
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
+from tests.clusters import two_clusters
 from tests.drill.histories import history
 from tests.drill.one_task import one_task
 from tests.mirroring import new_mirror
@@ -35,14 +35,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    sandbox = Sandbox(tmp_path_factory.mktemp("three") / "sandbox")
-    try:
-        sandbox.up(nodes=3, extra={"broker.session.timeout.ms": "9000", "log.cleaner.backoff.ms": "1000"})
-        config = sandbox.dir.parent / "mirrorbook.yaml"
-        config.write_text(sandbox.mirrorbook_yaml(), encoding="utf-8")
-        yield Pair(sandbox=sandbox, east=sandbox.cluster("east"), west=sandbox.cluster("west"), config_path=config)
-    finally:
-        sandbox.down(delete=True)
+    extra = {"broker.session.timeout.ms": "9000", "log.cleaner.backoff.ms": "1000"}
+    with two_clusters(tmp_path_factory.mktemp("three"), nodes=3, extra=extra) as pair:
+        yield pair
 
 
 def replicas(cluster: SandboxCluster, partition: Partition) -> tuple[int, int]:
