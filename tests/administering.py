@@ -9,6 +9,8 @@ from pathlib import Path
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from kio.schema.describe_quorum.v1.request import DescribeQuorumRequest, PartitionData, TopicData
+from kio.schema.describe_quorum.v1.response import DescribeQuorumResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v8.request import PartitionProduceData, ProduceRequest, TopicProduceData
 from kio.schema.produce.v8.response import ProduceResponse
@@ -40,6 +42,16 @@ def as_admin(cluster: SandboxCluster) -> ClusterClient:
     """A client with the sandbox administrator's rights: the mirror's own principals may not change the source."""
     properties = cluster.client_config("admin")
     return ClusterClient(ClusterConfig(ClusterName(cluster.name), properties, properties))
+
+
+def active_controller(cluster: SandboxCluster) -> int:
+    """The node that leads the quorum."""
+    log = TopicName("__cluster_metadata")
+    request = DescribeQuorumRequest(
+        topics=(TopicData(topic_name=log, partitions=(PartitionData(partition_index=i32(0)),)),)
+    )
+    with as_admin(cluster) as client:
+        return int(client.call_controller(request, DescribeQuorumResponse).topics[0].partitions[0].leader_id)
 
 
 def rights_of(cluster: SandboxCluster) -> frozenset[Acl]:

@@ -108,11 +108,17 @@ class Connection:
         except scram.ServerNotTrusted as error:
             raise RemoteFault(f"{self.where}: {error}") from None
 
-    def call(self, request: Request, answer: type[Response]) -> Response:
-        """Send one request and wait for its answer. Only for connections without requests in flight."""
-        correlation = next(self._ids)
+    def call(self, request: Request, answer: type[Response], timeout_s: float | None = None) -> Response:
+        """Send one request and wait for its answer, as long as for any or this long.
+
+        Only for connections without requests in flight.
+        """
+        usual, correlation = self.sock.gettimeout(), next(self._ids)
         self.send([encode(request, correlation, CLIENT_ID)])
-        return decode(answer, self.receive(), correlation, self.where)
+        self.sock.settimeout(timeout_s or usual)
+        frame = self.receive()
+        self.sock.settimeout(usual)
+        return decode(answer, frame, correlation, self.where)
 
     def call_each(self, requests: Sequence[Request], answer: type[Response]) -> list[Response]:
         """The same for several requests, sent before the first answer is there: brokers answer in their order."""

@@ -71,7 +71,7 @@ def set_rate(client: ClusterClient, broker: int, rate: str | None) -> None:
     change = AlterableConfig(name=RATE, config_operation=_DELETE if rate is None else _SET, value=rate)
     resource = AlterConfigsResource(resource_type=_BROKER, resource_name=str(broker), configs=(change,))
     request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
-    row = client.call(request, IncrementalAlterConfigsResponse, broker).responses[0]
+    row = client.call_controller(request, IncrementalAlterConfigsResponse, broker).responses[0]
     if row.error_code is not ErrorCode.none:
         deed = "IncrementalAlterConfigs (needs ALTER_CONFIGS on the cluster)"
         raise fault(client, f"broker {broker}", deed, row.error_code, row.error_message)

@@ -119,7 +119,7 @@ def alter_configs(client: ClusterClient, changes: Mapping[str, Mapping[str, str 
             for name in names
         )
         request = IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
-        rows = client.call(request, IncrementalAlterConfigsResponse).responses
+        rows = client.call_controller(request, IncrementalAlterConfigsResponse).responses
         return {row.resource_name: (row.error_code, row.error_message) for row in rows}
 
     settle(client, "IncrementalAlterConfigs (needs ALTER_CONFIGS)", [t for t in changes if changes[t]], attempt)

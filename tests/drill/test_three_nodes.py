@@ -11,17 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.kafka.acls import create_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.kafka.topics import NewTopic, alter_configs, create_topics
+from mirror_core.kafka.topics import NewTopic, alter_configs, create_topics, describe_configs
+from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import Evidence
 from mirror_core.runbook import canary, canary_trials
 from mirror_core.runbook.canary import run_canary
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import as_admin
+from tests.administering import active_controller, as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.clusters import two_clusters
 from tests.drill.histories import history
@@ -98,6 +100,20 @@ def test_a_cluster_of_three_serves_without_one_and_takes_it_back(three: Pair) ->
     )
     assert dumped.returncode == 0
     assert "lastOffset: 39" in dumped.stdout
+
+
+def test_a_controller_that_hangs_delays_what_it_is_asked_for_and_refuses_nothing(three: Pair) -> None:
+    west, topic = three.west, new_topic(three.west)
+    denied = Acl(
+        resource=Resource.TOPIC, name=topic, principal="User:app", operation=Operation.WRITE, permission=Permission.DENY
+    )
+    with as_admin(west) as client, suspended(west, active_controller(west)):
+        # Its successor is there within seconds; the other brokers still wait for the old one.
+        create_acls(client, [denied])
+        alter_configs(client, {topic: {"retention.ms": "-1"}})
+        assert describe_configs(client, [topic])[topic].overrides["retention.ms"] == "-1"
+        present_on_every_broker(client, [denied])
+    wait_until(lambda: west.answering(1) == [1, 2, 3], timeout_s=TIMEOUT_S, why="it is back")
 
 
 def test_what_too_few_replicas_hold_is_not_called_copied(three: Pair, tmp_path: Path) -> None:
