@@ -233,6 +233,7 @@ class ModelCopier:
                 epoch=self.epoch,
                 until=float("inf"),
                 stale=lambda age: age > STALE_S,
+                round_trip_s=lambda: 0.0,
                 monotonic=self.clock,
                 wall=self.clock,
             ).run([self.replicator])

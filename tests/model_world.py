@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from mirror_core.copy.states import State
-from mirror_core.decide.gaps import is_turn
+from mirror_core.decide.gaps import turn
 from mirror_core.model.mirror import FailureKind
 from tests.model_broker import Broker, Connection, Markers, fully
 from tests.model_copier import ModelCopier, Source
@@ -15,7 +15,7 @@ ATTEMPTS = 7
 """Interrupted ones at one gap that wear its numbers out."""
 _PATIENCE = 2_000
 """Turns of both loops, of 40 ms each, in which all must come to an end once nothing goes wrong any more."""
-_WAITS = 120
+_WAITS = 180
 _PASSES = {"tick": 0.03, "nap": 0.25, "sleep": 1.1}
 """Seconds that go by."""
 _SPOILS = frozenset({"refused", "denied", "unheard"})
@@ -78,7 +78,7 @@ class World:
         self.check()
 
     def _on_turn(self, who: int) -> None:
-        while not is_turn(self.copiers[who].epoch, int(self.now * 1000)):
+        while turn(self.copiers[who].epoch, int(self.now * 1000)) is None:
             self.now += 0.02
 
     def _on_grow(self, who: int) -> None:
@@ -151,8 +151,8 @@ class World:
                 self._act("fill", who)
             fully(self.broker, (copier.data, copier.marks))
             one = copier.replicator
-            turn = is_turn(copier.epoch, int(self.now * 1000))
-            if copier.newcomer_looks and turn and one.gap is not None and one.may_fill(self.now):
+            now = turn(copier.epoch, int(self.now * 1000)) is not None
+            if copier.newcomer_looks and now and one.gap is not None and one.may_fill(self.now, 0.0):
                 return
             self.now += 0.02
 

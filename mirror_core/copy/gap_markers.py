@@ -20,6 +20,8 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
 
 _POLL_S: Final = 0.05
+"""So often log ends of other copiers' gaps are looked at, and so long data has the task for itself, if an answer takes
+longer than that."""
 
 
 class GapFiller:
@@ -53,11 +55,11 @@ class GapFiller:
         for replicator in replicators:
             if replicator.gap is not None and (replicator.gaps.owned or watch):
                 by_broker.setdefault(replicator.destination_broker, []).append(replicator)
-        if watch:
-            self._poll_at = now + _POLL_S
         moved = False
         for broker, mine in by_broker.items():
             moved |= self._fill_at(self._link(broker), mine, until)
+        if watch:
+            self._poll_at = time.monotonic() + _POLL_S
         return moved
 
     def _fill_at(self, link: MarkerLink, replicators: list[PartitionReplicator], until: float) -> bool:
@@ -68,6 +70,7 @@ class GapFiller:
             epoch=self.epoch,
             until=until,
             stale=link.stale,
+            round_trip_s=link.round_trip_s,
             monotonic=time.monotonic,
             wall=time.time,
         ).run(replicators)

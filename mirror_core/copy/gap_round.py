@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.words import Side, denied, may_not_mark, not_now, worn_out
-from mirror_core.decide.gaps import is_turn
+from mirror_core.copy.words import Side, denied, may_not_mark, not_now, too_far, worn_out
+from mirror_core.decide.gaps import LONG_OPEN_MS, turn
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.produced import Meaning, meaning
 from mirror_core.model.mirror import FailureKind
@@ -64,6 +64,8 @@ class GapRound:
     """Wall clock after which nothing is sent."""
     stale: Callable[[float], bool]
     """Whether log ends that were asked for so long ago say too little of now."""
+    round_trip_s: Callable[[], float]
+    """To the broker and back; 0 while nothing was asked."""
     monotonic: Callable[[], float] = field(repr=False)
     wall: Callable[[], float] = field(repr=False)
 
@@ -72,7 +74,7 @@ class GapRound:
         moved = False
         wrote: dict[PartitionReplicator, _Wrote] = {}
         while replicators:
-            asked, in_turn = self.monotonic(), self._in_turn()
+            asked, in_turn = self.monotonic(), self._turn()
             unsure = [r for r in replicators if r in wrote or not self._sure(r, asked)]
             ends = (yield Look(tuple(r.partition for r in unsure))).ends if unsure else {}
             for one in unsure:
@@ -82,8 +84,9 @@ class GapRound:
                     if mine:
                         one.fill(mine.number, mine.epoch)
                         moved = True
-            due = [r for r in replicators if r.gap is not None and r.may_fill(asked)]
-            if not (in_turn and self._in_turn()):  # the look, and what is done about it
+            due = [r for r in replicators if r.gap is not None and r.may_fill(asked, self.round_trip_s())]
+            if in_turn is None or in_turn != self._turn():  # the look, and what is done about it
+                self._too_far(r for r in due if not r.gaps.owned)
                 due = [r for r in due if r.gaps.owned]
             now = self.monotonic()
             if self.wall() >= self.until:
@@ -108,8 +111,15 @@ class GapRound:
         """Whether nobody needs to be asked where the log ends: an answer to the owner has just said so."""
         return replicator.gaps.sure(now) and not self.stale(now - replicator.place.known_at)
 
-    def _in_turn(self) -> bool:
-        return is_turn(self.epoch, int(self.wall() * 1000))
+    def _turn(self) -> int | None:
+        return turn(self.epoch, int(self.wall() * 1000))
+
+    def _too_far(self, waiting: Iterable[PartitionReplicator]) -> None:
+        """No turn is long enough: that is said, and not waited for without a word."""
+        if self.round_trip_s() * 1000 < LONG_OPEN_MS:
+            return
+        for one in waiting:
+            one.lose(too_far(self.destination.name, one.partition, one.place.acknowledged, self.round_trip_s()))
 
     def _stands(self, replicator: PartitionReplicator, end: tuple[ErrorCode, int] | None, expected: int) -> bool:
         """Whether the log ends where it should; if not, the partition has to find its place again."""

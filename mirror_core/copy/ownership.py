@@ -10,7 +10,9 @@ from typing import Final
 from mirror_core.decide.gaps import NO_MARKER
 
 QUIET_S: Final = 1.0
-"""How long a log end must stand still before somebody else's gap is filled, when it is the waiting one's turn."""
+QUIET_ROUND_TRIPS: Final = 4
+"""How long a log end must stand still, both together, before somebody else's gap is filled, when it is the waiting
+one's turn. An owner at that distance needs two round trips and a half, from its look to its marker in the log."""
 SURE_S: Final = 0.8
 """How long an owner may go without a look at the log: nobody else can have taken a gap up since. Acknowledged data says
 nothing of it: another copier's repetition is acknowledged, too, and its gap behind it is not seen."""
@@ -71,9 +73,9 @@ class GapOwnership:
         """Whether they are ours, and nobody can have taken them up meanwhile."""
         return self.owned and now - self._confirmed_at < SURE_S
 
-    def quiet(self, log_end: int, asked: float, now: float) -> bool:
+    def quiet(self, log_end: int, asked: float, now: float, round_trip_s: float) -> bool:
         """Whether the log has ended at `log_end` for a while, by a look at it that was asked for at `asked`."""
         if self._quiet_at != log_end:
-            self._quiet_at, self._quiet_until = log_end, now + QUIET_S
+            self._quiet_at, self._quiet_until = log_end, now + QUIET_S + QUIET_ROUND_TRIPS * round_trip_s
             return False
         return asked >= self._quiet_until

@@ -268,11 +268,11 @@ class PartitionReplicator:
 
     # -- gaps ----------------------------------------------------------------------------------------------------
 
-    def may_fill(self, asked: float) -> bool:
+    def may_fill(self, asked: float, round_trip_s: float) -> bool:
         """Whether the gap is ours to fill, by what the log was at `asked` or later."""
         if self.gaps.owned:
             return True
-        return self.gaps.quiet(self.place.acknowledged, asked, self._clock()) and self.gap_known
+        return self.gaps.quiet(self.place.acknowledged, asked, self._clock(), round_trip_s) and self.gap_known
 
     def next_markers(self, most: int) -> tuple[int, int] | None:
         """Number and coordinator epoch of the markers to be sent to the gap now; None: it is worn out."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mirror_core.decide.gaps import LONG_OPEN_MS
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.names import ClusterName, Partition
 
@@ -66,6 +67,15 @@ def overfilled(cluster: str, partition: Partition, expected: int, log_end: int) 
         f"cluster {cluster}, {partition}: the log ends at {log_end}, and should end at {expected}: a gap was filled by "
         "more markers than it has offsets (two copiers of this mirror at the same moment?); from there on offsets "
         "would be shifted. Delete the mirror topic and let it be copied anew"
+    )
+
+
+def too_far(cluster: str, partition: Partition, offset: int, round_trip_s: float) -> str:
+    """A gap that somebody else may have begun to fill, at a distance from which that cannot be told."""
+    return (
+        f"cluster {cluster}, {partition}, offset {offset}: the gap there was another copier's, and whether that one is "
+        f"gone cannot be told from so far away: an answer takes {round_trip_s * 1000:.0f} ms, and must not take "
+        f"{LONG_OPEN_MS}. Run the data plane nearer to the destination"
     )
 
 

@@ -22,8 +22,12 @@ NO_MARKER: Final = -1
 
 _ATTEMPT_BITS: Final = 3
 _TURNS: Final = 4
-_TURN_MS: Final = 200
-_OPEN_MS: Final = 80
+_SHORT_MS: Final = 200
+_SHORT_OPEN_MS: Final = 80
+_LONG_MS: Final = 1200
+LONG_OPEN_MS: Final = 600
+"""Within it newcomers look at a log end and have the answer: no further than this may a destination be."""
+_ROUND_MS: Final = _TURNS * _SHORT_MS + _LONG_MS
 
 
 def filled(end: int, sequence: int) -> int:
@@ -65,13 +69,21 @@ def at_once(missing: int) -> int:
     return max(1, missing - 1)
 
 
-def is_turn(epoch: int, wall_ms: int) -> bool:
-    """Whether the task of this epoch may shut another one out now.
+def turn(epoch: int, wall_ms: int) -> int | None:
+    """The number of the turn that is now, if the task of this epoch may shut another one out in it; else None.
 
     Two that wait for the same gap would else find it due at the same moment, and both fill it: nothing in the log tells
     their markers apart. Turns are by the clock, since neither knows of the other; neighbours in epochs, who meet at
     each change of them, never have the same. What lies between two turns is for clocks that differ and for requests
-    on their way.
+    on their way. Who has looked at the log in one turn must not act on it in another: the others' lie between.
+
+    Each round has a short turn for everybody, and a long one for one of them, in which there is time for an answer from
+    far away.
     """
-    turn, into = divmod(wall_ms, _TURN_MS)
-    return turn % _TURNS == epoch % _TURNS and into < _OPEN_MS
+    number, into = divmod(wall_ms, _ROUND_MS)
+    mine = epoch % _TURNS
+    short, into_short = divmod(into, _SHORT_MS)
+    if short < _TURNS:
+        return number * (_TURNS + 1) + short if short == mine and into_short < _SHORT_OPEN_MS else None
+    into_long = into - _TURNS * _SHORT_MS
+    return number * (_TURNS + 1) + _TURNS if number % _TURNS == mine and into_long < LONG_OPEN_MS else None

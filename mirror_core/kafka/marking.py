@@ -40,9 +40,13 @@ class MarkerLink:
             for row in topic.partitions
         }
 
+    def round_trip_s(self) -> float:
+        """How long the quickest answer took; 0 while none has come."""
+        return self._fastest_s if math.isfinite(self._fastest_s) else 0.0
+
     def stale(self, age_s: float) -> bool:
         """Whether log ends that were asked for so long ago say too little of now: the answer took, or lay, too long."""
-        return age_s > _FRESH_S + (2 * self._fastest_s if math.isfinite(self._fastest_s) else 0.0)
+        return age_s > _FRESH_S + 2 * self.round_trip_s()
 
     def write(self, entries: Iterable[markers.Entry]) -> Mapping[tuple[str, int], int]:
         """Append markers; the error code of each partition. It may hide that only some of its markers were appended.

@@ -23,7 +23,7 @@ from mirror_core.copy.outbox import Gap
 from mirror_core.copy.ownership import GapOwnership
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.place import Place
-from mirror_core.decide.gaps import at_once, marker_epoch, marker_number
+from mirror_core.decide.gaps import at_once, marker_epoch, marker_number, turn
 from mirror_core.decide.position import Foreign, Resume, Seen, Stop, where_to_resume
 from tests import model_copier
 from tests.model_broker import Broker
@@ -79,7 +79,7 @@ Seed = Callable[[pytest.MonkeyPatch], None]
 
 def _turn(patch: pytest.MonkeyPatch) -> None:
     """Newcomers who wait for the same gap take it up at different times."""
-    patch.setattr(gap_round, "is_turn", lambda epoch, wall_ms: True)
+    patch.setattr(gap_round, "turn", lambda epoch, wall_ms: 0)
 
 
 def _at_once(patch: pytest.MonkeyPatch) -> None:
@@ -152,9 +152,10 @@ def _quiet(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ownership, "QUIET_S", 0.0)
 
 
-def _stale(patch: pytest.MonkeyPatch) -> None:
-    """Who slept between looking and sending looks again."""
+def _one_turn(patch: pytest.MonkeyPatch) -> None:
+    """Who looked in one turn does not send in another, be the broker so far away that an answer of then is fresh."""
     patch.setattr(model_copier, "STALE_S", 1e9)
+    patch.setattr(gap_round, "turn", lambda epoch, wall_ms: None if turn(epoch, wall_ms) is None else 0)
 
 
 def _unanswered(patch: pytest.MonkeyPatch) -> None:
@@ -231,7 +232,7 @@ GUARDS: tuple[tuple[Seed, Weather, str | None], ...] = (
     (_base_offset, LATE, "slow marker"),
     (_barrier, CALM, "refused"),
     (_quiet, CALM, "crowd"),
-    (_stale, CALM, "two wait"),
+    (_one_turn, CALM, "two wait"),
     (_unanswered, CALM, "comeback"),
     (_true_end, CALM, "short sight"),
     (_late_fetch, CALM, "late answer"),

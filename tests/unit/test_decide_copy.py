@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.decide.assign import assign
-from mirror_core.decide.gaps import FILLED_MASK, NO_MARKER, at_once, filled, filled_by, is_turn, marker_epoch
+from mirror_core.decide.gaps import FILLED_MASK, NO_MARKER, at_once, filled, filled_by, marker_epoch, turn
 from mirror_core.decide.passthrough import Treatment, treatment
 from mirror_core.decide.position import (
     MARKED_START,
@@ -248,9 +250,20 @@ def test_equal_lags_are_always_shared_out_the_same_way() -> None:
 
 
 def test_turns_of_epochs_that_meet_are_apart_and_everyone_has_one() -> None:
-    cycle = range(1_795_300_000_000, 1_795_300_000_800)
-    turns = [{ms for ms in cycle if is_turn(epoch, ms)} for epoch in range(7, 11)]
-    assert [len(turn) for turn in turns] == [80] * 4
-    for epoch, turn in enumerate(turns):
-        others = set().union(*(other for number, other in enumerate(turns) if number != epoch))
-        assert all((ms + step) not in others for ms in turn for step in range(-120, 121))
+    start = 1_795_300_000_000
+    cycle = range(start, start + 4 * 2_000)
+    turns = [{ms: at for ms in cycle if (at := turn(epoch, ms)) is not None} for epoch in range(7, 11)]
+    for epoch, mine in enumerate(turns):
+        lengths = Counter(mine.values())
+        assert sorted(lengths.values()) == [80] * 4 + [600], (
+            "one for short ways in each round, one for long ways in four"
+        )
+        others = {ms for number, other in enumerate(turns) if number != epoch for ms in other}
+        assert all(ms + step not in others for ms in mine for step in range(-120, 121))
+
+
+def test_no_two_turns_have_the_same_number() -> None:
+    numbers = [turn(epoch, ms) for ms in range(0, 16_000) for epoch in range(4)]
+    open_now = [number for number in numbers if number is not None]
+    assert open_now == sorted(open_now)
+    assert len(set(open_now)) == 8 * 5
