@@ -27,12 +27,7 @@ from tests.mirroring import new_mirror
 from tests.same import assert_same
 from tests.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.spark,
-    pytest.mark.drill,
-    pytest.mark.skip(reason="not seen to pass yet since the application is no longer killed before its failover"),
-]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.drill]
 
 LOCK: Final = Path(__file__).parents[1] / "kafka-spark.lock"
 PARTITIONS: Final = 3
