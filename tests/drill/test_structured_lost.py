@@ -14,12 +14,13 @@ import pytest
 from mirror_core.mirrors import verbs
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunState
-from tests.brokers import Pair, read_all, read_all_aiokafka
+from tests.brokers import Pair, Record, read_all, read_all_aiokafka
 from tests.clusters import two_clusters
 from tests.commands import mirrorbook
-from tests.copiers import at_work
-from tests.drill.structured import PARTITIONS, SOME, Application, assert_handled_once, streaming
+from tests.copiers import Progress, at_work
+from tests.drill.structured import PARTITIONS, PATIENCE_S, SOME, Application, assert_handled_once, streaming
 from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.drill]
 
@@ -46,6 +47,12 @@ def rewind(application: Application, mirrored: Mirrored) -> None:
             folder.rename(folder.with_name(f"rewound-{number}"))
 
 
+def held(mirrored: Mirrored, topic: str) -> set[Record]:
+    """What there is on the destination."""
+    west = mirrored.pair.west
+    return set(read_all(west, topic)) if Progress(mirrored, west.name, topic).exists() else set()
+
+
 def test_what_was_read_and_not_copied_is_all_that_differs(doomed: Pair, tmp_path: Path) -> None:
     east, west = doomed.east, doomed.west
     with streaming(doomed, tmp_path) as (application, lines), ExitStack() as later:
@@ -54,9 +61,13 @@ def test_what_was_read_and_not_copied_is_all_that_differs(doomed: Pair, tmp_path
         mirrored = new_mirror(doomed, tmp_path, application.topic)
         with at_work(mirrored, "local", tmp_path) as copying:
             application.works(SOME)
+            there = set(read_all(east, application.topic))
+            why = "batches are copied to go back to"
+            wait_until(lambda: held(mirrored, application.topic) >= there, timeout_s=PATIENCE_S, why=why)
             verbs.sync(mirrored.link)
             copying.kill()
-            application.works(len(application.lines()) + SOME)
+            # However far it is behind: beyond what the copy can have.
+            application.works(len(read_all(east, application.topic)) + SOME)
             east.kill()
             later.callback(east.start)
             application.kill()
