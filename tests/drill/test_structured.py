@@ -27,18 +27,16 @@ def test_a_checkpoint_holds_over_there_and_home_again(pair: Pair, tmp_path: Path
         lines.denied()
         application.stop()
 
-        handled = len(application.lines())
         lines.start(pair.west)
         application.start(pair.west)
-        application.works(handled + SOME)
+        application.works(application.handled() + SOME)
         come_home(mirrored)
         lines.denied()
         application.stop()
 
-        handled = len(application.lines())
         lines.start(pair.east)
         application.start(pair.east)
-        application.works(handled + SOME)
+        application.works(application.handled() + SOME)
         lines.stop()
         application.stop()
 
