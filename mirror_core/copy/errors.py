@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirror_core.copy.outbox import Sent
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
-from mirror_core.copy.words import Side, denied, foreign, not_now, shifted
+from mirror_core.copy.words import Side, denied, foreign, not_now, retimed, shifted
 from mirror_core.kafka.client import TRANSIENT
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.produced import Meaning, meaning
@@ -39,6 +39,10 @@ def answered(replicator: PartitionReplicator, sent: Sent, produced: Produced, de
     replicator.place.answered()
     landed = produced.error == 0
     if landed and produced.base_offset == sent.base == replicator.place.acknowledged:
+        if produced.append_time not in (-1, sent.newest_ms) and sent.payload and replicator.working:
+            words = retimed(destination.name, replicator.partition, sent.base)
+            replicator.fail(words, sent.base, FailureKind.ALTERED)
+            return False
         return replicator.acknowledge(sent)
     if landed and produced.base_offset != sent.base:
         _elsewhere(replicator, sent, produced.base_offset, destination)

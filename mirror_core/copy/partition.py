@@ -224,13 +224,13 @@ class PartitionReplicator:
 
     # -- from the source -----------------------------------------------------------------------------------------
 
-    def put(self, sent: Sent, batch: memoryview, newest_ms: int) -> bool:
+    def put(self, sent: Sent, batch: memoryview) -> bool:
         """Put a batch into line, readdressed with the place's sequence. True when it is to be sent at once, where it
         is; what waits is copied."""
         place, outbox = self.place, self.outbox
         at_once = not outbox.items and (place.proven or place.first_is_next)
         place.took(sent.records)
-        outbox.saw(newest_ms)
+        outbox.saw(sent.newest_ms)
         if not at_once:
             outbox.put(sent, batch)
         return at_once

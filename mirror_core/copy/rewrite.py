@@ -106,7 +106,8 @@ class Rewriter:
         first, view = run[0]
         readdress(batch, self.producer_id, PRODUCER_EPOCH, base_sequence(view))
         payload = xxhash.xxh3_128_digest(batch[HEADER_SIZE:])
-        return [(first._replace(records=sum(s.records for s, _ in run), size=len(batch), payload=payload), batch)]
+        records, newest_ms = sum(sent.records for sent, _ in run), max(sent.newest_ms for sent, _ in run)
+        return [(Sent(first.base, records, len(batch), payload, newest_ms), batch)]
 
     def _take(
         self,
@@ -139,6 +140,6 @@ class Rewriter:
     ) -> None:
         payload = xxhash.xxh3_128_digest(batch[HEADER_SIZE:])
         readdress(batch, self.producer_id, PRODUCER_EPOCH, replicator.place.sequence)
-        sent = Sent(base, records, len(batch), payload)
-        if replicator.put(sent, batch, max_timestamp(batch)):
+        sent = Sent(base, records, len(batch), payload, max_timestamp(batch))
+        if replicator.put(sent, batch):
             ready.append((sent, batch))

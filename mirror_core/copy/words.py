@@ -70,6 +70,15 @@ def overfilled(cluster: str, partition: Partition, expected: int, log_end: int) 
     )
 
 
+def retimed(cluster: str, partition: Partition, offset: int) -> str:
+    """A mirror topic whose broker gives records its own times."""
+    return (
+        f"cluster {cluster}, {partition}: from offset {offset} on records have the broker's time instead of their own: "
+        "message.timestamp.type is LogAppendTime there. Set it to CreateTime, delete the mirror topic and let it be "
+        "copied anew"
+    )
+
+
 def too_far(cluster: str, partition: Partition, offset: int, round_trip_s: float) -> str:
     """A gap that somebody else may have begun to fill, at a distance from which that cannot be told."""
     return (

@@ -209,7 +209,7 @@ class Replication:
                 time.sleep(_TICK_S / 5)
         lease.refresh()
         self.results.remember(lease)
-        planner.follow_log_start(work.partitions)
+        self._follow_log_start(planner, lease, work)
         self._watch.look_once(lease, planner.source, planner.destination)
 
     def _go_on(self, planner: Planner, lease: HeldLease, work: Work) -> None:
@@ -218,6 +218,7 @@ class Replication:
             stop_ms = start_ms + int(self.options.epoch_s * 1000)
             if work.partitions:
                 self._submit(lease, work, None, start_ms, stop_ms)
+            self._follow_log_start(planner, lease, work)
             failures = self._failures_in_row
             while not self.stop.is_set() and now_ms() < stop_ms - LEAD_S * 1000:
                 lease.beat()
@@ -234,11 +235,16 @@ class Replication:
             try:
                 refuse_to_run(lease.refresh(), self.link)
                 work = self._plan(planner, lease)
-                planner.follow_log_start(work.partitions)
             except Unreachable as error:
                 self.counters.retried(Retry.PLAN)
                 _log.info("no new plan, going on with the last one: %s", error)
                 self.say(f"cannot plan anew, going on with the last plan: {error}")
+
+    def _follow_log_start(self, planner: Planner, lease: HeldLease, work: Work) -> None:
+        try:
+            self.results.found(lease, planner.follow_log_start(work.partitions))
+        except Unreachable as error:
+            _log.info("log starts are not known now, and looked at again in the next epoch: %s", error)
 
     def _plan(self, planner: Planner, lease: HeldLease) -> Work:
         self.results.remember(lease)

@@ -48,6 +48,11 @@ class Planner:
     source: ClusterClient
     destination: ClusterClient
     absent: set[str] = field(default_factory=set)
+    began: dict[Partition, Offset] = field(default_factory=dict)
+    """Log starts on the destination when first looked at: a cluster that applications come home to may have deleted
+    by its own clock before."""
+    shorter: set[Partition] = field(default_factory=set)
+    """Logs of which more was deleted on the destination than on the source, at the last look."""
 
     def plan(self, state: State, *, all_ends: bool) -> Work:
         """Create what is missing, and say what to copy.
@@ -78,18 +83,27 @@ class Planner:
             failed={p: s.reason or "" for p, s in fresh.items() if s.state is PartitionState.FAILED},
         )
 
-    def follow_log_start(self, partitions: Iterable[Partition]) -> None:
-        """Move the destination's log start up to the source's: it must not delete by its own clock while mirroring."""
+    def follow_log_start(self, partitions: Iterable[Partition]) -> list[Failure]:
+        """Move the destination's log start up to the source's: it must not delete by its own clock while mirroring.
+
+        Returns what somebody else has deleted there meanwhile, seen twice: of leaders that have just changed, the new
+        one may not know for a moment how far the old one had deleted.
+        """
         wanted = list(partitions)
         if not wanted:
-            return
-        there = _known(self.source, wanted, Point.START)
+            return []
+        # In this order: what a task or we have deleted here was deleted there before.
         here = _known(self.destination, wanted, Point.START)
+        there = _known(self.source, wanted, Point.START)
         positions = _known(self.destination, wanted, Point.HIGH_WATERMARK)
         known = there.keys() & here.keys() & positions.keys()
+        self.began = {**here, **self.began}
+        shorter = {p for p in known if here[p] > max(there[p], self.began[p])}
+        sure, self.shorter = sorted(shorter & self.shorter), shorter
         behind = {p: there[p] for p in sorted(known) if here[p] < there[p] <= positions[p]}
         if behind:
             delete_records(self.destination, behind)
+        return [_deleted(self.destination.name, p, there[p], here[p]) for p in sure]
 
     def _gone(self, known: Mapping[Partition, PartitionStatus], topics: Mapping[str, TopicView]) -> list[Partition]:
         missing = {p.topic for p, s in known.items() if s.state in COPIED and p.topic not in topics}
@@ -130,6 +144,14 @@ def _status(
 
 def _failed(status: PartitionStatus, reason: str, kind: FailureKind) -> PartitionStatus:
     return fail(status, Failure(partition=status.partition, reason=reason, offset=None, kind=kind))
+
+
+def _deleted(cluster: str, partition: Partition, there: Offset, here: Offset) -> Failure:
+    reason = (
+        f"cluster {cluster}, {partition}: records below {here} were deleted there, and the source still has those from "
+        f"{there} on: by a retention on the mirror topic (retention.ms, retention.bytes), or by hand (DeleteRecords)"
+    )
+    return Failure(partition=partition, reason=reason, offset=there, kind=FailureKind.DELETED)
 
 
 def aligned(status: PartitionStatus, source_epoch: int) -> PartitionStatus:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.planning import COPIED, aligned, fail
 from mirror_core.evidence import receipts
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import TaskReport
+from mirror_core.model.copying import Failure, TaskReport
 from mirror_core.model.errors import PartitionFailed
 from mirror_core.model.logs import logger
 from mirror_core.model.names import Offset, Partition
@@ -91,19 +91,23 @@ class Results:
             if report.retry and not final:
                 self.say(f"epoch {epoch}: {report.retry}")
         found = () if final else [failure for report in reports for failure in report.failures]
-        failures = [f for f in found if not self._easing.eased(f, epoch, newest)]
-        if failures:
-            known = lease.state.partitions.get(self.link.mirror.name, {})
-            lease.put(
-                *(
-                    PartitionRecord(self.link.mirror.name, fail(known[f.partition], f))
-                    for f in failures
-                    if f.partition in known and known[f.partition].state in COPIED
-                )
+        self.found(lease, [f for f in found if not self._easing.eased(f, epoch, newest)])
+
+    def found(self, lease: HeldLease, failures: Sequence[Failure]) -> None:
+        """Record them."""
+        if not failures:
+            return
+        known = lease.state.partitions.get(self.link.mirror.name, {})
+        lease.put(
+            *(
+                PartitionRecord(self.link.mirror.name, fail(known[f.partition], f))
+                for f in failures
+                if f.partition in known and known[f.partition].state in COPIED
             )
-            self.count_states(lease)
-            for failure in failures:
-                self.failed(failure.partition, failure.reason)
+        )
+        self.count_states(lease)
+        for failure in failures:
+            self.failed(failure.partition, failure.reason)
 
     def count_states(self, lease: HeldLease) -> None:
         state, name = lease.state, self.link.mirror.name

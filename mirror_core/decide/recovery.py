@@ -82,6 +82,16 @@ REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
             "`--salvage FOLDER` saves them first. The old leader is back with its records: retry",
             (Action.RECOPY, Action.RETRY),
         ),
+        FailureKind.ALTERED: Remedy(
+            "the destination gave records times of its own (message.timestamp.type=LogAppendTime)",
+            "set message.timestamp.type=CreateTime on the mirror topic, and find who changed it",
+            (Action.RECOPY,),
+        ),
+        FailureKind.DELETED: Remedy(
+            "records were deleted on the destination that the source still has: by a retention of its own, or by hand",
+            "find who did it, and who may (DELETE, ALTER_CONFIGS). Once the source has deleted them, too: retry",
+            (Action.RECOPY, Action.RETRY),
+        ),
         FailureKind.CORRUPT: Remedy(
             "the source's bytes fail their checksum; they were not copied",
             "repair the source's replica: a disk, or a move of leadership to a replica that is well",

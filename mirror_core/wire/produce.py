@@ -29,6 +29,8 @@ class Produced(NamedTuple):
     """The offset that the batch's first record got; of the earlier one, when the broker took it for a duplicate."""
     message: str
     """The broker's own words, often empty."""
+    append_time: int = -1
+    """Milliseconds: the time that the broker gave to the batch's records instead of their own; -1: they kept it."""
 
 
 def encode(
@@ -61,9 +63,9 @@ def decode(frame: memoryview) -> Iterator[Produced]:
         topic = reader.string()
         for _ in range(reader.count(_ANSWER.size)):
             start = reader.position
-            index, error, base_offset, _, _, problems, length = reader.unpack(_ANSWER)
+            index, error, base_offset, append_time, _, problems, length = reader.unpack(_ANSWER)
             if problems <= 0 and length < 0:  # nearly always: nobody complains
-                yield Produced(topic, index, error, base_offset, "")
+                yield Produced(topic, index, error, base_offset, "", append_time)
                 continue
             reader.position = start + _BEFORE_MESSAGES
             messages = []
