@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from kio.schema.produce.v8 import response as produce_response
 from kio.schema.request_header.v1.header import RequestHeader
 from kio.schema.types import BrokerId, ProducerId, TopicName
 from kio.serial import entity_reader, entity_writer
-from kio.static.primitive import Records, i32, i32Timedelta, i64
+from kio.static.primitive import Records, TZAware, i32, i32Timedelta, i64
 
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch, produce
@@ -215,8 +215,11 @@ def test_kio_reads_our_produce(batches: dict[Partition, bytes]) -> None:
 Errors = tuple[tuple[int, str | None], ...]
 
 
-def produce_answer(topics: dict[str, list[tuple[int, ErrorCode, int, Errors, str | None]]]) -> memoryview:
+def produce_answer(
+    topics: dict[str, list[tuple[int, ErrorCode, int, Errors, str | None]]], append_time_ms: int | None = None
+) -> memoryview:
     """As kio writes it, from (partition, error, base offset, (record, message) of each bad record, message)."""
+    given = None if append_time_ms is None else TZAware.parse(datetime.fromtimestamp(append_time_ms / 1000, UTC))
     entity = produce_response.ProduceResponse(
         responses=tuple(
             produce_response.TopicProduceResponse(
@@ -226,7 +229,7 @@ def produce_answer(topics: dict[str, list[tuple[int, ErrorCode, int, Errors, str
                         index=i32(index),
                         error_code=error,
                         base_offset=i64(base),
-                        log_append_time=None,
+                        log_append_time=given,
                         log_start_offset=i64(0),
                         record_errors=tuple(
                             produce_response.BatchIndexAndErrorMessage(
@@ -253,6 +256,11 @@ def test_we_read_kios_produce_answer() -> None:
         produce.Produced("t", 4, 87, -1, "null key; one or more records were rejected"),
         produce.Produced("t", 5, 0, 900, ""),
     ]
+
+
+def test_we_read_the_time_that_a_broker_gave_to_records() -> None:
+    answer = produce_answer({"t": [(5, ErrorCode.none, 900, (), None)]}, 1_700_000_000_000)
+    assert list(produce.decode(answer)) == [produce.Produced("t", 5, 0, 900, "", 1_700_000_000_000)]
 
 
 def test_every_row_is_read_whatever_words_stand_in_the_rows_before_it() -> None:
