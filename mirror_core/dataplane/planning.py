@@ -73,8 +73,8 @@ class Planner:
             fresh[partition] = _failed(known[partition], words, FailureKind.GONE)
         work = {p: assigned(s) for p, s in fresh.items() if s.state in COPIED}
         offsets = list_offsets if all_ends else _known
+        positions = offsets(self.destination, work, Point.LOG_END)  # first: while tasks copy, ends are not behind them
         ends = offsets(self.source, work, Point.STABLE_END)
-        positions = offsets(self.destination, work, Point.LOG_END)
         return Work(
             partitions=work,
             lags={p: ends[p] - positions[p] for p in work if p in ends and p in positions},

@@ -71,8 +71,9 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
     """Look at both clusters, for at most a few seconds each."""
     mirror = link.mirror
     statuses = state.partitions.get(mirror.name, {})
-    (starts, ends), source_trouble = _offsets(link.source, statuses, Point.START, Point.STABLE_END)
+    # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
     (positions,), destination_trouble = _offsets(link.destination, statuses, Point.LOG_END)
+    (starts, ends), source_trouble = _offsets(link.source, statuses, Point.START, Point.STABLE_END)
     lease = state.leases.get(mirror.name)
     run = state.active_run(mirror.name)
     held = is_fresh(lease, now_ms)
