@@ -7,19 +7,24 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.states import State
 from mirror_core.copy.tail import BothLogs
 from mirror_core.copy.verdict import Judge
 from mirror_core.copy.words import Side, denied
 from mirror_core.decide.position import Ours, Seen
 from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.epochs import epoch_ends
-from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, known_offsets, list_offsets
+from mirror_core.kafka.offsets import Point, ProducerView, known_offsets, known_producers
+from mirror_core.kafka.reader import Trimmed, Unreadable
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
 
 _SETTLE_TRIES: Final = 10
 _SETTLE_WAIT_S: Final = 0.02
+_BUDGET_S: Final = 0.5
+"""For looks into logs in a row; what copies already waits meanwhile."""
 
 
 class Aligner:
@@ -45,8 +50,13 @@ class Aligner:
         ends = epoch_ends(self.source, {p: epoch for p, epoch in changed.items() if epoch is not None})
         with BothLogs(self.source, self.destination, self.producer_id) as logs:
             judge = Judge(source=self.source.name, destination=self.destination.name, logs=logs)
-            for partition, seen in self._settled(wanted).items():
-                judge.decide(wanted[partition], seen, ends.get(partition))
+            settled = self._settled(wanted)
+            until = time.monotonic() + _BUDGET_S
+            # Where there is most to copy, first: those for whom the time is not enough are looked at in the next round.
+            for partition in sorted(settled, key=lambda p: settled[p].log_end - settled[p].source_end):
+                decide(judge, wanted[partition], settled[partition], ends.get(partition))
+                if time.monotonic() > until:
+                    break
 
     def _route(self, replicator: PartitionReplicator, source: ClusterView, destination: ClusterView) -> bool:
         """Find both leaders; False when it cannot be aligned now."""
@@ -91,29 +101,33 @@ class Aligner:
         A predecessor's last requests may still be on their way into the log (they cannot do harm, see decide.position).
         Partitions that come to no rest stay LOST, and hold up no others.
         """
-        partitions = list(replicators)
         found: dict[Partition, tuple[Offset, Ours | None]] = {}
-        starts = list_offsets(self.source, partitions, Point.START)
-        log_starts = list_offsets(self.destination, partitions, Point.START)
-        waiting, why = partitions, dict[Partition, str]()
+        starts = known_offsets(self.source, replicators, Point.START)
+        log_starts = known_offsets(self.destination, replicators, Point.START)
+        waiting, why = [p for p in replicators if p in starts and p in log_starts], dict[Partition, str]()
         for _ in range(_SETTLE_TRIES):
-            before = list_offsets(self.destination, waiting, Point.LOG_END)
-            producers = describe_producers(self.destination, waiting)
+            before = known_offsets(self.destination, waiting, Point.LOG_END)
+            producers = known_producers(self.destination, waiting)
             replicated = known_offsets(self.destination, waiting, Point.HIGH_WATERMARK)
-            after = list_offsets(self.destination, waiting, Point.LOG_END)
+            after = known_offsets(self.destination, waiting, Point.LOG_END)
+            for p, error in producers.unknown.items():
+                unreadable(replicators[p], error)
+            waiting = [p for p in waiting if p in before and p in producers.states and p in after]
             for p in waiting:
                 why[p] = unsettled(self.destination.name, p, before[p], after[p], replicated.get(p))
                 if not why[p]:
-                    ours = [known for known in producers[p] if known.producer_id == self.producer_id]
+                    ours = [known for known in producers.states[p] if known.producer_id == self.producer_id]
                     found[p] = after[p], _ours(ours[0]) if ours else None
             waiting = [p for p in waiting if p not in found]
             if not waiting:
                 break
             time.sleep(_SETTLE_WAIT_S)
-        for p in waiting:
-            replicators[p].lose(why[p])
         # The source's end is read last: it only grows, so a position beyond it was never there.
-        ends = list_offsets(self.source, found, Point.LOG_END) if found else {}
+        ends = known_offsets(self.source, found, Point.LOG_END)
+        found = {p: seen for p, seen in found.items() if p in ends}
+        for p, one in replicators.items():
+            if p not in found and one.state is State.LOST:
+                one.lose(why.get(p) or f"{p}: a leader does not say now where its log begins and ends")
         return {
             p: Seen(
                 log_start=log_starts[p],
@@ -124,6 +138,24 @@ class Aligner:
             )
             for p, (log_end, ours) in found.items()
         }
+
+
+def decide(judge: Judge, replicator: PartitionReplicator, seen: Seen, epoch_end: int | None) -> None:
+    """What cannot be read concerns this partition, and no other."""
+    try:
+        judge.decide(replicator, seen, epoch_end)
+    except (Unreachable, Trimmed, MissingPermission, Unreadable) as error:
+        unreadable(replicator, error)
+
+
+def unreadable(replicator: PartitionReplicator, error: RemoteFault) -> None:
+    """It is looked at again, or only people can help."""
+    if isinstance(error, MissingPermission):
+        replicator.fail(str(error), None, FailureKind.DENIED)
+    elif isinstance(error, Unreadable):
+        replicator.fail(str(error), None)
+    else:
+        replicator.lose(str(error))
 
 
 def unsettled(cluster: ClusterName, partition: Partition, before: int, after: int, replicated: int | None) -> str:

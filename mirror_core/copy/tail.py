@@ -9,16 +9,18 @@ from types import TracebackType
 from typing import Final
 
 from mirror_core.copy.divergence import Divergence
+from mirror_core.copy.words import Side, denied
 from mirror_core.decide.gaps import FILLED_MASK
 from mirror_core.decide.position import Seen
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.empty_answers import Proof, proof
+from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.fetching import FetchLink, fetch_once
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.tiered import SILENT, local_start
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import MissingPermission, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.batch import CONTROL, BatchHeader, batches
 from mirror_core.wire.records import Record
@@ -189,6 +191,8 @@ def _headers(client: ClusterClient, link: FetchLink, partition: Partition, start
     deadline = time.monotonic() + client.timeout_s
     while position < end:
         fetched = fetch_once(link, partition, position)
+        if fetched is not None and fetched.error == ErrorCode.topic_authorization_failed.value:
+            raise MissingPermission(denied(Side.of(client), partition, "READ"))
         if fetched is None or fetched.error:
             raise Unreachable(f"{link.connection.where}: {partition} cannot be read at offset {position}")
         headers = [header for header, _ in batches(fetched.records)]

@@ -11,7 +11,7 @@ from typing import Protocol
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.words import foreign, overfilled
 from mirror_core.decide.position import Foreign, Resume, Seen, Stop, ours_behind_data, where_to_resume
-from mirror_core.model.errors import MirrorError, MissingPermission
+from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
@@ -114,9 +114,6 @@ class Judge:
             found = self.logs.first_divergence(partition, position, epoch_end)
         except Undecided:
             return False  # it is looked at again
-        except MissingPermission as error:
-            replicator.fail(str(error), position, FailureKind.DENIED)
-            return False
         if found is not None:
             words = reason or "the source lost records that were copied (unclean leader election)"
             replicator.fail(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
-from kio.schema.describe_producers.v0.response import DescribeProducersResponse
+from kio.schema.describe_producers.v0.response import DescribeProducersResponse, ProducerState
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v5.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.list_offsets.v5.response import ListOffsetsResponse
@@ -161,43 +161,70 @@ class ProducerView:
     """Time of its newest batch, as it gave it, or of a marker."""
 
 
+@dataclass(frozen=True, slots=True)
+class Producers:
+    """Producer states as far as they can be known now."""
+
+    states: Mapping[Partition, tuple[ProducerView, ...]]
+    unknown: Mapping[Partition, RemoteFault]
+    """Why not: Unreachable, or MissingPermission."""
+
+
 def describe_producers(
     client: ClusterClient, partitions: Iterable[Partition], broker: int | None = None
-) -> dict[Partition, tuple[ProducerView, ...]]:
+) -> Mapping[Partition, tuple[ProducerView, ...]]:
     """Producer states from the leader of each partition, or from one `broker`'s replicas, which may be behind.
 
-    Needs READ.
+    Needs READ. Raises when any is not known.
     """
+    found = known_producers(client, partitions, broker)
+    for error in found.unknown.values():
+        raise error
+    return found.states
+
+
+def known_producers(client: ClusterClient, partitions: Iterable[Partition], broker: int | None = None) -> Producers:
+    """The same without those that cannot be known: what is denied or has no leader does not hide the others."""
     found: dict[Partition, tuple[ProducerView, ...]] = {}
+    unknown: dict[Partition, RemoteFault] = {}
     asked = client.leaders(partitions) if broker is None else {broker: list(partitions)}
-    for broker, mine in asked.items():
-        if broker < 0:
-            raise Unreachable(f"cluster {client.name}: no leader for {mine[0]}")
+    for leader, mine in asked.items():
+        if leader < 0:
+            unknown |= {p: Unreachable(f"cluster {client.name}: no leader for {p}") for p in mine}
+            continue
         topics: dict[str, list[i32]] = {}
         for partition in mine:
             topics.setdefault(partition.topic, []).append(i32(partition.index))
         request = DescribeProducersRequest(
             topics=tuple(TopicRequest(name=TopicName(t), partition_indexes=tuple(i)) for t, i in topics.items())
         )
-        for topic in client.call(request, DescribeProducersResponse, broker).topics:
+        try:
+            answer = client.call(request, DescribeProducersResponse, leader)
+        except Unreachable as error:
+            unknown |= dict.fromkeys(mine, error)
+            continue
+        for topic in answer.topics:
             for row in topic.partitions:
                 partition = Partition(str(topic.name), int(row.partition_index))
                 if row.error_code is ErrorCode.topic_authorization_failed:
-                    raise MissingPermission(
+                    unknown[partition] = MissingPermission(
                         f"cluster {client.name}, topic {partition.topic}: "
                         f"{client.config.user(client.principal) or 'this principal'} may not READ it"
                     )
-                if row.error_code is not ErrorCode.none:
-                    raise Unreachable(f"cluster {client.name}, {partition}: DescribeProducers: {row.error_code.name}")
-                found[partition] = tuple(
-                    ProducerView(
-                        int(p.producer_id),
-                        int(p.producer_epoch),
-                        int(p.last_sequence),
-                        int(p.coordinator_epoch),
-                        int(p.current_txn_start_offset),
-                        int(p.last_timestamp),
-                    )
-                    for p in row.active_producers
-                )
-    return found
+                elif row.error_code is not ErrorCode.none:
+                    words = f"cluster {client.name}, {partition}: DescribeProducers: {row.error_code.name}"
+                    unknown[partition] = Unreachable(words)
+                else:
+                    found[partition] = tuple(_view(one) for one in row.active_producers)
+    return Producers(found, unknown)
+
+
+def _view(one: ProducerState) -> ProducerView:
+    return ProducerView(
+        int(one.producer_id),
+        int(one.producer_epoch),
+        int(one.last_sequence),
+        int(one.coordinator_epoch),
+        int(one.current_txn_start_offset),
+        int(one.last_timestamp),
+    )

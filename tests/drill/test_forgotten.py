@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, describe_producers, list_offsets
@@ -19,7 +20,7 @@ from mirror_core.model.names import Partition
 from mirror_core.sandbox.jars import ensure_jars
 from tests.administering import as_admin, broker_setting
 from tests.aside import in_place_of
-from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
+from tests.brokers import TIMEOUT_S, Pair, grant, new_topic, produce
 from tests.drill.one_task import one_task
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.same import assert_same
@@ -27,6 +28,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
+DENY = AclPermissionType.DENY
 OLD_MS = 1_577_836_800_000
 """2020."""
 
@@ -170,3 +172,21 @@ def test_a_strangers_record_under_a_copier_is_found(forgetful: Pair, tmp_path: P
         report = task.ends()
     expected = dict.fromkeys(app.partitions, (FailureKind.FOREIGN, 20))
     assert {failure.partition: (failure.kind, failure.offset) for failure in report.failures} == expected
+
+
+def test_what_may_not_be_read_holds_up_no_other_topic(forgetful: Pair, tmp_path: Path) -> None:
+    """Where a leader has forgotten, the log's end is read back: a right that this takes is missing for one of them."""
+    denied, other = Application(forgetful, 2), Application(forgetful, 2)
+    mirrored = new_mirror(forgetful, tmp_path, denied.topic, other.topic)
+    for app in (denied, other):
+        app.plain(range(2))
+    mirrored.copy()
+    forgotten(mirrored, [*denied.partitions, *other.partitions])
+    grant(forgetful.west, "mirror-data", ResourceType.TOPIC, denied.topic, [AclOperation.READ], permission=DENY)
+    for app in (denied, other):
+        app.plain(range(2))
+    failed = replicate(mirrored.link).failed
+    assert set(failed) == set(denied.partitions)
+    assert {mirrored.statuses[p].kind for p in denied.partitions} == {FailureKind.DENIED}
+    assert all(f"cluster west, topic {denied.topic}: mirror-data may not READ it" in words for words in failed.values())
+    assert_same(forgetful, [other.topic])
