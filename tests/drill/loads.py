@@ -47,11 +47,11 @@ class Load:
     A transaction spans all topics and partitions.
     """
 
-    def __init__(self, user: Login, kind: Kind, partitions: int) -> None:
+    def __init__(self, user: Login, kind: Kind, partitions: int, pause_s: float = PAUSE_S) -> None:
         self.acked: list[Acked] = []
         self.rounds = 0
         self.topics: Sequence[str] = ()
-        self._user, self._kind, self._partitions = user, kind, partitions
+        self._user, self._kind, self._partitions, self._pause_s = user, kind, partitions, pause_s
         self._numbers = itertools.count()
         self._stop, self._dead = threading.Event(), threading.Event()
         self._refused, self._errors = threading.Event(), list[KafkaError]()
@@ -121,7 +121,7 @@ class Load:
             while not self._over():
                 self._send(producer, cluster)
                 self.rounds += 1
-                self._stop.wait(PAUSE_S)
+                self._stop.wait(self._pause_s)
         except KafkaException as error:
             self._failed(error.args[0])
             if self._kind is Kind.TRANSACTIONAL and not self._dead.is_set():
