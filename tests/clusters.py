@@ -4,20 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+from mirror_core.sandbox.folder import claim
 from mirror_core.sandbox.sandbox import Sandbox
+from mirror_core.sandbox.state import save_state
 from tests.brokers import Pair
 
 
 @contextmanager
-def two_clusters(folder: Path, *, nodes: int = 1, extra: Mapping[str, str] | None = None) -> Iterator[Pair]:
-    """Of so many nodes each, with these broker properties more, in this folder; gone afterwards."""
+def two_clusters(
+    folder: Path, *, nodes: int = 1, lone_west: bool = False, extra: Mapping[str, str] | None = None
+) -> Iterator[Pair]:
+    """Of so many nodes each, with these broker properties more, in this folder; gone afterwards.
+
+    `lone_west`: that one has a single node all the same.
+    """
     sandbox = Sandbox(folder / "sandbox")
     try:
+        if lone_west:
+            _take_nodes_away(sandbox, nodes, extra)
         sandbox.up(nodes=nodes, extra=extra)
         config = folder / "mirrorbook.yaml"
         config.write_text(sandbox.mirrorbook_yaml(), encoding="utf-8")
         yield Pair(sandbox=sandbox, east=sandbox.cluster("east"), west=sandbox.cluster("west"), config_path=config)
     finally:
         sandbox.down(delete=True)
+
+
+def _take_nodes_away(sandbox: Sandbox, nodes: int, extra: Mapping[str, str] | None) -> None:
+    """Before any of them exists: users have two clusters of the same size, or make their own."""
+    claim(sandbox.dir)
+    state = sandbox._state_for(nodes, extra)
+    west = state.clusters["west"]
+    save_state(sandbox.dir, replace(state, clusters={**state.clusters, "west": replace(west, nodes=west.nodes[:1])}))

@@ -8,15 +8,18 @@ What it lacks is copied again. Measured on brokers of 4.3.1; the pieces are Kafk
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from mirror_core.decide.cutting import cut_point
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, describe_producers, list_offsets, replica_ends
 from mirror_core.kafka.placing import await_replicas, call_off, elect_unclean, placements, reassign
+from mirror_core.kafka.quorum import quorum
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.throttling import rate_of, set_rate, throttle, throttled, unthrottle
 from mirror_core.model.errors import MirrorError, Refused, RemoteFault, Unreachable
@@ -27,6 +30,8 @@ from mirror_core.runbook.offline import only_one
 
 WAIT_S = 300.0
 """An operator has this long to stop the broker, and as long again to start it."""
+HASTE_S: Final = 60.0
+"""At the least, where a place without an open transaction had to be looked for."""
 FETCH: Final = 1 << 20
 """Bytes that one fetch brings at the most, unless the broker's replica.fetch.max.bytes was raised."""
 QUOTA_S: Final = 10.0
@@ -44,6 +49,8 @@ class _Marks:
 
     brake: Offset
     """Here the new replica is slowed down."""
+    rest: Offset
+    """Beyond this people would not have `HASTE_S` to stop the broker that leads."""
     last: Offset
     """Beyond this one more fetch might take it past the point."""
 
@@ -97,7 +104,8 @@ def _cut(
             if nodes == (leader,):
                 await_replicas(old, dict.fromkeys(points, nodes))
         _approach(old, follower, marks)
-        set_rate(old, follower, "1")
+        _park(acts, old, follower, marks, rate)
+        _refuse_without_majority(acts, old, leader)  # a minute later
         acts.say(f"stop broker {leader} of {old.name} now, within {WAIT_S:.0f} s; it will be started again in a moment")
         _until(lambda: _stopped(old, leader, follower, marks), f"broker {leader} was not stopped")
         _check(acts, old, leader, follower, points)
@@ -115,18 +123,25 @@ def prepare(acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset]) 
     foreign = throttled(old, {p.topic for p in points})
     if foreign:
         raise Refused(_title(acts), [f"somebody throttles replicas of {some(foreign)} already: take that away first"])
+    now = placements(old, {p.topic for p in points})
+    for leader in sorted(set(only_one({p: now[p] for p in points}).values())):
+        _refuse_without_majority(acts, old, leader)
     starts = list_offsets(old, points, Point.START)
-    creep = round((WAIT_S / QUOTA_S + 2) * FETCH)
-    marks, too_short = dict[Partition, _Marks](), list[str]()
+    creep, rest_bytes = (round((seconds / QUOTA_S + 2) * FETCH) for seconds in (WAIT_S, min(WAIT_S, HASTE_S)))
+    marks, too_short, never_clean = dict[Partition, _Marks](), list[str](), list[Partition]()
     rate = FASTEST
     with LogReader(acts.link.source) as reader:
         for partition, point in points.items():
             first = _bytes_before(reader, partition, starts[partition], point, creep + FETCH)
+            rest = _bytes_before(reader, partition, starts[partition], point, rest_bytes)
             last = _bytes_before(reader, partition, starts[partition], point, 2 * FETCH)
-            if first is None or last is None:
+            if first is None or rest is None or last is None:
                 too_short.append(f"{partition} below {point}")
                 continue
-            marks[partition] = _Marks(brake=first, last=last)
+            marks[partition] = _Marks(brake=first, rest=rest, last=last)
+            headers = (header for header, _ in reader.batches(partition, first, rest))
+            if cut_point(headers, rest, first).offset == first:
+                never_clean.append(partition)
             size = _bytes_between(reader, partition, starts[partition], first, FASTEST * 2)
             rate = min(rate, max(FETCH // 4, round(size / APPROACH_S)))
     if too_short:
@@ -137,7 +152,30 @@ def prepare(acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset]) 
                 "copied anew; abort, and plan with TOPIC=recreate"
             ],
         )
+    if never_clean:
+        raise Refused(
+            _title(acts),
+            [
+                f"nowhere in some {(creep - rest_bytes) >> 20} MiB below the point of {some(never_clean)} is no "
+                "transaction open, so that no replica could end there; abort, and plan with offline or recreate"
+            ],
+        )
     return rate, marks
+
+
+def _refuse_without_majority(acts: Acts, old: ClusterClient, leader: int) -> None:
+    """A broker may be a controller, too: without a majority of those nobody elects the short replica."""
+    found = quorum(old)
+    if found is not None and not found.survives(leader):
+        away = ", ".join(map(str, sorted(found.voters - found.alive)))
+        raise Refused(
+            _title(acts),
+            [
+                f"broker {leader}, which would have to be stopped, is one of {len(found.alive)} controllers that are "
+                f"alive, of {len(found.voters)}: without it they have no majority, so that nobody could be elected. "
+                + (f"Start node {away} first, then resume" if away else "Abort, and plan with offline or recreate")
+            ],
+        )
 
 
 def _bytes_before(reader: LogReader, partition: Partition, start: Offset, point: Offset, wanted: int) -> Offset | None:
@@ -212,6 +250,37 @@ def _approach(old: ClusterClient, follower: int, marks: Mapping[Partition, _Mark
         time.sleep(LOOK_S)
 
 
+def _park(acts: Acts, old: ClusterClient, follower: int, marks: Mapping[Partition, _Marks], rate: int) -> None:
+    """Slow the new replicas down where none of them ends in a transaction: fetch by fetch they go on until it is so."""
+    while True:
+        set_rate(old, follower, "1")
+        _until(lambda: rate_of(old, follower) == "1", f"cluster {old.name}: broker {follower} was not slowed down")
+        ends = replica_ends(old, follower, marks)
+        inside = _in_transactions(old, follower, marks)
+        if not inside and replica_ends(old, follower, marks) == ends:
+            return
+        if any(end > marks[p].rest for p, end in ends.items()):
+            raise Refused(
+                _title(acts),
+                [
+                    f"wherever the new replicas could be held, a transaction was open: {some(inside)}. Resume to try "
+                    "again; or cut these logs by hand, as with offline (`mirrorbook log truncate`), then resume"
+                ],
+            )
+        set_rate(old, follower, str(min(rate, FETCH)))
+        _until(partial(_moved, old, follower, ends), f"cluster {old.name}: broker {follower} did not follow")
+
+
+def _moved(old: ClusterClient, follower: int, before: Mapping[Partition, Offset]) -> bool:
+    return replica_ends(old, follower, before) != before
+
+
+def _in_transactions(old: ClusterClient, follower: int, partitions: Collection[Partition]) -> list[Partition]:
+    """Those whose replica on this broker ends where a transaction is open."""
+    states = describe_producers(old, partitions, follower)
+    return [p for p, found in states.items() if any(view.open_transaction_start >= 0 for view in found)]
+
+
 def _stopped(old: ClusterClient, leader: int, follower: int, marks: Mapping[Partition, _Marks]) -> bool:
     beyond = [p for p, end in replica_ends(old, follower, marks).items() if end > marks[p].last]
     if beyond:
@@ -225,10 +294,7 @@ def _check(acts: Acts, old: ClusterClient, leader: int, follower: int, points: M
     """What would lead from now on ends at or below the point, and in no transaction."""
     ends = replica_ends(old, follower, points)
     wrong = [f"{p}: {ends.get(p, 'nothing')}" for p, point in points.items() if p not in ends or ends[p] > point]
-    states = describe_producers(old, points, follower)
-    wrong += [
-        f"{p}: in a transaction" for p, found in states.items() if any(v.open_transaction_start >= 0 for v in found)
-    ]
+    wrong += [f"{p}: in a transaction" for p in _in_transactions(old, follower, points)]
     if wrong:
         reason = f"broker {follower} ends where it must not: {some(wrong)}. Start broker {leader} again, then resume"
         raise Refused(_title(acts), [reason])

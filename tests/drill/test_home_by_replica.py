@@ -20,8 +20,9 @@ from tests.clusters import two_clusters
 from tests.drill.applications import Login, login
 from tests.drill.coming_home import drilling, there_and_home
 from tests.drill.groups import PARTITIONS
+from tests.drill.operators import Deaths, Operator
 from tests.drill.test_kill_conductor import conducted
-from tests.drill.test_short_replicas import MIB, Deaths, Operator
+from tests.drill.test_short_replicas import MIB
 from tests.drill.test_three_nodes import dead
 from tests.drill.test_truncate_replicas import truncate
 from tests.mirroring import Mirrored
@@ -39,7 +40,7 @@ PAUSE_S: Final = 0.2
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with two_clusters(tmp_path_factory.mktemp("three"), nodes=3) as pair:
+    with two_clusters(tmp_path_factory.mktemp("three"), nodes=3, lone_west=True) as pair:
         yield pair
 
 
@@ -85,7 +86,7 @@ def test_a_short_replica_leads_home_what_was_not_given_up(
     for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0)):
         monkeypatch.setattr(parking, name, seconds)
     ways = {
-        new_topic(three.east, PARTITIONS, retention_ms="-1"): way
+        new_topic(three.east, PARTITIONS, retention_ms="-1", min_insync_replicas="2"): way
         for way in (Strategy.NONE, Strategy.REPLICA, Strategy.OFFLINE)
     }
     for topic, way in ways.items():

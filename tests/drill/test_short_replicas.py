@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import ModuleType
-from unittest.mock import patch
 
 import pytest
+from confluent_kafka import Producer
 
 from mirror_core.decide.strategies import Allowed
 from mirror_core.kafka.client import ClusterClient
@@ -26,15 +23,16 @@ from mirror_core.model.names import Partition
 from mirror_core.model.run import Strategy
 from mirror_core.runbook import offline, parking
 from mirror_core.runbook.failback import Failback
+from mirror_core.sandbox.cluster import SandboxCluster
 from tests import shapes
 from tests.brokers import TIMEOUT_S, Pair, Record, produce, read_all, read_topics, read_topics_aiokafka
 from tests.cluster.test_failback import content, go_home
 from tests.cluster.test_failover import app_topic, begin
 from tests.clusters import two_clusters
 from tests.drill.applications import Lines, Login
-from tests.drill.dying import Death, DeathAt
-from tests.drill.test_kill_conductor import ENDS_S, Conducted
+from tests.drill.operators import Deaths, Operator
 from tests.drill.test_kill_conductor import conducted as by_commands
+from tests.drill.test_three_nodes import dead
 from tests.drill.test_truncate_replicas import placed, same_logs, truncate
 from tests.logs import transaction, transactional
 from tests.mirroring import Mirrored, new_mirror
@@ -45,6 +43,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 MIB = 1 << 20
+BATCH = 16_000
 
 
 @pytest.fixture(scope="module")
@@ -53,55 +52,40 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield pair
 
 
-def with_a_tail(three: Pair, evidence: Path, size: int) -> tuple[Mirrored, str, list[Record]]:
+def plain(east: SandboxCluster, topic: str, size: int) -> None:
+    send(new_producer(east, batch_size=str(BATCH)), topic, [Row(value=os.urandom(4000)) for _ in range(size // 4000)])
+
+
+def in_transactions(east: SandboxCluster, topic: str, size: int, *, overlapping: bool = False) -> None:
+    """Of some 40 kB each, in batches and a marker; `overlapping`: one begins before the one before has ended."""
+    producers = [transactional(east, batch_size=str(BATCH)) for _ in range(1 + overlapping)]
+    before: Producer | None = None
+    for producer in itertools.islice(itertools.cycle(producers), size // 40_000):
+        producer.begin_transaction()
+        for _ in range(10):
+            producer.produce(topic, os.urandom(4000))
+        assert producer.flush(TIMEOUT_S) == 0
+        if not overlapping:
+            producer.commit_transaction(TIMEOUT_S)
+        elif before is not None:
+            before.commit_transaction(TIMEOUT_S)
+        before = producer
+    if overlapping and before is not None:
+        before.commit_transaction(TIMEOUT_S)
+
+
+def with_a_tail(
+    three: Pair, evidence: Path, size: int, fill: Callable[[SandboxCluster, str, int], None] = plain
+) -> tuple[Mirrored, str, list[Record]]:
     """A topic of so many bytes that was failed over, and has a tail of 2 MiB on the old source; what west has."""
     topic = app_topic(three, retention_ms="-1")
-    batch = 16_000
-    send(
-        new_producer(three.east, batch_size=str(batch)),
-        topic,
-        [Row(value=os.urandom(4000)) for _ in range(size // 4000)],
-    )
+    fill(three.east, topic, size)
     mirrored = new_mirror(three, evidence, topic)
     mirrored.copy()
     mirrored.failover.drive(begin(mirrored.failover))
     send(new_producer(three.east), topic, [Row(value=os.urandom(4000)) for _ in range(500)])
     produce(three.west, topic, 20)
     return mirrored, topic, read_all(three.west, topic)
-
-
-class Operator:
-    """Stops and starts the brokers that the run names."""
-
-    def __init__(self, three: Pair, *, heeds: bool = True) -> None:
-        self.three = three
-        self.heeds = heeds
-        self.told: list[str] = []
-        self.threads: list[threading.Thread] = []
-
-    def __call__(self, line: str) -> None:
-        self.told.append(line)
-        for words, deed in (("stop broker ", self.three.east.terminate), ("start broker ", self.three.east.start)):
-            _, found, after = line.partition(words)
-            if found and self.heeds:
-                self._do(partial(deed, int(after.split()[0])))
-
-    def _do(self, deed: Callable[[], None]) -> None:
-        """One after the other: a broker has left the cluster some time before its process ends."""
-        earlier = self.threads[-1:]
-
-        def in_turn() -> None:
-            for thread in earlier:
-                thread.join()
-            deed()
-
-        self.threads.append(threading.Thread(target=in_turn))
-        self.threads[-1].start()
-
-    def join(self) -> None:
-        """Until all that was said is done."""
-        for thread in self.threads:
-            thread.join()
 
 
 def conducted(mirrored: Mirrored, operator: Operator) -> Failback:
@@ -114,13 +98,13 @@ def nothing_left(mirrored: Mirrored, topic: str) -> None:
         assert {rate_of(client, node) for node in client.brokers()} == {None}
 
 
-def three_again(mirrored: Mirrored, topic: str) -> None:
-    def whole() -> bool:
-        with ClusterClient(mirrored.config.cluster("east")) as client:
-            placed = placements(client, [topic])[Partition(topic, 0)]
-        return len(placed.in_sync) == 3
+def in_sync(mirrored: Mirrored, topic: str, replicas: int) -> bool:
+    with ClusterClient(mirrored.config.cluster("east")) as client:
+        return len(placements(client, [topic])[Partition(topic, 0)].in_sync) == replicas
 
-    wait_until(whole, timeout_s=60, why="three replicas are in sync again")
+
+def three_again(mirrored: Mirrored, topic: str) -> None:
+    wait_until(partial(in_sync, mirrored, topic, 3), timeout_s=60, why="three replicas are in sync again")
 
 
 def test_a_short_replica_leads_and_the_others_follow_it(
@@ -165,61 +149,56 @@ def test_a_log_that_is_too_short_is_refused_while_an_abort_is_possible(
     failback.abort(run.id)
 
 
-@dataclass
-class Deaths:
-    """A failback by commands, whose conductor dies at one deed of `align` after the other."""
-
-    conducted: Conducted
-    operator: Callable[[str], None]
-    arguments: tuple[str, ...]
-    """Of the next command."""
-    heard: int = field(default=0, init=False)
-
-    def run(self, death: Callable[[], object] | None = None) -> int:
-        """The next command, to its end; the operator heeds what it says."""
-        self.heard = 0
-        self.conducted.log.unlink(missing_ok=True)
-        with self.conducted.command(*self.arguments, death=Hasty(death)) as process:
-            wait_until(partial(self._ended, process.poll), timeout_s=ENDS_S, why=f"it ends: {self.arguments}, {death}")
-            code = process.wait(TIMEOUT_S)
-        self.arguments = ("failback", "resume", "--yes")
-        return code
-
-    def at(self, module: ModuleType, function: str, *, before: bool = False) -> None:
-        """It must die there."""
-        death = DeathAt(module.__name__, function, before)
-        assert self.run(death) == -signal.SIGKILL, f"{death}: {self.said()}"
-
-    def when_all_is_done(self) -> None:
-        """And DONE is not written."""
-        told = self.conducted.mirrored.evidence / "deeds"
-        told.unlink(missing_ok=True)
-        death = Death("align", "all", told)
-        assert self.run(death) == -signal.SIGKILL, self.said()
-
-    def said(self) -> str:
-        return self.conducted.log.read_text(encoding="utf-8")
-
-    def _ended(self, poll: Callable[[], int | None]) -> bool:
-        ended = poll() is not None
-        *lines, _ = self.said().split("\n") if self.conducted.log.exists() else [""]
-        for line in lines[self.heard :]:
-            self.operator(line)
-        self.heard = len(lines)
-        return ended
+def test_nobody_is_asked_to_stop_a_controller_that_the_election_needs(
+    three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old source has come back without one of its three nodes."""
+    for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0)):
+        monkeypatch.setattr(parking, name, seconds)
+    mirrored, topic, primary = with_a_tail(three, tmp_path, 17 * MIB)
+    operator, replica = Operator(three), Allowed(Strategy.REPLICA)
+    with dead(three.east, 3):
+        wait_until(partial(in_sync, mirrored, topic, 2), timeout_s=TIMEOUT_S, why="two replicas are in sync")
+        failback = conducted(mirrored, operator)
+        run = failback.begin(failback.plan(replica).hash, replica)
+        with pytest.raises(Refused, match=r"2 controllers that are alive, of 3: .* Start node 3 first, then resume"):
+            failback.drive(run.id)
+        assert not operator.threads
+    three_again(mirrored, topic)
+    failback.drive(run.id)
+    operator.join()
+    go_home(failback, run.id)
+    assert content(read_all(three.east, topic)) == content(primary)
 
 
-@dataclass(frozen=True, slots=True)
-class Hasty:
-    """In the conductor's process: people are quick, and so is the short replica."""
+def test_a_short_replica_ends_between_transactions(
+    three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0)):
+        monkeypatch.setattr(parking, name, seconds)
+    mirrored, topic, primary = with_a_tail(three, tmp_path, 17 * MIB, in_transactions)
+    operator, replica = Operator(three), Allowed(Strategy.REPLICA)
+    failback = conducted(mirrored, operator)
+    run = failback.begin(failback.plan(replica).hash, replica)
+    failback.drive(run.id)
+    operator.join()
+    assert len(operator.threads) == 2, operator.told
+    go_home(failback, run.id)
+    assert content(read_all(three.east, topic)) == content(primary)
 
-    death: Callable[[], object] | None
 
-    def __call__(self) -> None:
-        for name, seconds in (("WAIT_S", 120.0), ("APPROACH_S", 5.0)):
-            patch.object(parking, name, seconds).start()
-        if self.death is not None:
-            self.death()
+def test_where_a_transaction_is_always_open_no_replica_can_end(
+    three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parking, "WAIT_S", 120.0)
+    mirrored, _, _ = with_a_tail(three, tmp_path, 17 * MIB, partial(in_transactions, overlapping=True))
+    operator, replica = Operator(three), Allowed(Strategy.REPLICA)
+    failback = conducted(mirrored, operator)
+    run = failback.begin(failback.plan(replica).hash, replica)
+    with pytest.raises(Refused, match="is no transaction open, so that no replica could end there; abort"):
+        failback.drive(run.id)
+    assert not operator.threads
+    failback.abort(run.id)
 
 
 def test_a_conductor_that_dies_at_each_deed_of_a_short_replica_is_resumed_to_the_same_end(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
-from typing import cast
+from typing import Final, cast
 
 import pytest
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point
 from mirror_core.kafka.placing import Placement
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.runbook import parking
 from mirror_core.runbook.acts import Acts
@@ -61,7 +61,8 @@ class Throttles:
 
 @pytest.fixture
 def acts() -> Acts:
-    return cast(Acts, SimpleNamespace(journal=journal_of("r", "align"), say=lambda line: None))
+    link = SimpleNamespace(source=SimpleNamespace(name="east"))
+    return cast(Acts, SimpleNamespace(journal=journal_of("r", "align"), say=lambda line: None, link=link))
 
 
 def test_throttles_that_stayed_go_before_others_are_set(acts: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +109,41 @@ def test_throttles_are_gone_when_brokers_show_it(acts: Acts, monkeypatch: pytest
     monkeypatch.setattr(parking, "throttled", lambda client, topics: shown.pop(0))
     parking._release(acts, seen.client)
     assert shown == []
+
+
+class Following:
+    """A replica that goes on fetch by fetch while it is not slowed down."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seen: Throttles, *, clean: set[int]) -> None:
+        self.end, self.clean, self.seen = 0, clean, seen
+        for name in ("replica_ends", "_in_transactions"):
+            monkeypatch.setattr(parking, name, getattr(self, name))
+
+    def replica_ends(self, client: ClusterClient, broker: int, partitions: object) -> dict[Partition, Offset]:
+        self.end += self.seen.rates.get(2) != "1"
+        return {A: Offset(self.end)}
+
+    def _in_transactions(self, client: ClusterClient, broker: int, partitions: object) -> list[Partition]:
+        return [] if self.end in self.clean else [A]
+
+
+MARKS: Final = parking._Marks(brake=Offset(1), rest=Offset(5), last=Offset(9))
+
+
+def test_a_replica_is_held_where_no_transaction_is_open(acts: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Throttles(monkeypatch)
+    following = Following(monkeypatch, seen, clean={4, 8})
+    parking._park(acts, seen.client, 2, {A: MARKS}, 1000)
+    assert (following.end, seen.rates) == (4, {2: "1"})
+
+
+def test_a_replica_that_finds_no_such_place_in_time_makes_nobody_stop_a_broker(
+    acts: Acts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Throttles(monkeypatch)
+    Following(monkeypatch, seen, clean={8})
+    with pytest.raises(Refused, match=r"a transaction was open: a-0\. Resume to try again"):
+        parking._park(acts, seen.client, 2, {A: MARKS}, 1000)
 
 
 def led_by_2(monkeypatch: pytest.MonkeyPatch, ends: Mapping[Partition, Offset]) -> None:
