@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from mirror_core.decide.cutting import cut_point
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, describe_producers, list_offsets, replica_ends
@@ -30,7 +29,7 @@ from mirror_core.runbook.offline import only_one
 
 WAIT_S = 300.0
 """An operator has this long to stop the broker, and as long again to start it."""
-HASTE_S: Final = 60.0
+HASTE_S = 60.0
 """At the least, where a place without an open transaction had to be looked for."""
 FETCH: Final = 1 << 20
 """Bytes that one fetch brings at the most, unless the broker's replica.fetch.max.bytes was raised."""
@@ -105,7 +104,6 @@ def _cut(
                 await_replicas(old, dict.fromkeys(points, nodes))
         _approach(old, follower, marks)
         _park(acts, old, follower, marks, rate)
-        _refuse_without_majority(acts, old, leader)  # a minute later
         acts.say(f"stop broker {leader} of {old.name} now, within {WAIT_S:.0f} s; it will be started again in a moment")
         _until(lambda: _stopped(old, leader, follower, marks), f"broker {leader} was not stopped")
         _check(acts, old, leader, follower, points)
@@ -123,12 +121,9 @@ def prepare(acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset]) 
     foreign = throttled(old, {p.topic for p in points})
     if foreign:
         raise Refused(_title(acts), [f"somebody throttles replicas of {some(foreign)} already: take that away first"])
-    now = placements(old, {p.topic for p in points})
-    for leader in sorted(set(only_one({p: now[p] for p in points}).values())):
-        _refuse_without_majority(acts, old, leader)
     starts = list_offsets(old, points, Point.START)
     creep, rest_bytes = (round((seconds / QUOTA_S + 2) * FETCH) for seconds in (WAIT_S, min(WAIT_S, HASTE_S)))
-    marks, too_short, never_clean = dict[Partition, _Marks](), list[str](), list[Partition]()
+    marks, too_short = dict[Partition, _Marks](), list[str]()
     rate = FASTEST
     with LogReader(acts.link.source) as reader:
         for partition, point in points.items():
@@ -139,9 +134,6 @@ def prepare(acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset]) 
                 too_short.append(f"{partition} below {point}")
                 continue
             marks[partition] = _Marks(brake=first, rest=rest, last=last)
-            headers = (header for header, _ in reader.batches(partition, first, rest))
-            if cut_point(headers, rest, first).offset == first:
-                never_clean.append(partition)
             size = _bytes_between(reader, partition, starts[partition], first, FASTEST * 2)
             rate = min(rate, max(FETCH // 4, round(size / APPROACH_S)))
     if too_short:
@@ -152,28 +144,27 @@ def prepare(acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset]) 
                 "copied anew; abort, and plan with TOPIC=recreate"
             ],
         )
-    if never_clean:
-        raise Refused(
-            _title(acts),
-            [
-                f"nowhere in some {(creep - rest_bytes) >> 20} MiB below the point of {some(never_clean)} is no "
-                "transaction open, so that no replica could end there; abort, and plan with offline or recreate"
-            ],
-        )
     return rate, marks
 
 
-def _refuse_without_majority(acts: Acts, old: ClusterClient, leader: int) -> None:
-    """A broker may be a controller, too: without a majority of those nobody elects the short replica."""
-    found = quorum(old)
-    if found is not None and not found.survives(leader):
-        away = ", ".join(map(str, sorted(found.voters - found.alive)))
+def check_majority(acts: Acts, old: ClusterClient, points: Mapping[Partition, Offset]) -> None:
+    """A broker may be a controller, too: without a majority of those nobody elects the short replica.
+
+    One that is stopped in order leaves the others a moment to do it, but whether that is enough is luck. Asked while an
+    abort is possible, and not later: then luck is all there is.
+    """
+    now, controllers = placements(old, {p.topic for p in points}), quorum(old)
+    for leader in sorted(set(only_one({p: now[p] for p in points}).values())):
+        if controllers is None or controllers.survives(leader):
+            continue
+        away = ", ".join(map(str, sorted(controllers.voters - controllers.alive)))
         raise Refused(
             _title(acts),
             [
-                f"broker {leader}, which would have to be stopped, is one of {len(found.alive)} controllers that are "
-                f"alive, of {len(found.voters)}: without it they have no majority, so that nobody could be elected. "
-                + (f"Start node {away} first, then resume" if away else "Abort, and plan with offline or recreate")
+                f"broker {leader} would have to be stopped, and is needed: of {len(controllers.voters)} controllers of "
+                f"{old.name} {len(controllers.alive)} are alive, without it they have no majority to elect anybody. "
+                + (f"Start node {away} first, then resume; or abort" if away else "Abort")
+                + ", and plan with offline or recreate"
             ],
         )
 
@@ -264,7 +255,7 @@ def _park(acts: Acts, old: ClusterClient, follower: int, marks: Mapping[Partitio
                 _title(acts),
                 [
                     f"wherever the new replicas could be held, a transaction was open: {some(inside)}. Resume to try "
-                    "again; or cut these logs by hand, as with offline (`mirrorbook log truncate`), then resume"
+                    f"again; or delete the topic on {old.name}, whose tail is saved, and resume: then all is copied"
                 ],
             )
         set_rate(old, follower, str(min(rate, FETCH)))

@@ -27,7 +27,7 @@ from mirror_core.model.standing import Owed
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Placed, Salvaged, left_by
 from mirror_core.runbook.offline import cut_offline
-from mirror_core.runbook.parking import cut_by_replica, prepare
+from mirror_core.runbook.parking import check_majority, cut_by_replica, prepare
 from mirror_core.state.records import PartitionRecord
 from mirror_core.sync.fence import raise_fence
 
@@ -65,6 +65,7 @@ class TailSteps(Acts):
             there = [p for p in self._old_source(old)[1] if p.topic in kept]
             now = list_offsets(old, there, Point.LOG_END)
             if short := self._points(old, Strategy.REPLICA):
+                check_majority(self, old, short)
                 prepare(self, old, short)
         grown = [f"{p} from {salvaged.get(p, 0)} to {end}" for p, end in now.items() if end > salvaged.get(p, 0)]
         if grown:

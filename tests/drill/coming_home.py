@@ -72,10 +72,11 @@ class Drill:
 
     def work(self) -> None:
         """Until all of them have got on."""
-        for load in self.loads:
-            load.works()
-        for group in self.groups:
-            group.works()
+        written, handled = [len(load.acked) for load in self.loads], [len(group.handled) for group in self.groups]
+        for load, before in zip(self.loads, written, strict=True):
+            load.works(before)
+        for group, before in zip(self.groups, handled, strict=True):
+            group.works(before)
 
     def spare(self, topic: str) -> None:
         """Nobody writes there any more, and all of it is mirrored."""

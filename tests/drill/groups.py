@@ -50,9 +50,8 @@ class Group:
 
         wait_until(left, timeout_s=PATIENCE_S, why=f"{self.name} has no members on {cluster.name}")
 
-    def works(self) -> None:
-        """Until it has handled some more."""
-        before = len(self.handled)
+    def works(self, before: int) -> None:
+        """Until it has handled some more than so many."""
 
         def done() -> bool:
             return len(self.handled) > before + SOME and {i for _, i, _ in self.handled} == set(range(PARTITIONS))

@@ -66,9 +66,8 @@ class Load:
         self._thread = threading.Thread(target=self._write, args=(cluster,), name=f"{self._kind} load")
         self._thread.start()
 
-    def works(self) -> None:
-        """Until it has written some more."""
-        before = len(self.acked)
+    def works(self, before: int) -> None:
+        """Until it has written some more than so many."""
         why = f"{SOME} {self._kind} records more are acknowledged"
 
         def done() -> bool:
