@@ -120,6 +120,8 @@ def java(cluster: SandboxCluster, group: str, topic: str, handled: Handled, fold
     def listen() -> None:
         assert process.stdout is not None
         for line in process.stdout:
+            if not line.endswith("\n"):
+                break  # it was killed while it wrote: half an offset is another one
             words = dict(word.split(":", 1) for word in line.split("\t") if ":" in word)
             handled.append((time.monotonic(), int(words["Partition"]), int(words["Offset"])))
 
