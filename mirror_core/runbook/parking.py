@@ -103,8 +103,8 @@ def _cut(
             if nodes == (leader,):
                 await_replicas(old, dict.fromkeys(points, nodes))
         _approach(old, follower, marks)
-        _park(acts, old, follower, marks, rate)
-        acts.say(f"stop broker {leader} of {old.name} now, within {WAIT_S:.0f} s; it will be started again in a moment")
+        left_s = _park(acts, old, follower, marks, rate)
+        acts.say(f"stop broker {leader} of {old.name} now, within {left_s:.0f} s; it will be started again in a moment")
         _until(lambda: _stopped(old, leader, follower, marks), f"broker {leader} was not stopped")
         _check(acts, old, leader, follower, points)
         acts.journal.keep("align", left)  # only the mirror's owner can: one that slept elects nobody
@@ -241,15 +241,21 @@ def _approach(old: ClusterClient, follower: int, marks: Mapping[Partition, _Mark
         time.sleep(LOOK_S)
 
 
-def _park(acts: Acts, old: ClusterClient, follower: int, marks: Mapping[Partition, _Marks], rate: int) -> None:
-    """Slow the new replicas down where none of them ends in a transaction: fetch by fetch they go on until it is so."""
+def _park(acts: Acts, old: ClusterClient, follower: int, marks: Mapping[Partition, _Marks], rate: int) -> float:
+    """Slow the new replicas down where none of them ends in a transaction: fetch by fetch they go on until it is so.
+
+    How many seconds people have from then on.
+    """
+    left_s = WAIT_S
     while True:
         set_rate(old, follower, "1")
         _until(lambda: rate_of(old, follower) == "1", f"cluster {old.name}: broker {follower} was not slowed down")
         ends = replica_ends(old, follower, marks)
         inside = _in_transactions(old, follower, marks)
-        if not inside and replica_ends(old, follower, marks) == ends:
-            return
+        if not inside:
+            if replica_ends(old, follower, marks) == ends:
+                return left_s
+            continue
         if any(end > marks[p].rest for p, end in ends.items()):
             raise Refused(
                 _title(acts),
@@ -258,6 +264,7 @@ def _park(acts: Acts, old: ClusterClient, follower: int, marks: Mapping[Partitio
                     f"again; or delete the topic on {old.name}, whose tail is saved, and resume: then all is copied"
                 ],
             )
+        left_s = min(WAIT_S, HASTE_S)
         set_rate(old, follower, str(min(rate, FETCH)))
         _until(partial(_moved, old, follower, ends), f"cluster {old.name}: broker {follower} did not follow")
 

@@ -133,8 +133,9 @@ MARKS: Final = parking._Marks(brake=Offset(1), rest=Offset(5), last=Offset(9))
 def test_a_replica_is_held_where_no_transaction_is_open(acts: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Throttles(monkeypatch)
     following = Following(monkeypatch, seen, clean={4, 8})
-    parking._park(acts, seen.client, 2, {A: MARKS}, 1000)
+    assert parking._park(acts, seen.client, 2, {A: MARKS}, 1000) == parking.HASTE_S, "people have less time there"
     assert (following.end, seen.rates) == (4, {2: "1"})
+    assert parking._park(acts, seen.client, 2, {A: MARKS}, 1000) == parking.WAIT_S
 
 
 def test_a_replica_that_finds_no_such_place_in_time_makes_nobody_stop_a_broker(
