@@ -32,8 +32,9 @@ class Quorum:
 
 
 def quorum(client: ClusterClient) -> Quorum | None:
-    """As the active controller sees it; None where ZooKeeper does that. Needs DESCRIBE on the cluster."""
-    if int(DescribeQuorumRequest.__api_key__) not in api_versions(client):
+    """As the active controller sees it; None where brokers do not tell (ZooKeeper). Needs DESCRIBE on the cluster."""
+    newest = api_versions(client).get(int(DescribeQuorumRequest.__api_key__), (0, -1))[1]
+    if newest < int(DescribeQuorumRequest.__version__):
         return None
     request = DescribeQuorumRequest(
         topics=(TopicData(topic_name=_METADATA, partitions=(PartitionData(partition_index=i32(0)),)),)
