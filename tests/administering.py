@@ -9,8 +9,6 @@ from pathlib import Path
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from kio.schema.describe_quorum.v1.request import DescribeQuorumRequest, PartitionData, TopicData
-from kio.schema.describe_quorum.v1.response import DescribeQuorumResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v8.request import PartitionProduceData, ProduceRequest, TopicProduceData
 from kio.schema.produce.v8.response import ProduceResponse
@@ -28,6 +26,7 @@ from mirror_core.kafka.acls import (
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import describe_producers
+from mirror_core.kafka.quorum import quorum
 from mirror_core.model.acl import Acl
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -46,12 +45,10 @@ def as_admin(cluster: SandboxCluster) -> ClusterClient:
 
 def active_controller(cluster: SandboxCluster) -> int:
     """The node that leads the quorum."""
-    log = TopicName("__cluster_metadata")
-    request = DescribeQuorumRequest(
-        topics=(TopicData(topic_name=log, partitions=(PartitionData(partition_index=i32(0)),)),)
-    )
     with as_admin(cluster) as client:
-        return int(client.call_controller(request, DescribeQuorumResponse).topics[0].partitions[0].leader_id)
+        found = quorum(client)
+    assert found is not None
+    return found.active
 
 
 def rights_of(cluster: SandboxCluster) -> frozenset[Acl]:

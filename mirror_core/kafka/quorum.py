@@ -21,8 +21,9 @@ _SILENT_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Node ids of controllers: of all that vote, and of those that were heard of lately."""
+    """Node ids of controllers: of the active one, of all that vote, and of those that were heard of lately."""
 
+    active: int
     voters: frozenset[int]
     alive: frozenset[int]
 
@@ -48,6 +49,7 @@ def quorum(client: ClusterClient) -> Quorum | None:
     # Of itself the active one says when that was now, by its clock.
     now = max(int(voter.last_caught_up_timestamp) for voter in row.current_voters)
     return Quorum(
+        active=int(row.leader_id),
         voters=frozenset(int(voter.replica_id) for voter in row.current_voters),
         alive=frozenset(
             int(voter.replica_id)
