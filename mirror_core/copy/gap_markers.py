@@ -10,18 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
 
-from mirror_core.copy.gap_round import GapRound, Look, Reply
+from mirror_core.copy.gap_round import LOOK_AGAIN_S, GapRound, Look, Reply
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.words import Side
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
-
-_POLL_S: Final = 0.05
-"""So often log ends of other copiers' gaps are looked at, and so long data has the task for itself, if an answer takes
-longer than that."""
 
 
 class GapFiller:
@@ -59,7 +54,7 @@ class GapFiller:
         for broker, mine in by_broker.items():
             moved |= self._fill_at(self._link(broker), mine, until)
         if watch:
-            self._poll_at = time.monotonic() + _POLL_S
+            self._poll_at = time.monotonic() + LOOK_AGAIN_S
         return moved
 
     def _fill_at(self, link: MarkerLink, replicators: list[PartitionReplicator], until: float) -> bool:

@@ -18,6 +18,9 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.wire.markers import Entry
 
+LOOK_AGAIN_S: Final = 0.05
+"""So often log ends of other copiers' gaps are looked at, and so long data has the task for itself, if an answer takes
+longer than that."""
 MARKERS_AT_ONCE: Final = 5_000
 """Of one request, which holds one of the broker's threads until all of them are written."""
 
@@ -73,6 +76,8 @@ class GapRound:
         """Fill what may be filled now. Returns whether any came further."""
         moved = False
         wrote: dict[PartitionReplicator, _Wrote] = {}
+        if self._turn_is_near():
+            replicators = [r for r in replicators if r.gaps.owned]
         while replicators:
             asked, in_turn = self.monotonic(), self._turn()
             unsure = [r for r in replicators if r in wrote or not self._sure(r, asked)]
@@ -111,12 +116,23 @@ class GapRound:
         """Whether nobody needs to be asked where the log ends: an answer to the owner has just said so."""
         return replicator.gaps.sure(now) and not self.stale(now - replicator.place.known_at)
 
-    def _turn(self) -> int | None:
-        return turn(self.epoch, int(self.wall() * 1000))
+    def _turn(self, ahead_s: float = 0.0) -> int | None:
+        return turn(self.epoch, int((self.wall() + ahead_s) * 1000))
+
+    def _turn_is_near(self) -> bool:
+        """Whether one begins while a look from now is on its way: a newcomer's look of then is the one that counts."""
+        if self._beyond():
+            return False
+        near = self._turn(self.round_trip_s() + LOOK_AGAIN_S)
+        return near is not None and near != self._turn()
+
+    def _beyond(self) -> bool:
+        """No turn is long enough."""
+        return self.round_trip_s() * 1000 >= LONG_OPEN_MS
 
     def _too_far(self, waiting: Iterable[PartitionReplicator]) -> None:
-        """No turn is long enough: that is said, and not waited for without a word."""
-        if self.round_trip_s() * 1000 < LONG_OPEN_MS:
+        """That is said, and not waited for without a word."""
+        if not self._beyond():
             return
         for one in waiting:
             one.lose(too_far(self.destination.name, one.partition, one.place.acknowledged, self.round_trip_s()))

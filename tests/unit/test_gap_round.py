@@ -50,19 +50,23 @@ def newcomer(clock: Clock) -> PartitionReplicator:
     return one
 
 
-def first(clock: Clock, newcomer: PartitionReplicator, *, answer_takes_s: float) -> Look | Write | None:
-    """What comes after the look."""
-    filling = GapRound(
+def gap_round(clock: Clock, round_trip_s: float) -> GapRound:
+    return GapRound(
         destination=Side(WEST, "mirror"),
         producer_id=1,
         producer_epoch=0,
         epoch=0,
         until=float("inf"),
         stale=lambda age: False,
-        round_trip_s=lambda: answer_takes_s,
+        round_trip_s=lambda: round_trip_s,
         monotonic=clock,
         wall=clock,
-    ).run([newcomer])
+    )
+
+
+def first(clock: Clock, newcomer: PartitionReplicator, *, answer_takes_s: float) -> Look | Write | None:
+    """What comes after the look."""
+    filling = gap_round(clock, answer_takes_s).run([newcomer])
     assert isinstance(next(filling), Look)
     clock.now += answer_takes_s
     try:
@@ -91,6 +95,14 @@ def test_look_and_marker_are_of_one_turn(
 ) -> None:
     clock.now += at
     assert isinstance(first(clock, newcomer, answer_takes_s=takes), Write) is may
+
+
+@pytest.mark.parametrize(("at", "looks"), [(0.3, True), (0.5, False), (0.79, False), (0.8, True)])
+def test_a_look_does_not_miss_the_turn_that_begins_meanwhile(
+    clock: Clock, newcomer: PartitionReplicator, at: float, looks: bool
+) -> None:
+    clock.now += at
+    assert (next(gap_round(clock, 0.4).run([newcomer]), None) is not None) is looks
 
 
 def test_a_destination_that_is_too_far_away_for_any_turn_is_named(clock: Clock, newcomer: PartitionReplicator) -> None:
