@@ -20,13 +20,13 @@ TIMEOUT_S: Final = 60.0
 
 
 @contextmanager
-def driving(mirrored: Mirrored) -> Iterator[list[str]]:
+def driving(mirrored: Mirrored, *, epoch_s: float = 3) -> Iterator[list[str]]:
     """A data plane in this process, until left; what it says. It may end early: a source dies, a run takes over."""
     stop, said = threading.Event(), list[str]()
 
     def run() -> None:
         try:
-            Replication(mirrored.link, LocalRunner, Options(epoch_s=3), stop=stop, say=said.append).run()
+            Replication(mirrored.link, LocalRunner, Options(epoch_s=epoch_s), stop=stop, say=said.append).run()
         except MirrorError as error:
             said.append(f"the data plane ended: {error}")
 

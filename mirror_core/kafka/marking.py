@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import struct
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -19,6 +19,8 @@ from mirror_core.wire import markers
 from mirror_core.wire.fields import MalformedAnswer
 
 _FRESH_S: Final = 0.1
+_LOOKS: Final = 4
+"""So many of the newest say how far the broker is now. A way may become longer while a connection lasts."""
 
 
 class MarkerLink:
@@ -26,14 +28,14 @@ class MarkerLink:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._fastest_s = math.inf
-        """Of all questions for log ends."""
+        self._took_s = deque[float](maxlen=_LOOKS)
+        """The newest questions for log ends."""
 
     def log_ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[ErrorCode, int]]:
         """Next offset to be written, for partitions that this broker leads."""
         asked = time.monotonic()
         answer = self.connection.call(offsets_request(list(partitions), Point.LOG_END), ListOffsetsResponse)
-        self._fastest_s = min(self._fastest_s, time.monotonic() - asked)
+        self._took_s.append(time.monotonic() - asked)
         return {
             Partition(str(topic.name), int(row.partition_index)): (row.error_code, int(row.offset))
             for topic in answer.topics
@@ -41,8 +43,8 @@ class MarkerLink:
         }
 
     def round_trip_s(self) -> float:
-        """How long the quickest answer took; 0 while none has come."""
-        return self._fastest_s if math.isfinite(self._fastest_s) else 0.0
+        """How long the quickest of the newest answers took; 0 while none has come."""
+        return min(self._took_s, default=0.0)
 
     def stale(self, age_s: float) -> bool:
         """Whether log ends that were asked for so long ago say too little of now: the answer took, or lay, too long."""

@@ -35,6 +35,8 @@ STEP: Final = "switch"
 OTHER_SIDE_S: Final = 3.0
 """For a source that may be dead."""
 HERE_S: Final = 10.0
+FAR_S: Final = 60.0
+"""For sides that are alive, be they far away. Who falls silent is given up much sooner, by the limits above."""
 
 _log = logger(__name__)
 
@@ -46,7 +48,7 @@ def switch(link: Link, journal: Journal, *, by_airflow: bool) -> Evidence:
     """
     active = _active(link, journal)
     there = Ask(lambda: announce(link.source, active, OTHER_SIDE_S))
-    deadline = time.monotonic() + SIDE_S
+    deadline = time.monotonic() + (SIDE_S if journal.run.plan.mode is Mode.UNPLANNED else FAR_S)
     try:
         here: Active | Unseen = announce(link.destination, active, HERE_S)
     except MirrorError as error:
@@ -86,7 +88,7 @@ def _active(link: Link, journal: Journal) -> Active:
         mirror, destination = base_name(link.mirror.name), link.destination
         sides = [destination] if journal.run.plan.mode is Mode.UNPLANNED else [destination, link.source]
         looks = [Ask(partial(newest, cluster, mirror, OTHER_SIDE_S)) for cluster in sides]
-        deadline = time.monotonic() + SIDE_S
+        deadline = time.monotonic() + FAR_S
         seen = [found.generation for look in looks if isinstance(found := look.answer(deadline), Active)]
         kept = Announced(
             active=Active(

@@ -24,6 +24,8 @@ from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName
 from mirror_core.state.topic import POLL_S, QUIET, TRANSACTION_MS, client
 
 _PARTITION: Final = 0
+_AS_LONG: Final = 12
+"""Times that it takes to connect and be answered once: librdkafka connects three times, one after the other."""
 _DENIED: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
 
 
@@ -50,10 +52,14 @@ class Active:
 
 
 def newest(config: ClusterConfig, mirror: MirrorName, timeout_s: float) -> Active | None:
-    """What this cluster's topic says of a mirror now; None: nothing, or there is no such topic."""
-    deadline = time.monotonic() + timeout_s
+    """What this cluster's topic says of a mirror now; None: nothing, or there is no such topic.
+
+    The limit is for silence: a cluster that is far away gets more, by the time of its first answer.
+    """
+    asked = time.monotonic()
     with ClusterClient(config, timeout_s=timeout_s) as broker:
         view = broker.metadata([ACTIVE_TOPIC])
+    deadline = asked + _patience_s(asked, timeout_s)
     if ACTIVE_TOPIC in view.denied:
         raise MissingPermission(f"cluster {config.name}, topic {ACTIVE_TOPIC}: needs READ")
     return _read(config, mirror, deadline) if ACTIVE_TOPIC in view.topics else None
@@ -63,11 +69,15 @@ def announce(config: ClusterConfig, active: Active, timeout_s: float = 3.0) -> A
     """Say so on one cluster, unless a later generation is known there; what the topic says now.
 
     May be repeated, by anybody, at any time: makes the topic if need be, and writes nothing that stands there already.
-    Each wait is for `timeout_s` at most. MirrorError when it could not be written.
+    Each wait is for `timeout_s` at most, or more where the first answer has come from far away. MirrorError when it
+    could not be written.
     """
+    asked = time.monotonic()
     with ClusterClient(config, timeout_s=timeout_s) as broker:
+        broker.metadata(())
+        patience_s = _patience_s(asked, timeout_s)
         ensure_topic(broker)
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patience_s
     producer = client(
         Producer,
         config,
@@ -76,7 +86,7 @@ def announce(config: ClusterConfig, active: Active, timeout_s: float = 3.0) -> A
             **QUIET,
             "transactional.id": f"mirrorbook.active.{active.mirror}",
             "transaction.timeout.ms": TRANSACTION_MS,
-            "message.timeout.ms": min(TRANSACTION_MS, int(timeout_s * 1000)),
+            "message.timeout.ms": min(TRANSACTION_MS, int(patience_s * 1000)),
         },
     )
     try:
@@ -156,6 +166,11 @@ def _decoded(value: str | bytes | None) -> Active | None:
         return None if value is None else _DECODER.decode(value)
     except msgspec.MsgspecError:
         return None
+
+
+def _patience_s(asked: float, timeout_s: float) -> float:
+    """How long a cluster may take whose first answer has just come."""
+    return max(timeout_s, _AS_LONG * (time.monotonic() - asked))
 
 
 def _left(deadline: float) -> float:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,8 @@ from mirror_core.state.topic import read_state
 _log = logger(__name__)
 
 _LOOK_S: Final = 4.0
+_READING: Final = 4
+"""How much longer than a first answer a state may take that is not there yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +92,20 @@ def states(config: Config, timeout_s: float = _LOOK_S) -> Iterator[tuple[Cluster
     """
     answers: queue.SimpleQueue[tuple[ClusterName, State | MirrorError]] = queue.SimpleQueue()
 
-    def heard_from(name: ClusterName) -> None:
-        silent_after[name] = time.monotonic() + timeout_s
+    def heard_from(name: ClusterName, patience_s: float = timeout_s) -> None:
+        silent_after[name] = time.monotonic() + patience_s
 
     def look(name: ClusterName, cluster: ClusterConfig) -> None:
         try:
             # Asked first, since librdkafka only says that all brokers are down, whatever the reason.
+            asked = time.monotonic()
             with ClusterClient(cluster, timeout_s=timeout_s - 1) as client:
                 client.metadata(())
-            answers.put((name, read_state(cluster, timeout_s=timeout_s - 1, heard=lambda: heard_from(name))))
+            # librdkafka connects anew: to a cluster that is far away that takes as long again, and more to read.
+            patience_s = max(timeout_s, _READING * (time.monotonic() - asked))
+            heard = partial(heard_from, name, patience_s)
+            heard()
+            answers.put((name, read_state(cluster, timeout_s=patience_s - 1, heard=heard)))
         except MirrorError as error:
             _log.info("its state is not known: %s", error, cluster=name)
             answers.put((name, error))

@@ -58,7 +58,7 @@ def read_state(
 
     Behind the open transaction of a killed owner, committed records of others are hidden until the broker aborts it.
     For a look that is good enough; who is about to act (`whole`) waits for it within the time limit.
-    The limit is for silence: while records come, it begins anew, until the end was seen once; `heard` is told so.
+    The limit is for silence: while answers come, it begins anew, until the end was seen once; `heard` is told so.
     """
     properties = {
         **cluster.properties(),
@@ -76,6 +76,8 @@ def read_state(
     deadline = time.monotonic() + timeout_s
     try:
         low = _beginning(consumer, deadline)
+        deadline = time.monotonic() + timeout_s
+        heard()
         consumer.assign([TopicPartition(TOPIC, 0, low)])
         settled = time.monotonic() + _MARKER_S
         at_end = False

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
-from tests.brokers import new_topic
+from mirror_core.kafka.config import load_config
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.runbook.switch import OTHER_SIDE_S
+from mirror_core.state.active import Active, announce, newest
+from tests.brokers import Pair, new_topic
 from tests.distant import Distant, distant_clusters
+from tests.driving import driving
 from tests.mirroring import new_mirror
-from tests.same import assert_same
+from tests.same import assert_same, assert_same_offsets
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -22,19 +29,73 @@ def distant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Distant]:
         yield made
 
 
+def transact(pair: Pair, topic: str, times: int) -> None:
+    producer = Producer({**pair.east.client_config("admin"), "transactional.id": topic})
+    producer.init_transactions()
+    for number in range(times):
+        producer.begin_transaction()
+        for each in range(20):
+            producer.produce(topic, f"{number} {each}".encode(), partition=each % 4)
+        producer.commit_transaction()
+
+
 @pytest.mark.parametrize("side", ["east", "west"])
 @pytest.mark.parametrize("round_trip_ms", [80, 200])
 def test_transactions_come_over(distant: Distant, tmp_path: Path, side: str, round_trip_ms: int) -> None:
     pair = distant.pair
     topic = new_topic(pair.east, 4)
-    producer = Producer({**pair.east.client_config("admin"), "transactional.id": topic})
-    producer.init_transactions()
-    for number in range(50):
-        producer.begin_transaction()
-        for each in range(20):
-            producer.produce(topic, f"{number} {each}".encode(), partition=each % 4)
-        producer.commit_transaction()
+    transact(pair, topic, 50)
     mirrored = new_mirror(pair, tmp_path, topic)
     with distant.is_far(getattr(pair, side), round_trip_ms):
         mirrored.copy()
     assert_same(pair, [topic])
+
+
+def test_a_way_becomes_longer_while_gaps_are_filled(distant: Distant, tmp_path: Path) -> None:
+    """What was a fresh look at the log is never to be had again: the same connections go on, another way."""
+    pair = distant.pair
+    topic = new_topic(pair.east, 4)
+    mirrored = new_mirror(pair, tmp_path, topic)
+
+    def copied() -> bool:
+        try:
+            assert_same_offsets(pair, [topic])
+        except AssertionError:
+            return False
+        return True
+
+    with driving(mirrored, epoch_s=60):
+        transact(pair, topic, 2)
+        wait_until(copied, timeout_s=20, why="the first transactions come over")
+        with distant.is_far(pair.west, 200):
+            transact(pair, topic, 2)
+            wait_until(copied, timeout_s=20, why="the next ones do, within the same epoch")
+    assert_same(pair, [topic])
+
+
+@pytest.mark.parametrize("side", ["east", "west"])
+def test_a_mirror_is_found_400_ms_away(distant: Distant, tmp_path: Path, side: str) -> None:
+    topic = new_topic(distant.pair.east)
+    mirrored = new_mirror(distant.pair, tmp_path, topic)
+    with distant.is_far(getattr(distant.pair, side), 400):
+        assert mirrored.link.mirror.name == mirrored.name
+
+
+def test_what_is_announced_is_read_and_replaced_400_ms_away(distant: Distant) -> None:
+    """A generation that a switch does not get to read would be announced once more, and not be believed."""
+    west = load_config(distant.pair.config_path).cluster("west")
+    first = Active(
+        mirror=MirrorName("far"),
+        active=ClusterName("west"),
+        cluster_id="a",
+        bootstrap_servers="b",
+        since_ms=1,
+        run="r",
+        generation=1,
+    )
+    assert announce(west, first) == first
+    later = replace(first, generation=2)
+    with distant.is_far(distant.pair.west, 400):
+        assert newest(west, first.mirror, OTHER_SIDE_S) == first
+        assert announce(west, later, OTHER_SIDE_S) == later
+        assert newest(west, first.mirror, OTHER_SIDE_S) == later
