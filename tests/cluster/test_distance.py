@@ -93,7 +93,7 @@ def test_what_is_announced_is_read_and_replaced_400_ms_away(distant: Distant) ->
         run="r",
         generation=1,
     )
-    assert announce(west, first) == first
+    assert announce(west, first, timeout_s=60) == first
     later = replace(first, generation=2)
     with distant.is_far(distant.pair.west, 400):
         assert newest(west, first.mirror, OTHER_SIDE_S) == first
