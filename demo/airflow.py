@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -101,11 +101,24 @@ class Airflow:
     def wait_healthy(self) -> None:
         """Wait until all components say that they are well, and sign in."""
         self._until(self._is_healthy, START_TIMEOUT_S, "Airflow is healthy")
-        login = {"username": "admin", "password": self.password()}
+        self._client = self._sign_in("admin")
+
+    def _sign_in(self, user: str) -> httpx.Client:
+        login = {"username": user, "password": self.password(user)}
         answer = httpx.post(f"{self.url}/auth/token", json=login, timeout=PATIENCE_S)
         answer.raise_for_status()
         headers = {"Authorization": f"Bearer {answer.json()['access_token']}"}
-        self._client = httpx.Client(base_url=f"{self.url}/api/v2", headers=headers, timeout=PATIENCE_S)
+        return httpx.Client(base_url=f"{self.url}/api/v2", headers=headers, timeout=PATIENCE_S)
+
+    @contextmanager
+    def signed_in(self, user: str) -> Iterator[None]:
+        """Calls are this user's for a while."""
+        before = self._client
+        try:
+            with self._sign_in(user) as self._client:
+                yield
+        finally:
+            self._client = before
 
     def password(self, user: str = "admin") -> str:
         """As Airflow made it up at its first start."""

@@ -69,7 +69,7 @@ def run(assignment: Assignment, cancelled: Callable[[], bool] = never) -> TaskRe
 
 
 def _run(assignment: Assignment, cancelled: Callable[[], bool]) -> TaskReport:
-    config = load_config(Path(assignment.config_path))
+    config = load_config(Path(assignment.config_path), only_data=True)
     source = ClusterClient(config.cluster(assignment.source), Principal.DATA, timeout_s=_CONTROL_TIMEOUT_S)
     destination = ClusterClient(config.cluster(assignment.destination), Principal.DATA, timeout_s=_CONTROL_TIMEOUT_S)
     with source, destination, closing(CopyTask(assignment, source, destination, cancelled)) as task:

@@ -120,8 +120,12 @@ def find_config(explicit: Path | None) -> Path:
     return chosen.resolve()
 
 
-def load_config(path: Path) -> Config:
-    """Read and check a mirrorbook.yaml."""
+def load_config(path: Path, *, only_data: bool = False) -> Config:
+    """Read and check a mirrorbook.yaml.
+
+    `only_data`: on an executor, which connects as the data principal and as nobody else. What leads to secrets of the
+    control principal is not followed: they need not be there.
+    """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -135,7 +139,7 @@ def load_config(path: Path) -> Config:
         raise BadRequest(f"{path}: needs a mapping `clusters:` of name to client properties")
     return Config(
         path,
-        {ClusterName(str(name)): _cluster(path, str(name), raw) for name, raw in clusters.items()},
+        {ClusterName(str(name)): _cluster(path, str(name), raw, only_data) for name, raw in clusters.items()},
         _switch(path, document.get("mirrors", {})),
     )
 
@@ -152,7 +156,7 @@ def _switch(path: Path, mirrors: object) -> dict[MirrorName, tuple[Hook, ...]]:
     return found
 
 
-def _cluster(path: Path, name: str, raw: object) -> ClusterConfig:
+def _cluster(path: Path, name: str, raw: object, only_data: bool) -> ClusterConfig:
     where = f"{path}: clusters.{name}"
     if not isinstance(raw, dict):
         raise BadRequest(f"{where}: must be a mapping of client properties")
@@ -160,15 +164,19 @@ def _cluster(path: Path, name: str, raw: object) -> ClusterConfig:
     if not isinstance(overrides, dict):
         raise BadRequest(f"{where}.data: must be a mapping of client properties of the data principal")
     ours, data = _user(path, where, raw), _user(path, f"{where}.data", overrides)
-    control = _properties(path, where, raw)
-    if not control.get("bootstrap.servers"):
-        raise BadRequest(f"{where}: bootstrap.servers is missing")
+    control = _properties(path, where, {k: v for k, v in raw.items() if not (only_data and k in overrides)})
     own = _properties(path, f"{where}.data", overrides)
+    both = {**control, **own}
+    if not (both if only_data else control).get("bootstrap.servers"):
+        raise BadRequest(f"{where}: bootstrap.servers is missing")
     if data is None and not own.keys() & _LOGINS:
         data = ours  # it connects as the control principal does
     users = {Principal.CONTROL: ours, Principal.DATA: data}
     return ClusterConfig(
-        ClusterName(name), control, {**control, **own}, {p: user for p, user in users.items() if user is not None}
+        ClusterName(name),
+        both if only_data else control,
+        both,
+        {p: user for p, user in users.items() if user is not None},
     )
 
 

@@ -70,7 +70,7 @@ def compare(task: CompareTask) -> tuple[Row, ...]:
     """Compare all pieces of a task. What cannot be read becomes rows with an error, and the rest goes on."""
     rows: list[Row] = []
     try:
-        config = load_config(Path(task.config_path))
+        config = load_config(Path(task.config_path), only_data=True)
         sides = config.cluster(task.source), config.cluster(task.destination)
     except MirrorError as error:
         return unread(task, str(error))

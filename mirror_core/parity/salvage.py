@@ -149,7 +149,7 @@ def salvage(
 
 def record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
     """The partition's records as Arrow, a few thousand rows or some megabytes at a time."""
-    config = load_config(Path(task.config_path))
+    config = load_config(Path(task.config_path), only_data=True)
     wanted = task.wanted
     elsewhere = _look(config, task)
     rows: list[dict[str, Any]] = []
@@ -206,7 +206,7 @@ def _others(config: Config, cluster: ClusterName, wanted: Sequence[ParityRange])
 
 def count(task: SalvageTask) -> int:
     """Records of the range by the batches' own counts, without decoding whole batches: a second opinion."""
-    config = load_config(Path(task.config_path))
+    config = load_config(Path(task.config_path), only_data=True)
     wanted = task.wanted
     records = 0
     with LogReader(config.cluster(task.cluster)) as reader:

@@ -1,8 +1,16 @@
-"""Parameters that several DAGs share."""
+"""Parameters that several DAGs share, and what a deployment allows: section `[mirrorbook]` of Airflow's settings."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
+from airflow.configuration import conf
 from airflow.sdk import Param
+
+if TYPE_CHECKING:
+    from airflow.sdk.execution_time.hitl import HITLUser
+
+_SECTION: Final = "mirrorbook"
 
 
 def mirror(description: str) -> Param:
@@ -21,8 +29,14 @@ def strategies() -> Param:
 
 
 def spark_master() -> Param:
-    """Where Spark runs."""
-    return Param("local[*]", type="string", description_md="Spark master")
+    """Where Spark runs. Who triggers a run chooses: executors get the data principals' secrets, wherever they are."""
+    masters = conf.get(_SECTION, "spark_masters", fallback="").split() or ["local[*]"]
+    return Param(masters[0], type="string", enum=masters, description_md="Spark master")
+
+
+def approvers() -> list[HITLUser] | None:
+    """The only users whose approval counts, by their ids in the auth manager; None: whoever may answer in Airflow."""
+    return [{"id": user, "name": user} for user in conf.get(_SECTION, "approvers", fallback="").split()] or None
 
 
 def data_plane() -> dict[str, Param]:

@@ -28,6 +28,7 @@ from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.markdown import plan_markdown
 from mirrorbook_airflow.mirrors import find_mirror
 from mirrorbook_airflow.operators import RETRIES, MirrorOperator, ReplicateMirror
+from mirrorbook_airflow.params import approvers
 from mirrorbook_airflow.services import services
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class ApprovePlan(ApprovalOperator):
             defaults=[self.REJECT],
             fail_on_reject=True,
             response_timeout=APPROVAL_TIMEOUT,
+            assigned_users=approvers(),
             **{**RETRIES, **kwargs},
         )
 

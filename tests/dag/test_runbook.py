@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from demo.airflow import REPOSITORY, Airflow
+from demo.airflow import REPOSITORY, Airflow, AirflowFailed
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.run import RunState
 from mirror_core.sandbox.credentials import CONTROL, DATA
@@ -59,7 +59,11 @@ class Runbook:
 
 @pytest.fixture(scope="module")
 def runbook(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runbook]:
-    airflow = Airflow(tmp_path_factory.mktemp("airflow"), dags=REPOSITORY / "dags")
+    settings = {
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,other:admin",
+        "AIRFLOW__MIRRORBOOK__APPROVERS": "admin",
+    }
+    airflow = Airflow(tmp_path_factory.mktemp("airflow"), dags=REPOSITORY / "dags", settings=settings)
     airflow.start()
     try:
         airflow.wait_healthy()
@@ -78,6 +82,8 @@ def test_a_rejected_plan_is_a_red_run_and_leaves_the_source_writable(runbook: Ru
     runbook.airflow.await_question(DAG, run, "approve", RUN_S)
 
     subject, body = runbook.airflow.question(DAG, run, "approve")
+    with runbook.airflow.signed_in("other"), pytest.raises(AirflowFailed, match="403"):
+        runbook.airflow.answer(DAG, run, "approve", "Approve")
     runbook.airflow.answer(DAG, run, "approve", "Reject")
 
     assert runbook.wait_end(run) == "failed"
@@ -91,6 +97,11 @@ def test_a_rejected_plan_is_a_red_run_and_leaves_the_source_writable(runbook: Ru
     assert not mirror.state.active_run(mirror.name)
     produce(runbook.pair.east, topic, 5, user="app")
     assert {status.state for status in mirror.statuses.values()} == {PartitionState.MIRRORING}
+
+
+def test_a_spark_master_that_nobody_has_allowed_is_refused_at_once(runbook: Runbook) -> None:
+    with pytest.raises(AirflowFailed, match=re.escape("spark://elsewhere:7077")):
+        runbook.airflow.trigger(DAG, {"mirror": "orders", "master": "spark://elsewhere:7077"})
 
 
 def test_a_plan_that_may_not_be_run_is_red_with_its_reasons(runbook: Runbook, tmp_path: Path) -> None:

@@ -144,6 +144,29 @@ def test_a_data_planes_parameters_become_options_of_replicate(dag_bag: DagBag, n
     assert told[-2:] == ["--metrics", "9465"]
 
 
+def test_spark_masters_are_those_that_airflows_settings_name(dag_bag: DagBag, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.exceptions import ParamValidationError
+    from mirrorbook_airflow.params import spark_master
+
+    param = dag_of(dag_bag, "mirror_failover").params.get_param("master")
+    assert param.resolve() == "local[*]"
+    with pytest.raises(ParamValidationError):
+        param.resolve("spark://elsewhere:7077")
+    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__SPARK_MASTERS", "spark://ours:7077 local[2]")
+    assert spark_master().resolve() == "spark://ours:7077"
+    assert spark_master().resolve("local[2]") == "local[2]"
+    with pytest.raises(ParamValidationError):
+        spark_master().resolve("local[*]")
+
+
+def test_approvers_are_those_that_airflows_settings_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mirrorbook_airflow.params import approvers
+
+    assert approvers() is None
+    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__APPROVERS", "ada grace")
+    assert approvers() == [{"id": "ada", "name": "ada"}, {"id": "grace", "name": "grace"}]
+
+
 @pytest.mark.parametrize("metrics", ["nine", "host:", "9465/metrics"])
 def test_what_is_no_address_for_metrics_is_refused_before_the_run(dag_bag: DagBag, metrics: str) -> None:
     from airflow.sdk.exceptions import ParamValidationError

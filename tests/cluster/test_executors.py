@@ -1,0 +1,34 @@
+"""What an executor needs, and what it must not: the control principal's secrets stay with the driver."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirror_core.copy import task as copy_task
+from mirror_core.model.names import Offset
+from tests.brokers import Pair, new_topic
+from tests.cluster.test_gaps import assignment
+from tests.logs import assert_equal, transaction, transactional
+from tests.mirroring import new_mirror
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_task_needs_no_secret_of_the_control_principal(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    transaction(transactional(pair.east), topic, 5, commit=True)
+    known = pair.config_path.read_text(encoding="utf-8")
+    assert ":mirror-control}" in known
+    path = tmp_path / "of-an-executor.yaml"
+    path.write_text(known.replace(":mirror-control}", ":gone}"), encoding="utf-8")
+    now = int(time.time() * 1000)
+    given = replace(assignment(mirrored, 7, now, now + 20_000), config_path=str(path))
+    ends = tuple(replace(one, until=Offset(6)) for one in given.partitions if one.partition.topic == topic)
+    assert copy_task.run(replace(given, partitions=ends)).failures == ()
+    assert_equal(pair, topic)
