@@ -39,8 +39,13 @@ def transact(pair: Pair, topic: str, times: int) -> None:
         producer.commit_transaction()
 
 
-@pytest.mark.parametrize("side", ["east", "west"])
-@pytest.mark.parametrize("round_trip_ms", [80, 200])
+LONG = pytest.mark.drill
+"""It takes a minute."""
+
+
+@pytest.mark.parametrize(
+    ("side", "round_trip_ms"), [("east", 80), ("west", 80), ("east", 200), pytest.param("west", 200, marks=LONG)]
+)
 def test_transactions_come_over(distant: Distant, tmp_path: Path, side: str, round_trip_ms: int) -> None:
     pair = distant.pair
     topic = new_topic(pair.east, 4)
