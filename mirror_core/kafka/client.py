@@ -123,6 +123,7 @@ class ClusterClient:
             self._drop(address)
             if not idle:
                 raise
+        address = self.address(broker)  # of any: another one, where the first one has gone for good
         try:
             return send(self._connect(address))
         except Unreachable:
