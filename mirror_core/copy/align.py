@@ -111,7 +111,9 @@ class Aligner:
             replicated = known_offsets(self.destination, waiting, Point.HIGH_WATERMARK)
             after = known_offsets(self.destination, waiting, Point.LOG_END)
             for p, error in producers.unknown.items():
-                unreadable(replicators[p], error)
+                why[p] = str(error)
+                if isinstance(error, MissingPermission):
+                    unreadable(replicators[p], error)
             waiting = [p for p in waiting if p in before and p in producers.states and p in after]
             for p in waiting:
                 why[p] = unsettled(self.destination.name, p, before[p], after[p], replicated.get(p))
