@@ -28,6 +28,11 @@ with DAG(
         "topics": Param([".*"], **PATTERNS, description_md="Regular expressions of whole topic names, one a line"),
         "exclude_topics": Param([], **PATTERNS, description_md="Topics to leave out; exclusion wins"),
         "groups": Param([".*"], **PATTERNS, description_md="Consumer groups whose offsets are synced"),
+        "gaps": Param(
+            "as rights allow",
+            enum=["as rights allow", "markers", "hidden"],
+            description_md="How offsets without a record are used up. `hidden` for transactions to a cluster far away",
+        ),
     },
 ) as dag:
     create = CreateMirror(task_id="create", mirror="{{ params.mirror }}")

@@ -13,7 +13,7 @@ from mirror_core.dataplane.results import Summary, raise_if_failed
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import create
-from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.mirror import Gaps, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services, local_services
@@ -62,11 +62,13 @@ def replicate(link: Link) -> Summary:
     return Replication(link, LocalRunner, options, stop=threading.Event(), say=lambda line: None).run()
 
 
-def new_mirror(pair: Pair, evidence: Path, *topics: str, groups: tuple[str, ...] = ()) -> Mirrored:
+def new_mirror(
+    pair: Pair, evidence: Path, *topics: str, groups: tuple[str, ...] = (), gaps: Gaps | None = None
+) -> Mirrored:
     """Create and start a mirror of these topics."""
     config = load_config(pair.config_path)
     name = MirrorName("m-" + secrets.token_hex(4))
-    create(config, name, source="east", destination="west", topics=topics, groups=groups)
+    create(config, name, source="east", destination="west", topics=topics, groups=groups, gaps=gaps)
     made = Mirrored(pair, config, name, evidence)
     verbs.start(made.link)
     return made

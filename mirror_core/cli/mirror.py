@@ -30,11 +30,12 @@ from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import creation, estimate, recovery, verbs
 from mirror_core.mirrors.describe import GAPS
 from mirror_core.mirrors.describe import describe as describe_mirror
+from mirror_core.mirrors.gaps import limit_in_words
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
 from mirror_core.mirrors.recovery_plan import survey
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
-from mirror_core.model.mirror import PartitionState
+from mirror_core.model.mirror import Gaps, PartitionState
 from mirror_core.model.units import bytes_per_s, in_bytes
 from mirror_core.state.link import link_of, states
 from mirror_core.state.records import TOPIC
@@ -56,6 +57,9 @@ def create(
         list[str] | None, typer.Option("--exclude-topics", help="Exclusion wins; repeat.")
     ] = None,
     groups: Annotated[list[str] | None, typer.Option("--groups", help="Consumer groups to sync; repeat.")] = None,
+    gaps: Annotated[
+        Gaps | None, typer.Option(help="How offsets without a record are used up; without it as rights allow.")
+    ] = None,
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -68,11 +72,14 @@ def create(
         "topics": topics or [],
         "exclude_topics": exclude_topics or [],
         "groups": groups or [".*"],
+        "gaps": gaps,
     }
     checked = creation.create(loaded, name, **wanted, dry_run=True)  # type: ignore[arg-type]
     tell(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
     tell(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
     tell(f"gaps are {GAPS[checked.gaps]}")
+    if checked.gaps is Gaps.MARKERS and (limit := limit_in_words(loaded.cluster(destination))):
+        tell(limit)
     if lacks_heartbeats(loaded.cluster(source)):
         tell(f"{WITHOUT_HEARTBEATS}; `mirrorbook cluster check {source}` names the rights")
     for line in estimate.lines(link_of(loaded, checked)):

@@ -104,8 +104,21 @@ def _strategies(view: FailbackView) -> dict[str, Strategy]:
     return choose(view.statuses, view.old.topics, view.old.log_ends, view.allowed)
 
 
-def _logs(seen: OldSource | NewPrimary) -> dict[Partition, Log]:
-    return {p: Log(seen.log_starts.get(p, Offset(0)), end, seen.sizes.get(p)) for p, end in seen.log_ends.items()}
+class _Logs(Mapping[Partition, Log]):
+    """Of one side, each made when it is looked at: there may be tens of thousands."""
+
+    def __init__(self, seen: OldSource | NewPrimary) -> None:
+        self._seen = seen
+
+    def __getitem__(self, partition: Partition) -> Log:
+        seen = self._seen
+        return Log(seen.log_starts.get(partition, Offset(0)), seen.log_ends[partition], seen.sizes.get(partition))
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._seen.log_ends)
+
+    def __len__(self) -> int:
+        return len(self._seen.log_ends)
 
 
 def _bound(view: FailbackView) -> Iterator[Fact]:
@@ -128,12 +141,12 @@ def _reasons(view: FailbackView) -> Iterator[str]:
         yield f"whether a run holds mirror {reverse_name(mirror.name)} is not known: {view.reverse.reason}"
     if not view.statuses:
         yield f"mirror {mirror.name} has mirrored nothing: there is nothing to come home from"
-    going = [p for p, s in sorted(view.statuses.items()) if s.state is not PartitionState.STOPPED]
+    going = sorted(p for p, s in view.statuses.items() if s.state is not PartitionState.STOPPED)
     if going:
         yield f"not failed over (not STOPPED): {some(going)}"
     if isinstance(view.old, OldSource):
         old = view.old
-        yield from objections(view.statuses, old.topics, _logs(old), view.allowed, mirror.source, old.compacted)
+        yield from objections(view.statuses, old.topics, _Logs(old), view.allowed, mirror.source, old.compacted)
     for name, recorded, seen in (
         (mirror.source, mirror.source_id, view.old),
         (mirror.destination, mirror.destination_id, view.new),
@@ -163,7 +176,7 @@ def _new_primary_reasons(view: FailbackView, new: NewPrimary) -> Iterator[str]:
             yield f"topic {topic} is gone from {name}: nothing could be brought home"
         elif ids != {new.topics[topic].id}:
             yield f"topic {topic} was created anew on {name}: its offsets are not those of the mirror any more"
-    short = [p for p, s in sorted(view.statuses.items()) if s.lmo is not None and new.log_ends.get(p, s.lmo) < s.lmo]
+    short = sorted(p for p, s in view.statuses.items() if s.lmo is not None and new.log_ends.get(p, s.lmo) < s.lmo)
     if short:
         yield f"{name} has lost records since the failover: it ends before the last mirrored offset in {some(short)}"
 
@@ -219,7 +232,7 @@ def _figures(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator
         held = Offset(0) if anew else min(view.old.log_ends.get(partition, Offset(0)), point(status))
         copied += max(0, end - held)
     yield "offsets to copy", str(copied)
-    yield from costs(view.statuses, _logs(view.old), _logs(view.new), view.old.replicas, strategies)
+    yield from costs(view.statuses, _Logs(view.old), _Logs(view.new), view.old.replicas, strategies)
 
 
 def _tail_figures(view: FailbackView) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import nsmallest
 from typing import Final
 
 from mirror_core.decide.loss import loss_of
@@ -11,6 +12,7 @@ from mirror_core.decide.scope import lost_topics
 from mirror_core.decide.standing import words as words_of
 from mirror_core.decide.view import SHOWN, DestinationView, SourceView, Unseen, View, failed_of, lags_of, some
 from mirror_core.model.mirror import PartitionState, is_fresh
+from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode
 
 
@@ -109,8 +111,8 @@ def unknown_of(view: View) -> Iterator[str]:
 
 
 def figures_of(view: View) -> Iterator[tuple[str, str]]:
-    lags = dict(lags_of(view))
-    known = [lag for lag in lags.values() if lag is not None]
+    lags = [lag for _, lag in lags_of(view)]
+    known = [lag for lag in lags if lag is not None]
     yield "partitions", str(len(lags))
     yield "rights given at promotion", str(len(view.grants))
     yield "lag in offsets", str(sum(known)) if len(known) == len(lags) else "unknown"
@@ -136,8 +138,12 @@ def partition_figures(view: View) -> Iterator[tuple[str, str]]:
     """Unknown counts as worst; then the greatest lag first, or what is known to be missing."""
     losses = loss_of(view).partitions if loses(view) else {}
     lags = dict(lags_of(view))
-    worst = {p: losses[p].missing if losses else lag for p, lag in lags.items()}
-    for partition in sorted(worst, key=lambda p: (worst[p] is not None, -(worst[p] or 0), p))[:SHOWN]:
+
+    def rank(partition: Partition) -> tuple[bool, int, Partition]:
+        bad = losses[partition].missing if losses else lags[partition]
+        return bad is not None, -(bad or 0), partition
+
+    for partition in nsmallest(SHOWN, lags, key=rank):  # of tens of thousands: no key for each is kept
         lag = lags[partition]
         words = f"{view.statuses[partition].state}, lag {'unknown' if lag is None else lag}"
         yield str(partition), words + (f"; {in_words(losses[partition])}" if losses else "")

@@ -11,11 +11,11 @@ from mirror_core.decide.filters import group_filter
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config
 from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics
-from mirror_core.mirrors.preflight import gaps_on
+from mirror_core.mirrors.gaps import chosen_gaps
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.logs import logger
-from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.model.mirror import Desired, Gaps, Mirror
 from mirror_core.model.names import MirrorName
 from mirror_core.state import active
 from mirror_core.state.link import Link, link_of, states
@@ -39,9 +39,13 @@ def create(
     topics: Sequence[str],
     exclude_topics: Sequence[str] = (),
     groups: Sequence[str] = (".*",),
+    gaps: Gaps | None = None,
     dry_run: bool = False,
 ) -> Mirror:
-    """Check that a mirror is possible, and record it, not started. Nothing is left behind when it is refused."""
+    """Check that a mirror is possible, and record it, not started. Nothing is left behind when it is refused.
+
+    `gaps`: how they are to be filled; None: with markers, where the data principal may write those.
+    """
     if not _NAME.fullmatch(name):
         raise BadRequest(f"mirror name {name!r}: use letters, digits, dot, underscore and hyphen, 63 at most")
     if not topics:
@@ -63,7 +67,7 @@ def create(
             exclude_topics=tuple(exclude_topics),
             groups=tuple(groups),
             producer_id=new_producer_id(),
-            gaps=gaps_on(here),
+            gaps=chosen_gaps(here, gaps),
             desired=Desired.STOPPED,
             created_ms=now_ms(),
         )

@@ -29,7 +29,7 @@ from mirror_core.state.records import State
 GAPS: Final[Mapping[Gaps, str]] = MappingProxyType(
     {
         Gaps.MARKERS: "filled with transaction markers",
-        Gaps.HIDDEN: "filled with hidden records, since the data principal may not write markers on the destination",
+        Gaps.HIDDEN: "filled with hidden records, which every consumer drops",
     }
 )
 _TIMEOUT_S = 3.0

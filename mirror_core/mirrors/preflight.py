@@ -16,7 +16,6 @@ from mirror_core.kafka.rights import Probe, broker_setting, features, may_mark, 
 from mirror_core.kafka.versions import api_versions
 from mirror_core.model.acl import Operation, Permission, Resource
 from mirror_core.model.errors import MirrorError, RemoteFault
-from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import ClusterName
 from mirror_core.state.records import TOPIC as STATE
 from mirror_core.sync.principals import doubtful_principals
@@ -144,12 +143,6 @@ def reach(name: str, properties: Mapping[str, str]) -> str:
     with ClusterClient(config, timeout_s=5.0) as client:
         view = client.metadata(())
     return f"cluster {view.cluster_id}, {len(view.brokers)} broker(s)"
-
-
-def gaps_on(destination: ClusterConfig) -> Gaps:
-    """How a mirror to this cluster is to fill gaps, by what its data principal may do there."""
-    with ClusterClient(destination, Principal.DATA) as client:
-        return Gaps.MARKERS if may_mark(client) else Gaps.HIDDEN
 
 
 def _right(

@@ -63,8 +63,8 @@ class Gaps(StrEnum):
     MARKERS = "markers"
     """By transaction markers: takes CLUSTER_ACTION or ALTER on the destination cluster."""
     HIDDEN = "hidden"
-    """By hidden records, where the data principal has neither. They have no key, and compacted topics take no record
-    without one: a mirror topic has to be `delete` until promotion, then."""
+    """By hidden records: where the data principal has neither, or by choice, for a destination that is far. They have
+    no key, and compacted topics take no record without one: a mirror topic has to be `delete` until promotion, then."""
 
 
 class Desired(StrEnum):

@@ -21,7 +21,7 @@ from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.mirrors.creation import ensure_state_topic, new_producer_id
-from mirror_core.mirrors.preflight import gaps_on
+from mirror_core.mirrors.gaps import gaps_home
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
@@ -216,7 +216,7 @@ class FailbackSteps(TailSteps):
             source_id=mirror.destination_id,
             destination_id=mirror.source_id,
             producer_id=new_producer_id(),
-            gaps=gaps_on(self.link.source),
+            gaps=gaps_home(mirror, self.link),
             desired=Desired.STARTED,
             created_ms=now_ms(),
             homecoming=self.journal.run_id,

@@ -42,8 +42,10 @@ TRANSACTION_MS: Final = 10_000
 """Longest life of a transaction, so of one whose owner was killed in the middle of a commit."""
 _ABORTED_S: Final = 35.0
 """By then it is aborted: brokers look for timed-out transactions every 10 s by default."""
-LINE_KIB: Final = 4 << 10
+LINE_KIB: Final = 1 << 10
 """Of records on their way from or to a broker."""
+_LINE_FULL_MS: Final = 5
+"""Until librdkafka looks again whether there is room in line; by default a second, with all of it taken long ago."""
 QUIET: Final = {"log_level": 0, "error_cb": lambda error: None}  # errors reach us through the calls themselves
 
 
@@ -69,6 +71,7 @@ def read_state(
         "isolation.level": "read_committed",
         "auto.offset.reset": "error",
         "queued.max.messages.kbytes": LINE_KIB,
+        "fetch.queue.backoff.ms": _LINE_FULL_MS,
         "fetch.wait.max.ms": 10,  # the end of the topic is told by an empty answer: don't have the broker hold it back
     }
     state = State()

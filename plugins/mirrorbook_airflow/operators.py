@@ -60,9 +60,12 @@ class CreateMirror(MirrorOperator):
         from mirror_core.mirrors.creation import create
         from mirror_core.mirrors.describe import GAPS
         from mirror_core.mirrors.estimate import lines
+        from mirror_core.mirrors.gaps import limit_in_words
+        from mirror_core.model.mirror import Gaps
         from mirror_core.state.link import configured, find, link_of
 
         params = context["params"]
+        gaps = Gaps(params["gaps"]) if params["gaps"] in [*Gaps] else None
         asked: dict[str, Any] = {name: params[name] for name in ("source", "destination")}
         with airflow_errors():
             remember_clusters(asked.values())
@@ -71,11 +74,14 @@ class CreateMirror(MirrorOperator):
             try:
                 found = find(config, self.mirror)[0].mirror
             except BadRequest:
-                made = create(config, self.mirror, **asked)
+                made = create(config, self.mirror, **asked, gaps=gaps)
                 self.log.info("gaps are %s", GAPS[made.gaps])
+                if made.gaps is Gaps.MARKERS and (limit := limit_in_words(config.cluster(made.destination))):
+                    self.log.info(limit)
                 for line in lines(link_of(config, made)):
                     self.log.info(line)
                 return
+            asked["gaps"] = gaps or found.gaps
             differing = [name for name, value in asked.items() if getattr(found, name) != value]
             if differing:
                 raise Refused(f"mirror {self.mirror} exists already", [f"with other {name}" for name in differing])

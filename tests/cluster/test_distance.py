@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +12,15 @@ import pytest
 from confluent_kafka import Producer
 
 from mirror_core.kafka.config import load_config
+from mirror_core.mirrors.gaps import limit_in_words
+from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.runbook.switch import OTHER_SIDE_S
 from mirror_core.state.active import Active, announce, newest
 from tests.brokers import Pair, new_topic
 from tests.distant import Distant, distant_clusters
 from tests.driving import driving
+from tests.logs import assert_equal, transaction, transactional
 from tests.mirroring import new_mirror
 from tests.same import assert_same, assert_same_offsets
 from tests.waiting import wait_until
@@ -76,6 +81,35 @@ def test_a_way_becomes_longer_while_gaps_are_filled(distant: Distant, tmp_path: 
             transact(pair, topic, 2)
             wait_until(copied, timeout_s=20, why="the next ones do, within the same epoch")
     assert_same(pair, [topic])
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("side", ["east", "west"])
+def test_ten_thousand_transactions_come_over(distant: Distant, tmp_path: Path, side: str) -> None:
+    """Hidden records go in line with data, however long an answer takes: no gap waits for one."""
+    pair = distant.pair
+    topic = new_topic(pair.east, 8)
+
+    def write_to(partition: int) -> None:
+        producer = transactional(pair.east)
+        for _ in range(1250):
+            transaction(producer, topic, 3, commit=True, partitions=[partition])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write_to, range(8)))
+    mirrored = new_mirror(pair, tmp_path, topic, gaps=Gaps.HIDDEN)
+    with distant.is_far(getattr(pair, side), 200):
+        begun = time.monotonic()
+        mirrored.copy()
+        took = time.monotonic() - begun
+    print(f"{10_000 / took:.0f} gaps a second, 200 ms from {side}, start and end included")
+    assert_equal(pair, topic, records=30_000)
+
+
+def test_distance_is_said_before_a_mirror_is_created(distant: Distant) -> None:
+    west = load_config(distant.pair.config_path).cluster("west")
+    with distant.is_far(distant.pair.west, 100):
+        assert "hidden records (`--gaps hidden`)" in limit_in_words(west)
 
 
 @pytest.mark.parametrize("side", ["east", "west"])

@@ -17,8 +17,8 @@ from mirror_core.copy import task as copy_task
 from mirror_core.copy.sending import Tag
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.producing import ProduceLink, Row
-from mirror_core.mirrors.preflight import gaps_on
-from mirror_core.model.errors import Unreachable
+from mirror_core.mirrors.gaps import chosen_gaps, gaps_home, gaps_on
+from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Offset, Partition
 from tests.brokers import Pair, new_topic, produce, read_all
@@ -53,6 +53,23 @@ def test_what_the_data_principal_may_do_decides_how_gaps_are_filled(
 ) -> None:
     with managed(pair, tmp_path, *rights) as made:
         assert gaps_on(load_config(made.config_path).cluster("west")) is gaps
+
+
+def test_hidden_records_can_be_chosen_and_go_home_so(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east)
+    mirrored = new_mirror(pair, tmp_path, topic, gaps=Gaps.HIDDEN)
+    assert mirrored.link.mirror.gaps is Gaps.HIDDEN
+    assert gaps_home(mirrored.link.mirror, mirrored.link) is Gaps.HIDDEN
+    assert gaps_home(replace(mirrored.link.mirror, gaps=Gaps.MARKERS), mirrored.link) is Gaps.MARKERS
+
+
+def test_markers_cannot_be_chosen_where_they_may_not_be_written(hosted: Pair, tmp_path: Path) -> None:
+    west = load_config(hosted.config_path).cluster("west")
+    assert chosen_gaps(west, None) is Gaps.HIDDEN
+    with pytest.raises(Refused, match="grant it CLUSTER_ACTION"):
+        chosen_gaps(west, Gaps.MARKERS)
+    forced = new_mirror(hosted, tmp_path, new_topic(hosted.east))
+    assert gaps_home(forced.link.mirror, forced.link) is Gaps.MARKERS, "nobody chose it"
 
 
 def test_transactions_are_copied_and_taken_up_again_in_the_middle_of_gaps(hosted: Pair, tmp_path: Path) -> None:
