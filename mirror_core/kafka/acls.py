@@ -175,9 +175,10 @@ def _everywhere(
     if not count:
         return
     deadline = time.monotonic() + timeout_s
-    for broker in client.brokers():
+    wanted = there = client.brokers()
+    for broker in wanted:
         problem = ""
-        while broker in client.brokers():  # one that has died leaves the cluster's metadata a few seconds later
+        while broker in there:  # one that has died leaves the cluster's metadata a few seconds later
             try:
                 held = describe_acls(client, broker)
             except Unreachable as error:
@@ -195,6 +196,7 @@ def _everywhere(
                     f"{problem}"
                 )
             time.sleep(0.02)
+            there = client.brokers()
 
 
 def _in_batches(

@@ -7,7 +7,7 @@ breaks is sent once more, so only requests that do no harm when repeated belong 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ from kio.schema.types import TopicName
 from mirror_core.kafka.codec import Request, Response
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.kept import KEPT
 from mirror_core.model.errors import BadRequest, MirrorError, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 
@@ -85,7 +86,10 @@ class ClusterView:
 
 
 class ClusterClient:
-    """Connections are opened on demand, one a broker, and kept. Not for use by several threads at once."""
+    """Connections are opened on demand, one a broker, and kept. Not for use by several threads at once.
+
+    While a run is at work (`kept`), the next client goes on with them.
+    """
 
     def __init__(
         self, config: ClusterConfig, principal: Principal = Principal.CONTROL, *, timeout_s: float = 10.0
@@ -116,7 +120,7 @@ class ClusterClient:
 
     def _once_more(self, broker: int | None, send: Callable[[Connection], Answer]) -> Answer:
         address = self.address(broker)
-        idle = address in self._connections
+        idle = self._has(address)
         try:
             return send(self._connect(address))
         except Unreachable:
@@ -218,12 +222,14 @@ class ClusterClient:
         One after the other would cost a time limit for each dead broker, and a plan must be there within seconds; so
         would waiting for all of them, for one that hangs.
         """
+        addresses = list(dict.fromkeys([*self._brokers.values(), *self.config.bootstrap]))
+        if not self._connections:
+            next(filter(self._has, addresses), None)
         for address in list(self._connections):
             try:
                 return self._connections[address].call(request, answer)
             except Unreachable:
                 self._drop(address)
-        addresses = list(dict.fromkeys([*self._brokers.values(), *self.config.bootstrap]))
         problems: list[MirrorError] = []
         deadline = time.monotonic() + self.timeout_s + 0.5
         pool = ThreadPoolExecutor(len(addresses))
@@ -283,6 +289,16 @@ class ClusterClient:
         except KeyError:
             raise Unreachable(f"cluster {self.name}: broker {broker} is not in the cluster now") from None
 
+    def _key(self, address: tuple[str, int]) -> Hashable:
+        return address, tuple(sorted(self.config.properties(self.principal).items()))
+
+    def _has(self, address: tuple[str, int]) -> bool:
+        """Whether there is a connection, of ours or kept by another client; it may have died while idle."""
+        if address not in self._connections and (kept := KEPT.take(self._key(address))):
+            kept.sock.settimeout(self.timeout_s)
+            self._connections[address] = kept
+        return address in self._connections
+
     def _open(self, address: tuple[str, int]) -> Connection:
         return Connection(self.config, self.principal, *address, timeout_s=self.timeout_s)
 
@@ -298,7 +314,7 @@ class ClusterClient:
 
     def close(self) -> None:
         for address in list(self._connections):
-            self._drop(address)
+            KEPT.put(self._key(address), self._connections.pop(address))
 
     def __enter__(self) -> ClusterClient:
         return self

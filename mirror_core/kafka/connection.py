@@ -38,6 +38,8 @@ class Connection:
         self, cluster: ClusterConfig, principal: Principal, host: str, port: int, *, timeout_s: float = 10.0
     ) -> None:
         self.where = f"cluster {cluster.name}, broker {host}:{port}"
+        self.awaits = False
+        """An answer is still to come: what is read next is not for the next question."""
         self._ids = itertools.count(1)
         properties = cluster.properties(principal)
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
@@ -114,18 +116,23 @@ class Connection:
         Only for connections without requests in flight.
         """
         usual, correlation = self.sock.gettimeout(), next(self._ids)
+        self.awaits = True
         self.send([encode(request, correlation, CLIENT_ID)])
         self.sock.settimeout(timeout_s or usual)
         frame = self.receive()
+        self.awaits = False
         self.sock.settimeout(usual)
         return decode(answer, frame, correlation, self.where)
 
     def call_each(self, requests: Sequence[Request], answer: type[Response]) -> list[Response]:
         """The same for several requests, sent before the first answer is there: brokers answer in their order."""
+        self.awaits = True
         correlations = [next(self._ids) for _ in requests]
         for correlation, request in zip(correlations, requests, strict=True):
             self.send([encode(request, correlation, CLIENT_ID)])
-        return [decode(answer, self.receive(), correlation, self.where) for correlation in correlations]
+        found = [decode(answer, self.receive(), correlation, self.where) for correlation in correlations]
+        self.awaits = False
+        return found
 
     def next_id(self) -> int:
         """A correlation id not used before on this connection."""

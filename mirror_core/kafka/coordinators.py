@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from mirror_core.kafka.client import ClusterClient, Leader
+from mirror_core.kafka.client import ClusterClient, ClusterView, Leader
 from mirror_core.model.errors import Unreachable
 
 TRANSACTIONS: Final = "__transaction_state"
@@ -30,10 +30,10 @@ def ask_all(client: ClusterClient, log: str, ask: Callable[[int], T]) -> dict[in
     """
     deadline = time.monotonic() + client.timeout_s
     while True:
-        before = _leaders(client, log)
+        before = client.metadata([log])
         try:
-            found = {broker: ask(broker) for broker in client.brokers()}
-            if before == _leaders(client, log):
+            found = {broker: ask(broker) for broker in sorted(before.brokers)}
+            if _leaders(before, log) == _leaders(client.metadata([log]), log):
                 return found
             moving = Moving(f"cluster {client.name}: coordinators are moving (leaders of {log})")
         except Moving as error:
@@ -43,7 +43,7 @@ def ask_all(client: ClusterClient, log: str, ask: Callable[[int], T]) -> dict[in
         time.sleep(_PAUSE_S)
 
 
-def _leaders(client: ClusterClient, log: str) -> Mapping[int, Leader]:
+def _leaders(view: ClusterView, log: str) -> Mapping[int, Leader]:
     """Nothing where the log does not exist yet, or we may not describe it."""
-    seen = client.metadata([log]).topics.get(log)
+    seen = view.topics.get(log)
     return seen.partitions if seen else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -37,12 +37,20 @@ class Point(Enum):
 
 
 def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
-    """The offset of each partition, from its leader. Retries leader changes until the client's time limit.
+    """The offset of each partition, from its leader. Retries leader changes until the client's time limit."""
+    return list_points(client, partitions, [point])[point]
+
+
+def list_points(
+    client: ClusterClient, partitions: Iterable[Partition], points: Sequence[Point]
+) -> dict[Point, dict[Partition, Offset]]:
+    """Several offsets of each partition, each asked for after the one before it, in one round trip to a leader.
 
     The limit counts from the last offset that was learned: a broker that was just given a thousand partitions takes
     them up one by one, and says NOT_LEADER_OR_FOLLOWER of the others meanwhile.
     """
-    wanted, found = set(partitions), dict[Partition, Offset]()
+    wanted = set(partitions)
+    found: dict[Point, dict[Partition, Offset]] = {point: {} for point in points}
     deadline = time.monotonic() + client.timeout_s
     problem = ""
     while wanted:
@@ -51,22 +59,14 @@ def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: 
             if broker < 0:
                 problem = f"no leader for {mine[0]}"
                 continue
-            answer = client.call(offsets_request(mine, point), ListOffsetsResponse, broker)
-            for topic in answer.topics:
-                for row in topic.partitions:
-                    partition = Partition(str(topic.name), int(row.partition_index))
-                    if row.error_code is ErrorCode.none:
-                        found[partition] = Offset(int(row.offset))
-                        wanted.discard(partition)
-                    elif row.error_code is ErrorCode.topic_authorization_failed:
-                        raise MissingPermission(
-                            f"cluster {client.name}, topic {partition.topic}: "
-                            f"{client.config.user(client.principal) or 'this principal'} may not DESCRIBE it"
-                        )
-                    elif row.error_code in TRANSIENT or row.error_code is ErrorCode.unknown_topic_or_partition:
-                        problem = f"{partition}: {row.error_code.name}"
+            answers = client.call_each([offsets_request(mine, p) for p in points], ListOffsetsResponse, broker)
+            for point, answer in zip(points, answers, strict=True):
+                for partition, code, offset in _rows(answer):
+                    if code is ErrorCode.none:
+                        found[point][partition] = offset
                     else:
-                        raise RemoteFault(f"cluster {client.name}, {partition}: ListOffsets: {row.error_code.name}")
+                        problem = _passing(client, partition, code)
+            wanted = {p for p in wanted if not all(p in at for at in found.values())}
         if len(wanted) < before:
             deadline = time.monotonic() + client.timeout_s
         if wanted:
@@ -74,6 +74,24 @@ def list_offsets(client: ClusterClient, partitions: Iterable[Partition], point: 
                 raise Unreachable(f"cluster {client.name}: offsets not known after {client.timeout_s} s: {problem}")
             time.sleep(0.05)
     return found
+
+
+def _rows(answer: ListOffsetsResponse) -> Iterator[tuple[Partition, ErrorCode, Offset]]:
+    for topic in answer.topics:
+        for row in topic.partitions:
+            yield Partition(str(topic.name), int(row.partition_index)), row.error_code, Offset(int(row.offset))
+
+
+def _passing(client: ClusterClient, partition: Partition, code: ErrorCode) -> str:
+    """An error of a moment, in words. Raises what will not pass."""
+    if code is ErrorCode.topic_authorization_failed:
+        raise MissingPermission(
+            f"cluster {client.name}, topic {partition.topic}: "
+            f"{client.config.user(client.principal) or 'this principal'} may not DESCRIBE it"
+        )
+    if code in TRANSIENT or code is ErrorCode.unknown_topic_or_partition:
+        return f"{partition}: {code.name}"
+    raise RemoteFault(f"cluster {client.name}, {partition}: ListOffsets: {code.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +131,13 @@ def known_offsets(
 
 
 def _offsets_of(answer: ListOffsetsResponse) -> dict[Partition, Offset]:
-    return {
-        Partition(str(topic.name), int(row.partition_index)): Offset(int(row.offset))
-        for topic in answer.topics
-        for row in topic.partitions
-        if row.error_code is ErrorCode.none
-    }
+    return {partition: offset for partition, code, offset in _rows(answer) if code is ErrorCode.none}
 
 
 def replica_ends(client: ClusterClient, broker: int, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
     """Log ends of one broker's own replicas; left out are those that it does not hold, or not yet."""
     request = offsets_request(sorted(partitions), Point.REPLICA_END)
-    return {
-        Partition(str(topic.name), int(row.partition_index)): Offset(int(row.offset))
-        for topic in client.call(request, ListOffsetsResponse, broker).topics
-        for row in topic.partitions
-        if row.error_code is ErrorCode.none
-    }
+    return _offsets_of(client.call(request, ListOffsetsResponse, broker))
 
 
 def offsets_request(partitions: list[Partition], point: Point) -> ListOffsetsRequest:

@@ -18,7 +18,7 @@ from mirror_core.decide.parity import DIGEST, RECORDS, Ends, Row, chunks, trimme
 from mirror_core.decide.topics import cleans
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import Point, list_points
 from mirror_core.kafka.reader import LogReader, Trimmed
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError, MissingPermission
@@ -118,8 +118,7 @@ def _ends(client: ClusterClient, partitions: Sequence[Partition]) -> dict[Partit
     there = [p for p in partitions if p.topic in view.topics and p.index in view.topics[p.topic].partitions]
     if not there:
         return {}
-    starts = list_offsets(client, there, Point.START)
-    ends = list_offsets(client, there, Point.LOG_END)
+    starts, ends = list_points(client, there, [Point.START, Point.LOG_END]).values()
     return {p: Ends(start=starts[p], end=ends[p]) for p in there}
 
 

@@ -17,6 +17,7 @@ from typing import ClassVar, Final, Generic, TypeVar
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import names, point_of_no_return
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.kept import KEPT
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
 from mirror_core.model.run import Evidence, Plan, Run, RunKind, RunState, StepRecord, StepState
@@ -57,6 +58,7 @@ class Conductor(ABC, Generic[Choice]):
         """The plan alone: also for what may not be run."""
         return self.decide(choice).plan
 
+    @KEPT.keeping()
     def begin(self, plan_hash: str, choice: Choice | None = None, *, approved_by: str = "") -> Run:
         """Open a run of the plan with this hash. Refused when it may not be run, or is another plan by now."""
         under_way = read_whole(self.link.destination).active_run(self.link.mirror.name)
@@ -65,6 +67,7 @@ class Conductor(ABC, Generic[Choice]):
         with self._control() as writer:
             return self._open(writer, self._decide(writer.state, choice), plan_hash, approved_by)
 
+    @KEPT.keeping()
     def step(self, run_id: str, name: str) -> StepRecord:
         """Take one step; at once when it is done already. Refused when an earlier one is not."""
         state = read_whole(self.link.destination)
@@ -77,6 +80,7 @@ class Conductor(ABC, Generic[Choice]):
         with self._control() as writer:
             return self._take(writer, self._journal(writer, run_id), name)
 
+    @KEPT.keeping()
     def drive(self, run_id: str) -> Run:
         """Take all steps that can be taken, or finish an abort that was begun: also the way to resume."""
         run = self._mine(read_whole(self.link.destination), run_id)
@@ -95,6 +99,7 @@ class Conductor(ABC, Generic[Choice]):
                 self._take(writer, journal, name)
             return self._finish(writer, journal)
 
+    @KEPT.keeping()
     def abort(self, run_id: str, *, only_mine: bool = False) -> Run:
         """Give up, and undo what was done. Refused from the point of no return on.
 

@@ -11,7 +11,7 @@ from mirror_core.decide.parity import NOTHING_COMPARED
 from mirror_core.decide.scope import strayed
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
+from mirror_core.kafka.offsets import Point, known_offsets, list_offsets, list_points
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused
@@ -117,8 +117,8 @@ class Steps(Promotion):
         """The source has not moved and every position is its log end, as the brokers say, not the copier."""
         with ClusterClient(self.link.source) as source, ClusterClient(self.link.destination) as destination:
             now = list_offsets(source, ends, Point.LOG_END)
-            positions = list_offsets(destination, ends, Point.LOG_END)
-            replicated = list_offsets(destination, ends, Point.HIGH_WATERMARK)
+            points = list_points(destination, ends, [Point.LOG_END, Point.HIGH_WATERMARK])
+        positions, replicated = points.values()
         name = self.link.source.name
         problems = [f"{p}: log end on {name} went from {ends[p]} to {now[p]}" for p in ends if now[p] != ends[p]]
         problems += [f"{p}: position {positions[p]}, log end {ends[p]}" for p in ends if positions[p] != ends[p]]

@@ -107,11 +107,16 @@ def read_state(
     except KafkaException as error:
         code = error.args[0].code()
         if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC):
-            _must_be_absent(cluster, timeout_s)
+            _is_absent(cluster, timeout_s)
             return state
         raise translate(cluster, error, "read") from None
     finally:
         consumer.close()
+
+
+def read_foreign(cluster: ClusterConfig, *, timeout_s: float = 10.0) -> State:
+    """The same of a cluster that may never have been a destination: one request tells, a reader would take many."""
+    return State() if _is_absent(cluster, timeout_s) else read_state(cluster, timeout_s=timeout_s)
 
 
 def read_whole(cluster: ClusterConfig) -> State:
@@ -119,13 +124,15 @@ def read_whole(cluster: ClusterConfig) -> State:
     return read_state(cluster, timeout_s=_ABORTED_S, whole=True)
 
 
-def _must_be_absent(cluster: ClusterConfig, timeout_s: float) -> None:
+def _is_absent(cluster: ClusterConfig, timeout_s: float) -> bool:
     """MissingPermission when the state topic is only hidden from us: an empty state would be believed."""
     with ClusterClient(cluster, timeout_s=timeout_s) as client:
-        if TOPIC in client.metadata([TOPIC]).denied:
+        view = client.metadata([TOPIC])
+        if TOPIC in view.denied:
             raise fault(
                 client, f"state topic {TOPIC}", "Metadata (needs DESCRIBE)", ErrorCode.topic_authorization_failed
             )
+    return TOPIC not in view.topics
 
 
 def _beginning(consumer: Consumer, deadline: float) -> int:

@@ -34,7 +34,7 @@ from mirror_core.model.names import ClusterName
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
-from mirror_core.state.topic import read_state
+from mirror_core.state.topic import read_foreign
 from mirror_core.sync.access_rows import off, row, rows_of, silent, unknown
 from mirror_core.sync.ledger import enter_and_put_up, entered, remember, take_away
 from mirror_core.sync.principals import doubtful_principals, guards
@@ -231,7 +231,7 @@ _OTHER_SIDE_S: Final = 3.0
 def _demotions_of_the_source(link: Link) -> tuple[set[Acl], list[DriftRow]]:
     """Denials on our destination that a mirror of the other direction entered in its own ledger, on our source."""
     try:
-        entries = read_state(link.source, timeout_s=_OTHER_SIDE_S).ledger.values()
+        entries = read_foreign(link.source, timeout_s=_OTHER_SIDE_S).ledger.values()
     except MirrorError as error:
         # Promotion must not need a living source. What is in our own ledger has been lifted already.
         reason = f"denials remembered on cluster {link.source.name} could not be looked up: {error}"
@@ -272,7 +272,7 @@ def _create_new(client: ClusterClient, acls: Collection[Acl]) -> dict[Acl, str]:
 
 def _own_entries(link: Link, state: State) -> frozenset[Acl]:
     """Fences and demotions on the source, by whichever mirror of ours: those must not be taken for its own rules."""
-    entries = [*state.ledger.values(), *read_state(link.source).ledger.values()]
+    entries = [*state.ledger.values(), *read_foreign(link.source).ledger.values()]
     return frozenset(e.acl for e in entries if e.purpose in _OURS and e.cluster == link.source.name)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from mirror_core.decide.acls import EVERYBODY, denial
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import Point, list_offsets, list_points
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
 from mirror_core.model.errors import MirrorError, Unreachable
@@ -173,9 +173,8 @@ def await_stillness(
         ]
         before = list_offsets(client, partitions, Point.LOG_END)
         time.sleep(pause_s)
-        ends = list_offsets(client, partitions, Point.LOG_END)
-        stable = list_offsets(client, partitions, Point.STABLE_END)
-        high = list_offsets(client, partitions, Point.HIGH_WATERMARK)
+        points = list_points(client, partitions, [Point.LOG_END, Point.STABLE_END, Point.HIGH_WATERMARK])
+        ends, stable, high = points.values()
         for p in sorted(partitions):
             if before[p] != ends[p]:
                 problems.append(f"{p} grew from {before[p]} to {ends[p]} within {pause_s} s")
