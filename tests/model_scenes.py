@@ -59,6 +59,7 @@ SCENES: Final[Mapping[str, tuple[Move, ...]]] = {
         "grow-0*2 loop-0*4 patience-0 fill-0*3 sleep-0 patience-1 fill-1*5 grow-0 fill-0 loop-0*4 fill-0*4"
     ),
     "first refused": _scene("grow-0*10 align-0*3 refused-0 fetch-0 take-0 answers-0"),
+    "rested": _scene("grow-0 loop-0*8 sleep-0 forget-0 grow-0*8 refused-0 fetch-0 take-0 answers-0"),
     "comeback": _scene(
         "grow-0*8 loop-0*4 patience-0 hold-0 fill-0*3 break-0 align-0*3 fetch-0 take-0 fill-0*2 straggle-0*3 fill-0*3"
     ),
@@ -83,6 +84,7 @@ OWN: Final[Mapping[str, Parts]] = {
     "outlived": _WIDE,
     "forgotten": _RECORDS,
     "first refused": _RECORDS,
+    "rested": _RECORDS,
     "late answer": _RECORDS,
     "slept": _GROWS,
 }

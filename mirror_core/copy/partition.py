@@ -212,7 +212,7 @@ class PartitionReplicator:
             seeding=place.seeding,
             hiding=self.outbox.hiding,
         )
-        place.resume(resume, unremembered=unremembered)
+        place.resume(resume, self._clock(), unremembered=unremembered)
         self.outbox.resume(resume.newest_ms)
         self.source.resume()
         if resume.gap_end > resume.offset:
@@ -228,6 +228,7 @@ class PartitionReplicator:
         """Put a batch into line, readdressed with the place's sequence. True when it is to be sent at once, where it
         is; what waits is copied."""
         place, outbox = self.place, self.outbox
+        self._begins()
         at_once = not outbox.items and (place.proven or place.first_is_next)
         place.took(sent.records)
         outbox.saw(sent.newest_ms)
@@ -238,11 +239,17 @@ class PartitionReplicator:
     def skip_to(self, end: int) -> None:
         """Put [position, end) into line as a gap, one with the gap before it."""
         if self.hides:
+            self._begins()
             self.outbox.hide_to(self.place.position, end, self.place.sequence)
             self.place.took(end - self.place.position)
         else:
             self.place.skip_to(end)
             self.outbox.mark_to(end)
+
+    def _begins(self) -> None:
+        """Something is about to be put into line that counts in the sequence."""
+        if self.place.first_is_next and not self.outbox.items:
+            self.place.idle(self._clock())
 
     # -- to the destination --------------------------------------------------------------------------------------
 
@@ -295,7 +302,7 @@ class PartitionReplicator:
         """So many markers of ours are in the log, and nothing else is behind them."""
         self.gaps.landed(coordinator_epoch)
         self.losses = 0
-        self.place.filled(offsets)
+        self.place.filled(offsets, self._clock())
         self.tally.filled(offsets)
         self.outbox.filled_to(self.place.acknowledged)
         self.settle()

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from mirror_core.decide.position import Resume
 from mirror_core.wire.batch import SEQUENCE_MASK
+
+IDLE_S: Final = 1.0
+"""After so long without a batch or a marker nothing is known of the leader's memory. What it remembers for how long is
+its own affair (producer.id.expiration.ms), and goes by the records' times: of old ones it may forget at any moment."""
 
 
 class Place:
@@ -15,6 +20,7 @@ class Place:
         "acknowledged",
         "acknowledged_sequence",
         "in_flight",
+        "in_mind_at",
         "known_at",
         "position",
         "proven",
@@ -34,6 +40,8 @@ class Place:
         self.known_at = -math.inf
         """Monotonic time at which something was asked whose answer told that the log ends at `acknowledged`; of use
         while nothing is in flight."""
+        self.in_mind_at = -math.inf
+        """Monotonic time at which something was asked, or sent, whose answer told that the leader remembers us."""
         self.unremembered = False
         """The leader remembers nothing of us: it takes any sequence from a batch, and after a marker only 0."""
         self.proven = False
@@ -58,15 +66,20 @@ class Place:
         """Whether the first batch is in line or in flight, and its answer will tell that others may follow it."""
         return not self.proven and self.sequence != self.acknowledged_sequence
 
-    def resume(self, resume: Resume, *, unremembered: bool) -> None:
+    def resume(self, resume: Resume, now: float, *, unremembered: bool) -> None:
         """Take up the place where the destination's log ends, with nothing in flight."""
         self.position = self.acknowledged = self.seeded = resume.offset
         self.sequence = self.acknowledged_sequence = resume.sequence
-        self.known_at = -math.inf
+        self.known_at, self.in_mind_at = -math.inf, now
         self.unremembered, self.proven = unremembered, not unremembered
         self.seed_end = resume.offset
         if resume.gap_end <= resume.offset < resume.seed_end:
             self.seed_end = self.position = resume.seed_end
+
+    def idle(self, now: float) -> None:
+        """Take in that nothing is in line or in flight: after a while the leader may have forgotten us."""
+        if now - self.in_mind_at > IDLE_S:
+            self.proven = False
 
     def took(self, records: int) -> None:
         """So many records are put into line."""
@@ -91,7 +104,7 @@ class Place:
 
     def sent(self, now: float) -> None:
         self.in_flight += 1
-        self.known_at = now
+        self.known_at = self.in_mind_at = now
 
     def answered(self) -> None:
         self.in_flight -= 1
@@ -101,10 +114,10 @@ class Place:
         self.acknowledged_sequence = (self.acknowledged_sequence + records) & SEQUENCE_MASK
         self.proven = True
 
-    def filled(self, offsets: int) -> None:
+    def filled(self, offsets: int, now: float) -> None:
         """By markers."""
         self.acknowledged += offsets
-        self.proven = True
+        self.proven, self.in_mind_at = True, now
 
     def ends_there(self, asked: float) -> None:
         """The log was seen to end at `acknowledged`, at this monotonic time or later."""

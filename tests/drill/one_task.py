@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+from mirror_core.copy.place import IDLE_S
 from mirror_core.copy.states import State
 from mirror_core.copy.task import CopyTask
 from mirror_core.kafka.client import ClusterClient
@@ -61,6 +62,11 @@ class OneTask:
     def awaits_remote(self, partition: Partition) -> bool:
         """Whether remote storage of the source has given it nothing again and again."""
         return self._task.replicator_of[partition].awaits_remote
+
+    def rests(self, partition: Partition) -> bool:
+        """Whether it has had nothing to write for so long that the destination may have forgotten it."""
+        place = self._task.replicator_of[partition].place
+        return not place.in_flight and time.monotonic() - place.in_mind_at > IDLE_S
 
     @property
     def asked(self) -> int:

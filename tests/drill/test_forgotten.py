@@ -15,15 +15,18 @@ from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, describe_producers, list_offsets
+from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.jars import ensure_jars
 from tests.administering import as_admin, broker_setting
 from tests.aside import in_place_of
-from tests.brokers import TIMEOUT_S, Pair, grant, new_topic, produce
+from tests.brokers import TIMEOUT_S, Pair, grant, new_topic, produce, read_all
 from tests.drill.one_task import one_task
+from tests.logs import transactional
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.same import assert_same
+from tests.shapes import Row, send
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
@@ -131,6 +134,31 @@ def test_what_is_forgotten_under_a_copier_is_copied_on(forgetful: Pair, tmp_path
         assert task.ended().failures == ()
     mirrored.copy()
     assert_same(forgetful, [app.topic])
+
+
+def test_what_is_refused_after_a_rest_is_not_followed_by_what_comes_behind_it(forgetful: Pair, tmp_path: Path) -> None:
+    """A leader that has forgotten would take the second batch in the place of the first one."""
+    app = Application(forgetful, 1)
+    [partition] = app.partitions
+    mirrored = new_mirror(forgetful, tmp_path, app.topic)
+    app.plain([0])
+    mirrored.copy()
+    with as_admin(forgetful.west) as client:
+        alter_configs(client, {app.topic: {"max.message.bytes": "20000"}})
+    with one_task(mirrored, app.partitions) as task:
+        app.plain([0])
+        caught_up(mirrored, app.partitions)
+        forgotten(mirrored, app.partitions)
+        wait_until(lambda: task.rests(partition), timeout_s=TIMEOUT_S, why="it has had nothing to do for a while")
+        producer = transactional(forgetful.east)
+        producer.begin_transaction()  # so that both batches are there at once
+        send(producer, app.topic, [Row(value=bytes(50_000))])
+        send(producer, app.topic, [Row(value=b"small")])
+        producer.commit_transaction(TIMEOUT_S)
+        [failure] = task.ends().failures
+    assert (failure.kind, failure.offset) == (FailureKind.REFUSED, 40), failure.reason
+    assert "raise max.message.bytes" in failure.reason
+    assert len(read_all(forgetful.west, app.topic)) == 40, "nothing landed where it does not belong"
 
 
 def test_a_strangers_record_is_found_by_whoever_copies_next(forgetful: Pair, tmp_path: Path) -> None:

@@ -74,6 +74,15 @@ def test_nor_on_any_of_many_random_walks(weather: Weather) -> None:
     assert counterexample(weather, 100) is None
 
 
+def test_what_a_leader_forgot_while_nothing_was_written_is_proven_anew() -> None:
+    world = World(Source(OWN["first refused"]), Weather.FORGETFUL)
+    for name, who in SCENES["rested"]:
+        world.move(name, who)
+    world.comes_to_rest()
+    assert world.told == set(), "the first batch was refused, and what came behind it was taken in its place"
+    assert world.broker.log == world.expected
+
+
 Seed = Callable[[pytest.MonkeyPatch], None]
 
 

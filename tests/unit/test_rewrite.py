@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import xxhash
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -165,7 +167,7 @@ def test_the_first_batch_that_a_leader_without_memory_is_sent_goes_alone() -> No
     assert taken(ready) == [(10, 10, 40)], "if it is refused, the next one would be taken in its place"
     assert (replicator.place.position, queued(replicator)) == (50, [])
     assert not replicator.fetchable, "in line what follows would neither be merged nor ever be all"
-    replicator.place.sent(0.0)
+    replicator.place.sent(time.monotonic())
     replicator.place.answered()
     assert not replicator.acknowledge(ready[0][0])
     assert replicator.fetchable
