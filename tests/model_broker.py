@@ -35,6 +35,8 @@ class Produce:
     """What the broker will answer, without appending."""
     unheard: bool = False
     """Appended, and answered with a time-out."""
+    again: bool = False
+    """Taken for a repetition."""
 
 
 @dataclass
@@ -122,7 +124,7 @@ class Broker:
             return
         again = next((k for k in self._known if (k.first, k.records) == (first, records)), None)
         if again is not None:
-            request.base = again.base
+            request.base, request.again = again.base, True
             return
         ours = self.ours()
         if ours is not None and first != ours.next_sequence and self.checks_sequences:

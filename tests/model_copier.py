@@ -36,7 +36,8 @@ EAST, WEST = ClusterName("east"), ClusterName("west")
 STALE_S = 0.1
 LONG_S = 0.9
 """A little less than others wait before they take up a gap."""
-_MS = 1_000
+MS = 1_000
+"""Time of all records."""
 _BATCHES = 3
 """Of one Fetch answer."""
 
@@ -69,7 +70,7 @@ class Source:
 def _batch(base: int, length: int, *, full: bool) -> bytes:
     """A batch as a broker gives it; one that compaction has emptied, where it holds no records."""
     records = b"".join(record(0, n, _content(base + n)) for n in range(length)) if full else b""
-    made = batch_of(records, length, Codec.NONE, _MS, _MS)
+    made = batch_of(records, length, Codec.NONE, MS, MS)
     if not full:
         made[57:61] = bytes(4)
     readdress(memoryview(made), -1, -1, -1)
@@ -83,7 +84,7 @@ def _content(offset: int) -> bytes:
 
 
 def _record(offset: int, came_from: int | None) -> Record | None:
-    return None if came_from is None else Record(offset, _MS, b"%d" % came_from, None, ())
+    return None if came_from is None else Record(offset, MS, b"%d" % came_from, None, ())
 
 
 class ModelLogs:
@@ -109,8 +110,13 @@ class ModelLogs:
         log = self._broker.log
         return _record(offset, log[offset]) if offset < len(log) else None
 
-    def first_divergence(self, partition: Partition, position: int, epoch_end: int | None) -> Offset | None:
-        return Offset(len(self._expected)) if position > len(self._expected) else None
+    def first_divergence(self, partition: Partition, position: int, since: int | None) -> Offset | None:
+        here, there = self._broker.log[:position], self._expected
+        differs = (n for n in range(since or 0, len(here)) if here[n : n + 1] != there[n : n + 1])
+        return next(map(Offset, differs), None)
+
+    def timed_by_broker(self, partition: Partition, offset: int) -> bool:
+        return False
 
 
 Round = Generator[Look | Write, Reply, bool]
@@ -217,7 +223,8 @@ class ModelCopier:
             answer = self.data.answers.popleft()
             assert isinstance(answer, Produce)
             self.landed_elsewhere |= answer.code is ErrorCode.none and answer.base != answer.sent.base
-            produced = Produced(PARTITION.topic, PARTITION.index, answer.code.value, answer.base, "")
+            time_ms = MS if answer.again else -1
+            produced = Produced(PARTITION.topic, PARTITION.index, answer.code.value, answer.base, "", time_ms)
             answered(self.replicator, answer.sent, produced, Side(WEST, "mirror"))
         self.replicator.settle()
 

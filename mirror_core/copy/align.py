@@ -11,7 +11,7 @@ from mirror_core.copy.states import State
 from mirror_core.copy.tail import BothLogs
 from mirror_core.copy.verdict import Judge
 from mirror_core.copy.words import Side, denied
-from mirror_core.decide.position import Ours, Seen
+from mirror_core.decide.position import ANYWHERE, Ours, Seen
 from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.epochs import epoch_ends
 from mirror_core.kafka.offsets import Point, ProducerView, known_offsets, known_producers
@@ -45,16 +45,14 @@ class Aligner:
                 del wanted[replicator.partition]
         if not wanted:
             return
-        # Only after a change of leaders (KIP-101): where the epoch that we know has ended in the new leader's log.
-        changed = {p: r.vouched_epoch for p, r in wanted.items() if r.vouched_epoch != r.source_epoch}
-        ends = epoch_ends(self.source, {p: epoch for p, epoch in changed.items() if epoch is not None})
+        agreed = self._agreed(wanted)
         with BothLogs(self.source, self.destination, self.producer_id) as logs:
             judge = Judge(source=self.source.name, destination=self.destination.name, logs=logs)
             settled = self._settled(wanted)
             until = time.monotonic() + _BUDGET_S
             # Where there is most to copy, first: those for whom the time is not enough are looked at in the next round.
             for partition in sorted(settled, key=lambda p: settled[p].log_end - settled[p].source_end):
-                decide(judge, wanted[partition], settled[partition], ends.get(partition))
+                decide(judge, wanted[partition], settled[partition], agreed.get(partition))
                 if time.monotonic() > until:
                     break
 
@@ -94,6 +92,18 @@ class Aligner:
         if away:
             replicator.lose(f"cluster {away[0]}: no leader for {partition}: bring the brokers of its replicas back")
         return not away
+
+    def _agreed(self, wanted: dict[Partition, PartitionReplicator]) -> dict[Partition, int]:
+        """Up to where both sides agreed last, of partitions whose leader on the source has changed since (KIP-101):
+        where the epoch that we know has ended in the new leader's log. ANYWHERE where it doesn't know that epoch: a
+        cluster that was restored from a backup begins again with older ones.
+        """
+        changed = {p: r.vouched_epoch for p, r in wanted.items() if r.vouched_epoch != r.source_epoch}
+        past = {p: epoch for p, epoch in changed.items() if epoch is not None and epoch < wanted[p].source_epoch}
+        ends = epoch_ends(self.source, past)
+        for partition, error in ends.unknown.items():
+            unreadable(wanted.pop(partition), error)
+        return {p: ends.offsets.get(p, ANYWHERE) for p in changed if p in wanted}
 
     def _settled(self, replicators: Mapping[Partition, PartitionReplicator]) -> dict[Partition, Seen]:
         """Both logs at a moment when nobody appends (`unsettled`).
@@ -142,10 +152,10 @@ class Aligner:
         }
 
 
-def decide(judge: Judge, replicator: PartitionReplicator, seen: Seen, epoch_end: int | None) -> None:
+def decide(judge: Judge, replicator: PartitionReplicator, seen: Seen, agreed: int | None) -> None:
     """What cannot be read concerns this partition, and no other."""
     try:
-        judge.decide(replicator, seen, epoch_end)
+        judge.decide(replicator, seen, agreed)
     except (Unreachable, Trimmed, MissingPermission, Unreadable) as error:
         unreadable(replicator, error)
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mirror_core.copy.outbox import Sent
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
-from mirror_core.copy.words import Side, denied, foreign, not_now, retimed, shifted
+from mirror_core.copy.words import Side, denied, foreign, not_now, shifted
 from mirror_core.kafka.client import TRANSIENT
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.produced import Meaning, meaning
 from mirror_core.model.mirror import FailureKind
 from mirror_core.wire.produce import Produced
+
+_TAKEN: Final = frozenset({ErrorCode.out_of_order_sequence_number.value, ErrorCode.duplicate_sequence_number.value})
+"""Somebody else has written in its place."""
 
 
 def fetch_refused(replicator: PartitionReplicator, code: int, source: Side) -> None:
@@ -39,16 +44,24 @@ def answered(replicator: PartitionReplicator, sent: Sent, produced: Produced, de
     replicator.place.answered()
     landed = produced.error == 0
     if landed and produced.base_offset == sent.base == replicator.place.acknowledged:
-        if produced.append_time not in (-1, sent.newest_ms) and sent.payload and replicator.working:
-            words = retimed(destination.name, replicator.partition, sent.base)
-            replicator.fail(words, sent.base, FailureKind.ALTERED)
-            return False
-        return replicator.acknowledge(sent)
+        if produced.append_time == -1:
+            return replicator.acknowledge(sent)
+        _there_already(replicator, sent, destination)
+        return False
     if landed and produced.base_offset != sent.base:
         _elsewhere(replicator, sent, produced.base_offset, destination)
     elif replicator.working:
         _refused(replicator, sent, produced, destination)
     return False
+
+
+def _there_already(replicator: PartitionReplicator, sent: Sent, destination: Side) -> None:
+    """A time in the answer: the broker has taken it for a repetition, of what may be another batch; or it gives records
+    its own times. Both logs tell which."""
+    replicator.doubt(sent.base)
+    if replicator.working:
+        words = "the broker says that it has this batch already"
+        replicator.lose(not_now(destination.name, replicator.partition, sent.base, words))
 
 
 def _elsewhere(replicator: PartitionReplicator, sent: Sent, landed: int, destination: Side) -> None:
@@ -73,6 +86,8 @@ def _refused(replicator: PartitionReplicator, sent: Sent, produced: Produced, de
         expected = replicator.place.acknowledged
         replicator.fail(foreign(destination.name, partition, expected), expected, FailureKind.FOREIGN)
     elif kind is Meaning.LOOK_AGAIN:
+        if produced.error in _TAKEN:
+            replicator.doubt(replicator.place.acknowledged)
         replicator.lose(not_now(destination.name, partition, sent.base, name, remedy))
     elif kind is Meaning.DENIED:
         replicator.fail(denied(destination, partition, "WRITE"), sent.base, FailureKind.DENIED)

@@ -64,6 +64,9 @@ class PartitionReplicator:
         self.destination_broker = -1
         self.aligned: Aligned | None = None
         """Under which leader of the source the copy was last seen to agree with it."""
+        self.doubted: int | None = None
+        """From this offset on the destination may hold what an older history of the source had there: a request of that
+        time may have waited in a socket. ANYWHERE: nobody knows since where."""
         self.failure: Failure | None = None
         """Why it has failed; in state ENDING, why it will."""
         self._clock = clock
@@ -130,6 +133,12 @@ class PartitionReplicator:
         """Leader epoch of the source under which the copy was last known to agree with it."""
         return self.aligned.source_epoch if self.aligned else self.assigned.source_epoch
 
+    @property
+    def led_anew(self) -> bool:
+        """Whether the source's leader is another one than that under which the copy was known to agree when this task
+        was given it."""
+        return self.assigned.source_epoch != self.source_epoch
+
     def due(self) -> bool:
         """Whether its place is to be looked for now."""
         return self.state is State.LOST and not self.place.in_flight and self._clock() >= self.look_at
@@ -191,6 +200,10 @@ class PartitionReplicator:
         if self.state is State.LOST:
             self.failure = None
 
+    def doubt(self, since: int) -> None:
+        """What is on the destination from there on is compared before its place is taken up again."""
+        self.doubted = since if self.doubted is None else min(since, self.doubted)
+
     # -- its place -----------------------------------------------------------------------------------------------
 
     def route(self, source_broker: int, source_epoch: int, destination_broker: int) -> None:
@@ -200,6 +213,7 @@ class PartitionReplicator:
 
     def agreed(self) -> None:
         """The source, under its present leader, holds what was copied."""
+        self.doubted = None
         self.aligned = Aligned(partition=self.partition, source_epoch=self.source_epoch)
 
     def resume_at(self, resume: Resume, *, unremembered: bool = False) -> None:

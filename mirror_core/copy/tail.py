@@ -22,7 +22,7 @@ from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.tiered import SILENT, local_start
 from mirror_core.model.errors import MissingPermission, Unreachable
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.batch import CONTROL, BatchHeader, batches
+from mirror_core.wire.batch import CONTROL, LOG_APPEND_TIME, BatchHeader, batches
 from mirror_core.wire.records import Record
 
 _WINDOW: Final = 1 << 20
@@ -127,6 +127,13 @@ def record_at(client: ClusterClient, partition: Partition, offset: int) -> Recor
         return next((record for _, record in reader.records(partition, Offset(offset), Offset(offset + 1))), None)
 
 
+def timed_by_broker(client: ClusterClient, partition: Partition, offset: int) -> bool:
+    """Whether the committed record at `offset` has the broker's time (LogAppendTime); not where there is none."""
+    with LogReader(client.config, client.principal, timeout_s=client.timeout_s) as reader:
+        found = reader.records(partition, Offset(offset), Offset(offset + 1))
+        return any(header.attributes & LOG_APPEND_TIME for header, _ in found)
+
+
 class BothLogs:
     """The logs of both clusters, as `copy.verdict` looks into them. Connects when it is first asked."""
 
@@ -151,8 +158,11 @@ class BothLogs:
     def record_at(self, partition: Partition, offset: int) -> Record | None:
         return record_at(self._destination, partition, offset)
 
-    def first_divergence(self, partition: Partition, position: int, epoch_end: int | None) -> Offset | None:
-        return self._divergence.first_divergence(partition, Offset(position), epoch_end)
+    def first_divergence(self, partition: Partition, position: int, since: int | None) -> Offset | None:
+        return self._divergence.first_divergence(partition, Offset(position), since)
+
+    def timed_by_broker(self, partition: Partition, offset: int) -> bool:
+        return timed_by_broker(self._destination, partition, offset)
 
     def __enter__(self) -> BothLogs:
         return self

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.words import foreign, overfilled
-from mirror_core.decide.position import Foreign, Resume, Seen, Stop, ours_behind_data, where_to_resume
+from mirror_core.copy.words import foreign, overfilled, retimed
+from mirror_core.decide.position import ANYWHERE, Foreign, Resume, Seen, Stop, ours_behind_data, where_to_resume
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Offset, Partition
@@ -41,8 +41,11 @@ class Logs(Protocol):
     def record_at(self, partition: Partition, offset: int) -> Record | None:
         """Destination: the committed record there."""
 
-    def first_divergence(self, partition: Partition, position: int, epoch_end: int | None) -> Offset | None:
+    def first_divergence(self, partition: Partition, position: int, since: int | None) -> Offset | None:
         """Both: the first offset below `position` where they differ. Undecided when it cannot be told yet."""
+
+    def timed_by_broker(self, partition: Partition, offset: int) -> bool:
+        """Destination: whether the record there has the broker's time instead of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +56,11 @@ class Judge:
     destination: ClusterName
     logs: Logs
 
-    def decide(self, replicator: PartitionReplicator, seen: Seen, epoch_end: int | None) -> None:
-        """It goes on, or fails; or it stays as it is, when that cannot be told yet. `epoch_end`: where the leader epoch
-        under which both agreed last has ended on the source; None: it has not, or nobody knows.
+    def decide(self, replicator: PartitionReplicator, seen: Seen, agreed: int | None) -> None:
+        """It goes on, or fails; or it stays as it is, when that cannot be told yet. `agreed`: where the leader epoch
+        under which both agreed last has ended on the source, or ANYWHERE; None: it has not ended.
         """
+        since = _unsure_since(replicator, seen, agreed)
         found = where_to_resume(seen)
         if isinstance(found, Foreign):
             seen = self._remembered(replicator.partition, seen)
@@ -67,7 +71,7 @@ class Judge:
                     self._strangers(replicator, seen, None) or self._markers_too_many(replicator, seen, None)
                 ):
                     return
-                self._agrees(replicator, position, epoch_end, reason)
+                self._agrees(replicator, position, since, reason)
             case Foreign(expected, filled):
                 first = self.logs.first_foreign(replicator.partition, filled, seen)
                 if first is None:
@@ -77,8 +81,9 @@ class Judge:
             case Resume() as resume:
                 if resume.check_tail and not self._tail_agrees(replicator, seen):
                     return
-                doubtful = epoch_end is not None and resume.offset > epoch_end
-                if doubtful and not self._agrees(replicator, resume.offset, epoch_end):
+                known = max(ANYWHERE if since is None else since, seen.log_start, seen.source_start)
+                doubtful = since is not None and resume.offset > known
+                if doubtful and not self._agrees(replicator, resume.offset, since):
                     return
                 self._resume(replicator, seen, resume)
 
@@ -106,15 +111,17 @@ class Judge:
             return seen
         return replace(seen, ours=ours_behind_data(seen.log_end, sequence & SEQUENCE_MASK))
 
-    def _agrees(self, replicator: PartitionReplicator, position: int, epoch_end: int | None, reason: str = "") -> bool:
+    def _agrees(self, replicator: PartitionReplicator, position: int, since: int | None, reason: str = "") -> bool:
         """Whether the source still holds what was copied; fails the partition where it does not, when it can be
         told."""
         partition = replicator.partition
         try:
-            found = self.logs.first_divergence(partition, position, epoch_end)
+            found = self.logs.first_divergence(partition, position, None if since == ANYWHERE else since)
         except Undecided:
             return False  # it is looked at again
-        if found is not None:
+        if found is not None and self.logs.timed_by_broker(partition, found):
+            replicator.fail(retimed(self.destination, partition, found), found, FailureKind.ALTERED)
+        elif found is not None:
             words = reason or "the source lost records that were copied (unclean leader election)"
             replicator.fail(
                 f"cluster {self.source}, {partition}: {words}; from offset {found} on cluster {self.destination} holds "
@@ -174,3 +181,18 @@ class Judge:
     def _overfilled(self, replicator: PartitionReplicator, expected: int, log_end: int) -> None:
         words = overfilled(self.destination, replicator.partition, expected, log_end)
         replicator.fail(words, expected, FailureKind.WORN_OUT)
+
+
+def _unsure_since(replicator: PartitionReplicator, seen: Seen, agreed: int | None) -> int | None:
+    """The offset from which on the copy has to be compared with the source; None: there is nothing to doubt.
+
+    A source that ends before what this task has seen of it has lost something, under whatever leader epoch. And if it
+    has had another leader since this task was given the partition, what came to the destination by other hands than
+    ours may have been read from the old one.
+    """
+    place, told = replicator.place, replicator.source.end
+    if told is not None and seen.source_end < told:
+        replicator.doubt(ANYWHERE)
+    if replicator.led_anew and replicator.aligned is not None and seen.log_end > place.acknowledged:
+        replicator.doubt(place.acknowledged)
+    return min((offset for offset in (agreed, replicator.doubted) if offset is not None), default=None)

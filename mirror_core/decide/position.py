@@ -23,6 +23,8 @@ from mirror_core.wire.batch import SEQUENCE_MASK
 
 MARKED_START: Final = 100_000
 """A log that starts at most so far behind the position is reached by markers, which no consumer ever sees."""
+ANYWHERE: Final = -1
+"""In place of an offset below which both sides are known to agree: none is known."""
 _HALF: Final = (FILLED_MASK + 1) // 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_for_leader_epoch.v2.request import (
@@ -16,24 +17,33 @@ from kio.static.primitive import i32
 
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.kafka.faults import fault
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
 
-def epoch_ends(client: ClusterClient, epochs: Mapping[Partition, int]) -> dict[Partition, Offset]:
+@dataclass(frozen=True, slots=True)
+class EpochEnds:
+    """As far as they can be known now."""
+
+    offsets: Mapping[Partition, Offset]
+    """Left out are partitions whose leader knows of no epoch at all (message formats v0 and v1), or of none that is as
+    new as the one that was asked for."""
+    unknown: Mapping[Partition, RemoteFault]
+    """Why not: Unreachable, or MissingPermission."""
+
+
+def epoch_ends(client: ClusterClient, epochs: Mapping[Partition, int]) -> EpochEnds:
     """Next offset after the last record of each partition's epoch, or of the newest older one that its leader knows.
 
     Records that were read under this epoch and lie at that offset or behind are no part of the log any more. An epoch
-    that was current is answered with the log end, one that retention has forgotten with the log start. Left out are
-    partitions whose leader knows of no epoch at all (message formats v0 and v1). One request a broker; needs DESCRIBE.
-    Unreachable when a leader is away at the moment.
+    that was current is answered with the log end, one that retention has forgotten with the log start. One request a
+    broker; needs DESCRIBE.
     """
-    found: dict[Partition, Offset] = {}
-    if not epochs:
-        return found
-    for broker, mine in client.leaders(sorted(epochs)).items():
+    found, unknown = dict[Partition, Offset](), dict[Partition, RemoteFault]()
+    for broker, mine in client.leaders(sorted(epochs)).items() if epochs else ():
         if broker < 0:
-            raise Unreachable(f"cluster {client.name}: no leader for {mine[0]}")
+            unknown |= {p: Unreachable(f"cluster {client.name}: no leader for {p}") for p in mine}
+            continue
         topics: dict[str, list[OffsetForLeaderPartition]] = {}
         for partition in mine:
             row = OffsetForLeaderPartition(partition=i32(partition.index), leader_epoch=i32(epochs[partition]))
@@ -41,13 +51,19 @@ def epoch_ends(client: ClusterClient, epochs: Mapping[Partition, int]) -> dict[P
         request = OffsetForLeaderEpochRequest(
             topics=tuple(OffsetForLeaderTopic(topic=TopicName(t), partitions=tuple(rows)) for t, rows in topics.items())
         )
-        for topic in client.call(request, OffsetForLeaderEpochResponse, broker).topics:
+        try:
+            answers = client.call(request, OffsetForLeaderEpochResponse, broker).topics
+        except Unreachable as error:
+            unknown |= dict.fromkeys(mine, error)
+            continue
+        for topic in answers:
             for answer in topic.partitions:
                 partition = Partition(str(topic.topic), int(answer.partition))
                 if answer.error_code in TRANSIENT or answer.error_code is ErrorCode.unknown_topic_or_partition:
-                    raise Unreachable(f"cluster {client.name}, {partition}: {answer.error_code.name}")
-                if answer.error_code is not ErrorCode.none:
-                    raise fault(client, str(partition), "OffsetForLeaderEpoch (needs DESCRIBE)", answer.error_code)
-                if answer.end_offset >= 0:
+                    unknown[partition] = Unreachable(f"cluster {client.name}, {partition}: {answer.error_code.name}")
+                elif answer.error_code is not ErrorCode.none:
+                    words = "OffsetForLeaderEpoch (needs DESCRIBE)"
+                    unknown[partition] = fault(client, str(partition), words, answer.error_code)
+                elif answer.end_offset >= 0:
                     found[partition] = Offset(int(answer.end_offset))
-    return found
+    return EpochEnds(found, unknown)

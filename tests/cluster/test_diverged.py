@@ -92,7 +92,7 @@ def test_what_the_source_lost_fails_its_partition_at_the_first_record_that_diffe
     ):
         partition, epoch = Partition(grown, 0), before[grown]
         assert epoch is not None
-        assert epoch_ends(source, {partition: epoch}) == {partition: 300}
+        assert epoch_ends(source, {partition: epoch}).offsets == {partition: 300}
         # Also without knowing the epoch the place is found; and what is below it agrees.
         assert divergence.first_divergence(partition, Offset(3_000)) == 300
         assert divergence.first_divergence(partition, Offset(300)) is None

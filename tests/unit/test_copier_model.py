@@ -70,7 +70,10 @@ def test_no_offset_has_two_writers_and_nothing_waits_for_ever(
 
 
 @pytest.mark.parametrize("weather", Weather)
-def test_nor_on_any_of_many_random_walks(weather: Weather) -> None:
+@pytest.mark.parametrize("timed", [True, False])
+def test_nor_on_any_of_many_random_walks(weather: Weather, timed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not timed:
+        _without_times(monkeypatch)
     assert counterexample(weather, 100) is None
 
 
@@ -227,6 +230,12 @@ def _look_behind(patch: pytest.MonkeyPatch) -> None:
 def _confirmed(patch: pytest.MonkeyPatch) -> None:
     """An owner that has not looked for a while looks: that its data is acknowledged does not say where the log ends."""
     patch.setattr(ownership, "SURE_S", 1e9)
+    _without_times(patch)
+
+
+def _without_times(patch: pytest.MonkeyPatch) -> None:
+    """Of records without a time the broker's answer does not tell that it has taken them for a repetition."""
+    patch.setattr(model_copier, "MS", -1)
 
 
 CALM, LATE, WILD = Weather.CALM, Weather.LATE, Weather.WILD
