@@ -102,7 +102,7 @@ class ModelLogs:
     def stranger_behind(self, partition: Partition, seen: Seen, since: int | None) -> int | None:
         return None
 
-    def last_record(self, partition: Partition, end: int) -> Record | None:
+    def last_record(self, partition: Partition, start: int, end: int) -> Record | None:
         found = [offset for offset in self._expected[:end] if offset is not None]
         return _record(found[-1], found[-1]) if found else None
 
@@ -197,6 +197,9 @@ class ModelCopier:
         if not self.replicator.awaits:
             return
         self.replicator.source.told(stable)
+        if self.replicator.end_unseen and stable > self.replicator.place.position:
+            self.replicator.lose("there is something to copy")
+            return
         answer = Fetched(PARTITION, 0, stable, stable, 0, (), memoryview(bytearray(records)))
         for ready in self.rewriter.accept(self.replicator, answer):
             self._send(ready)

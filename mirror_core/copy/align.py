@@ -6,25 +6,21 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from mirror_core.copy.looks import Case, Looks, unreadable
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
-from mirror_core.copy.tail import BothLogs
-from mirror_core.copy.verdict import Judge
 from mirror_core.copy.words import Side, denied
 from mirror_core.decide.position import ANYWHERE, Ours, Seen
 from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.epochs import epoch_ends
 from mirror_core.kafka.offsets import Point, ProducerView, known_offsets, known_producers
-from mirror_core.kafka.reader import Trimmed, Unreadable
-from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import MissingPermission
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
 
 _SETTLE_TRIES: Final = 10
 _SETTLE_WAIT_S: Final = 0.02
-_BUDGET_S: Final = 0.5
-"""For looks into logs in a row; what copies already waits meanwhile."""
 
 
 class Aligner:
@@ -34,6 +30,7 @@ class Aligner:
         self.source = source
         self.destination = destination
         self.producer_id = producer_id
+        self._looks = Looks(source, destination, producer_id)
 
     def align(self, replicators: Iterable[PartitionReplicator]) -> None:
         """Each ends READY, DONE or FAILED, or stays LOST when its leader is away at the moment."""
@@ -46,15 +43,13 @@ class Aligner:
         if not wanted:
             return
         agreed = self._agreed(wanted)
-        with BothLogs(self.source, self.destination, self.producer_id) as logs:
-            judge = Judge(source=self.source.name, destination=self.destination.name, logs=logs)
-            settled = self._settled(wanted)
-            until = time.monotonic() + _BUDGET_S
-            # Where there is most to copy, first: those for whom the time is not enough are looked at in the next round.
-            for partition in sorted(settled, key=lambda p: settled[p].log_end - settled[p].source_end):
-                decide(judge, wanted[partition], settled[partition], agreed.get(partition))
-                if time.monotonic() > until:
-                    break
+        settled = self._settled(wanted)
+        # Where there is most to copy, first: those for whom the time is not enough are looked at in the next round.
+        behind = sorted(settled, key=lambda p: settled[p].log_end - settled[p].source_end)
+        self._looks.decide([Case(wanted[p], settled[p], agreed.get(p)) for p in behind])
+
+    def close(self) -> None:
+        self._looks.close()
 
     def _route(self, replicator: PartitionReplicator, source: ClusterView, destination: ClusterView) -> bool:
         """Find both leaders; False when it cannot be aligned now."""
@@ -150,24 +145,6 @@ class Aligner:
             )
             for p, (log_end, ours) in found.items()
         }
-
-
-def decide(judge: Judge, replicator: PartitionReplicator, seen: Seen, agreed: int | None) -> None:
-    """What cannot be read concerns this partition, and no other."""
-    try:
-        judge.decide(replicator, seen, agreed)
-    except (Unreachable, Trimmed, MissingPermission, Unreadable) as error:
-        unreadable(replicator, error)
-
-
-def unreadable(replicator: PartitionReplicator, error: RemoteFault) -> None:
-    """It is looked at again, or only people can help."""
-    if isinstance(error, MissingPermission):
-        replicator.fail(str(error), None, FailureKind.DENIED)
-    elif isinstance(error, Unreadable):
-        replicator.fail(str(error), None)
-    else:
-        replicator.lose(str(error))
 
 
 def unsettled(cluster: ClusterName, partition: Partition, before: int, after: int, replicated: int | None) -> str:

@@ -66,6 +66,11 @@ class Divergence:
         self._one = LogReader(source.config, source.principal, max_bytes=_READ_BYTES)
         self._two = LogReader(destination.config, destination.principal, max_bytes=_READ_BYTES)
 
+    @property
+    def readers(self) -> tuple[LogReader, LogReader]:
+        """Of the source and the destination."""
+        return self._one, self._two
+
     def first_divergence(self, partition: Partition, position: Offset, since: int | None = None) -> Offset | None:
         """First offset below `position` (next offset to copy) where both do not hold the same; None: there is none.
 

@@ -64,6 +64,8 @@ class PartitionReplicator:
         self.destination_broker = -1
         self.aligned: Aligned | None = None
         """Under which leader of the source the copy was last seen to agree with it."""
+        self.end_unseen = False
+        """Nothing vouches for the end of the destination's log: it is looked at once there is something to copy."""
         self.doubted: int | None = None
         """From this offset on the destination may hold what an older history of the source had there: a request of that
         time may have waited in a socket. ANYWHERE: nobody knows since where."""
@@ -216,9 +218,9 @@ class PartitionReplicator:
         self.doubted = None
         self.aligned = Aligned(partition=self.partition, source_epoch=self.source_epoch)
 
-    def resume_at(self, resume: Resume, *, unremembered: bool = False) -> None:
+    def resume_at(self, resume: Resume, *, unremembered: bool = False, end_unseen: bool = False) -> None:
         """Take up copying where the destination's log ends. `unremembered`: its leader knows nothing of us."""
-        place = self.place
+        place, self.end_unseen = self.place, end_unseen
         self.tally.resume_at(
             resume.offset,
             was=place.acknowledged,

@@ -28,6 +28,7 @@ _MOST_BYTES: Final = 8 << 20
 _SOCKET_BYTES: Final = 4 << 20
 _MAX_WAIT_MS: Final = 500
 _SHORT_WAIT_MS: Final = 20
+_UNSEEN: Final = "there is something to copy, and the destination's leader has forgotten who wrote the end of its log"
 
 
 class Receiver:
@@ -74,6 +75,9 @@ class Receiver:
                 fetch_refused(replicator, answer.error, self._side)
                 continue
             replicator.source.told(answer.last_stable)
+            if replicator.end_unseen and answer.last_stable > replicator.place.position:
+                replicator.lose(not_now(self._source.name, answer.partition, replicator.place.position, _UNSEEN))
+                continue
             size += len(answer.records)
             ready = self._rewriter.accept(replicator, answer)
             if ready:

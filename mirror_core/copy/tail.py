@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Final
 
 from mirror_core.copy.divergence import Divergence
@@ -13,11 +12,9 @@ from mirror_core.copy.words import Side, denied
 from mirror_core.decide.gaps import FILLED_MASK
 from mirror_core.decide.position import Seen
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.empty_answers import Proof, proof
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.fetching import FetchLink, fetch_once
-from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.tiered import SILENT, local_start
 from mirror_core.model.errors import MissingPermission, Unreachable
@@ -31,7 +28,7 @@ _FAR: Final = 1_000_000
 
 
 def first_foreign(
-    client: ClusterClient, partition: Partition, producer_id: int, filled: int, log_start: int, log_end: int
+    client: ClusterClient, link: FetchLink, partition: Partition, producer_id: int, filled: int, seen: Seen
 ) -> int | None:
     """Offset of the first batch in the newest part of the log that this producer id did not write where it stands.
 
@@ -40,13 +37,12 @@ def first_foreign(
     such one, and is not ours, is foreign. None when all is ours: then there are markers too many, and they don't tell
     which. Only headers are looked at.
     """
-    with _open(client, partition) as connection:
-        for start, headers in _further_back(client, connection, partition, log_start, log_end):
-            right = _last_right(headers, producer_id, filled)
-            if right is not None or start == log_start:
-                behind = headers if right is None else headers[right + 1 :]
-                foreign = next((header for header in behind if header.producer_id != producer_id), None)
-                return max(foreign.base_offset, log_start) if foreign else None
+    for start, headers in _further_back(client, link, partition, seen):
+        right = _last_right(headers, producer_id, filled)
+        if right is not None or start == seen.log_start:
+            behind = headers if right is None else headers[right + 1 :]
+            foreign = next((header for header in behind if header.producer_id != producer_id), None)
+            return max(foreign.base_offset, seen.log_start) if foreign else None
     return None
 
 
@@ -65,7 +61,7 @@ def _last_right(headers: list[BatchHeader], producer_id: int, filled: int) -> in
 
 
 def last_behind_a_hole(
-    client: ClusterClient, partition: Partition, producer_id: int, log_start: int, log_end: int
+    client: ClusterClient, link: FetchLink, partition: Partition, producer_id: int, seen: Seen
 ) -> BatchHeader | None:
     """Header of the batch that ends the log, if there is nothing but data of this producer id between it and the next
     offsets, going back, that are in no batch.
@@ -73,124 +69,120 @@ def last_behind_a_hole(
     Only the cleaner leaves such holes, and never in the last segment. So a marker that a leader does not know of can
     have been there; while a foreign record, or a marker too many, would stand directly before what it has shifted.
     """
-    with _open(client, partition) as connection:
-        for start, headers in _further_back(client, connection, partition, log_start, log_end):
-            after = log_end
-            for header in reversed(headers):
-                if header.next_offset != after:
-                    return headers[-1] if after < log_end else None
-                if header.producer_id != producer_id or header.attributes & CONTROL:
-                    return None
-                after = header.base_offset
-            if start == log_start:
-                return headers[-1] if log_start < after < log_end else None
+    for start, headers in _further_back(client, link, partition, seen):
+        after = seen.log_end
+        for header in reversed(headers):
+            if header.next_offset != after:
+                return headers[-1] if after < seen.log_end else None
+            if header.producer_id != producer_id or header.attributes & CONTROL:
+                return None
+            after = header.base_offset
+        if start == seen.log_start:
+            return headers[-1] if seen.log_start < after < seen.log_end else None
     return None
 
 
 def stranger_behind(
-    client: ClusterClient, partition: Partition, producer_id: int, log_start: int, log_end: int, since: int | None
+    client: ClusterClient, link: FetchLink, partition: Partition, producer_id: int, seen: Seen, since: int | None
 ) -> int | None:
     """Offset of the first batch from `since` on that is another producer's and lies behind one of this producer id.
 
     Before the first of ours others may well have written: a failback mirrors into a log that applications began.
     Without `since` the newest of ours that a stranger's follows is looked for from the end, not for ever.
     """
-    with _open(client, partition) as connection:
-        link = FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
-        step = _FIRST_STEP
-        while True:
-            start = max(log_start, log_end - step if since is None else since)
-            headers = _headers(client, link, partition, start, log_end)
-            mine = next((n for n, header in enumerate(headers) if header.producer_id == producer_id), None)
-            if since is not None or mine is not None or start == log_start or step > _FAR:
-                behind = [] if mine is None else headers[mine:]
-                return next((header.base_offset for header in behind if header.producer_id != producer_id), None)
-            step *= 4
+    step = _FIRST_STEP
+    while True:
+        start = max(seen.log_start, seen.log_end - step if since is None else since)
+        headers = _headers(client, link, partition, start, seen.log_end)
+        mine = next((n for n, header in enumerate(headers) if header.producer_id == producer_id), None)
+        if since is not None or mine is not None or start == seen.log_start or step > _FAR:
+            behind = [] if mine is None else headers[mine:]
+            return next((header.base_offset for header in behind if header.producer_id != producer_id), None)
+        step *= 4
 
 
-def last_record(client: ClusterClient, partition: Partition, offset: int) -> Record | None:
-    """The last committed record before `offset`; None when the log holds none there any more."""
-    start = list_offsets(client, [partition], Point.START)[partition]
-    with LogReader(client.config, client.principal, timeout_s=client.timeout_s) as reader:
-        step = _FIRST_STEP
-        while True:
-            low = max(start, offset - step)
-            last = deque(reader.records(partition, Offset(low), Offset(offset)), maxlen=1)
-            if last or low == start:
-                return last[0][1] if last else None
-            step *= 8
+def last_record(reader: LogReader, partition: Partition, start: int, end: int) -> Record | None:
+    """The last committed record of [start, end); None when the log holds none there any more."""
+    step = _FIRST_STEP
+    while True:
+        low = max(start, end - step)
+        last = deque(reader.records(partition, Offset(low), Offset(end)), maxlen=1)
+        if last or low == start:
+            return last[0][1] if last else None
+        step *= 8
 
 
-def record_at(client: ClusterClient, partition: Partition, offset: int) -> Record | None:
+def record_at(reader: LogReader, partition: Partition, offset: int) -> Record | None:
     """The committed record at `offset`; None when there is none."""
-    with LogReader(client.config, client.principal, timeout_s=client.timeout_s) as reader:
-        return next((record for _, record in reader.records(partition, Offset(offset), Offset(offset + 1))), None)
+    return next((record for _, record in reader.records(partition, Offset(offset), Offset(offset + 1))), None)
 
 
-def timed_by_broker(client: ClusterClient, partition: Partition, offset: int) -> bool:
+def timed_by_broker(reader: LogReader, partition: Partition, offset: int) -> bool:
     """Whether the committed record at `offset` has the broker's time (LogAppendTime); not where there is none."""
-    with LogReader(client.config, client.principal, timeout_s=client.timeout_s) as reader:
-        found = reader.records(partition, Offset(offset), Offset(offset + 1))
-        return any(header.attributes & LOG_APPEND_TIME for header, _ in found)
+    found = reader.records(partition, Offset(offset), Offset(offset + 1))
+    return any(header.attributes & LOG_APPEND_TIME for header, _ in found)
 
 
 class BothLogs:
-    """The logs of both clusters, as `copy.verdict` looks into them. Connects when it is first asked."""
+    """The logs of both clusters, as `copy.verdict` looks into them, one partition after the other. Connects when it is
+    asked, and keeps its connections until something is wrong with one."""
 
     def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int) -> None:
-        self._source, self._destination = source, destination
+        """Clients of its own: several look at a time."""
+        self._source, self._destination = (
+            ClusterClient(client.config, client.principal, timeout_s=client.timeout_s)
+            for client in (source, destination)
+        )
         self._producer_id = producer_id
-        self._divergence = Divergence(source, destination)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._divergence = Divergence(self._source, self._destination)
+        self._there, self._here = self._divergence.readers
 
     def first_foreign(self, partition: Partition, filled: int, seen: Seen) -> int | None:
-        return first_foreign(self._destination, partition, self._producer_id, filled, seen.log_start, seen.log_end)
+        return first_foreign(self._destination, self._link(partition), partition, self._producer_id, filled, seen)
 
     def next_sequence_behind_a_hole(self, partition: Partition, seen: Seen) -> int | None:
-        last = last_behind_a_hole(self._destination, partition, self._producer_id, seen.log_start, seen.log_end)
+        last = last_behind_a_hole(self._destination, self._link(partition), partition, self._producer_id, seen)
         return None if last is None else last.base_sequence + last.last_offset_delta + 1
 
     def stranger_behind(self, partition: Partition, seen: Seen, since: int | None) -> int | None:
-        return stranger_behind(self._destination, partition, self._producer_id, seen.log_start, seen.log_end, since)
+        return stranger_behind(self._destination, self._link(partition), partition, self._producer_id, seen, since)
 
-    def last_record(self, partition: Partition, end: int) -> Record | None:
-        return last_record(self._source, partition, end)
+    def last_record(self, partition: Partition, start: int, end: int) -> Record | None:
+        return last_record(self._there, partition, start, end)
 
     def record_at(self, partition: Partition, offset: int) -> Record | None:
-        return record_at(self._destination, partition, offset)
+        return record_at(self._here, partition, offset)
 
     def first_divergence(self, partition: Partition, position: int, since: int | None) -> Offset | None:
         return self._divergence.first_divergence(partition, Offset(position), since)
 
     def timed_by_broker(self, partition: Partition, offset: int) -> bool:
-        return timed_by_broker(self._destination, partition, offset)
+        return timed_by_broker(self._here, partition, offset)
 
-    def __enter__(self) -> BothLogs:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """What is asked later connects anew, and to clusters that were silent, too."""
         self._divergence.close()
+        self._source.close()
+        self._destination.close()
+        self._begin()
 
-
-def _open(client: ClusterClient, partition: Partition) -> Connection:
-    view = client.metadata([partition.topic])
-    leader = view.topics[partition.topic].partitions[partition.index].broker
-    if leader not in view.brokers:
-        raise Unreachable(f"cluster {client.name}: no leader for {partition}")
-    return Connection(client.config, client.principal, *view.brokers[leader], timeout_s=client.timeout_s)
+    def _link(self, partition: Partition) -> FetchLink:
+        """To the destination's leader; for headers."""
+        return FetchLink(self._here.connection(partition), max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
 
 
 def _further_back(
-    client: ClusterClient, connection: Connection, partition: Partition, log_start: int, log_end: int
+    client: ClusterClient, link: FetchLink, partition: Partition, seen: Seen
 ) -> Iterator[tuple[int, list[BatchHeader]]]:
     """Headers up to the log's end, from one offset and then from others ever further back; the last is its start."""
-    link = FetchLink(connection, max_bytes=_WINDOW, partition_max_bytes=_WINDOW)
     step = _FIRST_STEP
     while True:
-        start = max(log_start, log_end - step)
-        yield start, _headers(client, link, partition, start, log_end)
-        if start == log_start:
+        start = max(seen.log_start, seen.log_end - step)
+        yield start, _headers(client, link, partition, start, seen.log_end)
+        if start == seen.log_start:
             return
         step *= 4
 

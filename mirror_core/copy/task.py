@@ -151,8 +151,10 @@ class CopyTask:
         """Align whoever is lost, ask every source broker, and handle what has arrived."""
         now = time.time()
         if now >= self._align_due and (due := [replicator for replicator in self.replicators if replicator.due()]):
-            self._align_due = now + _ALIGN_AGAIN_S
             self._aligner.align(due)
+            # What copies already has as much time for itself.
+            spent = time.time() - now if any(replicator.working for replicator in self.replicators) else 0.0
+            self._align_due = time.time() + max(_ALIGN_AGAIN_S, spent)
         for replicator in self.replicators:
             replicator.settle()
         self.receiver.ask(now)
@@ -216,7 +218,7 @@ class CopyTask:
             replicator.disconnected(why)
 
     def _hang_up(self) -> None:
-        for links in (self.receiver, self.sender, self._filler):
+        for links in (self.receiver, self.sender, self._filler, self._aligner):
             links.close()
 
     def close(self) -> None:

@@ -35,8 +35,8 @@ class Logs(Protocol):
     def stranger_behind(self, partition: Partition, seen: Seen, since: int | None) -> int | None:
         """Destination: the first batch from `since` on that is another producer's and lies behind one of ours."""
 
-    def last_record(self, partition: Partition, end: int) -> Record | None:
-        """Source: the last committed record below `end`."""
+    def last_record(self, partition: Partition, start: int, end: int) -> Record | None:
+        """Source: the last committed record of [start, end)."""
 
     def record_at(self, partition: Partition, offset: int) -> Record | None:
         """Destination: the committed record there."""
@@ -79,21 +79,22 @@ class Judge:
                 else:
                     self._foreign(replicator, first)
             case Resume() as resume:
-                if resume.check_tail and not self._tail_agrees(replicator, seen):
+                unseen = resume.check_tail and _may_wait(replicator, seen, resume)
+                if resume.check_tail and not unseen and not self._tail_agrees(replicator, seen):
                     return
                 known = max(ANYWHERE if since is None else since, seen.log_start, seen.source_start)
                 doubtful = since is not None and resume.offset > known
                 if doubtful and not self._agrees(replicator, resume.offset, since):
                     return
-                self._resume(replicator, seen, resume)
+                self._resume(replicator, seen, resume, unseen=unseen)
 
-    def _resume(self, replicator: PartitionReplicator, seen: Seen, resume: Resume) -> None:
+    def _resume(self, replicator: PartitionReplicator, seen: Seen, resume: Resume, *, unseen: bool) -> None:
         replicator.agreed()
         if seen.ours is None:
             replicator.gaps.forget()
         else:
             replicator.gaps.seen(seen.ours.coordinator_epoch)
-        replicator.resume_at(resume, unremembered=seen.ours is None)
+        replicator.resume_at(resume, unremembered=seen.ours is None, end_unseen=unseen)
 
     def _remembered(self, partition: Partition, seen: Seen) -> Seen:
         """The same with the markers that a leader has forgotten.
@@ -105,7 +106,7 @@ class Judge:
         if seen.ours is None or seen.log_end > seen.source_end:
             return seen
         sequence = self.logs.next_sequence_behind_a_hole(partition, seen)
-        if sequence is None or not self._tail(partition, seen.log_end)[1]:
+        if sequence is None or not self._tail(partition, seen)[1]:
             return seen
         if sequence & SEQUENCE_MASK != seen.ours.next_sequence:
             return seen
@@ -137,8 +138,8 @@ class Judge:
 
         Equal tails also say that there is no marker too many: behind that record the source has nothing either.
         """
-        partition, end = replicator.partition, seen.log_end
-        theirs, here_too = self._tail(partition, end)
+        partition = replicator.partition
+        theirs, here_too = self._tail(partition, seen)
         if theirs is None or here_too:
             return not self._strangers(replicator, seen, None if theirs is None else theirs.offset)
         if not (self._strangers(replicator, seen, None) or self._markers_too_many(replicator, seen, theirs.offset)):
@@ -151,9 +152,9 @@ class Judge:
             )
         return False
 
-    def _tail(self, partition: Partition, end: int) -> tuple[Record | None, bool]:
-        """The source's last record below `end`, and whether it is on the destination, too; so is none."""
-        theirs = self.logs.last_record(partition, end)
+    def _tail(self, partition: Partition, seen: Seen) -> tuple[Record | None, bool]:
+        """The source's last record below the position, and whether it is on the destination, too; so is none."""
+        theirs = self.logs.last_record(partition, seen.source_start, seen.log_end)
         return theirs, theirs is None or self.logs.record_at(partition, theirs.offset) == theirs
 
     def _strangers(self, replicator: PartitionReplicator, seen: Seen, since: int | None) -> bool:
@@ -181,6 +182,13 @@ class Judge:
     def _overfilled(self, replicator: PartitionReplicator, expected: int, log_end: int) -> None:
         words = overfilled(self.destination, replicator.partition, expected, log_end)
         replicator.fail(words, expected, FailureKind.WORN_OUT)
+
+
+def _may_wait(replicator: PartitionReplicator, seen: Seen, resume: Resume) -> bool:
+    """Whether the log's end need not be looked at before there is something to copy. Where leaders have forgotten who
+    wrote, idle partitions may be many, and one epoch after the other would look at all of them."""
+    idle = resume.offset == seen.source_end == max(resume.gap_end, resume.seed_end)
+    return idle and replicator.assigned.until is None
 
 
 def _unsure_since(replicator: PartitionReplicator, seen: Seen, agreed: int | None) -> int | None:

@@ -111,6 +111,10 @@ class LogReader:
         """The last stable offset, now: the next one that a reader of committed records may not read yet."""
         return list_offsets(self._client, [partition], Point.STABLE_END)[partition]
 
+    def connection(self, partition: Partition) -> Connection:
+        """To the partition's leader, with nothing in flight; it stays the reader's."""
+        return self._connection(partition)[0]
+
     def _whole(self, partition: Partition, answer: fetch.Fetched, position: int) -> Iterator[Batch]:
         """Verified batches of one answer from `position` on; those that no reader sees as empty ones."""
         where = f"cluster {self.name}, {partition}"

@@ -13,12 +13,17 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
+from mirror_core.copy import tail
+from mirror_core.copy.looks import AT_ONCE
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.offsets import Point, describe_producers, list_offsets
+from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.jars import ensure_jars
+from mirror_core.wire.records import Record as LogRecord
 from tests.administering import as_admin, broker_setting
 from tests.aside import in_place_of
 from tests.brokers import TIMEOUT_S, Pair, grant, new_topic, produce, read_all
@@ -200,6 +205,51 @@ def test_a_strangers_record_under_a_copier_is_found(forgetful: Pair, tmp_path: P
         report = task.ends()
     expected = dict.fromkeys(app.partitions, (FailureKind.FOREIGN, 20))
     assert {failure.partition: (failure.kind, failure.offset) for failure in report.failures} == expected
+
+
+class Looked:
+    """Into logs, by a task of this process: which partitions' ends, and by how many connections."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at: list[Partition] = []
+        self.by = set[Connection]()
+        look, connect = tail.last_record, LogReader.connection
+
+        def last_record(reader: LogReader, partition: Partition, start: int, end: int) -> LogRecord | None:
+            self.at.append(partition)
+            return look(reader, partition, start, end)
+
+        def connection(reader: LogReader, partition: Partition) -> Connection:
+            self.by.add(found := connect(reader, partition))
+            return found
+
+        monkeypatch.setattr(tail, "last_record", last_record)
+        monkeypatch.setattr(LogReader, "connection", connection)
+
+
+def test_idle_partitions_are_looked_at_once_there_is_something_to_copy(
+    forgetful: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Application(forgetful, 60)
+    mirrored = new_mirror(forgetful, tmp_path, app.topic)
+    app.plain(range(60), 5)
+    mirrored.copy()
+    looked = Looked(monkeypatch)
+    for _ in range(2):  # as one epoch after the other does
+        forgotten(mirrored, app.partitions)
+        with one_task(mirrored, app.partitions):
+            app.plain([7], 5)
+            caught_up(mirrored, app.partitions)
+    assert looked.at == [app.partitions[7]] * 2, "of the others nothing was to be copied"
+    forgotten(mirrored, app.partitions)
+    looked.at.clear()
+    looked.by.clear()
+    with one_task(mirrored, app.partitions):
+        app.plain(range(60), 5)
+        caught_up(mirrored, app.partitions)
+    assert sorted(set(looked.at)) == app.partitions
+    assert len(looked.by) <= AT_ONCE, "they share connections"
+    assert_same(forgetful, [app.topic])
 
 
 def test_what_may_not_be_read_holds_up_no_other_topic(forgetful: Pair, tmp_path: Path) -> None:
