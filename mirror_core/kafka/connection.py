@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -50,10 +52,13 @@ class Connection:
             tls = _tls(cluster, properties)
             if "ssl.certificate.location" not in properties:
                 self._hint = "; if it wants client certificates, set ssl.certificate.location and ssl.key.location"
+        began = time.monotonic()
         try:
             self.sock = socket.create_connection((host, port), timeout=timeout_s)
         except OSError as error:
             raise Unreachable(f"{self.where}: cannot connect: {error.strerror or type(error).__name__}") from None
+        self.round_trip_s = time.monotonic() - began
+        """The quickest one so far; with SASL of the broker's own answers, since a proxy may stand between."""
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls:
@@ -88,6 +93,7 @@ class Connection:
             raise BadRequest(
                 f"cluster {cluster.name}: sasl.mechanism {mechanism!r} is not PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
             )
+        self.round_trip_s = math.inf
         hello = self.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
         if hello.error_code is not ErrorCode.none:
             offered = ", ".join(hello.mechanisms)
@@ -113,11 +119,12 @@ class Connection:
 
         Only for connections without requests in flight.
         """
-        usual, correlation = self.sock.gettimeout(), next(self._ids)
+        usual, correlation, asked = self.sock.gettimeout(), next(self._ids), time.monotonic()
         self.send([encode(request, correlation, CLIENT_ID)])
         self.sock.settimeout(timeout_s or usual)
         frame = self.receive()
         self.sock.settimeout(usual)
+        self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked)
         return decode(answer, frame, correlation, self.where)
 
     def call_each(self, requests: Sequence[Request], answer: type[Response]) -> list[Response]:
