@@ -27,6 +27,10 @@ FAR_RATE: Final = Fraction(9, 10)
 """At least this part of what the same copier copies near by."""
 FAR_TIME: Final = Fraction(1, 3)
 """At most this part of the tuned MirrorMaker's wall time, with the destination far away."""
+FAR_P50_MS: Final = 5.0
+"""More than one way."""
+FAR_P99_MS: Final = 30.0
+"""More than there and back."""
 ALL_CPU: Final = Fraction(1, 2)
 """Copier and both brokers together."""
 
@@ -110,6 +114,28 @@ def of_latencies(copiers: Sequence[str], samples: Samples) -> list[Verdict]:
                 found.append(Verdict(target, Outcome.INDETERMINATE, "a run without an epoch change"))
             else:
                 found.append(_below(target, samples, copier, PEERS, name))
+    return found
+
+
+def of_far_latencies(
+    copiers: Sequence[str], sides: Sequence[str], round_trip_ms: float, samples: Samples
+) -> list[Verdict]:
+    """Against the way itself: what is added to it. Of a source that is far away more is due by nature: a Fetch names
+    its offset, so what is produced while an answer travels waits for the next one."""
+    found = []
+    for copier in (copier for copier in OURS if copier in copiers):
+        for side in (side for side in sides if side != NEAR):
+            name = at_distance(copier, side)
+            runs = samples.get(name, ())
+            limits = (("p50_ms", round_trip_ms / 2 + FAR_P50_MS), ("p99_ms", round_trip_ms + FAR_P99_MS))
+            for figure, limit in limits:
+                target = f"latency, {name}: {figure.removesuffix('_ms')} at most {limit:g} ms"
+                values = [run[figure] for run in runs if figure in run]
+                if not values:
+                    found.append(Verdict(target, Outcome.INDETERMINATE, f"no figures of {name}"))
+                    continue
+                outcome = Outcome.MET if median(values) <= limit else Outcome.MISSED
+                found.append(Verdict(target, outcome, f"{median(values):.1f} ms"))
     return found
 
 

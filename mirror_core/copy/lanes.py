@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from queue import SimpleQueue
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from mirror_core.copy.partition import PartitionReplicator
@@ -48,8 +49,7 @@ class Lanes:
 
     def idle(self) -> list[FetchLink]:
         """Those that may be asked something."""
-        while not self._made.empty():
-            made = self._made.get()
+        for made in self._finished():
             self._making -= 1
             if isinstance(made, Connection):
                 self.links.append(self._link(made, True))
@@ -81,10 +81,14 @@ class Lanes:
             self._drop()
 
     def _drop(self) -> None:
-        while not self._made.empty():
-            made = self._made.get()
+        for made in self._finished():
             if isinstance(made, Connection):
                 made.close()
+
+    def _finished(self) -> Iterator[Connection | MirrorError]:
+        with suppress(Empty):
+            while True:
+                yield self._made.get_nowait()
 
     def close(self) -> None:
         self._closed.set()

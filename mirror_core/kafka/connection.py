@@ -30,6 +30,8 @@ MAX_FRAME = 128 << 20
 _OTHER_NAME = frozenset({62, 64})
 """OpenSSL's codes for a certificate that is good, but for another host name or address."""
 
+_TIMEVAL = struct.Struct("@ll")
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -40,6 +42,7 @@ class Connection:
         self, cluster: ClusterConfig, principal: Principal, host: str, port: int, *, timeout_s: float = 10.0
     ) -> None:
         self.where = f"cluster {cluster.name}, broker {host}:{port}"
+        self.timeout_s = timeout_s
         self._ids = itertools.count(1)
         properties = cluster.properties(principal)
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
@@ -63,6 +66,7 @@ class Connection:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls:
                 self._shake_hands(tls, host)
+            self._wait(timeout_s)
             if protocol.startswith("SASL"):
                 self._authenticate(cluster, properties)
         except BaseException:
@@ -119,11 +123,13 @@ class Connection:
 
         Only for connections without requests in flight.
         """
-        usual, correlation, asked = self.sock.gettimeout(), next(self._ids), time.monotonic()
+        usual, correlation, asked = self.timeout_s, next(self._ids), time.monotonic()
         self.send([encode(request, correlation, CLIENT_ID)])
-        self.sock.settimeout(timeout_s or usual)
+        if timeout_s:
+            self._wait(timeout_s)
         frame = self.receive()
-        self.sock.settimeout(usual)
+        if timeout_s:
+            self._wait(usual)
         self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked)
         return decode(answer, frame, correlation, self.where)
 
@@ -133,6 +139,18 @@ class Connection:
         for correlation, request in zip(correlations, requests, strict=True):
             self.send([encode(request, correlation, CLIENT_ID)])
         return [decode(answer, self.receive(), correlation, self.where) for correlation in correlations]
+
+    def _wait(self, seconds: float) -> None:
+        """Wait so long for each answer. The kernel does, where it can: Python would ask it twice each time, and have a
+        frame in pieces."""
+        self.timeout_s = seconds
+        if isinstance(self.sock, ssl.SSLSocket):
+            self.sock.settimeout(seconds)
+            return
+        self.sock.settimeout(None)
+        limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self.sock.setsockopt(socket.SOL_SOCKET, option, limit)
 
     def next_id(self) -> int:
         """A correlation id not used before on this connection."""
@@ -156,6 +174,8 @@ class Connection:
                 del rest[:done]
                 if sent:
                     rest[0] = rest[0][sent:]
+        except BlockingIOError:
+            raise Unreachable(f"{self.where}: it takes nothing more since {self.timeout_s} s{self._hint}") from None
         except OSError as error:
             raise Unreachable(
                 f"{self.where}: connection lost while sending: {error.strerror or type(error).__name__}{self._hint}"
@@ -171,15 +191,16 @@ class Connection:
 
     def receive_into(self, view: memoryview) -> None:
         """Fill the view from the socket."""
+        flags = 0 if isinstance(self.sock, ssl.SSLSocket) else socket.MSG_WAITALL
         try:
             while len(view):
-                count = self.sock.recv_into(view)
+                count = self.sock.recv_into(view, 0, flags)
                 if not count:
                     raise Unreachable(f"{self.where}: the broker closed the connection{self._hint}")
                 view = view[count:]
                 self._hint = ""
-        except TimeoutError:
-            raise Unreachable(f"{self.where}: no answer within {self.sock.gettimeout()} s") from None
+        except (TimeoutError, BlockingIOError):
+            raise Unreachable(f"{self.where}: no answer within {self.timeout_s} s") from None
         except OSError as error:
             raise Unreachable(
                 f"{self.where}: connection lost: {error.strerror or type(error).__name__}{self._hint}"

@@ -133,8 +133,8 @@ class ProduceLink(Generic[Tag]):
         where = self.connection.where
         try:
             count = self.connection.sock.recv_into(view)
-        except TimeoutError:
-            raise Unreachable(f"{where}: no answer within {self.connection.sock.gettimeout()} s") from None
+        except (TimeoutError, BlockingIOError):
+            raise Unreachable(f"{where}: no answer within {self.connection.timeout_s} s") from None
         except OSError as error:
             raise Unreachable(f"{where}: connection lost: {error.strerror or type(error).__name__}") from None
         if not count:

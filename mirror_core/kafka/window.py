@@ -6,16 +6,17 @@ from typing import Final
 
 LEAST_WINDOW: Final = 4 << 20
 """Bytes; what keeps a broker near by at work."""
+_TRIPS: Final = 4
 _MEASURED_S: Final = 0.05
 _BROKER_S: Final = 0.005
 """What an append takes, on top of the way there and back."""
 
 
 class Window:
-    """How many bytes may be on their way to a broker: twice what it takes within a round trip.
+    """How many bytes may be on their way to a broker: four times what it takes within the shortest round trip.
 
-    Twice, so that a link that could take more shows it; no more, since what waits in front of a slow link is what an
-    epoch's end has to wait for, too.
+    So a link that could take more shows it, and a broker may take its time with an append. No more, since an epoch's
+    end has to wait for all that waits in front of a slow link.
     """
 
     def __init__(self, round_trip_s: float, most: int) -> None:
@@ -32,7 +33,7 @@ class Window:
         passed = now - self._since
         if passed < max(self._trip_s, _MEASURED_S):
             return
-        wanted = min(self._most, int(2 * self._trip_s * self._came / passed))
+        wanted = min(self._most, int(_TRIPS * self._trip_s * self._came / passed))
         # A pause of the source's is no reason to begin anew: what was measured last counts for a while.
         self.bytes = max(min(LEAST_WINDOW, self._most), wanted, self.bytes * 7 // 8)
         self._came, self._since = 0, now

@@ -74,7 +74,7 @@ def test_a_busy_moment_or_an_empty_source_is_not_taken_for_distance() -> None:
     assert portions.size == NEAR_BYTES
 
 
-def test_the_window_grows_to_twice_what_a_far_broker_takes_in_a_round_trip_and_no_further() -> None:
+def test_the_window_grows_to_some_round_trips_of_a_far_broker_and_no_further() -> None:
     window, now, rate = Window(0.08, 64 << 20), 100.0, 50_000_000
     sizes = []
     for _ in range(40):
@@ -82,8 +82,8 @@ def test_the_window_grows_to_twice_what_a_far_broker_takes_in_a_round_trip_and_n
         # The link takes so much, or what may be on its way at all.
         window.acknowledged(int(min(rate * 0.085, window.bytes)), now)
         sizes.append(window.bytes)
-    assert sizes[-1] == pytest.approx(2 * rate * 0.085, rel=0.02)
-    assert max(sizes) <= 2.1 * rate * 0.085
+    assert sizes[-1] == pytest.approx(4 * rate * 0.085, rel=0.02)
+    assert max(sizes) <= 4.1 * rate * 0.085
 
 
 def test_the_window_keeps_to_its_most_and_shrinks_with_the_link_but_never_below_what_a_near_broker_needs() -> None:
