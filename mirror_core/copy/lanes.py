@@ -29,11 +29,10 @@ class Lanes:
     threads: a far broker lets one wait for half a second and more until it has authenticated whoever connects.
     """
 
-    def __init__(self, connect: Callable[[], Connection], link: Callable[[Connection, bool], FetchLink]) -> None:
+    def __init__(self, first: Connection, link: Callable[[Connection, bool], FetchLink]) -> None:
         """`link` makes one of a connection; whether it is far away."""
-        self._connect = connect
+        self._first = first
         self._link = link
-        first = connect()
         self.far = first.round_trip_s >= _FAR_S
         self.links = [link(first, self.far)]
         self._most = MOST if self.far else 1
@@ -72,7 +71,7 @@ class Lanes:
 
     def _make(self) -> None:
         try:
-            made = self._connect()
+            made = self._first.another()
         except MirrorError as error:
             self._made.put(error)
             return

@@ -140,7 +140,7 @@ class Receiver:
 
     def _lanes(self, broker: int) -> Lanes:
         if broker not in self.lanes:
-            self.lanes[broker] = Lanes(lambda: self._connect(self._source, broker), self._link)
+            self.lanes[broker] = Lanes(self._connect(self._source, broker), self._link)
         return self.lanes[broker]
 
     def _link(self, connection: Connection, far: bool) -> FetchLink:

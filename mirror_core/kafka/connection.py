@@ -43,6 +43,7 @@ class Connection:
     ) -> None:
         self.where = f"cluster {cluster.name}, broker {host}:{port}"
         self.timeout_s = timeout_s
+        self._to = cluster, principal, host, port
         self._ids = itertools.count(1)
         properties = cluster.properties(principal)
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
@@ -205,6 +206,10 @@ class Connection:
             raise Unreachable(
                 f"{self.where}: connection lost: {error.strerror or type(error).__name__}{self._hint}"
             ) from None
+
+    def another(self) -> Connection:
+        """One more to the same broker. Uses nothing of this one, so any thread may ask for it."""
+        return Connection(*self._to, timeout_s=self.timeout_s)
 
     def close(self) -> None:
         self.sock.close()
