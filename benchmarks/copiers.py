@@ -133,7 +133,8 @@ def _mirrorbook(ground: Ground, *arguments: str) -> None:
 
 
 def _mirror_maker(ground: Ground, topic: str, codec: str, *, tuned: bool) -> Sequence[str]:
-    properties = {**MM2_COMMON, "topics": topic, **_connection(ground.source), **_connection(ground.destination)}
+    properties = {**MM2_COMMON, "topics": topic, **_connection(ground, ground.source)}
+    properties |= _connection(ground, ground.destination)
     if tuned:
         # The source's codec: MirrorMaker decompresses, and would send everything uncompressed.
         properties |= {**MM2_TUNED, f"{DESTINATION}.producer.compression.type": codec}
@@ -145,11 +146,11 @@ def _mirror_maker(ground: Ground, topic: str, codec: str, *, tuned: bool) -> Seq
     return java_command(jars, "1g", "org.apache.kafka.connect.mirror.MirrorMaker", str(path))
 
 
-def _connection(cluster: SandboxCluster) -> dict[str, str]:
+def _connection(ground: Ground, cluster: SandboxCluster) -> dict[str, str]:
     config = cluster.client_config("admin")
     login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
     return {
-        f"{cluster.name}.bootstrap.servers": config["bootstrap.servers"],
+        f"{cluster.name}.bootstrap.servers": ground.bootstrap(cluster),
         f"{cluster.name}.security.protocol": config["security.protocol"],
         f"{cluster.name}.sasl.mechanism": config["sasl.mechanism"],
         f"{cluster.name}.sasl.jaas.config": (

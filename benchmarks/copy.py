@@ -2,6 +2,9 @@
 
 For each data set: brings up two clusters of one broker each, loads one topic, and lets each copier in turn copy it to
 a fresh topic of the same name, round after round. JSON goes to stdout, a table and the verdicts to stderr.
+
+`--far near,east,west`: every copier goes through a relay, and copies with no side far away, with the source, with the
+destination.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from benchmarks import report, verdict
 from benchmarks.copiers import COPIERS, MIRROR_MAKER, running
 from benchmarks.datasets import SETS, DataSet, Loaded, load
 from benchmarks.follower import FOLLOWER, Follower
-from benchmarks.ground import DESTINATION, Ground, NotReached, ground
+from benchmarks.ground import DESTINATION, NEAR, SIDES, Ground, NotReached, ground
 from benchmarks.measure import Meter, Reading
 from mirror_core.kafka.client import ClusterClient
 
@@ -112,24 +115,38 @@ class Bench:
         return {name: value for name, value in figures.items() if not name.startswith("start_")}
 
 
-def measure(data_set: str, records: int, copiers: Sequence[str], runs: int) -> tuple[dict[str, object], Figures]:
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """Which sides are far from the copiers, in turn; none: no relay stands between."""
+
+    sides: Sequence[str] = ()
+    round_trip_ms: float = 0.0
+
+
+def measure(
+    data_set: str, records: int, copiers: Sequence[str], runs: int, distance: Distance
+) -> tuple[dict[str, object], Figures]:
     """One data set from loading to the last run: its part of the report, and the samples."""
     samples: Figures = defaultdict(list)
     failures: list[dict[str, object]] = []
-    with ground() as at:
+    with ground(linked=bool(distance.sides)) as at:
         report.say(f"{data_set}: loading {records} records: {SETS[data_set].says}")
         loaded = load(at.source, TOPIC, SETS[data_set], records)
         bench = Bench(at, SETS[data_set], loaded)
         for number, kind in report.turns(copiers, runs):
-            report.say(f"{data_set}: run {number} of {runs}: {kind}")
-            try:
-                figures = bench.copy(kind)
-            except NotReached as error:
-                report.say(f"{data_set}: {kind}: {error}")
-                failures.append({"copier": kind, "run": number, "why": str(error)})
-            else:
-                if number:
-                    samples[kind].append(figures)
+            # Nobody warms up for a distance of its own.
+            for side in (distance.sides if number else distance.sides[:1]) or (NEAR,):
+                name = verdict.at_distance(kind, side) if distance.sides else kind
+                report.say(f"{data_set}: run {number} of {runs}: {name}")
+                try:
+                    with at.far(side, distance.round_trip_ms):
+                        figures = bench.copy(kind)
+                except NotReached as error:
+                    report.say(f"{data_set}: {name}: {error}")
+                    failures.append({"copier": name, "run": number, "why": str(error)})
+                else:
+                    if number:
+                        samples[name].append(figures)
     shape = {**asdict(loaded), "mean_batch_bytes": round(loaded.log_bytes / max(1, loaded.batches))}
     return {"loaded": shape, **report.measured(samples, failures)}, samples
 
@@ -145,19 +162,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--records", type=int, default=200_000, help="of each data set")
     parser.add_argument("--copiers", default=",".join(every), help="in this order, comma-separated")
     parser.add_argument("--runs", type=int, default=2, help="rounds that count; in each one every copier copies once")
+    parser.add_argument("--far", default="", help=f"which side is far away, comma-separated, of {', '.join(SIDES)}")
+    parser.add_argument("--round-trip-ms", type=float, default=80.0, help="to the side that is far away")
     chosen = parser.parse_args(arguments)
-    sets, copiers = chosen.sets.split(","), chosen.copiers.split(",")
-    for given, known, what in ((sets, SETS, "data sets"), (copiers, every, "copiers")):
-        if unknown := set(given) - set(known):
+    sets, sides = chosen.sets.split(","), chosen.far.split(",") if chosen.far else []
+    # Followers are brokers: nothing goes through a relay there.
+    copiers = [copier for copier in chosen.copiers.split(",") if not (sides and copier == FOLLOWER)]
+    given = ((sets, SETS, "data sets"), (copiers, every, "copiers"), (sides, SIDES, "sides"))
+    for names, known, what in given:
+        if unknown := set(names) - set(known):
             parser.error(f"unknown {what} {', '.join(sorted(unknown))}: there are {', '.join(known)}")
     machine = report.machine()
     bodies: dict[str, object] = {}
     verdicts = []
     for name in sets:
-        bodies[name], samples = measure(name, chosen.records, copiers, chosen.runs)
+        bodies[name], samples = measure(
+            name, chosen.records, copiers, chosen.runs, Distance(sides, chosen.round_trip_ms)
+        )
         report.table(f"{name}, {SETS[name].says}", samples, COLUMNS)
-        verdicts += verdict.of_copies(name, copiers, samples)
-    report.finish({"machine": machine, "records": chosen.records, "sets": bodies}, verdicts)
+        if sides:
+            verdicts += verdict.of_distances(name, copiers, sides, samples)
+        else:
+            verdicts += verdict.of_copies(name, copiers, samples)
+    settings = {"records": chosen.records, "far": sides, "round_trip_ms": chosen.round_trip_ms if sides else 0}
+    report.finish({"machine": machine, **settings, "sets": bodies}, verdicts)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -17,11 +17,18 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sandbox.ports import HOST
 from mirror_core.sandbox.sandbox import Sandbox
+from tests.brokers import Pair
+from tests.distant import Distant, leading_far, listen_far
+from tests.relay import relay
 
 TIMEOUT_S: Final = 60.0
 SOURCE: Final = "east"
 DESTINATION: Final = "west"
+NEAR: Final = "near"
+"""No side is far away."""
+SIDES: Final = (NEAR, SOURCE, DESTINATION)
 POLL_S: Final = 0.05
 
 
@@ -40,11 +47,14 @@ class Ground:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.sandbox = Sandbox(folder / "sandbox")
-        self.config_path = folder / "mirrorbook.yaml"
+        self._direct_path = self.config_path = folder / "mirrorbook.yaml"
+        """Of the copiers; by way of the link, where there is one."""
+        self.distant: Distant | None = None
 
     @property
     def config(self) -> Config:
-        return load_config(self.config_path)
+        """For looks: they go directly, whatever lies between the clusters and the copiers."""
+        return load_config(self._direct_path)
 
     @property
     def source(self) -> SandboxCluster:
@@ -56,7 +66,35 @@ class Ground:
 
     def up(self) -> None:
         self.sandbox.up(nodes=1)
-        self.config_path.write_text(self.sandbox.mirrorbook_yaml(), encoding="utf-8")
+        self._direct_path.write_text(self.sandbox.mirrorbook_yaml(), encoding="utf-8")
+
+    @contextmanager
+    def linked(self) -> Iterator[None]:
+        """Copiers go through a relay from now on."""
+        clusters = (self.source, self.destination)
+        ports, routes = listen_far(clusters)
+        text = leading_far(self._direct_path.read_text(encoding="utf-8"), clusters, ports)
+        self.config_path = self.folder / "distant.yaml"
+        self.config_path.write_text(text, encoding="utf-8")
+        with relay(routes) as link:
+            pair = Pair(sandbox=self.sandbox, east=self.source, west=self.destination, config_path=self.config_path)
+            self.distant = Distant(pair, link, ports)
+            yield
+
+    @contextmanager
+    def far(self, side: str, round_trip_ms: float) -> Iterator[None]:
+        """One side is far away from the copiers; `NEAR`: none is."""
+        if self.distant is None or side == NEAR:
+            yield
+            return
+        with self.distant.is_far(self.sandbox.cluster(side), round_trip_ms):
+            yield
+
+    def bootstrap(self, cluster: SandboxCluster) -> str:
+        """Where copiers find a cluster."""
+        if self.distant is None:
+            return cluster.bootstrap
+        return ",".join(f"{HOST}:{port}" for port in self.distant.ports[cluster.name])
 
     def brokers(self) -> Mapping[str, int]:
         """Process ids of both brokers."""
@@ -115,12 +153,13 @@ class Ground:
 
 
 @contextmanager
-def ground() -> Iterator[Ground]:
-    """Two fresh clusters, gone when left."""
+def ground(*, linked: bool = False) -> Iterator[Ground]:
+    """Two fresh clusters, gone when left. `linked`: copiers reach them through a relay."""
     with TemporaryDirectory(prefix="mirrorbook-bench-") as folder:
         made = Ground(Path(folder))
         try:
             made.up()
-            yield made
+            with made.linked() if linked else nullcontext():
+                yield made
         finally:
             made.sandbox.down(delete=True)

@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import report, verdict
 from benchmarks.copiers import COPIERS, MIRRORBOOK, Copier, running, stop
-from benchmarks.ground import DESTINATION, SOURCE, TIMEOUT_S, Ground, NotReached, ground
+from benchmarks.ground import DESTINATION, NEAR, SIDES, SOURCE, TIMEOUT_S, Ground, NotReached, ground
 from benchmarks.traffic import PAIR
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -173,30 +173,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epoch", type=float, default=10.0, help="seconds of Mirrorbook's epochs; its default is 30")
     parser.add_argument("--rate", type=int, default=2000, help="records a second")
     parser.add_argument("--runs", type=int, default=2, help="rounds that count, each of every copier")
+    parser.add_argument("--far", default="", help=f"which side is far away, comma-separated, of {', '.join(SIDES)}")
+    parser.add_argument("--round-trip-ms", type=float, default=80.0, help="to the side that is far away")
     chosen = parser.parse_args(arguments)
-    copiers = chosen.copiers.split(",")
-    if unknown := set(copiers) - set(COPIERS):
-        parser.error(f"unknown copiers {', '.join(sorted(unknown))}: there are {', '.join(COPIERS)}")
+    copiers, sides = chosen.copiers.split(","), chosen.far.split(",") if chosen.far else []
+    for names, known, what in ((copiers, COPIERS, "copiers"), (sides, SIDES, "sides")):
+        if unknown := set(names) - set(known):
+            parser.error(f"unknown {what} {', '.join(sorted(unknown))}: there are {', '.join(known)}")
     machine = report.machine()
     samples: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
     failures: list[dict[str, object]] = []
-    with ground() as at:
+    with ground(linked=bool(sides)) as at:
         bench = Bench(at, rate=chosen.rate, warm_s=chosen.warm, seconds=chosen.seconds, epoch_s=chosen.epoch)
         for number, kind in report.turns(copiers, chosen.runs):
-            report.say(f"run {number} of {chosen.runs}: {kind}")
-            try:
-                mine, alone = bench.run(kind)
-            except NotReached as error:
-                report.say(f"{kind}: {error}")
-                failures.append({"copier": kind, "run": number, "why": str(error)})
-            else:
-                if number:
-                    samples[kind].append(mine)
-                    samples[f"{kind}, source"].append(alone)
+            for side in (sides if number else sides[:1]) or (NEAR,):
+                name = verdict.at_distance(kind, side) if sides else kind
+                report.say(f"run {number} of {chosen.runs}: {name}")
+                try:
+                    with at.far(side, chosen.round_trip_ms):
+                        mine, alone = bench.run(kind)
+                except NotReached as error:
+                    report.say(f"{name}: {error}")
+                    failures.append({"copier": name, "run": number, "why": str(error)})
+                else:
+                    if number:
+                        samples[name].append(mine)
+                        samples[f"{name}, source"].append(alone)
     report.table(f"latency at {chosen.rate} records/s", samples, COLUMNS)
-    settings = {name: getattr(chosen, name) for name in ("rate", "seconds", "warm", "epoch")}
+    settings = {name: getattr(chosen, name) for name in ("rate", "seconds", "warm", "epoch", "far", "round_trip_ms")}
     body = {"machine": machine, "settings": settings, **report.measured(samples, failures)}
-    report.finish(body, verdict.of_latencies(copiers, samples))
+    if sides:
+        report.finish(body, verdict.of_far_latencies(copiers, sides, chosen.round_trip_ms, samples))
+    else:
+        report.finish(body, verdict.of_latencies(copiers, samples))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from fractions import Fraction
 from statistics import median
 from typing import Final
 
+from benchmarks.ground import DESTINATION, NEAR, SOURCE
+
 Figures = Mapping[str, float]
 """One run of one copier: figure by name."""
 Samples = Mapping[str, Sequence[Figures]]
@@ -21,6 +23,14 @@ MORE_IS_BETTER: Final = frozenset({"mb_per_s"})
 
 COPIER_CPU: Final = {"d1": Fraction(1, 5), "d2": Fraction(1, 10), "d3": Fraction(1, 10)}
 """At most this part of the tuned MirrorMaker's CPU seconds per GB, by data set."""
+FAR_RATE: Final = Fraction(9, 10)
+"""At least this part of what the same copier copies near by."""
+FAR_TIME: Final = Fraction(1, 3)
+"""At most this part of the tuned MirrorMaker's wall time, with the destination far away."""
+FAR_P50_MS: Final = 5.0
+"""More than one way."""
+FAR_P99_MS: Final = 30.0
+"""More than there and back."""
 ALL_CPU: Final = Fraction(1, 2)
 """Copier and both brokers together."""
 
@@ -74,6 +84,26 @@ def of_copies(data_set: str, copiers: Sequence[str], samples: Samples) -> list[V
     return found
 
 
+def at_distance(copier: str, side: str) -> str:
+    """Whose samples, where a relay stands between."""
+    return f"{copier}, {side} far" if side in (SOURCE, DESTINATION) else f"{copier}, {side}"
+
+
+def of_distances(data_set: str, copiers: Sequence[str], sides: Sequence[str], samples: Samples) -> list[Verdict]:
+    """Against the same copier through the same relay without delay, and against tuned MirrorMaker 2 as far away."""
+    found = []
+    for copier in (copier for copier in OURS if copier in copiers):
+        near = at_distance(copier, NEAR)
+        for side in (side for side in sides if side != NEAR):
+            far, peer = at_distance(copier, side), at_distance(PEER, side)
+            target = f"{data_set}, {far}: rate at least {float(FAR_RATE):.0%} of near"
+            found.append(_share(target, samples, (far, near), "mb_per_s", FAR_RATE))
+            most = FAR_TIME if side == DESTINATION else Fraction(1)
+            target = f"{data_set}, {far}: wall time at most {most} of {PEER}'s"
+            found.append(_at_most(target, samples, (far, peer), "copy_s_per_gb", most))
+    return found
+
+
 def of_latencies(copiers: Sequence[str], samples: Samples) -> list[Verdict]:
     """Against the better MirrorMaker 2 of the run, with at least one epoch change inside every run of ours."""
     found = []
@@ -87,6 +117,28 @@ def of_latencies(copiers: Sequence[str], samples: Samples) -> list[Verdict]:
     return found
 
 
+def of_far_latencies(
+    copiers: Sequence[str], sides: Sequence[str], round_trip_ms: float, samples: Samples
+) -> list[Verdict]:
+    """Against the way itself: what is added to it. Of a source that is far away more is due by nature: a Fetch names
+    its offset, so what is produced while an answer travels waits for the next one."""
+    found = []
+    for copier in (copier for copier in OURS if copier in copiers):
+        for side in (side for side in sides if side != NEAR):
+            name = at_distance(copier, side)
+            runs = samples.get(name, ())
+            limits = (("p50_ms", round_trip_ms / 2 + FAR_P50_MS), ("p99_ms", round_trip_ms + FAR_P99_MS))
+            for figure, limit in limits:
+                target = f"latency, {name}: {figure.removesuffix('_ms')} at most {limit:g} ms"
+                values = [run[figure] for run in runs if figure in run]
+                if not values:
+                    found.append(Verdict(target, Outcome.INDETERMINATE, f"no figures of {name}"))
+                    continue
+                outcome = Outcome.MET if median(values) <= limit else Outcome.MISSED
+                found.append(Verdict(target, outcome, f"{median(values):.1f} ms"))
+    return found
+
+
 def of_memory(idle_bytes: Sequence[int], peak_bytes: Sequence[int], budget_bytes: int) -> Verdict:
     """Most resident bytes while copying, less those of the same process with nothing to copy."""
     target = f"memory: within {budget_bytes >> 20} MiB and the interpreter"
@@ -95,6 +147,24 @@ def of_memory(idle_bytes: Sequence[int], peak_bytes: Sequence[int], budget_bytes
     more = max(peak_bytes) - min(idle_bytes)
     says = f"{more / 2**20:.0f} MiB over the {min(idle_bytes) / 2**20:.0f} MiB of an idle one"
     return Verdict(target, Outcome.MET if more <= budget_bytes else Outcome.MISSED, says)
+
+
+def _share(target: str, samples: Samples, copiers: tuple[str, str], figure: str, least: Fraction) -> Verdict:
+    found = _medians(samples, copiers, figure)
+    if isinstance(found, str):
+        return Verdict(target, Outcome.INDETERMINATE, found)
+    mine, other = found
+    outcome = Outcome.MET if mine >= other * float(least) else Outcome.MISSED
+    return Verdict(target, outcome, f"{mine:.1f} against {other:.1f}: {mine / other:.0%}")
+
+
+def _at_most(target: str, samples: Samples, copiers: tuple[str, str], figure: str, most: Fraction) -> Verdict:
+    found = _medians(samples, copiers, figure)
+    if isinstance(found, str):
+        return Verdict(target, Outcome.INDETERMINATE, found)
+    mine, other = found
+    outcome = Outcome.MET if mine <= other * float(most) else Outcome.MISSED
+    return Verdict(target, outcome, f"{mine:.2f} against {other:.2f} s/GB: 1/{other / mine:.1f}")
 
 
 def _part(target: str, samples: Samples, copier: str, figure: str, limit: Fraction) -> Verdict:

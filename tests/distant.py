@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,26 +44,37 @@ def distant_clusters(folder: Path, *, nodes: int = 1, extra: Mapping[str, str] |
     """As `two_clusters`; brokers have one more listener, and say that its address is the link's."""
     with two_clusters(folder, nodes=nodes, extra=extra) as pair:
         clusters = (pair.east, pair.west)
-        chosen = iter(choose_ports(2 * nodes * len(clusters)))
-        routes, ports = dict[int, int](), dict[str, tuple[int, ...]]()
-        for cluster in clusters:
-            mine = {next(chosen): next(chosen) for _ in cluster.brokers}
-            ports[cluster.name] = tuple(mine)
-            routes |= mine
-            for node, (stands_for, own) in enumerate(mine.items(), start=1):
-                cluster.terminate(node)
-                _listen(cluster, node, own, stands_for)
-        for cluster in clusters:
-            spawned = {broker.node: broker.spawn() for broker in cluster.brokers}
-            cluster.wait_ready(spawned, whole_cluster=True)
-        text = pair.config_path.read_text(encoding="utf-8")
-        for cluster in clusters:
-            text = text.replace(cluster.bootstrap, ",".join(f"{HOST}:{port}" for port in ports[cluster.name]))
+        ports, routes = listen_far(clusters)
         config = folder / "distant.yaml"
-        config.write_text(text, encoding="utf-8")
+        config.write_text(leading_far(pair.config_path.read_text(encoding="utf-8"), clusters, ports), encoding="utf-8")
         with relay(routes) as link:
             far = Pair(sandbox=pair.sandbox, east=pair.east, west=pair.west, config_path=config)
             yield Distant(far, link, ports)
+
+
+def listen_far(clusters: Sequence[SandboxCluster]) -> tuple[dict[str, tuple[int, ...]], dict[int, int]]:
+    """Restart them with a listener more each, whose address is the link's: ports that stand for the brokers of each
+    cluster, and where each of them leads."""
+    chosen = iter(choose_ports(2 * sum(len(cluster.brokers) for cluster in clusters)))
+    routes, ports = dict[int, int](), dict[str, tuple[int, ...]]()
+    for cluster in clusters:
+        mine = {next(chosen): next(chosen) for _ in cluster.brokers}
+        ports[cluster.name] = tuple(mine)
+        routes |= mine
+        for node, (stands_for, own) in enumerate(mine.items(), start=1):
+            cluster.terminate(node)
+            _listen(cluster, node, own, stands_for)
+    for cluster in clusters:
+        spawned = {broker.node: broker.spawn() for broker in cluster.brokers}
+        cluster.wait_ready(spawned, whole_cluster=True)
+    return ports, routes
+
+
+def leading_far(text: str, clusters: Sequence[SandboxCluster], ports: Mapping[str, tuple[int, ...]]) -> str:
+    """The same configuration by way of the link."""
+    for cluster in clusters:
+        text = text.replace(cluster.bootstrap, ",".join(f"{HOST}:{port}" for port in ports[cluster.name]))
+    return text
 
 
 def _listen(cluster: SandboxCluster, node: int, own: int, stands_for: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from mirror_core.copy.errors import fetch_refused
+from mirror_core.copy.lanes import MOST, Lanes
 from mirror_core.copy.outbox import Ready
 from mirror_core.copy.partition import PartitionReplicator, by_broker
 from mirror_core.copy.rewrite import Rewriter
@@ -32,7 +33,7 @@ _UNSEEN: Final = "there is something to copy, and the destination's leader has f
 
 
 class Receiver:
-    """Links to the source's brokers, one Fetch at a time each."""
+    """Links to the source's brokers, one Fetch at a time on each."""
 
     def __init__(
         self,
@@ -41,7 +42,8 @@ class Receiver:
         replicators: Mapping[Partition, PartitionReplicator],
         connect: Callable[[ClusterClient, int], Connection],
     ) -> None:
-        self.links: dict[int, FetchLink] = {}
+        self.lanes: dict[int, Lanes] = {}
+        """By broker."""
         self.rate = RateLimiter(assignment.throttle)
         self._source = source
         self._side = Side.of(source)
@@ -49,6 +51,7 @@ class Receiver:
         self._rewriter = Rewriter(source.name, assignment.producer_id)
         self._connect = connect
         self._most_bytes = min(_MOST_BYTES, assignment.max_bytes_in_flight // 4)
+        self._budget = assignment.max_bytes_in_flight // 2
         self._stop_s = assignment.stop_ms / 1000
 
     def ask(self, now: float) -> None:
@@ -56,9 +59,14 @@ class Receiver:
         if self.rate.wait_s(now):
             return
         for broker, replicators in by_broker(self._replicators.values()).items():
-            link = self._link(broker)
-            if not link.pending:
-                self._ask(link, replicators, now)
+            lanes = self._lanes(broker)
+            for link in lanes.idle():
+                self._ask(lanes, link, replicators, now)
+
+    @property
+    def pending(self) -> list[FetchLink]:
+        """Links that wait for an answer."""
+        return [link for lanes in self.lanes.values() for link in lanes.links if link.pending]
 
     def take(self, link: FetchLink) -> list[tuple[PartitionReplicator, list[Ready]]]:
         """What one Fetch answer puts into line and is to be sent at once. The next answer travels meanwhile: its bytes
@@ -91,20 +99,23 @@ class Receiver:
                 self._nothing(replicator, answer, honest=link.alone and not link.throttle_ms)
         now = time.time()
         self.rate.took(read, now)
-        ready_again = [r for r in self._replicators.values() if r.fetchable and self.links.get(r.source_broker) is link]
+        broker, lanes = next((broker, lanes) for broker, lanes in self.lanes.items() if link in lanes.links)
+        if link.filled:
+            lanes.more()
+        ready_again = [r for r in self._replicators.values() if r.fetchable and r.source_broker == broker]
         if ready_again and now < self._stop_s and not self.rate.wait_s(now):
-            self._ask(link, ready_again, now)
+            self._ask(lanes, link, ready_again, now)
         return found
 
-    def _ask(self, link: FetchLink, replicators: list[PartitionReplicator], now: float) -> None:
-        """Ask for all that a broker leads; for one alone, where an empty answer has to be believed."""
-        alone = next((replicator for replicator in replicators if replicator.source.suspect), None)
-        if alone is not None:
-            replicators = [alone]
-        # Another one first each time: the answer's size may be used up before all have had their turn.
-        first = link.asked % len(replicators)
+    def _ask(self, lanes: Lanes, link: FetchLink, replicators: list[PartitionReplicator], now: float) -> None:
+        """Ask for a link's share of what a broker leads; for one alone, where an empty answer has to be believed."""
+        free = lanes.free(link, replicators)
+        if not free:
+            return
+        alone = next((replicator for replicator in free if replicator.source.suspect), None)
+        mine = free[: lanes.share(len(replicators))] if alone is None else [alone]
         wanted = []
-        for replicator in replicators[first:] + replicators[:first]:
+        for replicator in mine:
             position = replicator.place.position
             replicator.source.ask(position)
             wanted.append(fetch.Wanted(replicator.partition, position, replicator.source_epoch))
@@ -131,18 +142,25 @@ class Receiver:
                 replicator.skip_to(end)
                 replicator.source.gave()
 
-    def _link(self, broker: int) -> FetchLink:
-        if broker not in self.links:
-            connection = self._connect(self._source, broker)
-            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
-            self.links[broker] = FetchLink(
-                connection,
-                max_bytes=self.rate.answer_bytes(self._most_bytes),
-                partition_max_bytes=self.rate.answer_bytes(_PARTITION_BYTES),
-            )
-        return self.links[broker]
+    def _lanes(self, broker: int) -> Lanes:
+        if broker not in self.lanes:
+            self.lanes[broker] = Lanes(self._connect(self._source, broker), self._link)
+        return self.lanes[broker]
+
+    def _link(self, connection: Connection, far: bool) -> FetchLink:
+        if far:
+            # Buffers of all links together, while the operating system sizes its own by what it measures.
+            brokers = {replicator.source_broker for replicator in self._replicators.values()}
+            most = self.rate.answer_bytes(min(self._most_bytes, self._budget // (MOST * len(brokers))), MOST)
+            return FetchLink(connection, max_bytes=most, partition_max_bytes=most, at_once=True)
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
+        return FetchLink(
+            connection,
+            max_bytes=self.rate.answer_bytes(self._most_bytes),
+            partition_max_bytes=self.rate.answer_bytes(_PARTITION_BYTES),
+        )
 
     def close(self) -> None:
-        for link in self.links.values():
-            link.connection.close()
-        self.links = {}
+        for lanes in self.lanes.values():
+            lanes.close()
+        self.lanes = {}

@@ -18,8 +18,6 @@ from mirror_core.model.errors import MissingPermission
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset
 
-_DEPTH: Final = 16
-"""Produce requests in flight per destination broker."""
 _REQUEST_BYTES: Final = 4 << 20
 
 Tag = tuple[PartitionReplicator, Sent]
@@ -30,13 +28,18 @@ class Sender:
     """Links to the destination's brokers, several requests in flight each."""
 
     def __init__(
-        self, destination: ClusterClient, stop_s: float, connect: Callable[[ClusterClient, int], Connection]
+        self,
+        destination: ClusterClient,
+        stop_s: float,
+        most_bytes: int,
+        connect: Callable[[ClusterClient, int], Connection],
     ) -> None:
-        """`stop_s`: wall clock after which nothing more is sent."""
+        """`stop_s`: wall clock after which nothing more is sent. `most_bytes`: on their way to each broker."""
         self.links: dict[int, ProduceLink[Tag]] = {}
         self._destination = destination
         self._side = Side.of(destination)
         self._stop_s = stop_s
+        self._most_bytes = most_bytes
         self._connect = connect
 
     def send_all(self, found: Sequence[tuple[PartitionReplicator, list[Ready]]]) -> None:
@@ -65,7 +68,7 @@ class Sender:
 
     def _send_rows(self, broker: int, rows: list[Row[Tag]]) -> None:
         link = self._link(broker)
-        while len(link.outstanding) >= _DEPTH:
+        while link.full:
             self.answers(link)
         rows = [row for row in rows if row.tag[0].working]
         # Our own clock decides when this task stops; the sequences decide what may be written.
@@ -103,7 +106,7 @@ class Sender:
 
     def _link(self, broker: int) -> ProduceLink[Tag]:
         if broker not in self.links:
-            self.links[broker] = ProduceLink(self._connect(self._destination, broker))
+            self.links[broker] = ProduceLink(self._connect(self._destination, broker), most_bytes=self._most_bytes)
         return self.links[broker]
 
     def close(self) -> None:

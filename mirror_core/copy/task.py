@@ -92,7 +92,7 @@ class CopyTask:
         self.replicators = [PartitionReplicator(assigned, hides=hides) for assigned in ordered]
         self.replicator_of = {replicator.partition: replicator for replicator in self.replicators}
         self.receiver = Receiver(assignment, source, self.replicator_of, _connect)
-        self.sender = Sender(destination, self.stop_s, _connect)
+        self.sender = Sender(destination, self.stop_s, assignment.max_bytes_in_flight, _connect)
         self._aligner = Aligner(source, destination, assignment.producer_id)
         self._filler = GapFiller(
             destination,
@@ -163,9 +163,9 @@ class CopyTask:
         for produce_link in list(self.sender.links.values()):
             if produce_link.outstanding and (produce_link.connection.sock in readable or produce_link.buffered):
                 self.sender.answers(produce_link)
-        for fetch_link in list(self.receiver.links.values()):
-            if fetch_link.pending and fetch_link.connection.sock in readable:
-                self.sender.send_all(self.receiver.take(fetch_link))
+        # What came on several links shares requests. Each link has a buffer of its own.
+        links = [link for link in self.receiver.pending if link.connection.sock in readable]
+        self.sender.send_all([item for link in links for item in self.receiver.take(link)])
 
     # -- gaps and seeds ------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class CopyTask:
 
     def _wait(self, moved: bool) -> set[socket.socket]:
         """Sockets with something to read, waiting briefly when there is none and nothing has `moved`."""
-        waiting = [link.connection.sock for link in self.receiver.links.values() if link.pending]
+        waiting = [link.connection.sock for link in self.receiver.pending]
         waiting += [link.connection.sock for link in self.sender.links.values() if link.outstanding]
         if any(link.outstanding and link.buffered for link in self.sender.links.values()):
             return readable(waiting, 0.0)

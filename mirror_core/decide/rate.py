@@ -30,9 +30,10 @@ class RateLimiter:
         """Seconds until more may be asked for."""
         return max(0.0, self.due - now)
 
-    def answer_bytes(self, most: int) -> int:
-        """How much to ask for at a time: about a second's worth, so that no answer must be waited off for long."""
-        return most if self.rate is None else min(most, max(LEAST_ANSWER, self.rate))
+    def answer_bytes(self, most: int, links: int = 1) -> int:
+        """How much to ask for at a time on each of so many links: about a second's worth, so that no answer must be
+        waited off for long."""
+        return most if self.rate is None else min(most, max(LEAST_ANSWER, self.rate // links))
 
 
 def shares(rate: int | None, groups: Sequence[Sequence[Partition]], lags: Mapping[Partition, int]) -> list[int | None]:

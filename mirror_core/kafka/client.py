@@ -295,7 +295,7 @@ class ClusterClient:
     def _has(self, address: tuple[str, int]) -> bool:
         """Whether there is a connection, of ours or kept by another client; it may have died while idle."""
         if address not in self._connections and (kept := KEPT.take(self._key(address))):
-            kept.sock.settimeout(self.timeout_s)
+            kept.wait_for(self.timeout_s)
             self._connections[address] = kept
         return address in self._connections
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +30,8 @@ MAX_FRAME = 128 << 20
 _OTHER_NAME = frozenset({62, 64})
 """OpenSSL's codes for a certificate that is good, but for another host name or address."""
 
+_TIMEVAL = struct.Struct("@ll")
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -40,6 +44,8 @@ class Connection:
         self.where = f"cluster {cluster.name}, broker {host}:{port}"
         self.awaits = False
         """An answer is still to come: what is read next is not for the next question."""
+        self.timeout_s = timeout_s
+        self._to = cluster, principal, host, port
         self._ids = itertools.count(1)
         properties = cluster.properties(principal)
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
@@ -52,14 +58,18 @@ class Connection:
             tls = _tls(cluster, properties)
             if "ssl.certificate.location" not in properties:
                 self._hint = "; if it wants client certificates, set ssl.certificate.location and ssl.key.location"
+        began = time.monotonic()
         try:
             self.sock = socket.create_connection((host, port), timeout=timeout_s)
         except OSError as error:
             raise Unreachable(f"{self.where}: cannot connect: {error.strerror or type(error).__name__}") from None
+        self.round_trip_s = time.monotonic() - began
+        """The quickest one so far; with SASL of the broker's own answers, since a proxy may stand between."""
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls:
                 self._shake_hands(tls, host)
+            self.wait_for(timeout_s)
             if protocol.startswith("SASL"):
                 self._authenticate(cluster, properties)
         except BaseException:
@@ -90,6 +100,7 @@ class Connection:
             raise BadRequest(
                 f"cluster {cluster.name}: sasl.mechanism {mechanism!r} is not PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
             )
+        self.round_trip_s = math.inf
         hello = self.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
         if hello.error_code is not ErrorCode.none:
             offered = ", ".join(hello.mechanisms)
@@ -115,13 +126,16 @@ class Connection:
 
         Only for connections without requests in flight.
         """
-        usual, correlation = self.sock.gettimeout(), next(self._ids)
+        usual, correlation, asked = self.timeout_s, next(self._ids), time.monotonic()
         self.awaits = True
         self.send([encode(request, correlation, CLIENT_ID)])
-        self.sock.settimeout(timeout_s or usual)
+        if timeout_s:
+            self.wait_for(timeout_s)
         frame = self.receive()
         self.awaits = False
-        self.sock.settimeout(usual)
+        if timeout_s:
+            self.wait_for(usual)
+        self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked)
         return decode(answer, frame, correlation, self.where)
 
     def call_each(self, requests: Sequence[Request], answer: type[Response]) -> list[Response]:
@@ -133,6 +147,18 @@ class Connection:
         found = [decode(answer, self.receive(), correlation, self.where) for correlation in correlations]
         self.awaits = False
         return found
+
+    def wait_for(self, seconds: float) -> None:
+        """Wait so long for each answer. The kernel does, where it can: Python would ask it twice each time, and have a
+        frame in pieces."""
+        self.timeout_s = seconds
+        if isinstance(self.sock, ssl.SSLSocket):
+            self.sock.settimeout(seconds)
+            return
+        self.sock.settimeout(None)
+        limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self.sock.setsockopt(socket.SOL_SOCKET, option, limit)
 
     def next_id(self) -> int:
         """A correlation id not used before on this connection."""
@@ -156,6 +182,8 @@ class Connection:
                 del rest[:done]
                 if sent:
                     rest[0] = rest[0][sent:]
+        except BlockingIOError:
+            raise Unreachable(f"{self.where}: it takes nothing more since {self.timeout_s} s{self._hint}") from None
         except OSError as error:
             raise Unreachable(
                 f"{self.where}: connection lost while sending: {error.strerror or type(error).__name__}{self._hint}"
@@ -171,19 +199,24 @@ class Connection:
 
     def receive_into(self, view: memoryview) -> None:
         """Fill the view from the socket."""
+        flags = 0 if isinstance(self.sock, ssl.SSLSocket) else socket.MSG_WAITALL
         try:
             while len(view):
-                count = self.sock.recv_into(view)
+                count = self.sock.recv_into(view, 0, flags)
                 if not count:
                     raise Unreachable(f"{self.where}: the broker closed the connection{self._hint}")
                 view = view[count:]
                 self._hint = ""
-        except TimeoutError:
-            raise Unreachable(f"{self.where}: no answer within {self.sock.gettimeout()} s") from None
+        except (TimeoutError, BlockingIOError):
+            raise Unreachable(f"{self.where}: no answer within {self.timeout_s} s") from None
         except OSError as error:
             raise Unreachable(
                 f"{self.where}: connection lost: {error.strerror or type(error).__name__}{self._hint}"
             ) from None
+
+    def another(self) -> Connection:
+        """One more to the same broker. Uses nothing of this one, so any thread may ask for it."""
+        return Connection(*self._to, timeout_s=self.timeout_s)
 
     def close(self) -> None:
         self.sock.close()

@@ -17,10 +17,10 @@ class FetchSizer:
     fifth less than ones of 8 MiB. But only one answer is on its way at a time: a far broker has to be asked for more.
     """
 
-    def __init__(self, most: int) -> None:
-        """`most`: bytes."""
+    def __init__(self, most: int, first: int = NEAR_BYTES) -> None:
+        """`most` bytes, and so many at first."""
         self.most = most
-        self.size = min(most, NEAR_BYTES)
+        self.size = min(most, first)
         """Bytes to ask for."""
         self._samples = 0
         self._fastest_s = math.inf

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from mirror_core.kafka.connection import CLIENT_ID, Connection, frame_size
-from mirror_core.kafka.fetch_size import FetchSizer
+from mirror_core.kafka.fetch_size import NEAR_BYTES, FetchSizer
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch
@@ -25,8 +25,11 @@ _PER_PARTITION: Final = 16 << 10
 class FetchLink:
     """Ask, then take the answer before asking again. Views of an answer are good until the next one is taken."""
 
-    def __init__(self, connection: Connection, *, max_bytes: int, partition_max_bytes: int) -> None:
-        """The most bytes to ask for, of all partitions and of each; mostly it will be less (`FetchSizer`)."""
+    def __init__(
+        self, connection: Connection, *, max_bytes: int, partition_max_bytes: int, at_once: bool = False
+    ) -> None:
+        """The most bytes to ask for, of all partitions and of each; mostly it will be less (`FetchSizer`), or all of
+        it `at_once`."""
         self.connection = connection
         self.pending = False
         self.asked = 0
@@ -35,7 +38,9 @@ class FetchLink:
         """Of the newest answer: a throttled broker answers with nothing."""
         self.room = 0
         """The newest answer, if of at most so many bytes, had room for more of every partition."""
-        self._sizer = FetchSizer(max_bytes)
+        self.took = 0
+        """Bytes of the newest answer."""
+        self._sizer = FetchSizer(max_bytes, max_bytes if at_once else NEAR_BYTES)
         self._partition_max_bytes = partition_max_bytes
         self._asked_at = 0.0
         self._buffer = bytearray(0)
@@ -66,6 +71,16 @@ class FetchLink:
         self.pending = True
 
     @property
+    def partitions(self) -> Collection[Partition]:
+        """That a question under way is about."""
+        return self._asked.values() if self.pending else ()
+
+    @property
+    def filled(self) -> bool:
+        """Whether the newest answer was so long that there must be more."""
+        return 2 * self.took > self._sizer.size
+
+    @property
     def alone(self) -> bool:
         """Whether the newest request named one partition only."""
         return len(self._asked) == 1
@@ -81,6 +96,7 @@ class FetchLink:
         frame = memoryview(self._buffer)[:size]
         self.connection.receive_into(frame)
         self.pending = False
+        self.took = size
         self._sizer.took(size, time.monotonic() - self._asked_at)
         if size < _BEGINNING.size:
             raise RemoteFault(f"{self.connection.where}: Fetch answer of {size} bytes")

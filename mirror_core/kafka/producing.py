@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import ssl
 import struct
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from mirror_core.kafka.connection import CLIENT_ID, Connection, frame_size
+from mirror_core.kafka.window import LEAST_WINDOW, Window
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.wire import produce
 from mirror_core.wire.fields import MalformedAnswer
 
 REQUEST_TIMEOUT_MS = 30_000
 """How long the broker may wait for its in-sync replicas. Sockets wait longer, so that its word comes first."""
+
+_ANSWERS_BYTES: Final = 64 << 10
+"""Of answers that may be due: as much as buffers hold at the least. So a broker is never kept from reading on because
+its answers are not read, while we wait for it to read."""
+_ANSWER_BYTES: Final = 16
+_TOPIC_BYTES: Final = 6
+_ROW_BYTES: Final = 30
 
 Tag = TypeVar("Tag")
 
@@ -28,12 +37,25 @@ class Row(NamedTuple, Generic[Tag]):
     tag: Tag
 
 
+class _Due(NamedTuple, Generic[Tag]):
+    """A request without an answer."""
+
+    correlation: int
+    tags: dict[tuple[str, int], Tag]
+    size: int
+    answer_size: int
+    """About what its answer will take."""
+
+
 class ProduceLink(Generic[Tag]):
     """A broker handles the requests of one connection one after the other, so order is kept at any depth."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, most_bytes: int = LEAST_WINDOW) -> None:
+        """`most_bytes`: without an answer; mostly it will be less (`Window`)."""
         self.connection = connection
-        self.outstanding: deque[tuple[int, dict[tuple[str, int], Tag]]] = deque()
+        self.outstanding: deque[_Due[Tag]] = deque()
+        self._window = Window(connection.round_trip_s, most_bytes)
+        self._bytes = self._answers_bytes = 0
         self._buffer = bytearray(1 << 18)
         self._start = self._end = 0
 
@@ -46,8 +68,22 @@ class ProduceLink(Generic[Tag]):
             CLIENT_ID,
             timeout_ms=REQUEST_TIMEOUT_MS,
         )
-        self.outstanding.append((correlation, {(row.topic, row.partition): row.tag for row in rows}))
+        size = sum(len(row.batch) for row in rows)
+        topics = {row.topic for row in rows}
+        answer_size = _ANSWER_BYTES + _ROW_BYTES * len(rows) + sum(_TOPIC_BYTES + len(topic) for topic in topics)
+        self.outstanding.append(
+            _Due(correlation, {(row.topic, row.partition): row.tag for row in rows}, size, answer_size)
+        )
+        self._bytes += size
+        self._answers_bytes += answer_size
         self.connection.send(parts)
+
+    @property
+    def full(self) -> bool:
+        """Whether an answer is to be waited for before more is sent."""
+        if not self.outstanding:
+            return False
+        return self._bytes >= self._window.bytes or self._answers_bytes >= _ANSWERS_BYTES
 
     def answers(self) -> Iterator[tuple[Tag, produce.Produced]]:
         """Wait for the next answer, then give all that have arrived."""
@@ -57,9 +93,12 @@ class ProduceLink(Generic[Tag]):
 
     def _one(self, frame: bytes) -> Iterator[tuple[Tag, produce.Produced]]:
         (correlation,) = struct.unpack_from(">i", frame)
-        due, tags = self.outstanding.popleft()
+        due, tags, size, answer_size = self.outstanding.popleft()
         if correlation != due:
             raise RemoteFault(f"{self.connection.where}: Produce answer {correlation} where {due} was due")
+        self._bytes -= size
+        self._answers_bytes -= answer_size
+        self._window.acknowledged(size, time.monotonic())
         try:
             for row in produce.decode(memoryview(frame)[4:]):
                 tag = tags.pop((row.topic, row.partition), None)
@@ -94,8 +133,8 @@ class ProduceLink(Generic[Tag]):
         where = self.connection.where
         try:
             count = self.connection.sock.recv_into(view)
-        except TimeoutError:
-            raise Unreachable(f"{where}: no answer within {self.connection.sock.gettimeout()} s") from None
+        except (TimeoutError, BlockingIOError):
+            raise Unreachable(f"{where}: no answer within {self.connection.timeout_s} s") from None
         except OSError as error:
             raise Unreachable(f"{where}: connection lost: {error.strerror or type(error).__name__}") from None
         if not count:

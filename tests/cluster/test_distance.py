@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
+from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.mirrors.gaps import limit_in_words
 from mirror_core.model.mirror import Gaps
-from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.runbook.switch import OTHER_SIDE_S
 from mirror_core.state.active import Active, announce, newest
 from tests.brokers import Pair, new_topic
 from tests.distant import Distant, distant_clusters
+from tests.drill.one_task import one_task
 from tests.driving import driving
 from tests.logs import assert_equal, transaction, transactional
 from tests.mirroring import new_mirror
@@ -110,6 +113,42 @@ def test_distance_is_said_before_a_mirror_is_created(distant: Distant) -> None:
     west = load_config(distant.pair.config_path).cluster("west")
     with distant.is_far(distant.pair.west, 100):
         assert "hidden records (`--gaps hidden`)" in limit_in_words(west)
+
+
+@pytest.mark.parametrize("side", ["east", "west"])
+def test_much_is_on_its_way_at_a_time(distant: Distant, tmp_path: Path, side: str) -> None:
+    """96 MB, 400 ms away: with 2 MiB a round trip it would take 46 of them."""
+    pair, round_trip_s, records = distant.pair, 0.4, 96_000
+    topic = new_topic(pair.east, 8)
+    partitions = [Partition(topic, index) for index in range(8)]
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    fill(pair, topic, records)
+    direct = load_config(pair.sandbox.dir.parent / "mirrorbook.yaml").cluster("west")
+    with distant.is_far(getattr(pair, side), 1000 * round_trip_s), ClusterClient(direct) as west:
+
+        def copied() -> int:
+            return sum(list_offsets(west, partitions, Point.LOG_END).values())
+
+        with one_task(mirrored, partitions) as task:
+            wait_until(lambda: copied() > 0, timeout_s=60, why="copying begins")
+            begun = time.monotonic()
+            if side == "east":
+                wait_until(lambda: task.under_way > 2, timeout_s=60, why="several questions are under way")
+            wait_until(lambda: copied() == records, timeout_s=60, why="everything is copied")
+            trips = (time.monotonic() - begun) / round_trip_s
+    assert trips < 23, f"{trips:.1f} round trips"
+    assert_same(pair, [topic])
+
+
+def fill(pair: Pair, topic: str, records: int) -> None:
+    """Of 1 KB each, in batches of 16 KiB."""
+    producer = Producer({**pair.east.client_config("admin"), "batch.size": 16384, "linger.ms": 50})
+    for number in range(records):
+        producer.produce(topic, b"%01000d" % number, partition=number % 8)
+        if number % 1000 == 0:
+            producer.poll(0)
+    assert producer.flush(60) == 0
 
 
 @pytest.mark.parametrize("side", ["east", "west"])

@@ -71,7 +71,12 @@ class OneTask:
     @property
     def asked(self) -> int:
         """Fetch requests so far, while its connections last."""
-        return sum(link.asked for link in list(self._task.receiver.links.values()))
+        return sum(link.asked for lanes in list(self._task.receiver.lanes.values()) for link in lanes.links)
+
+    @property
+    def under_way(self) -> int:
+        """Fetch requests without an answer."""
+        return sum(link.pending for lanes in list(self._task.receiver.lanes.values()) for link in list(lanes.links))
 
     def ends(self) -> TaskReport:
         """Of itself: when every partition is FAILED or where it should be."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mirror_core.decide.rate import LEAST_ANSWER, RateLimiter, shares
 from mirror_core.kafka.fetch_size import NEAR_BYTES, FetchSizer
+from mirror_core.kafka.window import LEAST_WINDOW, Window
 from mirror_core.model.names import Partition
 
 MB = 1 << 20
@@ -71,3 +72,28 @@ def test_a_busy_moment_or_an_empty_source_is_not_taken_for_distance() -> None:
         portions.took(portions.size, seconds)
         portions.took(100, 0.5)  # the broker waited for more to come
     assert portions.size == NEAR_BYTES
+
+
+def test_the_window_grows_to_some_round_trips_of_a_far_broker_and_no_further() -> None:
+    window, now, rate = Window(0.08, 64 << 20), 100.0, 50_000_000
+    sizes = []
+    for _ in range(40):
+        now += 0.085
+        # The link takes so much, or what may be on its way at all.
+        window.acknowledged(int(min(rate * 0.085, window.bytes)), now)
+        sizes.append(window.bytes)
+    assert sizes[-1] == pytest.approx(4 * rate * 0.085, rel=0.02)
+    assert max(sizes) <= 4.1 * rate * 0.085
+
+
+def test_the_window_keeps_to_its_most_and_shrinks_with_the_link_but_never_below_what_a_near_broker_needs() -> None:
+    window, now = Window(0.2, 16 << 20), 100.0
+    for _ in range(20):
+        now += 0.25
+        window.acknowledged(1 << 30, now)
+    assert window.bytes == 16 << 20
+    for _ in range(20):
+        now += 0.25
+        window.acknowledged(1000, now)
+    assert window.bytes == LEAST_WINDOW
+    assert Window(0.2, 1000).bytes == 1000

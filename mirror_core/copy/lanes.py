@@ -1,0 +1,96 @@
+"""Links to one source broker: one where it is near by, several where it is far away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.fetching import FetchLink
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.logs import logger
+from mirror_core.model.names import Partition
+
+_log = logger(__name__)
+
+MOST: Final = 4
+_FAR_S: Final = 0.01
+
+
+class Lanes:
+    """Partitions of one broker are asked for in several questions at a time, none of them in two.
+
+    While one answer is taken in the others travel. Near by one link costs least, and a partition's batches share
+    requests with all others. Links after the first are made when there is more to fetch than comes in one answer, in
+    threads: a far broker lets one wait for half a second and more until it has authenticated whoever connects.
+    """
+
+    def __init__(self, first: Connection, link: Callable[[Connection, bool], FetchLink]) -> None:
+        """`link` makes one of a connection; whether it is far away."""
+        self._first = first
+        self._link = link
+        self.far = first.round_trip_s >= _FAR_S
+        self.links = [link(first, self.far)]
+        self._most = MOST if self.far else 1
+        self._made = SimpleQueue[Connection | MirrorError]()
+        self._making = 0
+        self._closed = threading.Event()
+
+    def more(self) -> None:
+        """There is more to fetch than came in one answer."""
+        while len(self.links) + self._making < self._most:
+            self._making += 1
+            threading.Thread(target=self._make, name="fetch-link", daemon=True).start()
+
+    def idle(self) -> list[FetchLink]:
+        """Those that may be asked something."""
+        for made in self._finished():
+            self._making -= 1
+            if isinstance(made, Connection):
+                self.links.append(self._link(made, True))
+            else:  # the first one works: a broker that takes no more of us is no reason to stop
+                _log.info("goes on with %d connections: %s", len(self.links), made)
+                self._most = 0
+        return [link for link in self.links if not link.pending]
+
+    def free(self, link: FetchLink, replicators: list[PartitionReplicator]) -> list[PartitionReplicator]:
+        """Those of these that this link may ask for now; another one first each time, since an answer's size may be
+        used up before all have had their turn."""
+        asked = set[Partition]().union(*(other.partitions for other in self.links if other is not link))
+        free = [one for one in replicators if one.partition not in asked] if asked else replicators
+        first = link.asked % max(1, len(free))
+        return free[first:] + free[:first]
+
+    def share(self, replicators: int) -> int:
+        """How many of so many partitions are to be in one question."""
+        return -(-replicators // len(self.links))
+
+    def _make(self) -> None:
+        try:
+            made = self._first.another()
+        except MirrorError as error:
+            self._made.put(error)
+            return
+        self._made.put(made)
+        if self._closed.is_set():
+            self._drop()
+
+    def _drop(self) -> None:
+        for made in self._finished():
+            if isinstance(made, Connection):
+                made.close()
+
+    def _finished(self) -> Iterator[Connection | MirrorError]:
+        with suppress(Empty):
+            while True:
+                yield self._made.get_nowait()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._drop()
+        for link in self.links:
+            link.connection.close()

@@ -1,0 +1,135 @@
+"""Partitions of one far broker, shared out over several questions at a time."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mirror_core.copy.lanes import MOST, Lanes
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.fetching import FetchLink
+from mirror_core.model.copying import Assigned
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.names import Partition
+from mirror_core.wire import fetch
+from tests.waiting import wait_until
+
+NEAR_S, FAR_S = 0.001, 0.08
+
+
+class Wire(Connection):
+    """A connection that leads nowhere: what is asked stays unanswered."""
+
+    def __init__(self, round_trip_s: float, connect: Callable[[], Connection] | None = None) -> None:
+        self.another = connect or (lambda: Wire(round_trip_s))  # type: ignore[method-assign]
+        self.where, self.round_trip_s, self.timeout_s = "nowhere", round_trip_s, 1.0
+        self.sock, self._other = socket.socketpair()
+        self._ids = iter(range(1, 1000))  # type: ignore[assignment]
+
+    def close(self) -> None:
+        self.sock.close()
+        self._other.close()
+
+
+def link_of(connection: Connection, far: bool) -> FetchLink:
+    return FetchLink(connection, max_bytes=8 << 20, partition_max_bytes=8 << 20, at_once=far)
+
+
+def replicators(number: int) -> list[PartitionReplicator]:
+    names = [Partition("t", index) for index in range(number)]
+    return [
+        PartitionReplicator(Assigned(partition=name, source_topic_id="", destination_topic_id="")) for name in names
+    ]
+
+
+def ask(lanes: Lanes, link: FetchLink, wanted: list[PartitionReplicator]) -> set[int]:
+    mine = lanes.free(link, wanted)[: lanes.share(len(wanted))]
+    if mine:
+        items = [fetch.Wanted(one.partition, 0) for one in mine]
+        link.ask(items, max_wait_ms=0, isolation=fetch.Isolation.READ_COMMITTED)
+    return {one.partition.index for one in mine}
+
+
+def opened(round_trip_s: float) -> Lanes:
+    lanes = Lanes(Wire(round_trip_s), link_of)
+    lanes.more()
+    wait_until(lambda: len(lanes.idle()) == (MOST if round_trip_s == FAR_S else 1), timeout_s=10, why="links are made")
+    return lanes
+
+
+@pytest.fixture
+def far() -> Iterator[Lanes]:
+    lanes = opened(FAR_S)
+    yield lanes
+    lanes.close()
+
+
+def test_a_near_broker_has_one_link_that_asks_for_all() -> None:
+    lanes = opened(NEAR_S)
+    assert ask(lanes, lanes.links[0], replicators(10)) == set(range(10))
+    assert lanes.idle() == []
+    lanes.close()
+
+
+def test_no_partition_is_in_two_questions_and_all_are_in_one(far: Lanes) -> None:
+    wanted = replicators(10)
+    asked = [ask(far, link, wanted) for link in far.idle()]
+    assert [len(each) for each in asked] == [3, 3, 3, 1]
+    assert set.union(*asked) == set(range(10))
+    answered = far.links[1]
+    answered.pending = False
+    assert ask(far, answered, wanted) == asked[1], "what it gave back is free again, and nothing else is"
+
+
+def test_while_the_first_link_asks_for_all_the_others_wait() -> None:
+    lanes = Lanes(Wire(FAR_S), link_of)
+    wanted = replicators(8)
+    assert len(ask(lanes, lanes.links[0], wanted)) == 8
+    lanes.more()
+    wait_until(lambda: len(lanes.idle()) == MOST - 1, timeout_s=10, why="links are made")
+    assert [ask(lanes, link, wanted) for link in lanes.idle()] == [set()] * (MOST - 1)
+    lanes.close()
+
+
+def test_every_partition_has_its_turn_on_every_link(far: Lanes) -> None:
+    wanted, seen = replicators(9), set[int]()
+    for _ in range(9):
+        seen |= ask(far, far.links[0], wanted)
+        far.links[0].pending = False
+    assert seen == set(range(9))
+
+
+def test_a_broker_that_takes_no_more_connections_is_asked_on_those_there_are() -> None:
+    def connect() -> Connection:
+        raise Unreachable("too many connections")
+
+    lanes = Lanes(Wire(FAR_S, connect), link_of)
+    lanes.more()
+    wait_until(lambda: lanes.idle() and not lanes._making, timeout_s=10, why="it has been tried")
+    lanes.more()
+    assert (lanes._making, len(lanes.links)) == (0, 1)
+    lanes.close()
+
+
+def test_a_connection_that_is_made_too_late_is_closed() -> None:
+    made: list[Wire] = []
+    gate = threading.Event()
+
+    def connect() -> Connection:
+        wait_until(gate.is_set, timeout_s=10, why="the links are closed")
+        made.append(Wire(FAR_S))
+        return made[-1]
+
+    lanes = Lanes(Wire(FAR_S, connect), link_of)
+    lanes.more()
+    lanes.close()
+    gate.set()
+    wait_until(
+        lambda: len(made) == MOST - 1 and all(wire.sock.fileno() == -1 for wire in made),
+        timeout_s=10,
+        why="all are closed",
+    )
