@@ -63,6 +63,10 @@ class OneTask:
         """Whether remote storage of the source has given it nothing again and again."""
         return self._task.replicator_of[partition].awaits_remote
 
+    def copies(self, partition: Partition) -> bool:
+        """Whether it has copied something of it."""
+        return self._task.replicator_of[partition].records > 0
+
     def rests(self, partition: Partition) -> bool:
         """Whether it has had nothing to write for so long that the destination may have forgotten it."""
         place = self._task.replicator_of[partition].place
