@@ -13,10 +13,11 @@ from mirror_core.copy.words import Side, denied
 from mirror_core.decide.position import ANYWHERE, Ours, Seen
 from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.epochs import epoch_ends
-from mirror_core.kafka.offsets import Point, ProducerView, known_offsets, known_producers
+from mirror_core.kafka.looking import LogLook, ends_of, look
+from mirror_core.kafka.offsets import Point, ProducerView
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
 
 _SETTLE_TRIES: Final = 10
@@ -106,45 +107,46 @@ class Aligner:
         A predecessor's last requests may still be on their way into the log (they cannot do harm, see decide.position).
         Partitions that come to no rest stay LOST, and hold up no others.
         """
-        found: dict[Partition, tuple[Offset, Ours | None]] = {}
-        starts = known_offsets(self.source, replicators, Point.START)
-        log_starts = known_offsets(self.destination, replicators, Point.START)
-        waiting, why = [p for p in replicators if p in starts and p in log_starts], dict[Partition, str]()
+        found: dict[Partition, LogLook] = {}
+        waiting, why = list(replicators), dict[Partition, str]()
         for _ in range(_SETTLE_TRIES):
-            before = known_offsets(self.destination, waiting, Point.LOG_END)
-            producers = known_producers(self.destination, waiting)
-            replicated = known_offsets(self.destination, waiting, Point.HIGH_WATERMARK)
-            after = known_offsets(self.destination, waiting, Point.LOG_END)
-            for p, error in producers.unknown.items():
+            seen = look(self.destination, waiting)
+            for p, error in seen.unknown.items():
                 why[p] = str(error)
                 if isinstance(error, MissingPermission):
                     unreadable(replicators[p], error)
-            waiting = [p for p in waiting if p in before and p in producers.states and p in after]
+            waiting = [p for p in waiting if p in seen.logs]
             for p in waiting:
-                why[p] = unsettled(self.destination.name, p, before[p], after[p], replicated.get(p))
+                log = seen.logs[p]
+                why[p] = unsettled(self.destination.name, p, log.before, log.after, log.replicated)
                 if not why[p]:
-                    ours = [known for known in producers.states[p] if known.producer_id == self.producer_id]
-                    found[p] = after[p], _ours(ours[0]) if ours else None
+                    found[p] = log
             waiting = [p for p in waiting if p not in found]
             if not waiting:
                 break
             time.sleep(_SETTLE_WAIT_S)
         # The source's end is read last: it only grows, so a position beyond it was never there.
-        ends = known_offsets(self.source, found, Point.LOG_END)
-        found = {p: seen for p, seen in found.items() if p in ends}
+        ends = ends_of(self.source, found, Point.START, Point.LOG_END)
         for p, one in replicators.items():
-            if p not in found and one.state is State.LOST:
+            if p not in ends and one.state is State.LOST:
                 one.lose(why.get(p) or f"{p}: a leader does not say now where its log begins and ends")
         return {
             p: Seen(
-                log_start=log_starts[p],
-                log_end=log_end,
-                ours=ours,
-                source_start=starts[p],
-                source_end=ends[p],
+                log_start=found[p].start,
+                log_end=found[p].after,
+                ours=self._ours(found[p].producers),
+                source_start=start,
+                source_end=end,
             )
-            for p, (log_end, ours) in found.items()
+            for p, (start, end) in ends.items()
         }
+
+    def _ours(self, producers: Iterable[ProducerView]) -> Ours | None:
+        """What the destination's leader remembers of this mirror."""
+        for view in producers:
+            if view.producer_id == self.producer_id:
+                return Ours((view.last_sequence + 1) & SEQUENCE_MASK, view.coordinator_epoch, view.newest_ms)
+        return None
 
 
 def unsettled(cluster: ClusterName, partition: Partition, before: int, after: int, replicated: int | None) -> str:
@@ -162,7 +164,3 @@ def unsettled(cluster: ClusterName, partition: Partition, before: int, after: in
         f"{'nobody knows where' if replicated is None else f'{replicated} only'}: they are behind, or fewer than "
         "min.insync.replicas are in sync"
     )
-
-
-def _ours(view: ProducerView) -> Ours:
-    return Ours((view.last_sequence + 1) & SEQUENCE_MASK, view.coordinator_epoch, view.newest_ms)

@@ -17,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from mirror_core.copy.ahead import Ahead
 from mirror_core.copy.align import Aligner
 from mirror_core.copy.beacon import Beacon
 from mirror_core.copy.gap_hidden import first_hidden
@@ -32,7 +33,6 @@ from mirror_core.copy.sending import Item, Sender
 from mirror_core.copy.states import State
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
-from mirror_core.kafka.connection import Connection
 from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.logs import about, logger
@@ -40,8 +40,6 @@ from mirror_core.model.mirror import Gaps
 
 _log = logger(__name__)
 
-_ANSWER_TIMEOUT_S: Final = 40.0
-"""Longer than the broker's own limit for a Produce, so that its answer comes before we give the connection up."""
 _CONTROL_TIMEOUT_S: Final = 10.0
 _RETRY_WAIT_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 _ALIGN_AGAIN_S: Final = 0.1
@@ -91,15 +89,16 @@ class CopyTask:
         ordered = sorted(assignment.partitions, key=lambda assigned: assigned.partition)
         self.replicators = [PartitionReplicator(assigned, hides=hides) for assigned in ordered]
         self.replicator_of = {replicator.partition: replicator for replicator in self.replicators}
-        self.receiver = Receiver(assignment, source, self.replicator_of, _connect)
-        self.sender = Sender(destination, self.stop_s, assignment.max_bytes_in_flight, _connect)
+        self._from, self._to = Ahead(source), Ahead(destination)
+        self.receiver = Receiver(assignment, source, self.replicator_of, self._from.connect)
+        self.sender = Sender(destination, self.stop_s, assignment.max_bytes_in_flight, self._to.connect)
         self._aligner = Aligner(source, destination, assignment.producer_id)
         self._filler = GapFiller(
             destination,
             assignment.producer_id,
             PRODUCER_EPOCH,
             assignment.epoch,
-            lambda broker: _connect(destination, broker),
+            lambda broker: self._to.connect(destination, broker),
         )
         self._align_due = 0.0
         self._trouble = ""
@@ -139,9 +138,9 @@ class CopyTask:
     def _warm(self) -> None:
         """All that can be done before the epoch begins: connect, authenticate, learn who leads."""
         try:
-            topics = {replicator.partition.topic for replicator in self.replicators}
-            for client in (self.source, self.destination):
-                client.metadata(topics)
+            mine = [replicator.partition for replicator in self.replicators]
+            for client, ahead in ((self.source, self._from), (self.destination, self._to)):
+                ahead.begin(broker for broker in client.leaders(mine) if broker >= 0)
         except Unreachable as error:
             self._trouble = str(error)
         while (rest := self.assignment.start_ms / 1000 - time.time()) > 0 and not self.cancelled():
@@ -223,13 +222,10 @@ class CopyTask:
 
     def close(self) -> None:
         self._hang_up()
+        self._from.close()
+        self._to.close()
         self._successor.close()
         self._beacon.close()
-
-
-def _connect(client: ClusterClient, broker: int) -> Connection:
-    address = client.address(broker)
-    return Connection(client.config, Principal.DATA, *address, timeout_s=_ANSWER_TIMEOUT_S)
 
 
 def readable(sockets: Iterable[socket.socket], limit_s: float) -> set[socket.socket]:

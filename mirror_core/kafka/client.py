@@ -19,7 +19,7 @@ from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopi
 from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import TopicName
 
-from mirror_core.kafka.codec import Request, Response
+from mirror_core.kafka.codec import AnyResponse, Request, Response
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.kept import KEPT
@@ -117,6 +117,10 @@ class ClusterClient:
             some = requests[start : start + _IN_FLIGHT]
             found += self._once_more(broker, partial(Connection.call_each, requests=some, answer=answer))
         return found
+
+    def call_all(self, asked: Sequence[tuple[Request, type[AnyResponse]]], broker: int) -> list[AnyResponse]:
+        """A few requests of several kinds, each with the kind of its answer, in one round trip and in this order."""
+        return self._once_more(broker, lambda connection: connection.call_all(asked))
 
     def _once_more(self, broker: int | None, send: Callable[[Connection], Answer]) -> Answer:
         address = self.address(broker)

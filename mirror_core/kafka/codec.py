@@ -12,8 +12,8 @@ from kio.static.protocol import RequestPayload, ResponsePayload
 from mirror_core.model.errors import RemoteFault
 
 Request = RequestPayload
-Response = TypeVar("Response", bound=ResponsePayload)
-
+AnyResponse = ResponsePayload
+Response = TypeVar("Response", bound=AnyResponse)
 
 _WRITERS: dict[Any, Any] = {}
 _READERS: dict[Any, Any] = {}

@@ -19,7 +19,7 @@ from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 
 from mirror_core.kafka import scram
-from mirror_core.kafka.codec import Request, Response, decode, encode
+from mirror_core.kafka.codec import AnyResponse, Request, Response, decode, encode
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.model.errors import BadRequest, RemoteFault, Unreachable
 
@@ -141,12 +141,27 @@ class Connection:
     def call_each(self, requests: Sequence[Request], answer: type[Response]) -> list[Response]:
         """The same for several requests, sent before the first answer is there: brokers answer in their order."""
         self.awaits = True
-        correlations = [next(self._ids) for _ in requests]
-        for correlation, request in zip(correlations, requests, strict=True):
-            self.send([encode(request, correlation, CLIENT_ID)])
+        correlations = [self._post(request) for request in requests]
         found = [decode(answer, self.receive(), correlation, self.where) for correlation in correlations]
         self.awaits = False
         return found
+
+    def call_all(self, asked: Sequence[tuple[Request, type[AnyResponse]]]) -> list[AnyResponse]:
+        """The same for requests of several kinds, each with the kind of its answer."""
+        self.awaits = True
+        correlations = [self._post(request) for request, _ in asked]
+        found = [
+            decode(answer, self.receive(), correlation, self.where)
+            for correlation, (_, answer) in zip(correlations, asked, strict=True)
+        ]
+        self.awaits = False
+        return found
+
+    def _post(self, request: Request) -> int:
+        """Send without waiting; the correlation id of what is due."""
+        correlation = next(self._ids)
+        self.send([encode(request, correlation, CLIENT_ID)])
+        return correlation
 
     def wait_for(self, seconds: float) -> None:
         """Wait so long for each answer. The kernel does, where it can: Python would ask it twice each time, and have a

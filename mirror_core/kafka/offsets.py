@@ -115,7 +115,7 @@ def led_offsets(client: ClusterClient, partitions: Iterable[Partition], point: P
         leaderless = frozenset(leaders.pop(-1, ()))
         for broker, mine in leaders.items():
             with suppress(Unreachable):
-                found |= _offsets_of(client.call(offsets_request(mine, point), ListOffsetsResponse, broker))
+                found |= offsets_of(client.call(offsets_request(mine, point), ListOffsetsResponse, broker))
         wanted -= found.keys()
         if wanted <= leaderless or time.monotonic() >= deadline:
             return Led(found, leaderless)
@@ -130,14 +130,15 @@ def known_offsets(
     return dict(led_offsets(client, partitions, point, within_s=within_s).offsets)
 
 
-def _offsets_of(answer: ListOffsetsResponse) -> dict[Partition, Offset]:
+def offsets_of(answer: ListOffsetsResponse) -> dict[Partition, Offset]:
+    """Those that the broker knows."""
     return {partition: offset for partition, code, offset in _rows(answer) if code is ErrorCode.none}
 
 
 def replica_ends(client: ClusterClient, broker: int, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
     """Log ends of one broker's own replicas; left out are those that it does not hold, or not yet."""
     request = offsets_request(sorted(partitions), Point.REPLICA_END)
-    return _offsets_of(client.call(request, ListOffsetsResponse, broker))
+    return offsets_of(client.call(request, ListOffsetsResponse, broker))
 
 
 def offsets_request(partitions: list[Partition], point: Point) -> ListOffsetsRequest:
@@ -200,30 +201,43 @@ def known_producers(client: ClusterClient, partitions: Iterable[Partition], brok
         if leader < 0:
             unknown |= {p: Unreachable(f"cluster {client.name}: no leader for {p}") for p in mine}
             continue
-        topics: dict[str, list[i32]] = {}
-        for partition in mine:
-            topics.setdefault(partition.topic, []).append(i32(partition.index))
-        request = DescribeProducersRequest(
-            topics=tuple(TopicRequest(name=TopicName(t), partition_indexes=tuple(i)) for t, i in topics.items())
-        )
         try:
-            answer = client.call(request, DescribeProducersResponse, leader)
+            answered = producers_of(client, client.call(producers_request(mine), DescribeProducersResponse, leader))
         except Unreachable as error:
             unknown |= dict.fromkeys(mine, error)
             continue
-        for topic in answer.topics:
-            for row in topic.partitions:
-                partition = Partition(str(topic.name), int(row.partition_index))
-                if row.error_code is ErrorCode.topic_authorization_failed:
-                    unknown[partition] = MissingPermission(
-                        f"cluster {client.name}, topic {partition.topic}: "
-                        f"{client.config.user(client.principal) or 'this principal'} may not READ it"
-                    )
-                elif row.error_code is not ErrorCode.none:
-                    words = f"cluster {client.name}, {partition}: DescribeProducers: {row.error_code.name}"
-                    unknown[partition] = Unreachable(words)
-                else:
-                    found[partition] = tuple(_view(one) for one in row.active_producers)
+        found |= answered.states
+        unknown |= answered.unknown
+    return Producers(found, unknown)
+
+
+def producers_request(partitions: Iterable[Partition]) -> DescribeProducersRequest:
+    """The request for partitions that one broker holds."""
+    topics: dict[str, list[i32]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(i32(partition.index))
+    return DescribeProducersRequest(
+        topics=tuple(TopicRequest(name=TopicName(t), partition_indexes=tuple(i)) for t, i in topics.items())
+    )
+
+
+def producers_of(client: ClusterClient, answer: DescribeProducersResponse) -> Producers:
+    """What it says."""
+    found: dict[Partition, tuple[ProducerView, ...]] = {}
+    unknown: dict[Partition, RemoteFault] = {}
+    for topic in answer.topics:
+        for row in topic.partitions:
+            partition = Partition(str(topic.name), int(row.partition_index))
+            if row.error_code is ErrorCode.topic_authorization_failed:
+                unknown[partition] = MissingPermission(
+                    f"cluster {client.name}, topic {partition.topic}: "
+                    f"{client.config.user(client.principal) or 'this principal'} may not READ it"
+                )
+            elif row.error_code is not ErrorCode.none:
+                words = f"cluster {client.name}, {partition}: DescribeProducers: {row.error_code.name}"
+                unknown[partition] = Unreachable(words)
+            else:
+                found[partition] = tuple(_view(one) for one in row.active_producers)
     return Producers(found, unknown)
 
 

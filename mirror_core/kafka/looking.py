@@ -1,0 +1,109 @@
+"""Logs looked at as their leaders have them, in one round trip: where they begin and end, and who has written them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kio.schema.describe_producers.v0.response import DescribeProducersResponse
+from kio.schema.list_offsets.v5.response import ListOffsetsResponse
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.codec import AnyResponse, Request
+from mirror_core.kafka.offsets import (
+    Point,
+    Producers,
+    ProducerView,
+    offsets_of,
+    offsets_request,
+    producers_of,
+    producers_request,
+)
+from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.names import Offset, Partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLook:
+    """One partition's log. A broker answers the requests of a connection one after the other: in this order."""
+
+    start: Offset
+    before: Offset
+    """Log end before the producers were asked for."""
+    producers: tuple[ProducerView, ...]
+    replicated: Offset | None
+    """High watermark; None: the leader does not know it."""
+    after: Offset
+    """Log end after all that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What is known now, and why some producers are not."""
+
+    logs: Mapping[Partition, LogLook]
+    unknown: Mapping[Partition, RemoteFault]
+
+
+_POINTS = (Point.START, Point.LOG_END, Point.HIGH_WATERMARK, Point.LOG_END)
+
+
+def look(client: ClusterClient, partitions: Iterable[Partition]) -> Looked:
+    """Left out: what has no leader, whose broker does not answer, what cannot be told at the moment."""
+    logs: dict[Partition, LogLook] = {}
+    unknown: dict[Partition, RemoteFault] = {}
+    for broker, mine in client.leaders(sorted(partitions)).items():
+        if broker < 0:
+            unknown |= {p: Unreachable(f"cluster {client.name}: no leader for {p}") for p in mine}
+            continue
+        start, before, replicated, after = ((offsets_request(mine, p), ListOffsetsResponse) for p in _POINTS)
+        asked: list[tuple[Request, type[AnyResponse]]] = [
+            start,
+            before,
+            (producers_request(mine), DescribeProducersResponse),
+            replicated,
+            after,
+        ]
+        try:
+            answers = client.call_all(asked, broker)
+        except Unreachable as error:
+            unknown |= dict.fromkeys(mine, error)
+            continue
+        found, missing = _together(client, answers)
+        logs |= found
+        unknown |= missing
+    return Looked(logs, unknown)
+
+
+def ends_of(
+    client: ClusterClient, partitions: Iterable[Partition], first: Point, last: Point
+) -> dict[Partition, tuple[Offset, Offset]]:
+    """Two points of each log, the last one asked for after the first. Left out as in `look`."""
+    found: dict[Partition, tuple[Offset, Offset]] = {}
+    for broker, mine in client.leaders(sorted(partitions)).items():
+        if broker < 0:
+            continue
+        with suppress(Unreachable):
+            requests = [offsets_request(mine, point) for point in (first, last)]
+            one, other = map(offsets_of, client.call_each(requests, ListOffsetsResponse, broker))
+            found |= {p: (one[p], other[p]) for p in one.keys() & other.keys()}
+    return found
+
+
+def _together(
+    client: ClusterClient, answers: list[AnyResponse]
+) -> tuple[dict[Partition, LogLook], Mapping[Partition, RemoteFault]]:
+    producers = Producers({}, {})
+    offsets = []
+    for answer in answers:
+        if isinstance(answer, DescribeProducersResponse):
+            producers = producers_of(client, answer)
+        elif isinstance(answer, ListOffsetsResponse):
+            offsets.append(offsets_of(answer))
+    starts, before, replicated, after = offsets
+    return {
+        p: LogLook(start=starts[p], before=before[p], producers=known, replicated=replicated.get(p), after=after[p])
+        for p, known in producers.states.items()
+        if p in starts and p in before and p in after
+    }, producers.unknown
