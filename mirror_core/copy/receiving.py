@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from mirror_core.copy.errors import fetch_refused
@@ -53,6 +53,13 @@ class Receiver:
         self._most_bytes = min(_MOST_BYTES, assignment.max_bytes_in_flight // 4)
         self._budget = assignment.max_bytes_in_flight // 2
         self._stop_s = assignment.stop_ms / 1000
+        self._brokers = 1
+
+    def open(self, brokers: Collection[int]) -> None:
+        """Connect before there is something to ask."""
+        self._brokers = len(brokers)
+        for broker in brokers:
+            self._lanes(broker)
 
     def ask(self, now: float) -> None:
         """Ask every broker that leads something, and has no question yet."""
@@ -150,8 +157,8 @@ class Receiver:
     def _link(self, connection: Connection, far: bool) -> FetchLink:
         if far:
             # Buffers of all links together, while the operating system sizes its own by what it measures.
-            brokers = {replicator.source_broker for replicator in self._replicators.values()}
-            most = self.rate.answer_bytes(min(self._most_bytes, self._budget // (MOST * len(brokers))), MOST)
+            brokers = max(self._brokers, len({replicator.source_broker for replicator in self._replicators.values()}))
+            most = self.rate.answer_bytes(min(self._most_bytes, self._budget // (MOST * brokers)), MOST)
             return FetchLink(connection, max_bytes=most, partition_max_bytes=most, at_once=True)
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
         return FetchLink(

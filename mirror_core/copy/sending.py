@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from mirror_core.copy.errors import answered
@@ -103,6 +103,11 @@ class Sender:
                 return
             replicator.fail(denied(self._side, replicator.partition, "DELETE"), upto, FailureKind.DENIED)
         replicator.settle()
+
+    def open(self, brokers: Collection[int]) -> None:
+        """Connect before there is something to send."""
+        for broker in brokers:
+            self._link(broker)
 
     def _link(self, broker: int) -> ProduceLink[Tag]:
         if broker not in self.links:

@@ -33,6 +33,7 @@ from mirror_core.copy.states import State
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.logs import about, logger
@@ -138,10 +139,13 @@ class CopyTask:
 
     def _warm(self) -> None:
         """All that can be done before the epoch begins: connect, authenticate, learn who leads."""
+        partitions = [replicator.partition for replicator in self.replicators]
         try:
-            topics = {replicator.partition.topic for replicator in self.replicators}
-            for client in (self.source, self.destination):
-                client.metadata(topics)
+            for client, connect in ((self.source, self.receiver.open), (self.destination, self.sender.open)):
+                view = client.metadata({partition.topic for partition in partitions})
+                led = [topic.partitions.get(p.index) for p in partitions if (topic := view.topics.get(p.topic))]
+                connect({leader.broker for leader in led if leader and leader.broker >= 0})
+                known_offsets(client, partitions, Point.LOG_END)  # by connections that finding one's place needs, too
         except Unreachable as error:
             self._trouble = str(error)
         while (rest := self.assignment.start_ms / 1000 - time.time()) > 0 and not self.cancelled():
