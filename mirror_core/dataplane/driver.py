@@ -213,14 +213,16 @@ class Replication:
         self._watch.look_once(lease, planner.source, planner.destination)
 
     def _go_on(self, planner: Planner, lease: HeldLease, work: Work) -> None:
-        start_ms = now_ms()
+        start_ms, planned_s = now_ms(), 0.0
         while True:
             stop_ms = start_ms + int(self.options.epoch_s * 1000)
             if work.partitions:
                 self._submit(lease, work, None, start_ms, stop_ms)
             self._follow_log_start(planner, lease, work)
             failures = self._failures_in_row
-            while not self.stop.is_set() and now_ms() < stop_ms - LEAD_S * 1000:
+            # Far away planning takes seconds: nobody is to wait for it behind the boundary.
+            lead_s = min(LEAD_S + planned_s, self.options.epoch_s / 2)
+            while not self.stop.is_set() and now_ms() < stop_ms - lead_s * 1000:
                 lease.beat()
                 self._follower.beat(lease)
                 self._watch.tick(lease)
@@ -231,7 +233,7 @@ class Replication:
                     stop_ms = now_ms()
             if self.stop.is_set():
                 return
-            start_ms = max(stop_ms, now_ms())
+            start_ms, began = max(stop_ms, now_ms()), time.monotonic()
             try:
                 refuse_to_run(lease.refresh(), self.link)
                 work = self._plan(planner, lease)
@@ -239,6 +241,7 @@ class Replication:
                 self.counters.retried(Retry.PLAN)
                 _log.info("no new plan, going on with the last one: %s", error)
                 self.say(f"cannot plan anew, going on with the last plan: {error}")
+            planned_s = time.monotonic() - began
 
     def _follow_log_start(self, planner: Planner, lease: HeldLease, work: Work) -> None:
         try:
