@@ -15,6 +15,7 @@ from mirror_core.kafka.client import ClusterClient, ClusterView
 from mirror_core.kafka.epochs import epoch_ends
 from mirror_core.kafka.looking import LogLook, ends_of, look
 from mirror_core.kafka.offsets import Point, ProducerView
+from mirror_core.kafka.placing import known_ids
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Partition
@@ -31,10 +32,13 @@ class Aligner:
         self.source = source
         self.destination = destination
         self.producer_id = producer_id
+        self._ids: dict[tuple[ClusterName, str], frozenset[str]] = {}
+        """Of topics that one broker has called gone, as all brokers know them; for one round."""
         self._looks = Looks(source, destination, producer_id)
 
     def align(self, replicators: Iterable[PartitionReplicator]) -> None:
         """Each ends READY, DONE or FAILED, or stays LOST when its leader is away at the moment."""
+        self._ids.clear()
         wanted = {replicator.partition: replicator for replicator in replicators}
         topics = {partition.topic for partition in wanted}
         source_view, destination_view = self.source.metadata(topics), self.destination.metadata(topics)
@@ -63,6 +67,10 @@ class Aligner:
             if partition.topic in view.denied:
                 replicator.fail(denied(Side.of(client), partition, "DESCRIBE"), None, FailureKind.DENIED)
                 return False
+            gone = topic is None or topic.id != expected or partition.index not in topic.partitions
+            if gone and self._disputed(client, partition.topic, expected, None if topic is None else topic.id):
+                replicator.lose(f"cluster {cluster}: its brokers do not all say the same of topic {partition.topic}")
+                return False
             if topic is None or partition.index not in topic.partitions:
                 kind = FailureKind.GONE if client is self.source else FailureKind.REPLACED
                 replicator.fail(
@@ -88,6 +96,12 @@ class Aligner:
         if away:
             replicator.lose(f"cluster {away[0]}: no leader for {partition}: bring the brokers of its replicas back")
         return not away
+
+    def _disputed(self, client: ClusterClient, topic: str, expected: str, found: str | None) -> bool:
+        """Whether some broker still knows the topic that another one says is gone: either may be behind."""
+        if (client.name, topic) not in self._ids:
+            self._ids[client.name, topic] = known_ids(client, topic)
+        return found != expected and expected in self._ids[client.name, topic]
 
     def _agreed(self, wanted: dict[Partition, PartitionReplicator]) -> dict[Partition, int]:
         """Up to where both sides agreed last, of partitions whose leader on the source has changed since (KIP-101):

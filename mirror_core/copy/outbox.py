@@ -45,12 +45,27 @@ Ready = tuple[Sent, memoryview]
 """A batch, and its bytes."""
 
 
+class Waiting:
+    """What waits in all lines of a task together."""
+
+    __slots__ = ("bytes", "most")
+
+    def __init__(self, most: int = 64 << 20) -> None:
+        self.bytes = 0
+        self.most = most
+
+    def changed(self, size: int) -> None:
+        """So many bytes more, or fewer."""
+        self.bytes += size
+
+
 class Outbox:
     """The line; it begins with a gap, or with what waits for an answer, and bytes in it are its own."""
 
-    __slots__ = ("bytes", "hiding", "items", "newest_ms")
+    __slots__ = ("bytes", "hiding", "items", "newest_ms", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: Waiting) -> None:
+        self.waiting = waiting
         self.items: deque[Gap | Hidden | Ready] = deque()
         self.bytes = 0
         self.hiding: deque[tuple[int, int]] = deque()
@@ -62,7 +77,11 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        return self.bytes >= QUEUE_BYTES
+        """Of its own; or all lines together hold too much: then those first wait that hold some of it, which is sent
+        before long, and not those that hold nothing up."""
+        if self.bytes >= QUEUE_BYTES:
+            return True
+        return self.waiting.bytes >= (self.waiting.most // 2 if self.bytes else self.waiting.most)
 
     @property
     def first_gap(self) -> Gap | None:
@@ -72,10 +91,15 @@ class Outbox:
 
     def resume(self, newest_ms: int) -> None:
         """Begin anew, with nothing in line."""
-        self.items.clear()
-        self.bytes = 0
+        self.drop()
         self.hiding.clear()
         self.newest_ms = newest_ms
+
+    def drop(self) -> None:
+        """Nothing of it will be sent."""
+        self.items.clear()
+        self.waiting.changed(-self.bytes)
+        self.bytes = 0
 
     def saw(self, newest_ms: int) -> None:
         self.newest_ms = newest_ms
@@ -83,6 +107,7 @@ class Outbox:
     def put(self, sent: Sent, batch: memoryview) -> None:
         self.items.append((sent, memoryview(bytearray(batch))))
         self.bytes += sent.size
+        self.waiting.changed(sent.size)
 
     def mark_to(self, end: int) -> None:
         """A gap for markers; one with the gap before it."""
@@ -104,6 +129,7 @@ class Outbox:
         assert not isinstance(item, Gap)
         if not isinstance(item, Hidden):
             self.bytes -= item[0].size
+            self.waiting.changed(-item[0].size)
         return item
 
     def take_hidden(self, gap: Hidden, most: int) -> int:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from mirror_core.copy.outbox import Gap, Hidden, Outbox, Ready, Sent
+from mirror_core.copy.outbox import Gap, Hidden, Outbox, Ready, Sent, Waiting
 from mirror_core.copy.ownership import GapOwnership
 from mirror_core.copy.place import Place
 from mirror_core.copy.source import SourceProbe
@@ -40,13 +40,21 @@ _LOOK_AGAIN_AT_MOST_S: Final = 1.0
 class PartitionReplicator:
     """A partition being copied."""
 
-    def __init__(self, assigned: Assigned, *, hides: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        """`hides`: gaps are used up by hidden records, which go the way of data, and not by markers."""
+    def __init__(
+        self,
+        assigned: Assigned,
+        *,
+        hides: bool = False,
+        waiting: Waiting | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`hides`: gaps are used up by hidden records, which go the way of data, and not by markers. `waiting`: of all
+        partitions of a task together."""
         self.assigned = assigned
         self.hides = hides
         self.partition: Final[Partition] = assigned.partition
         self.place = Place()
-        self.outbox = Outbox()
+        self.outbox = Outbox(waiting or Waiting())
         self.gaps = GapOwnership()
         self.source = SourceProbe()
         self.tally = Tally()
@@ -199,6 +207,8 @@ class PartitionReplicator:
     def _enter(self, event: Event) -> None:
         self.state = after(self.state, event)
         self.working = self.state in WORKING
+        if not self.working:
+            self.outbox.drop()
         if self.state is State.LOST:
             self.failure = None
 

@@ -23,7 +23,7 @@ from mirror_core.copy.beacon import Beacon
 from mirror_core.copy.gap_hidden import first_hidden
 from mirror_core.copy.gap_markers import GapFiller
 from mirror_core.copy.handover import Successor
-from mirror_core.copy.outbox import Hidden
+from mirror_core.copy.outbox import Hidden, Waiting
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.receiving import Receiver
 from mirror_core.copy.report import report
@@ -87,7 +87,8 @@ class CopyTask:
         self.stop_s = assignment.stop_ms / 1000
         hides = assignment.gaps is Gaps.HIDDEN
         ordered = sorted(assignment.partitions, key=lambda assigned: assigned.partition)
-        self.replicators = [PartitionReplicator(assigned, hides=hides) for assigned in ordered]
+        waiting = Waiting(assignment.max_bytes_in_flight)
+        self.replicators = [PartitionReplicator(assigned, hides=hides, waiting=waiting) for assigned in ordered]
         self.replicator_of = {replicator.partition: replicator for replicator in self.replicators}
         self._from, self._to = Ahead(source), Ahead(destination)
         self.receiver = Receiver(assignment, source, self.replicator_of, self._from.connect)

@@ -9,6 +9,7 @@ from typing import Final
 
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
+from mirror_core.kafka.placing import known_ids
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.copying import Assigned, Failure
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
@@ -68,6 +69,7 @@ class Planner:
             for index in view.partitions:
                 partition = Partition(name, index)
                 fresh[partition] = _status(partition, known.get(partition), view, placement)
+        self._leave_disputed(known, fresh)
         for partition in self._gone(known, topics):
             words = f"cluster {self.source.name}: topic {partition.topic} is deleted, or may not be seen (DESCRIBE)"
             fresh[partition] = _failed(known[partition], words, FailureKind.GONE)
@@ -104,6 +106,20 @@ class Planner:
         if behind:
             delete_records(self.destination, behind)
         return [_deleted(self.destination.name, p, there[p], here[p]) for p in sure]
+
+    def _leave_disputed(
+        self, known: Mapping[Partition, PartitionStatus], fresh: dict[Partition, PartitionStatus]
+    ) -> None:
+        """Topics that one broker calls replaced, and another one knows as they were: the next plan looks again."""
+        new = [(p, s.kind) for p, s in fresh.items() if s != known.get(p)]
+        for client, kind in ((self.source, FailureKind.RECREATED), (self.destination, FailureKind.REPLACED)):
+            mine = [p for p, what in new if what is kind]
+            ids = {topic: known_ids(client, topic) for topic in {p.topic for p in mine}}
+            for partition in mine:
+                old = known.get(partition)
+                was = old and (old.source_topic_id if client is self.source else old.destination_topic_id)
+                if old and was in ids[partition.topic]:
+                    fresh[partition] = old
 
     def _gone(self, known: Mapping[Partition, PartitionStatus], topics: Mapping[str, TopicView]) -> list[Partition]:
         missing = {p.topic for p, s in known.items() if s.state in COPIED and p.topic not in topics}

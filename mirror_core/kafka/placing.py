@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,6 +56,24 @@ def placements(client: ClusterClient, topics: Iterable[str]) -> dict[Partition, 
         for topic in client.call(request, MetadataResponse).topics
         for row in topic.partitions
     }
+
+
+def known_ids(client: ClusterClient, topic: str) -> frozenset[str]:
+    """Topic ids (KIP-516) by which the cluster's brokers know this topic, each for itself; those that do not answer now
+    are left out. One broker's word may be an old one: its metadata lags behind while no controller is in its reach.
+    """
+    request = MetadataRequest(
+        topics=(MetadataRequestTopic(topic_id=None, name=TopicName(topic)),),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    found = set[str]()
+    for broker in client.brokers():
+        with suppress(Unreachable):
+            [row] = client.call(request, MetadataResponse, broker).topics
+            if row.topic_id and row.error_code in (ErrorCode.none, ErrorCode.leader_not_available):
+                found.add(row.topic_id.hex)
+    return frozenset(found)
 
 
 def reassign(client: ClusterClient, wanted: Mapping[Partition, tuple[int, ...]]) -> None:

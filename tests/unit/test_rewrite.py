@@ -11,7 +11,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from fastcrc import crc32
 
 from mirror_core.copy.errors import answered
-from mirror_core.copy.outbox import Gap, Hidden, Ready
+from mirror_core.copy.outbox import Gap, Hidden, Ready, Waiting
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.rewrite import MERGED_BYTES, Rewriter
 from mirror_core.copy.states import State
@@ -30,8 +30,12 @@ PRODUCER = 1 << 62
 SOURCE = ClusterName("east")
 
 
-def at(offset: int, sequence: int, *, unremembered: bool = False) -> PartitionReplicator:
-    made = PartitionReplicator(Assigned(partition=PARTITION, source_topic_id="", destination_topic_id=""))
+def at(
+    offset: int, sequence: int, *, unremembered: bool = False, waiting: Waiting | None = None
+) -> PartitionReplicator:
+    made = PartitionReplicator(
+        Assigned(partition=PARTITION, source_topic_id="", destination_topic_id=""), waiting=waiting
+    )
     resume = Resume(offset=offset, sequence=sequence, gap_end=offset, seed_end=offset, check_tail=False)
     made.resume_at(resume, unremembered=unremembered)
     return made
@@ -172,6 +176,25 @@ def test_the_first_batch_that_a_leader_without_memory_is_sent_goes_alone() -> No
     assert replicator.fetchable
     ready = Rewriter(SOURCE, PRODUCER).accept(replicator, fetched(batch(10, 40), *more))
     assert taken(ready) == [(50, 50, 10)], "now the sequences tell"
+
+
+def test_what_waits_in_all_lines_of_a_task_is_limited_and_given_back() -> None:
+    waiting = Waiting(1_000)
+    one, two, none = (at(0, 0, waiting=waiting) for _ in range(3))
+    for replicator in (one, two):
+        replicator.skip_to(10)
+        assert replicator.fetchable
+        assert Rewriter(SOURCE, PRODUCER).accept(replicator, fetched(batch(10, 30))) == []
+    assert 500 <= waiting.bytes < 1_000
+    assert [r.fetchable for r in (one, two, none)] == [False, False, True], "what holds nothing up goes on"
+    Rewriter(SOURCE, PRODUCER).accept(two, fetched(batch(40, 30)))
+    assert waiting.bytes >= 1_000
+    assert not none.fetchable
+    one.lose("its leader is gone")
+    assert waiting.bytes == two.outbox.bytes, "what is lost is not sent from the line any more"
+    assert none.fetchable
+    two.fail("it cannot go on", 10)
+    assert waiting.bytes == 0
 
 
 def test_what_is_left_of_a_batch_whose_first_part_goes_alone_waits_in_line() -> None:

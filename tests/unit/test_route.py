@@ -1,0 +1,67 @@
+"""A topic that one broker calls gone: what becomes of its partitions depends on what the other brokers say."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from mirror_core.copy.align import Aligner
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.states import State
+from mirror_core.kafka.client import ClusterClient, ClusterView, Leader, TopicView
+from mirror_core.kafka.faults import ErrorCode
+from mirror_core.model.copying import Assigned
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import ClusterName, Partition
+
+PARTITION = Partition("orders", 0)
+OLD, NEW = uuid.uuid4(), uuid.uuid4()
+
+
+class Brokers:
+    """As many as there are answers: the id by which each knows the topic, None if it does not, or no answer."""
+
+    def __init__(self, name: str, *answers: uuid.UUID | Unreachable | None) -> None:
+        self.name, self._answers = ClusterName(name), answers
+        self.config, self.principal, self.timeout_s = None, None, 1.0
+
+    def brokers(self) -> tuple[int, ...]:
+        return tuple(range(len(self._answers)))
+
+    def call(self, request: object, answer: object, broker: int) -> SimpleNamespace:
+        found = self._answers[broker]
+        if isinstance(found, Unreachable):
+            raise found
+        code = ErrorCode.none if found else ErrorCode.unknown_topic_or_partition
+        return SimpleNamespace(topics=[SimpleNamespace(topic_id=found, error_code=code)])
+
+
+def view(topic_id: uuid.UUID | None) -> ClusterView:
+    topics = {"orders": TopicView("orders", topic_id.hex, False, {0: Leader(1, 1)}, 1)} if topic_id else {}
+    return ClusterView("", 1, {}, topics, frozenset())
+
+
+@pytest.mark.parametrize("said", [None, NEW])
+@pytest.mark.parametrize(
+    ("others", "state"),
+    [
+        ((OLD,), State.LOST),
+        ((NEW, Unreachable("it is dead"), OLD), State.LOST),
+        ((NEW, Unreachable("it is dead"), None), State.FAILED),
+        ((), State.FAILED),
+    ],
+)
+def test_a_topic_is_gone_when_no_broker_knows_it_any_more(
+    said: uuid.UUID | None, others: tuple[uuid.UUID | Unreachable | None, ...], state: State
+) -> None:
+    west = Brokers("west", said, *others)
+    aligner = Aligner(cast("ClusterClient", Brokers("east", OLD)), cast("ClusterClient", west), 1 << 62)
+    assigned = Assigned(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
+    replicator = PartitionReplicator(assigned)
+    assert not aligner._route(replicator, view(OLD), view(said))
+    assert replicator.state is state
+    assert replicator.failure is None or replicator.failure.kind is FailureKind.REPLACED
