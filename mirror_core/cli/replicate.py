@@ -58,11 +58,11 @@ def replicate_command(
         signal.signal(number, lambda *_: stop.set())
     say = (lambda text: tell(text, err=True)) if as_json else tell
     counters = Counters()
-    with shown() as listener, served(where, Exposition(link.mirror, counters, listener.progress), say):
+    with shown() as progress, served(where, Exposition(link.mirror, counters, progress), say):
         options = Options(
             until_caught_up=until_caught_up,
             receipts=receipts.absolute() if receipts else None,
-            progress=listener.at,
+            progress=progress,
         )
         copying = Replication(
             link, lambda: _runner(runner, master, tasks), options, stop=stop, say=say, counters=counters

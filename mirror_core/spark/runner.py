@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from mirror_core.model import logs
-from mirror_core.model.copying import Assignment, TaskReport
-from mirror_core.model.errors import MirrorError
+from mirror_core.model.copying import Assignment, Listening, TaskReport
+from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.spark import task
 from mirror_core.spark.session import existing, first_line, local_master, session
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 APP: Final = "mirrorbook-replicate"
+PORT: Final = "spark.mirrorbook.port"
+"""The driver's UDP port for its tasks, for firewalls; none: any that is free."""
 _MAX_JOBS: Final = 16
 """Jobs that may wait for Spark at once. Two are normal; more pile up only while Spark doesn't answer."""
 
@@ -66,6 +68,7 @@ class SparkRunner:
         self._ours = existing() is None
         self._spark = session(APP, master, _cores(master, slots))
         self._context = self._spark.sparkContext
+        self.listening = listening(dict(self._context.getConf().getAll()))
         self._threads = ThreadPoolExecutor(_MAX_JOBS, thread_name_prefix="spark-job")
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -175,6 +178,15 @@ def _reason(error: Exception) -> str:
 
 def _bare(text: str) -> str:
     return _CLASS_NAME.sub("", text).split(" Consider setting ")[0].strip()
+
+
+def listening(settings: Mapping[str, str]) -> Listening:
+    """Where Spark's own driver is reached by its executors; behind a port of ours."""
+    host = settings["spark.driver.host"]
+    port = settings.get(PORT, "0")
+    if not port.isdecimal():
+        raise BadRequest(f"{PORT} is {port!r}, not a port number (UDP, on the driver)")
+    return Listening(bind=settings.get("spark.driver.bindAddress", host), host=host, port=int(port))
 
 
 def _cores(master: str, slots: int) -> int:
