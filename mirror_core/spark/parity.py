@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -18,7 +18,7 @@ from mirror_core.parity.check import check
 from mirror_core.parity.compare import CompareTask, unread
 from mirror_core.spark import task as executor
 from mirror_core.spark.parity_task import compare_json, rows_of
-from mirror_core.spark.session import first_line, session
+from mirror_core.spark.session import NO_CONF, first_line, session
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
@@ -44,6 +44,7 @@ class SparkParity:
         level: int = RECORDS,
         chunk: int = CHUNK_OFFSETS,
         cores: int | None = None,
+        conf: Mapping[str, str] = NO_CONF,
     ) -> None:
         self._config_path = config_path
         self._master = master
@@ -51,11 +52,12 @@ class SparkParity:
         self._level = level
         self._chunk = chunk
         self._cores = cores
+        self._conf = conf
 
     def __call__(
         self, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange], output: Path | None
     ) -> ParityResult:
-        spark = session(APP, self._master, self._cores)
+        spark = session(APP, self._master, self._cores, self._conf)
         return check(
             self._config_path,
             source,
@@ -73,7 +75,7 @@ class SparkParity:
         payloads = tuple(msgspec.json.encode(task) for task in tasks)
         function = cast("ArrowMapIterFunction", partial(executor.each, compare_json, payloads))
         try:
-            spark = session(APP, self._master, self._cores)
+            spark = session(APP, self._master, self._cores, self._conf)
             numbers = spark.range(0, len(payloads), 1, len(payloads))
             answers = numbers.mapInArrow(function, executor.RESULT_DDL).collect()
         except (PySparkException, Py4JError, OSError) as error:

@@ -24,7 +24,7 @@ from mirror_core.model import logs
 from mirror_core.model.copying import Assignment, Listening, TaskReport
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.spark import task
-from mirror_core.spark.session import existing, first_line, local_master, session
+from mirror_core.spark.session import NO_CONF, existing, first_line, local_master, session
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
@@ -63,10 +63,10 @@ class SparkRunner:
     Raises SparkFailed when the master does not give us twice as many task slots as `slots`: epochs could not overlap.
     """
 
-    def __init__(self, master: str = "local[*]", slots: int = 2) -> None:
+    def __init__(self, master: str = "local[*]", slots: int = 2, conf: Mapping[str, str] = NO_CONF) -> None:
         self.slots = slots
         self._ours = existing() is None
-        self._spark = session(APP, master, _cores(master, slots))
+        self._spark = session(APP, master, _cores(master, slots), conf)
         self._context = self._spark.sparkContext
         self.listening = listening(dict(self._context.getConf().getAll()))
         self._threads = ThreadPoolExecutor(_MAX_JOBS, thread_name_prefix="spark-job")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -18,25 +19,38 @@ import mirror_core
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.spark.java_shim import log_configuration, spark_java_home
 
+NO_CONF: Final[Mapping[str, str]] = MappingProxyType({})
 LOOPBACK: Final = "127.0.0.1"
 ATTEMPTS: Final = 4
 """Attempts of a task. A plain local[N] gives one only: then a killed Python worker fails the whole job."""
 
+_NOT_YOURS: Final = {
+    "spark.master": "say it with --master",
+    "spark.speculation": "a second copy of a task would be a second writer",
+    "spark.sql.adaptive.enabled": "it would merge tasks",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "a row is a whole task's work",
+}
+"""Settings that nobody else may choose, and why."""
+
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,([1-9]\d*))?\])?")
 _ON_THIS_MACHINE = re.compile(r"spark://(127\.0\.0\.1|localhost)[:,]")
 
 
-def session(app: str, master: str = "local[*]", cores: int | None = None) -> SparkSession:
+def session(
+    app: str, master: str = "local[*]", cores: int | None = None, conf: Mapping[str, str] = NO_CONF
+) -> SparkSession:
     """Start Spark, or give back the session that this process already has: there can be only one.
 
     `cores` are the task slots: of a local master instead of its own number, of a cluster as the most it may give us.
+    `conf` is the user's, and wins over ours.
     Other masters than local ones need this package, in the same Python version, installed on their executors.
     BadRequest when there is no Java or the master is no master; RemoteFault when Spark does not start.
     """
     there = existing()
     if there is not None:
         return there
-    settings = _settings(master, cores)
+    settings = _settings(master, cores, conf)
     builder = SparkSession.builder.appName(app)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -79,15 +93,23 @@ def check_master(master: str) -> None:
         raise BadRequest(f"{master!r} is not a Spark master: local[*], spark://HOST:PORT, k8s://... or yarn")
 
 
-def _settings(master: str, cores: int | None) -> dict[str, str]:
+def check_conf(conf: Mapping[str, str]) -> None:
+    """BadRequest when it holds what can't be chosen. Starts nothing."""
+    for key in conf:
+        if key in _NOT_YOURS:
+            raise BadRequest(f"Spark setting {key} can't be given: {_NOT_YOURS[key]}")
+        if not key.startswith("spark."):
+            raise BadRequest(f"{key!r} is no Spark setting: their names begin with 'spark.'")
+
+
+def _settings(master: str, cores: int | None, conf: Mapping[str, str]) -> dict[str, str]:
     check_master(master)
+    check_conf(conf)
     local = local_master(master, cores)
     settings = {
         "spark.master": local or master,
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": (
-            f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={log_configuration()}"
-        ),
+        _JAVA_OPTIONS: "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.speculation": "false",  # a second copy of a task would be a second writer
@@ -105,6 +127,9 @@ def _settings(master: str, cores: int | None) -> dict[str, str]:
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     if local is None and cores is not None:
         settings["spark.cores.max"] = str(cores)
+    settings |= conf
+    if "log4j" not in settings[_JAVA_OPTIONS]:
+        settings[_JAVA_OPTIONS] += f" -Dlog4j2.configurationFile={log_configuration()}"
     return settings
 
 
