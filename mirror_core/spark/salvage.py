@@ -17,6 +17,7 @@ from mirror_core.model.parity import ParityRange, Saved
 from mirror_core.parity.salvage import DDL, SalvageTask, salvage
 from mirror_core.spark.salvage_task import records_of
 from mirror_core.spark.session import NO_CONF, first_line, session
+from mirror_core.spark.slots import slots_wanted
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
@@ -51,7 +52,8 @@ class SparkSalvage:
         try:
             spark = session(APP, self._master, self._cores, self._conf)
             rows = spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(function, DDL)
-            rows.write.mode("append").option("compression", "zstd").parquet(folder.resolve().as_uri())
+            with slots_wanted(spark.sparkContext, f"Spark, salvage of cluster {tasks[0].cluster}"):
+                rows.write.mode("append").option("compression", "zstd").parquet(folder.resolve().as_uri())
         except (PySparkException, Py4JError, OSError) as error:
             raise RemoteFault(
                 f"salvage of cluster {tasks[0].cluster}: Spark gave up: {first_line(error)}. Nothing may be deleted "

@@ -40,6 +40,7 @@ pytestmark = [
 ]
 TIMEOUT_S = 60.0
 MIRROR = MirrorName("east-west")
+DAEMON = "mirror_core.spark.daemon"
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def workers() -> set[int]:
     for process in psutil.Process().children(recursive=True):
         try:
             parent = process.parent()
-            if parent and "pyspark.daemon" in process.cmdline() and "pyspark.daemon" in parent.cmdline():
+            if parent and DAEMON in process.cmdline() and DAEMON in parent.cmdline():
                 found.add(process.pid)
         except psutil.NoSuchProcess:
             continue  # ended meanwhile
