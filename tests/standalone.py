@@ -55,6 +55,14 @@ class Standalone:
                 continue  # it has followed another one
         process.wait()
 
+    def submit(self, *words: str) -> str:
+        """What spark-submit said, and whatever it has started; it has ended well."""
+        command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.master, *words]
+        environment = {**os.environ, "JAVA_HOME": str(spark_java_home()), "PYSPARK_PYTHON": sys.executable}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
     def stop(self) -> None:
         for name in list(self._processes):
             self.kill(name)

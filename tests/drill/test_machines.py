@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from tests.logs import transaction, transactional
 from tests.machines import Machines, machines, reachable_clusters
 from tests.mirroring import Mirrored, new_mirror
 from tests.same import assert_same
-from tests.standalone import Standalone, standalone
+from tests.standalone import ROOT, Standalone, standalone
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.drill, pytest.mark.cluster, pytest.mark.spark]
@@ -155,3 +156,23 @@ def test_a_data_plane_on_other_machines_is_seen_and_survives_them(
         driving.ends()
     mirrored.copy()
     assert_same(far, [topic, plain])
+
+
+def test_spark_submit_brings_the_package_and_the_settings(far: Pair, cluster: Standalone, tmp_path: Path) -> None:
+    topic = new_topic(far.east, partitions=2)
+    produce(far.east, topic, 200)
+    mirrored = new_mirror(far, tmp_path, topic)
+    package = shutil.make_archive(str(tmp_path / "package"), "zip", ROOT, "mirror_core")
+    here = ("--conf", f"spark.driver.host={cluster.machines.here}", "--conf", "spark.mirrorbook.port=0")
+    options = ("--until-caught-up", "--config", str(far.config_path), "--receipts", str(tmp_path))
+    said = cluster.submit(
+        *here,
+        "--py-files",
+        package,
+        str(ROOT / "mirror_core" / "cli" / "submit.py"),
+        "replicate",
+        mirrored.name,
+        *options,
+    )
+    assert "caught up: yes" in said
+    assert_same(far, [topic])
