@@ -132,7 +132,6 @@ def test_a_verdict_that_great_expectations_does_not_share_is_an_error(tmp_path: 
 def test_a_comparison_that_gets_no_slot_says_so_and_the_job_is_gone(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "PATIENCE_S", 1.0)
     topic = twin_topics(pair)
     send(pair.east, topic, content(10))
     copy_bytes(pair, topic, 10)
@@ -141,7 +140,11 @@ def test_a_comparison_that_gets_no_slot_says_so_and_the_job_is_gone(
         here = [tmp_path / f"task-{number}" for number in range(4)]
         all_slots = runner._start(work.wait_for_file, [str(path).encode() for path in here], bytes)
         wait_until(lambda: all(path.exists() for path in here), timeout_s=60, why="a data plane holds all slots")
-        with pytest.raises(RemoteFault, match=r"parity of \d+ shares: .* no task slot within 1 s.*spark.cores.max"):
+        (group,) = runner._jobs
+        wait_until(lambda: slots._begun(runner._context, group), timeout_s=60, why="it is seen to have begun")
+        refused = pytest.raises(RemoteFault, match=r"parity of \d+ shares: .* no task slot within 1 s.*spark.cores.max")
+        with monkeypatch.context() as patch, refused:
+            patch.setattr(slots, "PATIENCE_S", 1.0)
             SparkParity(pair.config_path, "local[4]")(EAST, WEST, [whole(topic, 10)], None)
         assert not all_slots.done()
         assert len(runner._context.statusTracker().getActiveJobsIds()) == 1
