@@ -63,7 +63,7 @@ def listen_far(clusters: Sequence[SandboxCluster]) -> tuple[dict[str, tuple[int,
         routes |= mine
         for node, (stands_for, own) in enumerate(mine.items(), start=1):
             cluster.terminate(node)
-            _listen(cluster, node, own, stands_for)
+            listen(cluster, node, own, stands_for)
     for cluster in clusters:
         spawned = {broker.node: broker.spawn() for broker in cluster.brokers}
         cluster.wait_ready(spawned, whole_cluster=True)
@@ -77,12 +77,12 @@ def leading_far(text: str, clusters: Sequence[SandboxCluster], ports: Mapping[st
     return text
 
 
-def _listen(cluster: SandboxCluster, node: int, own: int, stands_for: int) -> None:
-    """Give a stopped broker the listener."""
+def listen(cluster: SandboxCluster, node: int, own: int, stands_for: int, host: str = HOST) -> None:
+    """Give a stopped broker one more listener, and the port that it is to name for it."""
     broker = cluster.brokers[node - 1]
     known = dict(line.split("=", 1) for line in broker.properties_path.read_text(encoding="utf-8").splitlines())
-    known["listeners"] += f",FAR://{HOST}:{own}"
-    known["advertised.listeners"] += f",FAR://{HOST}:{stands_for}"
+    known["listeners"] += f",FAR://{host}:{own}"
+    known["advertised.listeners"] += f",FAR://{host}:{stands_for}"
     known["listener.security.protocol.map"] += ",FAR:SASL_PLAINTEXT"
     known["listener.name.far.scram-sha-512.sasl.jaas.config"] = f"{SCRAM_LOGIN} required;"
     broker.properties_path.write_text(to_text(known), encoding="utf-8")

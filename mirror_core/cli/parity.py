@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirror, print_facts, print_json, print_table
+from mirror_core.cli.spark_conf import SparkConfOption, spark_conf
 from mirror_core.cli.telling import tell
 from mirror_core.evidence.parity_report import result_document
 from mirror_core.model.errors import Indeterminate, MirrorError
@@ -36,6 +37,7 @@ def parity_command(
     ] = None,
     runner: Annotated[str, typer.Option("--runner", help="Where tasks run: spark or local (this process).")] = "spark",
     master: Annotated[str, typer.Option("--master", help="Spark master.")] = "local[*]",
+    conf: SparkConfOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -46,7 +48,7 @@ def parity_command(
     compared = scope(link, state)
     folder = output or Path("evidence") / name / f"parity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     check_writable("parity report", folder.absolute(), "give another folder: --output")
-    check = _check(link.config.path, runner, master, level)
+    check = _check(link.config.path, runner, master, level, conf)
     result = check(link.mirror.source, link.mirror.destination, compared.ranges, folder.absolute())
     if as_json:
         left_out = [{"topic": p.topic, "partition": p.index, "state": s} for p, s in compared.left_out.items()]
@@ -56,13 +58,13 @@ def parity_command(
     raise typer.Exit(EXIT[result.verdict])
 
 
-def _check(config: Path, runner: str, master: str, level: int) -> ParityCheck:
+def _check(config: Path, runner: str, master: str, level: int, conf: list[str] | None) -> ParityCheck:
     if runner == "local":
         return LocalParity(config, level=level)
     # Imported late: `--runner local` must work where Spark is not installed.
     from mirror_core.spark.parity import SparkParity
 
-    return SparkParity(config, master, level=level)
+    return SparkParity(config, master, level=level, conf=spark_conf(conf))
 
 
 def _print(name: str, result: ParityResult, compared: Scope) -> None:

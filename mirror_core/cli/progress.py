@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mirror_core.dataplane.progress import Listener, Progress, Totals
+from mirror_core.dataplane.progress import Progress, Totals
 from mirror_core.model.units import in_bytes
 
 _TERMINAL_S: Final = 0.5
@@ -21,19 +21,19 @@ _PLAIN_S: Final = 5.0
 
 
 @contextmanager
-def shown(stream: TextIO | None = None) -> Iterator[Listener]:
-    """Listen to tasks and show what they say on `stream` (standard error) until left; gives who listens."""
+def shown(stream: TextIO | None = None) -> Iterator[Progress]:
+    """Show what tasks say on `stream` (standard error) until left; gives where it is to be kept."""
     out = stream or sys.stderr
     ended = threading.Event()
     show = _on_terminal if out.isatty() else _in_lines
-    with Listener(Progress()) as listener:
-        thread = threading.Thread(target=show, args=(listener.progress, out, ended), name="progress-line", daemon=True)
-        thread.start()
-        try:
-            yield listener
-        finally:
-            ended.set()
-            thread.join()
+    progress = Progress()
+    thread = threading.Thread(target=show, args=(progress, out, ended), name="progress-line", daemon=True)
+    thread.start()
+    try:
+        yield progress
+    finally:
+        ended.set()
+        thread.join()
 
 
 def line(totals: Totals) -> str:

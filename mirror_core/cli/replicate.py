@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import typer
 from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirror, print_facts, print_json
 from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.progress import shown
+from mirror_core.cli.spark_conf import SparkConfOption, spark_conf
 from mirror_core.cli.telling import tell
 from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.driver import Options, Replication, refuse_to_run
@@ -28,6 +30,7 @@ def replicate_command(
     ] = False,
     runner: Annotated[str, typer.Option("--runner", help="Where tasks run: spark or local (this process).")] = "spark",
     master: Annotated[str, typer.Option("--master", help="Spark master.")] = "local[*]",
+    conf: SparkConfOption = None,
     tasks: Annotated[int, typer.Option("--tasks", min=1, help="Copying tasks at a time.")] = 2,
     receipts: Annotated[
         Path | None, typer.Option("--receipts", help="Folder for receipts. Default: ./receipts.")
@@ -51,6 +54,7 @@ def replicate_command(
         from mirror_core.spark.session import check_master
 
         check_master(master)  # now: Spark itself is started when the lease is held and topics are created
+    settings = spark_conf(conf) if runner == "spark" else {}
     link, state = mirror(config, name)
     refuse_to_run(state, link)
     stop = threading.Event()
@@ -58,14 +62,14 @@ def replicate_command(
         signal.signal(number, lambda *_: stop.set())
     say = (lambda text: tell(text, err=True)) if as_json else tell
     counters = Counters()
-    with shown() as listener, served(where, Exposition(link.mirror, counters, listener.progress), say):
+    with shown() as progress, served(where, Exposition(link.mirror, counters, progress), say):
         options = Options(
             until_caught_up=until_caught_up,
             receipts=receipts.absolute() if receipts else None,
-            progress=listener.at,
+            progress=progress,
         )
         copying = Replication(
-            link, lambda: _runner(runner, master, tasks), options, stop=stop, say=say, counters=counters
+            link, lambda: _runner(runner, master, tasks, settings), options, stop=stop, say=say, counters=counters
         )
         summary = copying.run()
     if as_json:
@@ -75,13 +79,13 @@ def replicate_command(
     raise_if_failed(summary)
 
 
-def _runner(kind: str, master: str, tasks: int) -> Runner:
+def _runner(kind: str, master: str, tasks: int, conf: Mapping[str, str]) -> Runner:
     if kind == "local":
         return LocalRunner()
     # Imported late: `--runner local` must work where Spark is not installed.
     from mirror_core.spark.runner import SparkRunner
 
-    return SparkRunner(master, tasks)
+    return SparkRunner(master, tasks, conf)
 
 
 def _facts(summary: Summary) -> dict[str, object]:

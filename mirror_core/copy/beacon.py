@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-import json
-import socket
 import time
+from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from mirror_core.copy.datagrams import Line, Sort, portions
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
-from mirror_core.model.copying import Assignment
+
+_AT_ONCE: Final = 50
+"""Datagrams in a row; what a socket takes that nobody reads for a moment. The rest waits for the task's next turn."""
 
 
 class Beacon:
-    """A datagram a second to whoever watches; losing one does no harm."""
+    """All partitions every second to whoever watches; losing a datagram does no harm."""
 
-    _ROWS: Final = 180  # a datagram holds 65,507 bytes, a topic name up to 249
-
-    def __init__(self, assignment: Assignment) -> None:
-        self.assignment = assignment
-        self.at = assignment.progress
-        self.due = 0.0
-        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM) if self.at else None
+    def __init__(self, task: int, line: Line) -> None:
+        self._task = task
+        self._line = line
+        self._due = 0.0
+        self._waiting = deque[bytes]()
 
     def tell(self, replicators: Iterable[PartitionReplicator], last: bool = False) -> None:
-        now = time.time()
-        if self.sock is None or self.at is None or (now < self.due and not last):
+        if not self._line.open:
             return
-        self.due = now + 1.0
-        rows = [
-            [
+        now = time.time()
+        if last or (now >= self._due and not self._waiting):
+            self._due = now + 1.0
+            self._waiting = deque(self._bodies(replicators, now))
+        for _ in range(len(self._waiting) if last else min(_AT_ONCE, len(self._waiting))):
+            self._line.tell(Sort.PROGRESS, self._waiting.popleft())
+
+    def _bodies(self, replicators: Iterable[PartitionReplicator], now: float) -> Iterable[bytes]:
+        rows = (
+            (
                 one.partition.topic,
                 one.partition.index,
                 one.place.acknowledged,
@@ -39,21 +45,8 @@ class Beacon:
                 one.records,
                 one.tally.bytes,
                 max(0, one.place.seed_end - one.place.acknowledged),
-            ]
+            )
             for one in replicators
             if one.tally.first is not None
-        ]
-        for start in range(0, len(rows), self._ROWS):
-            message = {
-                "token": self.at.token,
-                "task": self.assignment.task,
-                "epoch": self.assignment.epoch,
-                "t": now,
-                "rows": rows[start : start + self._ROWS],
-            }
-            self.sock.sendto(json.dumps(message).encode(), (self.at.host, self.at.port))
-
-    def close(self) -> None:
-        if self.sock is not None:
-            self.sock.close()
-            self.sock = None
+        )
+        return (b'{"task":%d,"t":%.6f,"rows":%b}' % (self._task, now, part) for part in portions(rows))

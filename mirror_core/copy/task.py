@@ -20,6 +20,7 @@ from typing import Final
 from mirror_core.copy.ahead import Ahead
 from mirror_core.copy.align import Aligner
 from mirror_core.copy.beacon import Beacon
+from mirror_core.copy.datagrams import Line
 from mirror_core.copy.gap_hidden import first_hidden
 from mirror_core.copy.gap_markers import GapFiller
 from mirror_core.copy.handover import Successor
@@ -103,8 +104,9 @@ class CopyTask:
         )
         self._align_due = 0.0
         self._trouble = ""
-        self._beacon = Beacon(assignment)
-        self._successor = Successor(assignment)
+        self._line = Line(assignment.epoch, assignment.driver)
+        self._beacon = Beacon(assignment.task, self._line)
+        self._successor = Successor(self._line)
 
     def run(self) -> TaskReport:
         started = time.time()
@@ -225,8 +227,7 @@ class CopyTask:
         self._hang_up()
         self._from.close()
         self._to.close()
-        self._successor.close()
-        self._beacon.close()
+        self._line.close()
 
 
 def readable(sockets: Iterable[socket.socket], limit_s: float) -> set[socket.socket]:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from mirror_core.copy.handover import Board
+from mirror_core.dataplane.channel import Channel, ears
 from mirror_core.dataplane.counters import Counters, Retry
 from mirror_core.dataplane.planning import Planner, Work
+from mirror_core.dataplane.progress import Progress
 from mirror_core.dataplane.results import Results, Summary
 from mirror_core.dataplane.runner import Runner
 from mirror_core.dataplane.watch import Watch
@@ -28,7 +29,7 @@ from mirror_core.evidence import receipts
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assignment, DatagramsAt, TaskReport
+from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import (
     BadRequest,
     HeldByRun,
@@ -71,7 +72,8 @@ class Options:
     """End when every partition has reached where the source ended at the start."""
     receipts: Path | None = None
     epoch_s: float = EPOCH_S
-    progress: DatagramsAt | None = None
+    progress: Progress | None = None
+    """What tasks say of themselves is kept there."""
 
 
 @dataclass(slots=True)
@@ -123,11 +125,7 @@ class Replication:
             if self.options.receipts is not None:
                 check_writable("receipts", self.options.receipts, receipts.ADVICE)
             self._check_data_principal()
-            with (
-                self._lease() as lease,
-                Board() as self._claims,
-                Watch(self.link, lease, self.say) as self._watch,
-            ):
+            with self._lease() as lease, Watch(self.link, lease, self.say) as self._watch:
                 self.counters.watches(self._watch)
                 if not self.options.until_caught_up:
                     self._watch.prepare(lease)
@@ -171,7 +169,8 @@ class Replication:
         runner = starting.result()
         lost = False
         try:
-            yield runner
+            with Channel(runner.listening, ears(self.options.progress)) as self._channel:
+                yield runner
         except LostOwnership:
             lost = True
             raise
@@ -288,8 +287,7 @@ class Replication:
                 start_ms=start_ms,
                 stop_ms=stop_ms,
                 throttle=rate,
-                progress=self.options.progress,
-                claims=self._claims.at,
+                driver=self._channel.at(self._number),
             )
             for number, (chosen, rate) in enumerate(zip(groups, rates, strict=True))
         ]

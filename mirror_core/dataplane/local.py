@@ -12,7 +12,7 @@ from typing import Final
 from mirror_core.copy import task as copy_task
 from mirror_core.dataplane.planning import assigned
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assignment, TaskReport
+from mirror_core.model.copying import Assignment, Listening, TaskReport
 from mirror_core.model.errors import PartitionFailed, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
@@ -29,6 +29,7 @@ class LocalRunner:
 
     def __init__(self, slots: int = 1) -> None:
         self.slots = slots
+        self.listening = Listening()
         self._pool = ThreadPoolExecutor(2 * slots + 1, thread_name_prefix="copy")
         self._cancelled = threading.Event()
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.copy.datagrams import Address, Datagrams, Message, read
+from mirror_core.copy.datagrams import Letter
 from mirror_core.model.clock import FRESH_S
 from mirror_core.model.names import Offset, Partition
 
@@ -73,11 +73,10 @@ class _Seen:
     """(source end, first seen, last seen), growing; only the first may be at or below the position."""
 
 
-class Snapshot(Message, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A task's datagram."""
 
     task: int
-    epoch: int
     t: float
     """Wall clock, seconds."""
     rows: list[tuple[str, int, int, int | None, int, int, int]]
@@ -104,14 +103,19 @@ class Progress:
         self._records = self._bytes = 0
         self._history: deque[tuple[float, int, int]] = deque([(clock(), 0, 0)])
 
-    def take(self, told: Snapshot) -> None:
-        """Take in one datagram."""
+    def hear(self, letter: Letter) -> bytes:
+        """Take in one datagram, which has no answer. Raises msgspec's error for nonsense."""
+        self.take(TOLD.decode(letter.body), letter.epoch)
+        return b""
+
+    def take(self, told: Snapshot, epoch: int) -> None:
+        """Take in what a task of this epoch says."""
         with self._lock:
             for topic, index, position, end, records, size, to_seed in told.rows:
                 partition = Partition(topic, index)
-                self._place(partition, told.epoch, told.t, position, end, to_seed)
-                self._count((told.epoch, told.task, partition), records, size)
-            self._forget_old(told.epoch)
+                self._place(partition, epoch, told.t, position, end, to_seed)
+                self._count((epoch, told.task, partition), records, size)
+            self._forget_old(epoch)
             self._mark()
 
     def drop(self, keep: frozenset[Partition]) -> None:
@@ -183,20 +187,6 @@ class Progress:
             self._history.append((now, self._records, self._bytes))
         while len(self._history) > 2 and self._history[1][0] <= now - RATE_WINDOW_S:
             self._history.popleft()
-
-
-class Listener(Datagrams):
-    """Takes in the datagrams of tasks while entered."""
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__("progress")
-        self.progress = progress
-
-    def received(self, datagram: bytes, sender: Address) -> bool:
-        told = read(TOLD, datagram, self.at.token)
-        if told is not None:
-            self.progress.take(told)
-        return told is not None
 
 
 def _sample(seen: _Seen, end: int, at: float) -> None:

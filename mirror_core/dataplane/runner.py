@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from mirror_core.model.copying import Assignment, TaskReport
+from mirror_core.model.copying import Assignment, Listening, TaskReport
 
 
 class Runner(Protocol):
@@ -14,6 +14,9 @@ class Runner(Protocol):
 
     slots: int
     """Tasks of one epoch; twice as many can be alive while two epochs overlap."""
+
+    listening: Listening
+    """Where the driver has to listen, so that tasks reach it."""
 
     def submit(self, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
         """Start one epoch's tasks at once; the future ends when all have."""

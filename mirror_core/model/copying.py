@@ -22,13 +22,24 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DatagramsAt:
-    """Where the driver listens for one sort of datagrams (UDP) of its tasks."""
+class Listening:
+    """Where a driver listens for its tasks' datagrams (UDP), wherever they run."""
+
+    bind: str = "127.0.0.1"
+    host: str = "127.0.0.1"
+    """How tasks reach it."""
+    port: int = 0
+    """0: any that is free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverAt:
+    """Where a task's driver listens for its datagrams (UDP)."""
 
     host: str
     port: int
     token: str
-    """Random, for one process's life; protects nothing but these datagrams."""
+    """Random, for one epoch of one process; protects nothing but these datagrams, and is in none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +62,9 @@ class Assignment:
     max_bytes_in_flight: int = 64 << 20
     throttle: int | None = None
     """Bytes per second that this task may read from the source; None: no limit."""
-    progress: DatagramsAt | None = None
-    """Who is told the progress, once a second; None: nobody."""
-    claims: DatagramsAt | None = None
-    """Where the right to fill gaps is handed on to the next epoch's task; None: it is not."""
+    driver: DriverAt | None = None
+    """Who is told the progress, once a second, and hands the right to fill gaps on to the next epoch's task; None:
+    nobody, and it is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 import msgspec
 from py4j.protocol import Py4JError
@@ -16,12 +15,10 @@ from mirror_core.model.names import ClusterName
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.parity.check import check
 from mirror_core.parity.compare import CompareTask, unread
-from mirror_core.spark import task as executor
+from mirror_core.spark.jobs import results
 from mirror_core.spark.parity_task import compare_json, rows_of
-from mirror_core.spark.session import first_line, session
-
-if TYPE_CHECKING:
-    from pyspark.sql.pandas._typing import ArrowMapIterFunction
+from mirror_core.spark.session import NO_CONF, context, first_line
+from mirror_core.spark.slots import slots_wanted
 
 APP: Final = "mirrorbook-parity"
 TASKS_PER_SLOT: Final = 2
@@ -44,6 +41,7 @@ class SparkParity:
         level: int = RECORDS,
         chunk: int = CHUNK_OFFSETS,
         cores: int | None = None,
+        conf: Mapping[str, str] = NO_CONF,
     ) -> None:
         self._config_path = config_path
         self._master = master
@@ -51,11 +49,12 @@ class SparkParity:
         self._level = level
         self._chunk = chunk
         self._cores = cores
+        self._conf = conf
 
     def __call__(
         self, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange], output: Path | None
     ) -> ParityResult:
-        spark = session(APP, self._master, self._cores)
+        spark = context(APP, self._master, self._cores, self._conf)
         return check(
             self._config_path,
             source,
@@ -63,7 +62,7 @@ class SparkParity:
             ranges,
             output,
             run=self._run,
-            tasks=spark.sparkContext.defaultParallelism * TASKS_PER_SLOT,
+            tasks=spark.defaultParallelism * TASKS_PER_SLOT,
             level=self._level,
             chunk=self._chunk,
             expectations=self._gx,
@@ -71,11 +70,10 @@ class SparkParity:
 
     def _run(self, tasks: Sequence[CompareTask]) -> Sequence[Row]:
         payloads = tuple(msgspec.json.encode(task) for task in tasks)
-        function = cast("ArrowMapIterFunction", partial(executor.each, compare_json, payloads))
         try:
-            spark = session(APP, self._master, self._cores)
-            numbers = spark.range(0, len(payloads), 1, len(payloads))
-            answers = numbers.mapInArrow(function, executor.RESULT_DDL).collect()
+            spark = context(APP, self._master, self._cores, self._conf)
+            with slots_wanted(spark, f"Spark, parity of {len(tasks)} shares"):
+                answers = results(spark, compare_json, payloads)
         except (PySparkException, Py4JError, OSError) as error:
             return [row for task in tasks for row in unread(task, f"Spark gave up: {first_line(error)}")]
-        return [row for answer in answers for row in rows_of(bytes(answer["result"]))]
+        return [row for answer in answers for row in rows_of(answer)]

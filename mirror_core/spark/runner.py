@@ -10,24 +10,23 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from mirror_core.model import logs
-from mirror_core.model.copying import Assignment, TaskReport
+from mirror_core.model.copying import Assignment, Listening, TaskReport
 from mirror_core.model.errors import MirrorError
 from mirror_core.spark import task
-from mirror_core.spark.session import existing, first_line, local_master, session
-
-if TYPE_CHECKING:
-    from pyspark.sql.pandas._typing import ArrowMapIterFunction
+from mirror_core.spark.jobs import results
+from mirror_core.spark.session import NO_CONF, PORT, context, existing, first_line, local_master
+from mirror_core.spark.slots import NoSlot, slots_wanted
 
 R = TypeVar("R")
 
@@ -61,11 +60,11 @@ class SparkRunner:
     Raises SparkFailed when the master does not give us twice as many task slots as `slots`: epochs could not overlap.
     """
 
-    def __init__(self, master: str = "local[*]", slots: int = 2) -> None:
+    def __init__(self, master: str = "local[*]", slots: int = 2, conf: Mapping[str, str] = NO_CONF) -> None:
         self.slots = slots
         self._ours = existing() is None
-        self._spark = session(APP, master, _cores(master, slots))
-        self._context = self._spark.sparkContext
+        self._context = context(APP, master, _cores(master, slots), conf)
+        self.listening = listening(dict(self._context.getConf().getAll()))
         self._threads = ThreadPoolExecutor(_MAX_JOBS, thread_name_prefix="spark-job")
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -73,12 +72,14 @@ class SparkRunner:
         self._closed = False
         # Tasks on this machine are asked to end by a file, and still report; tasks elsewhere can only be cancelled.
         self._stop_file: Path | None = None
-        if local_master(master, None):
+        if local_master(str(self._context.master), None):
             self._stop_file = Path(tempfile.mkdtemp(prefix="mirrorbook-")) / "stop"
         try:
-            # Barrier: all of them at the same time or not at all, so that every slot gets a worker of its own.
-            self._run("mirrorbook-warm", task.warm, [b""] * (2 * slots), barrier=True)
-        except SparkFailed as error:
+            # Barrier: all of them at the same time or not at all, so that every slot gets a worker of its own. There is
+            # none where executors come and go.
+            barrier = self._context.getConf().get("spark.dynamicAllocation.enabled", "false") != "true"
+            self._run("mirrorbook-warm", task.warm, [b""] * (2 * slots), barrier=barrier)
+        except (SparkFailed, NoSlot) as error:
             self.close()
             raise SparkFailed(
                 f"Spark, master {master}: {slots} tasks in two overlapping epochs need {2 * slots} task slots at the "
@@ -116,7 +117,7 @@ class SparkRunner:
             self._stop_file = None
         if self._ours:
             try:
-                self._spark.stop()
+                self._context.stop()
             except (PySparkException, Py4JError, OSError):
                 return  # it is dead already, and its workers with it
 
@@ -132,19 +133,13 @@ class SparkRunner:
         return job
 
     def _run(self, group: str, work: task.Work, payloads: Sequence[bytes], barrier: bool = False) -> list[bytes]:
-        # The payloads travel inside the function. As rows they would pass through a second Python worker for each task,
-        # and Spark, not we, would decide how many rows make a task.
-        function = cast("ArrowMapIterFunction", partial(task.each, work, tuple(payloads)))
         try:
-            self._context.setJobGroup(group, f"{group}: {len(payloads)} tasks", interruptOnCancel=True)
-            if self._closed:  # to cancel a group means the jobs that it has now, not those that are still to come
-                raise SparkGone(f"Spark, job {group}: not started, this runner is being closed")
-            numbers = self._spark.range(0, len(payloads), 1, len(payloads))
-            rows = numbers.mapInArrow(function, task.RESULT_DDL, barrier=barrier).collect()
+            with slots_wanted(self._context, f"Spark, job {group}", group):
+                if self._closed:  # to cancel a group means the jobs that it has now, not those that are still to come
+                    raise SparkGone(f"Spark, job {group}: not started, this runner is being closed")
+                return results(self._context, work, payloads, barrier=barrier)
         except (PySparkException, Py4JError, OSError) as error:
             raise self._failed(group, error) from None
-        results = {row["task"]: bytes(row["result"]) for row in rows}
-        return [results[number] for number in range(len(payloads))]
 
     def _cancel(self, group: str) -> None:
         try:
@@ -175,6 +170,13 @@ def _reason(error: Exception) -> str:
 
 def _bare(text: str) -> str:
     return _CLASS_NAME.sub("", text).split(" Consider setting ")[0].strip()
+
+
+def listening(settings: Mapping[str, str]) -> Listening:
+    """Where Spark's own driver is reached by its executors; behind a port of ours."""
+    host = settings["spark.driver.host"]
+    bind = settings.get("spark.driver.bindAddress", host)
+    return Listening(bind=bind, host=host, port=int(settings.get(PORT, "0")))
 
 
 def _cores(master: str, slots: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -16,7 +16,8 @@ from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.parity import ParityRange, Saved
 from mirror_core.parity.salvage import DDL, SalvageTask, salvage
 from mirror_core.spark.salvage_task import records_of
-from mirror_core.spark.session import first_line, session
+from mirror_core.spark.session import NO_CONF, first_line, session
+from mirror_core.spark.slots import slots_wanted
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
@@ -27,10 +28,18 @@ APP: Final = "mirrorbook-salvage"
 class SparkSalvage:
     """A `runbook.services.Salvage`. On a cluster, the output must be on a file system that executors share."""
 
-    def __init__(self, config_path: Path, master: str = "local[*]", *, cores: int | None = None) -> None:
+    def __init__(
+        self,
+        config_path: Path,
+        master: str = "local[*]",
+        *,
+        cores: int | None = None,
+        conf: Mapping[str, str] = NO_CONF,
+    ) -> None:
         self._config_path = config_path
         self._master = master
         self._cores = cores
+        self._conf = conf
 
     def __call__(
         self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
@@ -41,9 +50,10 @@ class SparkSalvage:
         payloads = tuple(msgspec.json.encode(task) for task in tasks)
         function = cast("ArrowMapIterFunction", partial(records_of, payloads))
         try:
-            spark = session(APP, self._master, self._cores)
+            spark = session(APP, self._master, self._cores, self._conf)
             rows = spark.range(0, len(payloads), 1, len(payloads)).mapInArrow(function, DDL)
-            rows.write.mode("append").option("compression", "zstd").parquet(folder.resolve().as_uri())
+            with slots_wanted(spark.sparkContext, f"Spark, salvage of cluster {tasks[0].cluster}"):
+                rows.write.mode("append").option("compression", "zstd").parquet(folder.resolve().as_uri())
         except (PySparkException, Py4JError, OSError) as error:
             raise RemoteFault(
                 f"salvage of cluster {tasks[0].cluster}: Spark gave up: {first_line(error)}. Nothing may be deleted "

@@ -8,53 +8,74 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import mirror_core
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.spark.java_shim import log_configuration, spark_java_home
 
+NO_CONF: Final[Mapping[str, str]] = MappingProxyType({})
 LOOPBACK: Final = "127.0.0.1"
+PORT: Final = "spark.mirrorbook.port"
+"""The driver's UDP port for its tasks, for firewalls; none: any that is free."""
 ATTEMPTS: Final = 4
 """Attempts of a task. A plain local[N] gives one only: then a killed Python worker fails the whole job."""
 
+_NOT_YOURS: Final = {
+    "spark.master": ("", "say it with --master"),
+    "spark.speculation": ("false", "a second copy of a task would be a second writer"),
+    "spark.sql.adaptive.enabled": ("false", "it would merge tasks"),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": ("1", "a row is a whole task's work"),
+}
+"""Settings that nobody else may choose: what they are, and why."""
+
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,([1-9]\d*))?\])?")
 _ON_THIS_MACHINE = re.compile(r"spark://(127\.0\.0\.1|localhost)[:,]")
 
 
-def session(app: str, master: str = "local[*]", cores: int | None = None) -> SparkSession:
-    """Start Spark, or give back the session that this process already has: there can be only one.
+def context(
+    app: str, master: str = "local[*]", cores: int | None = None, conf: Mapping[str, str] = NO_CONF
+) -> SparkContext:
+    """Start Spark, or give back what this process already has: there can be only one.
 
     `cores` are the task slots: of a local master instead of its own number, of a cluster as the most it may give us.
+    `conf` is the user's, and wins over ours; what spark-submit was given is, too, and names the master.
     Other masters than local ones need this package, in the same Python version, installed on their executors.
     BadRequest when there is no Java or the master is no master; RemoteFault when Spark does not start.
     """
     there = existing()
     if there is not None:
         return there
-    settings = _settings(master, cores)
-    builder = SparkSession.builder.appName(app)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
+    submitted = _submitted()
+    master = submitted.pop("spark.master", master)
+    settings = _settings(master, cores, {**submitted, **conf})
     try:
         with _environment(_launch_environment(settings["spark.master"])):
-            spark = builder.getOrCreate()
+            spark = SparkContext.getOrCreate(SparkConf().setAll([("spark.app.name", app), *settings.items()]))
     except (PySparkException, Py4JError) as error:
         raise RemoteFault(f"Spark, master {master}: does not start: {first_line(error)}") from None
-    spark.sparkContext.setLogLevel("ERROR")
+    spark.setLogLevel("ERROR")
     return spark
 
 
-def existing() -> SparkSession | None:
-    """The session that this process has, whichever thread started it: an "active" one is only that thread's."""
-    try:
-        return SparkSession.active()
-    except PySparkRuntimeError:
-        return None
+def session(
+    app: str, master: str = "local[*]", cores: int | None = None, conf: Mapping[str, str] = NO_CONF
+) -> SparkSession:
+    """The same, for tables: costs some seconds more. Raises the same."""
+    context(app, master, cores, conf)
+    return SparkSession.builder.getOrCreate()
+
+
+def existing() -> SparkContext | None:
+    """Spark, if this process has it, whoever started it."""
+    return SparkContext._active_spark_context
 
 
 def first_line(error: BaseException) -> str:
@@ -79,15 +100,31 @@ def check_master(master: str) -> None:
         raise BadRequest(f"{master!r} is not a Spark master: local[*], spark://HOST:PORT, k8s://... or yarn")
 
 
-def _settings(master: str, cores: int | None) -> dict[str, str]:
+def _submitted() -> dict[str, str]:
+    """What spark-submit was given, where it has started this process; or nothing."""
+    return dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
+
+
+def check_conf(conf: Mapping[str, str]) -> None:
+    """BadRequest when it holds what can't be chosen. Starts nothing."""
+    for key, value in conf.items():
+        ours, why = _NOT_YOURS.get(key, (value, ""))
+        if value != ours:
+            raise BadRequest(f"Spark setting {key} can't be {value!r}: {why}")
+        if key == PORT and not (value.isdecimal() and int(value) < 1 << 16):
+            raise BadRequest(f"{PORT} is {value!r}, which is no port number (UDP, on the driver)")
+        if not key.startswith("spark."):
+            raise BadRequest(f"{key!r} is no Spark setting: their names begin with 'spark.'")
+
+
+def _settings(master: str, cores: int | None, conf: Mapping[str, str]) -> dict[str, str]:
     check_master(master)
+    check_conf(conf)
     local = local_master(master, cores)
     settings = {
         "spark.master": local or master,
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": (
-            f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={log_configuration()}"
-        ),
+        _JAVA_OPTIONS: "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.speculation": "false",  # a second copy of a task would be a second writer
@@ -101,10 +138,15 @@ def _settings(master: str, cores: int | None) -> dict[str, str]:
         "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "1" if local else "15",
         "spark.sql.adaptive.enabled": "false",  # would merge our partitions, which are tasks, into fewer
     }
+    if not conf.get("spark.submit.pyFiles"):  # what travels with the job is not there yet when a daemon starts
+        settings["spark.python.daemon.module"] = "mirror_core.spark.daemon"
     if local or _ON_THIS_MACHINE.match(master):
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     if local is None and cores is not None:
         settings["spark.cores.max"] = str(cores)
+    settings |= conf
+    if "log4j" not in settings[_JAVA_OPTIONS]:
+        settings[_JAVA_OPTIONS] += f" -Dlog4j2.configurationFile={log_configuration()}"
     return settings
 
 

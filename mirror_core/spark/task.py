@@ -8,10 +8,9 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import pyarrow as pa
 
 from mirror_core.model import logs
 from mirror_core.model.copying import Assignment, TaskReport
@@ -28,10 +27,6 @@ from mirror_core.model.errors import (
 
 Work = Callable[[bytes], bytes]
 """One task's work: JSON in, JSON out."""
-
-_COLUMNS: Final[tuple[pa.Field[Any], ...]] = (pa.field("task", pa.int64()), pa.field("result", pa.binary()))
-RESULT: Final = pa.schema(_COLUMNS)
-RESULT_DDL: Final = "task long, result binary"  # the same in Spark's words; an inexact type fails a job only at its end
 
 _BY_NAME: Final = {
     kind.__name__: kind
@@ -53,12 +48,9 @@ class Outcome:
     error: str = ""
 
 
-def each(work: Work, payloads: Sequence[bytes], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Do the work of each task whose number is in the batches' first column."""
-    for batch in batches:
-        tasks: list[int] = batch.to_pydict()["id"]
-        for task in tasks:
-            yield pa.RecordBatch.from_pydict({"task": [task], "result": [work(payloads[task])]}, schema=RESULT)
+def each(work: Work, payloads: Sequence[bytes], number: int, _: Iterator[int]) -> Iterator[bytes]:
+    """The work of the task with this number."""
+    yield work(payloads[number])
 
 
 def copy(stop_file: str, log: logs.Settings, payload: bytes) -> bytes:

@@ -15,7 +15,7 @@ from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.seed import seeds
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.progress import Listener, Progress
+from mirror_core.dataplane.progress import Progress
 from mirror_core.decide import position
 from mirror_core.decide.position import Resume
 from mirror_core.kafka.client import ClusterClient
@@ -105,12 +105,11 @@ def test_a_log_that_begins_at_three_million_is_announced_and_seeded_though_it_is
         return delete_records(client, until)
 
     monkeypatch.setattr(sending, "delete_records", delete_or_break)
-    with Listener(progress) as listener:
-        options = Options(until_caught_up=True, progress=listener.at)
-        stop = threading.Event()
-        summary = Replication(mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None).run()
-        assert (summary.caught_up, summary.failed) == (True, {})
-        wait_until(lambda: progress.partitions()[partition].to_seed == 0, timeout_s=TIMEOUT_S, why="its last word")
+    options = Options(until_caught_up=True, progress=progress)
+    stop = threading.Event()
+    summary = Replication(mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None).run()
+    assert (summary.caught_up, summary.failed) == (True, {})
+    assert progress.partitions()[partition].to_seed == 0, "its last word"
     assert len(calls) > 3
     assert calls[-1] == FAR
     assert_equal(pair, topic, records=10)

@@ -14,14 +14,16 @@ import pytest
 from confluent_kafka.admin import AclOperation
 
 from mirror_core.copy import task as copy_task
+from mirror_core.copy.datagrams import Sort
 from mirror_core.copy.handover import Board
+from mirror_core.dataplane.channel import Channel
 from mirror_core.decide.gaps import MAX_ATTEMPT
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
 from mirror_core.kafka.offsets import describe_producers
-from mirror_core.model.copying import Assigned, Assignment
+from mirror_core.model.copying import Assigned, Assignment, Listening
 from mirror_core.model.mirror import FailureKind, Gaps
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunState
@@ -239,12 +241,12 @@ def test_an_epoch_goes_on_with_the_markers_of_the_one_before(
     transaction(producer, topic, 2, commit=True, partitions=range(3))
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    with Board() as board, ThreadPoolExecutor(1) as pool:
+    with Channel(Listening(), {Sort.CLAIMS: Board().take}) as channel, ThreadPoolExecutor(1) as pool:
         for epoch in (1, 2):
             now = int(time.time() * 1000)
             work = assignment(mirrored, epoch, now, now + 20_000)
             ended = threading.Event()
-            task = pool.submit(copy_task.run, replace(work, claims=board.at if told else None), ended.is_set)
+            task = pool.submit(copy_task.run, replace(work, driver=channel.at(epoch) if told else None), ended.is_set)
             transaction(producer, topic, epoch, commit=True, partitions=range(3))
             wait_until(
                 lambda: bounds(pair.west, topic) == bounds(pair.east, topic), timeout_s=20, why="the gap is filled"

@@ -19,7 +19,7 @@ from mirror_core.dataplane.counters import Counters
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.metrics import Exposition
-from mirror_core.dataplane.progress import Listener, Progress
+from mirror_core.dataplane.progress import Progress
 from mirror_core.evidence import receipts
 from mirror_core.model.names import Partition
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
@@ -56,25 +56,24 @@ class Scraped:
 def measured(mirrored: Mirrored) -> Iterator[str]:
     """Copy in a thread of this process with short epochs; the endpoint's address. Ends well, or the test does not."""
     stop, counters, said, failures = threading.Event(), Counters(), list[str](), list[Exception]()
-    with Listener(Progress()) as listener:
-        options = Options(epoch_s=EPOCH_S, receipts=mirrored.evidence / "receipts", progress=listener.at)
-        link = mirrored.link
-        copying = Replication(link, LocalRunner, options, stop=stop, say=lambda line: None, counters=counters)
+    progress, link = Progress(), mirrored.link
+    options = Options(epoch_s=EPOCH_S, receipts=mirrored.evidence / "receipts", progress=progress)
+    copying = Replication(link, LocalRunner, options, stop=stop, say=lambda line: None, counters=counters)
 
-        def run() -> None:
-            try:
-                copying.run()
-            except Exception as error:  # noqa: BLE001 - raised again where the test sees it
-                failures.append(error)
+    def run() -> None:
+        try:
+            copying.run()
+        except Exception as error:  # noqa: BLE001 - raised again where the test sees it
+            failures.append(error)
 
-        with served(("127.0.0.1", 0), Exposition(link.mirror, counters, listener.progress), said.append):
-            thread = threading.Thread(target=run, name="copying")
-            thread.start()
-            try:
-                yield said[0].removeprefix("metrics: ")
-            finally:
-                stop.set()
-                thread.join()
+    with served(("127.0.0.1", 0), Exposition(link.mirror, counters, progress), said.append):
+        thread = threading.Thread(target=run, name="copying")
+        thread.start()
+        try:
+            yield said[0].removeprefix("metrics: ")
+        finally:
+            stop.set()
+            thread.join()
     assert failures == []
 
 

@@ -13,11 +13,16 @@ import pytest
 from mirror_core.decide.parity import Row
 from mirror_core.evidence.expectations import judge_table
 from mirror_core.evidence.parity_report import JudgesDisagree, to_table, write_report
+from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityResult, Verdict
+from mirror_core.spark import slots
 from mirror_core.spark.parity import SparkParity
+from mirror_core.spark.runner import SparkRunner
 from tests.brokers import Pair
 from tests.parity_topics import content, copy_bytes, send, twin_topics, whole
+from tests.spark import work
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.spark,
@@ -122,3 +127,27 @@ def test_a_verdict_that_great_expectations_does_not_share_is_an_error(tmp_path: 
             judge=True,
         )
     assert "DISAGREES" in (tmp_path / "index.html").read_text()
+
+
+def test_a_comparison_that_gets_no_slot_says_so_and_the_job_is_gone(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = twin_topics(pair)
+    send(pair.east, topic, content(10))
+    copy_bytes(pair, topic, 10)
+    runner = SparkRunner("local[4]", 2)
+    try:
+        here = [tmp_path / f"task-{number}" for number in range(4)]
+        all_slots = runner._start(work.wait_for_file, [str(path).encode() for path in here], bytes)
+        wait_until(lambda: all(path.exists() for path in here), timeout_s=60, why="a data plane holds all slots")
+        (group,) = runner._jobs
+        wait_until(lambda: slots._begun(runner._context, group), timeout_s=60, why="it is seen to have begun")
+        refused = pytest.raises(RemoteFault, match=r"parity of \d+ shares: .* no task slot within 1 s.*spark.cores.max")
+        with monkeypatch.context() as patch, refused:
+            patch.setattr(slots, "PATIENCE_S", 1.0)
+            SparkParity(pair.config_path, "local[4]")(EAST, WEST, [whole(topic, 10)], None)
+        assert not all_slots.done()
+        assert len(runner._context.statusTracker().getActiveJobsIds()) == 1
+    finally:
+        runner.close()
+    assert SparkParity(pair.config_path, "local[4]")(EAST, WEST, [whole(topic, 10)], None).verdict is Verdict.PASSED

@@ -17,12 +17,14 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
-from mirror_core.dataplane.progress import Listener, Progress
+from mirror_core.copy.datagrams import Sort
+from mirror_core.dataplane.channel import Channel
+from mirror_core.dataplane.progress import Progress
 from mirror_core.evidence import receipts
 from mirror_core.evidence.receipts import Hole
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
-from mirror_core.model.copying import Assigned, Assignment, TaskReport
+from mirror_core.model.copying import Assigned, Assignment, Listening, TaskReport
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.spark import task
@@ -38,6 +40,7 @@ pytestmark = [
 ]
 TIMEOUT_S = 60.0
 MIRROR = MirrorName("east-west")
+DAEMON = "mirror_core.spark.daemon"
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def workers() -> set[int]:
     for process in psutil.Process().children(recursive=True):
         try:
             parent = process.parent()
-            if parent and "pyspark.daemon" in process.cmdline() and "pyspark.daemon" in parent.cmdline():
+            if parent and DAEMON in process.cmdline() and DAEMON in parent.cmdline():
                 found.add(process.pid)
         except psutil.NoSuchProcess:
             continue  # ended meanwhile
@@ -65,9 +68,9 @@ def workers() -> set[int]:
 class Bench:
     """A topic of two partitions on both clusters, and assignments to copy it."""
 
-    def __init__(self, pair: Pair, progress: Listener | None = None) -> None:
+    def __init__(self, pair: Pair, channel: Channel | None = None) -> None:
         self.pair = pair
-        self.progress = progress
+        self.channel = channel
         self.topic = new_topic(pair.east, partitions=2)
         admin = admin_client(pair.west)  # held until it has answered
         admin.create_topics([NewTopic(self.topic, 2, config={"retention.ms": "-1"})])[self.topic].result(TIMEOUT_S)
@@ -110,7 +113,7 @@ class Bench:
                 task=number_of_task,
                 start_ms=start_ms,
                 stop_ms=stop_ms or round((time.time() + TIMEOUT_S) * 1000),
-                progress=self.progress.at if self.progress else None,
+                driver=self.channel.at(number) if self.channel else None,
             )
             for number_of_task, partition in enumerate(self.partitions)
         ]
@@ -139,8 +142,9 @@ def test_an_epoch_copies_and_reports(runner: SparkRunner, pair: Pair) -> None:
 
 @pytest.mark.cluster
 def test_overlapping_epochs_hand_over_without_a_hole(runner: SparkRunner, pair: Pair, tmp_path: Path) -> None:
-    with Listener(Progress()) as listener:
-        bench = Bench(pair, listener)
+    progress = Progress()
+    with Channel(Listening(), {Sort.PROGRESS: progress.hear}) as channel:
+        bench = Bench(pair, channel)
         now_ms = round(time.time() * 1000)
         boundary_ms = now_ms + 6_000
         first = runner.submit(bench.epoch(0, stop_ms=boundary_ms))
@@ -150,7 +154,7 @@ def test_overlapping_epochs_hand_over_without_a_hole(runner: SparkRunner, pair: 
             bench.produce(100)
             total += 100
             if total == 300:
-                wait_until(lambda: listener.progress.totals().records >= 600, timeout_s=TIMEOUT_S, why="epoch 0 copies")
+                wait_until(lambda: progress.totals().records >= 600, timeout_s=TIMEOUT_S, why="epoch 0 copies")
             if total == 600:
                 first.result(TIMEOUT_S)
         early, late = first.result(TIMEOUT_S), second.result(TIMEOUT_S)
@@ -169,15 +173,16 @@ def test_overlapping_epochs_hand_over_without_a_hole(runner: SparkRunner, pair: 
 def test_killed_workers_are_replaced_and_their_lost_receipts_are_inferred(
     runner: SparkRunner, pair: Pair, tmp_path: Path
 ) -> None:
-    with Listener(Progress()) as listener:
-        bench = Bench(pair, listener)
+    progress = Progress()
+    with Channel(Listening(), {Sort.PROGRESS: progress.hear}) as channel:
+        bench = Bench(pair, channel)
         bench.produce(200)
         before = runner.submit(bench.epoch(0, until=200)).result(TIMEOUT_S)
         running = runner.submit(bench.epoch(1, until=600))
         bench.produce(200)
 
         def both_at_400() -> bool:
-            figures = listener.progress.partitions()
+            figures = progress.partitions()
             return [figures[p].position for p in bench.partitions if p in figures] == [400, 400]
 
         wait_until(both_at_400, timeout_s=TIMEOUT_S, why="both tasks have copied, and wait for more")
@@ -199,14 +204,15 @@ def test_killed_workers_are_replaced_and_their_lost_receipts_are_inferred(
 
 @pytest.mark.cluster
 def test_close_lets_tasks_end_their_sentence_and_report(spark: SparkSession, pair: Pair) -> None:
-    with Listener(Progress()) as listener:
+    progress = Progress()
+    with Channel(Listening(), {Sort.PROGRESS: progress.hear}) as channel:
         runner = SparkRunner(slots=2)
-        bench = Bench(pair, listener)
+        bench = Bench(pair, channel)
         bench.produce(300)
         now_ms = round(time.time() * 1000)
         running = runner.submit(bench.epoch(0))
         waiting = runner.submit(bench.epoch(1, start_ms=now_ms + 50_000))
-        wait_until(lambda: listener.progress.totals().records >= 600, timeout_s=TIMEOUT_S, why="epoch 0 copies")
+        wait_until(lambda: progress.totals().records >= 600, timeout_s=TIMEOUT_S, why="epoch 0 copies")
         runner.close()
     assert spans(running.result(0)) == [(0, 0, 300), (1, 0, 300)]
     assert all(receipt.first == receipt.next for report in waiting.result(0) for receipt in report.receipts)

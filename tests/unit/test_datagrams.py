@@ -1,21 +1,29 @@
-"""What tasks tell by datagram comes in through a port that anybody on the machine can send to: noise ends nothing."""
+"""What tasks tell by datagram comes in through a port that anybody can send to: noise and strangers end nothing."""
 
 from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.copy.datagrams import Address, Datagrams
+from mirror_core.copy.datagrams import LARGEST, Letter, Line, Sort, sealed
 from mirror_core.copy.handover import Board
-from mirror_core.dataplane.progress import Listener, Progress
+from mirror_core.dataplane.channel import Channel
+from mirror_core.dataplane.progress import Progress
+from mirror_core.model.copying import Listening
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import Partition
 from tests.waiting import wait_until
 
-SENDER: Address = ("127.0.0.1", 1)
+HERE = Listening()
+A = Partition("orders", 0)
+SAID = b'{"task":0,"t":1,"rows":[["orders",0,10,null,10,1000,0]]}'
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
@@ -24,76 +32,157 @@ JSON = st.recursive(
 NOISE = (
     b"",
     b"\xff\xfe",
+    b"MB",
     b"null",
-    b"[]",
     b"{}",
-    b'"rows"',
-    b'{"token":"\xc3\xa9"}',
-    b'{"token":"\\ud800"}',
-    b'{"token":' + b"[" * 60_000,
-    b'{"of a later version":' + b"[" * 60_000,
-    b'{"token":"\xc3\xa9","task":0,"epoch":1,"t":1,"rows":[],"left":[],"wants":[]}',
-    b"[" * 60_000 + b"]" * 5_000,
-    b'{"token":"x","epoch":' + b"9" * 60_000 + b"}",
-    b'{"token":"x","t":1e999}',
-    b"x" * 65_507,
+    b'{"task":' + b"[" * 1_100,
+    b'{"of a later version":' + b"[" * 1_000,
+    b"[" * 600 + b"]" * 500,
+    b'{"task":' + b"9" * 1_000 + b"}",
+    b'{"t":1e999}',
+    b"MB\x01" + bytes(100),
+    b"x" * 1_200,
 )
 
 
-def progress() -> Datagrams:
-    return Listener(Progress())
-
-
-@pytest.fixture(params=[Board, progress], ids=["claims", "progress"])
-def make(request: pytest.FixtureRequest) -> Callable[[], Datagrams]:
-    found: Callable[[], Datagrams] = request.param
-    return found
-
-
 @pytest.fixture(scope="module")
-def listeners() -> Iterator[tuple[Datagrams, ...]]:
-    """Not entered: what comes is given to them."""
-    both = (Board(), progress())
-    yield both
-    for listener in both:
-        listener.socket.close()
+def channel() -> Iterator[Channel]:
+    """Not entered: what comes is given to it."""
+    made = Channel(HERE, {Sort.PROGRESS: Progress().hear, Sort.CLAIMS: Board().take})
+    made.at(1)
+    yield made
+    made.socket.close()
 
 
-@given(datagram=st.binary(max_size=300) | st.sampled_from(NOISE) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_no_bytes_are_taken_for_a_task(listeners: tuple[Datagrams, ...], datagram: bytes) -> None:
-    for listener in listeners:
-        assert listener.received(datagram, SENDER) is False
+@given(datagram=st.binary(max_size=LARGEST + 50) | st.sampled_from(NOISE))
+def test_no_bytes_are_taken_for_a_task(channel: Channel, datagram: bytes) -> None:
+    assert channel.take(datagram) is None
 
 
-FIELDS = ("token", "task", "epoch", "t", "rows", "left", "wants")
+@given(sort=st.integers(0, 255), body=st.sampled_from(NOISE) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_no_body_ends_a_channel_even_with_the_token(channel: Channel, sort: int, body: bytes) -> None:
+    letter = Letter(sort, 1, b"somebody", 1 + max(channel._numbers.values(), default=0), body)
+    channel.take(sealed(channel.at(1).token, letter))
 
 
-@given(values=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=7))
-def test_no_values_end_a_listener_even_with_the_token(
-    listeners: tuple[Datagrams, ...], values: dict[str, object]
+FIELDS = ("task", "t", "rows", "left", "wants")
+
+
+@given(sort=st.sampled_from(Sort), values=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=5))
+def test_no_values_end_it_either(channel: Channel, sort: Sort, values: dict[str, object]) -> None:
+    whole: dict[str, object] = {"task": 0, "t": 1.0, "rows": [], "left": [], "wants": []}
+    number = 1 + max(channel._numbers.values(), default=0)
+    channel.take(sealed(channel.at(1).token, Letter(sort, 1, b"somebody", number, json.dumps(whole | values).encode())))
+
+
+@given(place=st.integers(0), bit=st.integers(0, 7))
+def test_no_byte_of_it_can_be_changed_on_the_way(channel: Channel, place: int, bit: int) -> None:
+    number = 1 + max(channel._numbers.values(), default=0)
+    whole = bytearray(sealed(channel.at(1).token, Letter(Sort.PROGRESS, 1, b"somebody", number, SAID)))
+    whole[place % len(whole)] ^= 1 << bit
+    assert channel.take(bytes(whole)) is None
+
+
+def test_a_task_speaks_for_its_own_epoch_only_and_once() -> None:
+    progress = Progress()
+    channel = Channel(HERE, {Sort.PROGRESS: progress.hear})
+    old, new = channel.at(1).token, channel.at(2).token
+    letter = Letter(Sort.PROGRESS, 2, b"a task's", 5, SAID)
+    assert channel.take(sealed(old, letter)) is None
+    assert channel.take(sealed(new, letter)) == b""
+    assert progress.totals().partitions == 1
+    for again in (letter, letter._replace(number=4)):
+        assert channel.take(sealed(new, again)) is None
+    assert channel.take(sealed(old, letter._replace(epoch=1))) == b""  # overlapping: the one before still speaks
+    channel.at(4)
+    assert channel.take(sealed(old, letter._replace(epoch=1, number=9))) is None
+    assert channel.take(sealed(new, letter._replace(number=9))) == b""
+    newer = letter._replace(epoch=4, sender=b"the next")
+    assert channel.take(sealed(channel.at(4).token, newer)) == b""
+    assert set(channel._numbers) == {(2, b"a task's"), (4, b"the next")}  # what can't speak any more is forgotten
+    channel.socket.close()
+
+
+def test_the_token_is_in_no_datagram() -> None:
+    at = Channel(HERE, {})
+    token = at.at(1).token
+    at.socket.close()
+    whole = sealed(token, Letter(Sort.PROGRESS, 1, bytes(8), 1, SAID))
+    assert token.encode() not in whole
+    assert bytes.fromhex(token) not in whole
+
+
+def test_a_channel_hears_on_in_a_flood_and_says_once_that_there_are_strangers(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for listener in listeners:
-        whole = {"task": 0, "epoch": 1, "t": 1.0, "rows": [], "left": [], "wants": []}
-        listener.received(json.dumps({**whole, **values, "token": listener.at.token}).encode(), SENDER)
+    progress, ended = Progress(), threading.Event()
+    with Channel(HERE, {Sort.PROGRESS: progress.hear}) as channel, closing(Line(1, channel.at(1))) as line:
+        there = ("127.0.0.1", channel.at(1).port)
 
+        def flood() -> None:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+                while not ended.is_set():
+                    for noise in NOISE:
+                        stranger.sendto(noise, there)
 
-def test_what_is_asked_for_twice_is_given_once() -> None:
-    board = Board()
-    board.take(json.dumps({"token": board.at.token, "epoch": 1, "left": [["t", 0, 8]], "wants": []}).encode())
-    twice = {"token": board.at.token, "epoch": 2, "left": [], "wants": [["t", 0], ["t", 0]]}
-    given_once = board.take(json.dumps(twice).encode())
-    board.socket.close()
-    assert given_once is not None
-    assert len(given_once) == 1
+        stranger = threading.Thread(target=flood)
+        stranger.start()
+        try:
+            wait_until(lambda: channel.foreign > 1_000, timeout_s=20, why="noise arrives")
 
+            def heard() -> bool:
+                line.tell(Sort.PROGRESS, SAID)
+                return progress.totals().partitions == 1
 
-def test_a_listener_hears_on_after_noise_and_says_once_that_there_was_some(
-    make: Callable[[], Datagrams], caplog: pytest.LogCaptureFixture
-) -> None:
-    with make() as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        for noise in NOISE:
-            sender.sendto(noise, (listener.host, listener.port))
-        wait_until(lambda: listener.foreign == len(NOISE), timeout_s=10, why="noise arrives, all of it")
-    assert [r.getMessage().split(":")[1] for r in caplog.records] == [
-        " datagrams of a stranger are ignored; the first is from 127.0.0.1"
+            wait_until(heard, timeout_s=20, why="a task is heard")
+        finally:
+            ended.set()
+            stranger.join()
+    assert [r.getMessage().split(":")[0] for r in caplog.records] == [
+        "datagrams of a stranger are ignored; the first is from 127.0.0.1"
     ]
+
+
+def test_what_was_said_before_the_end_is_heard() -> None:
+    progress = Progress()
+    with Channel(HERE, {Sort.PROGRESS: progress.hear}) as channel, closing(Line(1, channel.at(1))) as line:
+        line.tell(Sort.PROGRESS, SAID)
+    assert A in progress.partitions()
+
+
+def test_an_answer_is_for_who_asked_and_is_read_once() -> None:
+    with Channel(HERE, {Sort.CLAIMS: lambda letter: b"given " + letter.body}) as channel:
+        one, other = (Line(1, channel.at(1)) for _ in range(2))
+        with closing(one), closing(other):
+            one.tell(Sort.CLAIMS, b"1")
+            assert wait_until(lambda: list(one.answers()), timeout_s=10, why="an answer") == [b"given 1"]
+            assert one._socket is not None
+            assert other._socket is not None
+            token = channel.at(1).token
+            for sender, number in ((one._sender, 1), (other._sender, 2)):
+                again = sealed(token, Letter(Sort.GIVEN, 1, sender, number, b"again"))
+                channel.socket.sendto(again, one._socket.getsockname())
+            one.tell(Sort.CLAIMS, b"2")
+            assert wait_until(lambda: list(one.answers()), timeout_s=10, why="an answer") == [b"given 2"]
+
+
+def test_a_line_to_nowhere_says_so_once_and_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+    with Channel(HERE, {}) as channel:
+        at = channel.at(1)
+    gone = Line(1, at)  # nobody listens there any more
+    for _ in range(3):
+        gone.tell(Sort.PROGRESS, SAID)
+        assert list(gone.answers()) == []
+    gone.close()
+    assert caplog.records == []
+    nowhere = Line(1, type(at)(host="no.such.host.invalid", port=1, token="t"))
+    nowhere.tell(Sort.PROGRESS, SAID)
+    assert not nowhere.open
+    assert "no.such.host.invalid:1 is told nothing" in caplog.text
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with Channel(HERE, {}) as channel:
+        port = channel.at(1).port
+        with pytest.raises(BadRequest, match=f"127.0.0.1, UDP port {port}: .*in use"):
+            Channel(Listening(port=port), {})

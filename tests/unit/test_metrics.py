@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import closing
 from dataclasses import replace
 
 import httpx
@@ -16,13 +17,15 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from mirror_core.cli.metrics import address, served
 from mirror_core.copy.beacon import Beacon
+from mirror_core.copy.datagrams import Letter, Line, Sort, opened, sealed
 from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.dataplane.channel import Channel
 from mirror_core.dataplane.counters import Copied, Counters, Retry
 from mirror_core.dataplane.heart import Outcome
 from mirror_core.dataplane.metrics import METRICS, Exposition, families
 from mirror_core.dataplane.progress import TOLD, Figures, Progress
 from mirror_core.decide.position import Resume
-from mirror_core.model.copying import Assigned, Assignment, DatagramsAt, Receipt, TaskReport
+from mirror_core.model.copying import Assigned, Listening, Receipt, TaskReport
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -256,7 +259,7 @@ def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_ta
     counting.reported([report(A0, 0, 50, 4000)], 30.0)
     progress = Progress(lambda: 1000.0)
     rows = [["a", 0, 10, 12, 10, 100, 0]]
-    progress.take(TOLD.decode(json.dumps({"token": "", "task": 0, "epoch": 1, "t": 1000, "rows": rows})))
+    progress.take(TOLD.decode(json.dumps({"task": 0, "t": 1000, "rows": rows})), 1)
     served_text = text(Exposition(MIRROR, counting, progress))
     read = {m.name: m for m in text_string_to_metric_families(served_text)}  # type: ignore[no-untyped-call]
     assert set(read) == {described.family for described in METRICS}
@@ -359,29 +362,45 @@ def test_nothing_is_served_unless_asked_for() -> None:
 
 
 def test_a_task_that_lost_its_place_does_not_repeat_an_old_end_of_the_source() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as driver:
-        driver.bind(("127.0.0.1", 0))
-        assignment = Assignment(
-            mirror=MIRROR.name,
-            source=EAST,
-            destination=WEST,
-            config_path="",
-            producer_id=1,
-            partitions=(),
-            epoch=1,
-            task=0,
-            start_ms=0,
-            stop_ms=0,
-            progress=DatagramsAt(host="127.0.0.1", port=driver.getsockname()[1], token="known"),
-        )
-        replicator = PartitionReplicator(Assigned(partition=A0, source_topic_id="", destination_topic_id=""))
-        replicator.resume_at(Resume(offset=10, sequence=10, gap_end=10, seed_end=10, check_tail=False))
-        replicator.source.told(12)
-        beacon = Beacon(assignment)
+    heard: list[Letter] = []
+
+    def hear(letter: Letter) -> bytes:
+        heard.append(letter)
+        return b""
+
+    replicator = PartitionReplicator(Assigned(partition=A0, source_topic_id="", destination_topic_id=""))
+    replicator.resume_at(Resume(offset=10, sequence=10, gap_end=10, seed_end=10, check_tail=False))
+    replicator.source.told(12)
+    with Channel(Listening(), {Sort.PROGRESS: hear}) as channel, closing(Line(1, channel.at(1))) as line:
+        beacon = Beacon(0, line)
         beacon.tell([replicator])
         replicator.lose("its leader moved")
         beacon.tell([replicator], last=True)
-        beacon.close()
-        told = [TOLD.decode(driver.recv(65_535)) for _ in range(2)]
+    told = [TOLD.decode(letter.body) for letter in heard]
     assert [one.rows for one in told] == [[("a", 0, 10, 12, 0, 0, 0)], [("a", 0, 10, None, 0, 0, 0)]]
-    assert {one.token for one in told} == {"known"}
+
+
+def test_ten_thousand_partitions_are_told_in_packets_that_every_network_carries() -> None:
+    """Not all in one breath: whoever listens has a buffer, and what it can't hold is lost."""
+    told: list[bytes] = []
+
+    class Known(Line):
+        open = True
+
+        def tell(self, sort: Sort, body: bytes) -> None:
+            told.append(sealed("known", Letter(sort, 1, bytes(8), 1, body)))
+
+    many = [
+        PartitionReplicator(Assigned(partition=Partition("x" * 249, i), source_topic_id="", destination_topic_id=""))
+        for i in range(10_000)
+    ]
+    for one in many:
+        one.resume_at(Resume(offset=10**12, sequence=10, gap_end=10**12, seed_end=10**12, check_tail=False))
+    beacon = Beacon(0, Known(1, None))
+    while not told or beacon._waiting:
+        before = len(told)
+        beacon.tell(many)
+        assert len(told) - before <= 50
+    letters = [opened(datagram, lambda _: "known") for datagram in told]
+    assert max(map(len, told)) <= 1_200
+    assert {row[1] for letter in letters if letter for row in TOLD.decode(letter.body).rows} == set(range(10_000))

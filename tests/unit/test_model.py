@@ -17,7 +17,7 @@ from mirror_core import model
 from mirror_core.model import errors
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assigned, Assignment, DatagramsAt, Failure, Receipt, TaskReport
+from mirror_core.model.copying import Assigned, Assignment, DriverAt, Failure, Receipt, TaskReport
 from mirror_core.model.drift import CHANGES, Deed, DriftRow, Part
 from mirror_core.model.mirror import (
     Desired,
@@ -138,7 +138,7 @@ def assignment() -> Assignment:
 def test_a_task_that_is_told_no_more_copies_by_markers_to_the_end_of_its_time() -> None:
     told = assignment()
     assert told.gaps is Gaps.MARKERS
-    assert (told.throttle, told.progress, told.claims) == (None, None, None)
+    assert (told.throttle, told.driver) == (None, None)
     assert told.max_bytes_in_flight == 64 * 1024 * 1024
     (assigned,) = told.partitions
     assert (assigned.until, assigned.source_epoch) == (None, None)
@@ -153,7 +153,7 @@ def test_what_a_task_is_told_and_tells_survives_the_way_to_an_executor() -> None
     report = TaskReport(receipts=(receipt,), failures=(failure,), cpu_s=0.5)
     assert failure.kind is FailureKind.OTHER
     assert (report.aligned, report.retry) == ((), "")
-    claims = msgspec.json.decode(b'{"host":"h","port":1,"token":"t"}', type=DatagramsAt)
+    claims = msgspec.json.decode(b'{"host":"h","port":1,"token":"t"}', type=DriverAt)
     for value in (assignment(), assignment().partitions[0], report, claims):
         assert pickle.loads(pickle.dumps(value)) == value
         assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value

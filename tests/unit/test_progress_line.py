@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
-import socket
 
 import pytest
 
 from mirror_core.cli import progress as shown_progress
 from mirror_core.cli.progress import line, shown
-from mirror_core.dataplane.progress import Totals
+from mirror_core.dataplane.progress import Snapshot, Totals
 from tests.waiting import wait_until
 
 
@@ -56,15 +54,8 @@ def test_what_is_seeded_is_said_while_it_is() -> None:
 def test_off_a_terminal_lines_are_plain_and_stop_when_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown_progress, "_PLAIN_S", 0.01)
     out = io.StringIO()
-    with shown(out) as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        datagram = {
-            "token": listener.at.token,
-            "task": 0,
-            "epoch": 1,
-            "t": 4e9,
-            "rows": [["orders", 0, 10, 12, 10, 1000, 0]],
-        }
-        sender.sendto(json.dumps(datagram).encode(), ("127.0.0.1", listener.port))
+    with shown(out) as progress:
+        progress.take(Snapshot(task=0, t=4e9, rows=[("orders", 0, 10, 12, 10, 1000, 0)]), 1)
         wait_until(lambda: "lag 2" in out.getvalue(), timeout_s=10, why="a line is printed")
     printed = out.getvalue()
     assert "\x1b" not in printed

@@ -1,0 +1,27 @@
+"""The option `--conf` of commands that may run on Spark."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+SparkConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be given again and again."),
+]
+
+
+def spark_conf(given: list[str] | None) -> dict[str, str]:
+    """Settings by name. BadRequest when there is one that can't be chosen."""
+    from mirror_core.spark.session import check_conf  # late: `--runner local` must work where Spark is not installed
+
+    found = dict[str, str]()
+    for one in given or ():
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{one!r} is not KEY=VALUE", param_hint="--conf")
+        found[key.strip()] = value
+    if found:
+        check_conf(found)
+    return found

@@ -1,0 +1,128 @@
+"""Where the driver hears its tasks, wherever they run: one port, one thread, datagrams with an epoch's seal."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from mirror_core.copy.datagrams import LARGEST, Letter, Sort, bound, opened, sealed, token_of
+from mirror_core.copy.handover import Board
+from mirror_core.dataplane.progress import Progress
+from mirror_core.model.copying import DriverAt, Listening
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.logs import logger
+
+_RECALLED: Final = 3
+"""Epochs that are listened to: two overlap, and the last words of one before them may be late."""
+_BUFFER: Final = 4 << 20
+_LAST_WORDS_S: Final = 1.0
+Hear = Callable[[Letter], bytes]
+"""Takes in a letter; the answer to it, or nothing. Raises msgspec's errors for what makes no sense."""
+
+_log = logger(__name__)
+
+
+def ears(progress: Progress | None) -> Mapping[int, Hear]:
+    """What a driver listens for; `progress` is where what tasks say of themselves is kept."""
+    claims: Mapping[int, Hear] = {Sort.CLAIMS: Board().take}
+    return claims if progress is None else {**claims, Sort.PROGRESS: progress.hear}
+
+
+class Channel:
+    """Receives in a thread of its own while entered.
+
+    Anyone who reaches the port can send there. No datagram ends the thread: without it lags are unknown and gaps wait.
+    """
+
+    def __init__(self, listening: Listening, hear: Mapping[int, Hear]) -> None:
+        try:
+            self.socket = bound(listening.bind, listening.port)
+        except (OSError, OverflowError) as error:
+            raise BadRequest(
+                f"the driver cannot listen for its tasks on {listening.bind}, UDP port {listening.port}: {error}; give "
+                "another port, or an address of this machine"
+            ) from None
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        self.foreign = 0
+        """Datagrams that were ignored: not a task's of this process, or of long ago, or repeated."""
+        self._host = listening.host
+        self._address = self.socket.getsockname()
+        self._hear = hear
+        self._key = secrets.token_bytes(32)
+        self._newest = 0
+        self._numbers: dict[tuple[int, bytes], int] = {}
+        """Of each attempt of a task: the last number that was taken from it."""
+        self._ends_at = math.inf
+        self._thread = threading.Thread(target=self._listen, name="channel", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ends_at = time.monotonic() + _LAST_WORDS_S
+        with socket.socket(self.socket.family, socket.SOCK_DGRAM) as waker:
+            waker.sendto(b"", self._address)
+        self._thread.join()
+        self.socket.close()
+        if self.foreign:
+            _log.info("%d datagrams of strangers were ignored", self.foreign)
+
+    def at(self, epoch: int) -> DriverAt:
+        """How this epoch's tasks reach us. From the newest epoch on, those long before it aren't listened to."""
+        self._newest = max(self._newest, epoch)
+        return DriverAt(host=self._host, port=self._address[1], token=token_of(self._key, epoch))
+
+    def take(self, datagram: bytes) -> bytes | None:
+        """Take in one datagram; the one to answer it with, if any. None when it is not one of ours."""
+        letter = opened(datagram, self._token)
+        if letter is None:
+            return None
+        sender = letter.epoch, letter.sender
+        hear = self._hear.get(letter.sort)
+        if hear is None or letter.number <= self._numbers.get(sender, 0):
+            return None
+        if sender not in self._numbers:
+            self._numbers = {known: number for known, number in self._numbers.items() if self._token(known[0])}
+        self._numbers[sender] = letter.number
+        try:
+            body = hear(letter)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        if not body:
+            return b""
+        return sealed(self._token(letter.epoch) or "", letter._replace(sort=Sort.GIVEN, body=body))
+
+    def _token(self, epoch: int) -> str | None:
+        return token_of(self._key, epoch) if self._newest - _RECALLED < epoch <= self._newest else None
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                datagram, sender = self.socket.recvfrom(LARGEST + 1)
+                # All before the waker is taken in; should a flood have swallowed the waker, the flood wakes.
+                if self._ends_at < math.inf and (not datagram or time.monotonic() > self._ends_at):
+                    return
+                answer = self.take(datagram)
+                if answer:
+                    self.socket.sendto(answer, sender)
+            except OSError as error:  # an answer that could not be sent: whoever asked asks again
+                _log.info("no answer sent: %s", error)
+                continue
+            if answer is None:
+                self._ignored(sender)
+
+    def _ignored(self, sender: Any) -> None:
+        self.foreign += 1
+        if self.foreign == 1:
+            _log.warning("datagrams of a stranger are ignored; the first is from %s:%d", *sender[:2])

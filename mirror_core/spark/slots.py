@@ -1,0 +1,71 @@
+"""A job that gets no task slot is not waited for in silence: Spark itself would, for ever."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import ClassVar, Final
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+from mirror_core.model.errors import RemoteFault
+
+PATIENCE_S: Final = 60.0
+"""For the first task to begin: executors of YARN and Kubernetes take half a minute to come."""
+
+
+class NoSlot(RemoteFault):
+    """Spark has no room for a job now. Another one, or the same with other settings, may find some."""
+
+    retryable: ClassVar[bool] = True
+
+
+@contextmanager
+def slots_wanted(context: SparkContext, what: str, group: str = "") -> Iterator[None]:
+    """Around a job of this thread's: raises NoSlot when none of its tasks has begun after `PATIENCE_S`.
+
+    `group`: of the job, if it is to be cancelled by others, too.
+    """
+    group = group or f"mirrorbook-{secrets.token_hex(4)}"
+    context.setJobGroup(group, what, interruptOnCancel=True)
+    ended, gave_up = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        with suppress(PySparkException, Py4JError, OSError):  # Spark is dead: the job itself notices, and says so
+            while not ended.wait(PATIENCE_S):
+                if _begun(context, group):
+                    return
+                gave_up.set()
+                context.cancelJobGroup(group)
+
+    watcher = threading.Thread(target=watch, name="spark-slots", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except (PySparkException, Py4JError):
+        if not gave_up.is_set():
+            raise
+        raise NoSlot(
+            f"{what}: master {context.master} gave it no task slot within {PATIENCE_S:.0f} s. Other "
+            "applications may hold all cores (a data plane does, as long as it runs: `--conf spark.cores.max=N` limits "
+            "it on a standalone cluster, a queue or a quota elsewhere), or no worker has the memory that is asked for "
+            "(`--conf spark.executor.memory`). Free some, or take another master; local[*] runs it on this machine"
+        ) from None
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _begun(context: SparkContext, group: str) -> bool:
+    tracker = context.statusTracker()
+    for number in tracker.getJobIdsForGroup(group):
+        job = tracker.getJobInfo(number)
+        for stage_number in job.stageIds if job is not None else ():
+            stage = tracker.getStageInfo(stage_number)
+            if stage is not None and (stage.numActiveTasks or stage.numCompletedTasks or stage.numFailedTasks):
+                return True
+    return False

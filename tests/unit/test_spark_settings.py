@@ -1,0 +1,64 @@
+"""Which settings Spark is started with: the user's win, but for those that would make copies wrong."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from mirror_core.cli.spark_conf import spark_conf
+from mirror_core.model.copying import Listening
+from mirror_core.model.errors import BadRequest
+from mirror_core.spark.runner import listening
+from mirror_core.spark.session import _settings
+
+
+def test_the_users_settings_win_and_errors_alone_are_logged() -> None:
+    mine = {"spark.driver.memory": "2g", "spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-XX:+UseG1GC"}
+    found = _settings("spark://far:7077", 4, mine)
+    assert (found["spark.driver.memory"], found["spark.ui.enabled"], found["spark.cores.max"]) == ("2g", "true", "4")
+    java = found["spark.driver.extraJavaOptions"]
+    assert java.startswith("-XX:+UseG1GC -Dlog4j2.configurationFile=")
+    assert "Serial" not in java  # a JVM with two collectors does not start
+    own = "-Dlog4j2.configurationFile=/etc/log4j2.properties"
+    assert _settings("local[2]", None, {"spark.driver.extraJavaOptions": own})["spark.driver.extraJavaOptions"] == own
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("spark.speculation", "true", "second writer"),
+        ("spark.master", "local", "--master"),
+        ("spark.sql.adaptive.enabled", "true", "merge tasks"),
+        ("spark.mirrorbook.port", "kafka", "no port number"),
+        ("spark.mirrorbook.port", "65536", "no port number"),
+        ("driver.memory", "1g", "no Spark setting"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused_with_the_reason(key: str, value: str, why: str) -> None:
+    with pytest.raises(BadRequest, match=why):
+        _settings("local[2]", None, {key: value})
+
+
+def test_what_is_so_anyway_may_be_said() -> None:
+    assert _settings("local[2]", None, {"spark.speculation": "false"})["spark.speculation"] == "false"
+
+
+def test_workers_come_from_our_daemon_unless_the_package_travels_with_the_job() -> None:
+    daemon = "spark.python.daemon.module"
+    assert _settings("spark://far:7077", 4, {})[daemon] == "mirror_core.spark.daemon"
+    assert daemon not in _settings("spark://far:7077", 4, {"spark.submit.pyFiles": "mirrorbook.zip"})
+
+
+def test_the_driver_listens_where_executors_reach_sparks_own() -> None:
+    assert listening({"spark.driver.host": "mirror-1"}) == Listening(bind="mirror-1", host="mirror-1", port=0)
+    behind = {"spark.driver.host": "svc", "spark.driver.bindAddress": "0.0.0.0", "spark.mirrorbook.port": "7080"}
+    assert listening(behind) == Listening(bind="0.0.0.0", host="svc", port=7080)
+
+
+def test_settings_are_given_as_key_and_value() -> None:
+    assert spark_conf(["spark.a=b=c", "spark.ui.enabled=true"]) == {"spark.a": "b=c", "spark.ui.enabled": "true"}
+    assert spark_conf(None) == {}
+    with pytest.raises(typer.BadParameter, match="is not KEY=VALUE"):
+        spark_conf(["spark.ui.enabled"])
+    with pytest.raises(BadRequest, match="second writer"):
+        spark_conf(["spark.speculation=true"])
