@@ -31,9 +31,8 @@ _log = logger(__name__)
 
 
 def ears(progress: Progress | None) -> Mapping[int, Hear]:
-    """What a driver listens for; `progress` is where what tasks say of themselves is kept."""
-    claims: Mapping[int, Hear] = {Sort.CLAIMS: Board().take}
-    return claims if progress is None else {**claims, Sort.PROGRESS: progress.hear}
+    """What a driver listens for; `progress` is where what tasks say of themselves is kept, if anybody wants to know."""
+    return {Sort.CLAIMS: Board().take, Sort.PROGRESS: progress.hear if progress else lambda letter: b""}
 
 
 class Channel:

@@ -171,7 +171,7 @@ class Connection:
             self.sock.settimeout(seconds)
             return
         self.sock.settimeout(None)
-        limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
+        limit = _TIMEVAL.pack(int(seconds), max(1, int(seconds % 1 * 1e6)))  # 0 would be for ever
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self.sock.setsockopt(socket.SOL_SOCKET, option, limit)
 
