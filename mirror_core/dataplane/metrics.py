@@ -7,7 +7,7 @@ the last value would be true.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -108,6 +108,13 @@ METRICS: Final = (
         (),
         "wall clock of this process's newest look at the source: the loss bound of an unplanned failover widens from "
         "then on",
+    ),
+    Described(
+        "mirrorbook_source_leaderless_partitions",
+        "gauge",
+        _TOPIC,
+        "partitions that nobody led on the source at that look, so that they can be neither written nor copied. Topics "
+        "without any are absent",
     ),
     Described(
         "mirrorbook_missing_known_offsets",
@@ -251,6 +258,8 @@ def _samples(mirror: Mirror, told: Snapshot, figures: Mapping[Partition, Figures
 def _seen(told: Snapshot, figures: Mapping[Partition, Figures]) -> Iterator[_Sample]:
     if told.sighting is not None:
         yield _Sample("mirrorbook_source_looked_at_timestamp_seconds", (), told.sighting.at_ms / 1000)
+        for topic, count in Counter(p.topic for p in told.sighting.leaderless()).items():
+            yield _Sample("mirrorbook_source_leaderless_partitions", (topic,), count)
         seen = {p: one.end for p, one in told.sighting.seen() if p in told.copying}
         if seen.keys() <= figures.keys():
             missing = sum(max(0, end - figures[p].position) for p, end in seen.items())

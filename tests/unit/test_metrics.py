@@ -247,8 +247,17 @@ def test_what_was_last_seen_of_the_source_counts_however_long_ago() -> None:
     assert value(found, "mirrorbook_missing_known_offsets") == 10
     assert value(found, "mirrorbook_source_heartbeat_timestamp_seconds") == 899.5
     assert value(found, "mirrorbook_heartbeats_total", outcome="held") == 1
+    assert value(found, "mirrorbook_source_leaderless_partitions", topic="a") is None
     nowhere = families(MIRROR, told, {A0: figures(None)})
     assert value(nowhere, "mirrorbook_missing_known_offsets") is None, "where the copy of a-1 stands is not known"
+
+
+def test_partitions_that_nobody_leads_are_counted() -> None:
+    rows = TopicSeen(topic="a", ends=(107, None, 5), leaderless=(1, 2)), TopicSeen(topic="b", ends=(1,))
+    told = replace(counters().snapshot(), sighting=Sighting(mirror=MIRROR.name, at_ms=1, topics=rows))
+    found = families(MIRROR, told, {})
+    assert value(found, "mirrorbook_source_leaderless_partitions", topic="a") == 2
+    assert value(found, "mirrorbook_source_leaderless_partitions", topic="b") is None
 
 
 # -- as Prometheus reads it ----------------------------------------------------------------------------------------
@@ -272,6 +281,7 @@ def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_ta
     empty = {name for name, family in read.items() if not family.samples}
     assert empty == {
         "mirrorbook_source_looked_at_timestamp_seconds",  # nobody watches the source here
+        "mirrorbook_source_leaderless_partitions",
         "mirrorbook_missing_known_offsets",
         "mirrorbook_source_heartbeat_timestamp_seconds",
         "mirrorbook_heartbeats",
