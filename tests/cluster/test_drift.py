@@ -47,15 +47,17 @@ def test_what_is_deleted_on_the_destination_alone_is_found(pair: Pair, tmp_path:
     mirrored = new_mirror(pair, tmp_path, topic)
     for partition in (here, both, none):
         produce(pair.east, topic, 10, partition=partition.index)
-    with driving(mirrored), as_admin(pair.east) as east, as_admin(pair.west) as west:
-        wait_until(
-            lambda: (
-                all(offset(pair.west, p, Point.LOG_END) == 10 for p in mirrored.statuses if p.topic == topic)
-                and {s.state for s in mirrored.statuses.values()} == {PartitionState.MIRRORING}
-            ),
-            timeout_s=TIMEOUT_S,
-            why="all of it is copied",
+
+    def copied() -> bool:
+        known = mirrored.statuses
+        return (
+            {here, both, none} <= known.keys()
+            and {s.state for s in known.values()} == {PartitionState.MIRRORING}
+            and all(offset(pair.west, p, Point.LOG_END) == 10 for p in (here, both, none))
         )
+
+    with driving(mirrored), as_admin(pair.east) as east, as_admin(pair.west) as west:
+        wait_until(copied, timeout_s=TIMEOUT_S, why="all of it is copied")
         delete_records(west, {here: Offset(4)})
         delete_records(east, {both: Offset(4)})
         wait_until(
