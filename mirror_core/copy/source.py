@@ -9,11 +9,14 @@ from mirror_core.wire.fetch import Fetched
 class SourceProbe:
     """Of the answers to one partition's Fetches."""
 
-    __slots__ = ("asked", "empty", "end", "local_start", "readable_end", "suspect")
+    __slots__ = ("asked", "asked_on", "empty", "end", "local_start", "readable_end", "suspect")
 
     def __init__(self) -> None:
         self.asked = -1
-        """The position of the newest Fetch; its answer is of use only while the partition still stands there."""
+        """The position of the newest Fetch; its answer is of use only while the partition still stands there. -1: none
+        since this place was taken up."""
+        self.asked_on: object = None
+        """The link of that Fetch. One to a leader from before may still be without its answer."""
         self.suspect = False
         """It gave nothing though there should be something: it is asked for this partition alone."""
         self.empty = 0
@@ -25,14 +28,15 @@ class SourceProbe:
         self.readable_end: int | None = None
         """The last stable offset as last seen since this place was taken up."""
 
-    def ask(self, position: int) -> None:
-        self.asked = position
+    def ask(self, position: int, link: object = None) -> None:
+        self.asked, self.asked_on = position, link
 
     def told(self, last_stable: int) -> None:
         self.end = self.readable_end = last_stable
 
     def resume(self) -> None:
-        """Another place is taken up."""
+        """Another place is taken up; or the same, and what is read there may be other records now."""
+        self.asked, self.asked_on = -1, None
         self.suspect, self.empty, self.local_start, self.readable_end = False, 0, 0, None
 
     def gave(self) -> None:
