@@ -315,6 +315,7 @@ class ClusterClient:
         connection = self._connections.pop(address, None)
         if connection:
             connection.close()
+            KEPT.forget(self._key(address))
 
     def close(self) -> None:
         for address in list(self._connections):
