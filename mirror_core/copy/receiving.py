@@ -117,7 +117,7 @@ class Receiver:
         wanted = []
         for replicator in mine:
             position = replicator.place.position
-            replicator.source.ask(position, link)
+            replicator.source.ask(position, link, now)
             wanted.append(fetch.Wanted(replicator.partition, position, replicator.source_epoch))
         # Who waits for the destination soon wants more, and cannot be added to a question that has been asked.
         soon = any(one.outbox.items or one.place.first_waits for one in self._replicators.values())

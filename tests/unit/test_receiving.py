@@ -9,9 +9,12 @@ from typing import cast
 
 import pytest
 
+from mirror_core.copy.beacon import Beacon
+from mirror_core.copy.datagrams import Line, Sort
 from mirror_core.copy.lanes import Lanes
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.receiving import Receiver
+from mirror_core.dataplane.progress import TOLD, Progress
 from mirror_core.decide.position import Resume
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
@@ -33,6 +36,7 @@ class Link:
     def __init__(self) -> None:
         self.pending, self.asked = False, 0
         self.offsets: list[int] = []
+        self.stable = 1_000
         self.answer: list[fetch.Fetched] = []
 
     def ask(self, wanted: list[fetch.Wanted], *, max_wait_ms: int, isolation: fetch.Isolation) -> None:
@@ -88,7 +92,7 @@ class Source:
     def answers(self, broker: int, *records: bytes) -> list[int]:
         """Offsets of what is to be sent at once for it."""
         link = self.links[broker]
-        link.answer = [fetched(*records)]
+        link.answer = [fetched(*records, stable=link.stable)]
         found = self.receiver.take(cast("FetchLink", link))
         return [sent.base for _, ready in found for sent, _ in ready]
 
@@ -122,3 +126,32 @@ def test_what_was_asked_before_both_sides_were_compared_is_asked_again(source: S
     source.led_by(1, 3, 100)  # another one has led meanwhile, and records may be others now
     assert source.answers(1, batch(100, 10)) == []
     assert source.answers(1, batch(100, 10)) == [100]
+
+
+class Told:
+    """What a task says of itself, straight to who keeps it."""
+
+    open = True
+
+    def __init__(self) -> None:
+        self.progress = Progress(lambda: time.time())
+
+    def tell(self, sort: Sort, body: bytes) -> None:
+        self.progress.take(TOLD.decode(body), 1)
+
+
+@pytest.mark.parametrize(("stable", "lag"), [(100, None), (150, 50)])
+def test_a_source_that_does_not_answer_any_more_has_no_lag_of_0(
+    source: Source, monkeypatch: pytest.MonkeyPatch, stable: int, lag: int | None
+) -> None:
+    began, told = time.time(), Told()
+    beacon = Beacon(0, cast("Line", told))
+    source.led_by(1, 1, 100)
+    source.links[1].stable = stable
+    source.answers(1)
+    for second in range(25):
+        monkeypatch.setattr(time, "time", lambda second=second: began + second)
+        beacon.tell([source.replicator])
+        if second < 5:
+            assert told.progress.partitions()[PARTITION].lag == max(0, stable - 100)
+    assert told.progress.partitions()[PARTITION].lag == lag
