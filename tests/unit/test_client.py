@@ -80,9 +80,9 @@ def confused() -> Iterator[tuple[int, list[socket.socket]]]:
             connection.close()
 
 
-def open_to_all(port: int, tmp_path: Path) -> ClusterConfig:
+def open_to_all(port: int, tmp_path: Path, more: str = "") -> ClusterConfig:
     path = tmp_path / "mirrorbook.yaml"
-    path.write_text(f'clusters: {{east: {{bootstrap.servers: "127.0.0.1:{port}"}}}}', encoding="utf-8")
+    path.write_text(f'clusters: {{east: {{bootstrap.servers: "127.0.0.1:{port}{more}"}}}}', encoding="utf-8")
     return load_config(path).cluster("east")
 
 
@@ -109,3 +109,30 @@ def test_when_one_connection_to_a_broker_is_found_dead_the_others_are_not_tried(
         with pytest.raises(Unreachable):
             client.metadata(())
         assert KEPT.take(client._key(address)) is None
+
+
+def test_others_are_asked_soon_when_a_broker_whose_connection_was_kept_hangs(tmp_path: Path) -> None:
+    """A plan has four seconds: half of it must not go to one of three brokers."""
+
+    def ask() -> None:
+        with suppress(Unreachable):
+            client.metadata(())
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        socket.create_server(("127.0.0.1", 0)) as other,
+        KEPT.keeping(),
+    ):
+        other.settimeout(3.0)
+        ports = [listener.getsockname()[1] for listener in (silent, other)]
+        config = open_to_all(ports[0], tmp_path, f",127.0.0.1:{ports[1]}")
+        client, address = ClusterClient(config, timeout_s=6.0), silent.getsockname()[:2]
+        KEPT.put(client._key(address), Connection(config, client.principal, *address))
+        asking = threading.Thread(target=ask)
+        asking.start()
+        connection, _ = other.accept()
+        connection.close()
+        silent.accept()[0].close()
+        silent.accept()[0].close()
+        asking.join()
+        client.close()
