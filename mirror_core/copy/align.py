@@ -21,6 +21,7 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
 
+_NO_ID: Final = "0" * 32
 _SETTLE_TRIES: Final = 10
 _SETTLE_WAIT_S: Final = 0.02
 
@@ -98,10 +99,13 @@ class Aligner:
         return not away
 
     def _disputed(self, client: ClusterClient, topic: str, expected: str, found: str | None) -> bool:
-        """Whether some broker still knows the topic that another one says is gone: either may be behind."""
+        """Whether some broker still knows the topic that another one says is gone: either may be behind. So is who does
+        not know a partition of it: nothing takes partitions away from a topic, as long as it has the same id."""
+        if found == expected:
+            return expected != _NO_ID
         if (client.name, topic) not in self._ids:
             self._ids[client.name, topic] = known_ids(client, topic)
-        return found != expected and expected in self._ids[client.name, topic]
+        return expected in self._ids[client.name, topic]
 
     def _agreed(self, wanted: dict[Partition, PartitionReplicator]) -> dict[Partition, int]:
         """Up to where both sides agreed last, of partitions whose leader on the source has changed since (KIP-101):

@@ -41,7 +41,7 @@ class Beacon:
                 one.partition.index,
                 one.place.acknowledged,
                 # One that has lost its place may have lost its source, too: what that said before is not true now.
-                None if one.state is State.LOST else one.source.end,
+                None if one.state is State.LOST or one.source.silent(one.place.position, now) else one.source.end,
                 one.records,
                 one.tally.bytes,
                 max(0, one.place.seed_end - one.place.acknowledged),

@@ -77,8 +77,8 @@ class Receiver:
         for answer in link.take():
             read += len(answer.records)
             replicator = self._replicators[answer.partition]
-            if not replicator.awaits:
-                continue  # found its place anew since it was asked for
+            if not replicator.awaits or replicator.source.asked_on is not link:
+                continue  # found its place anew since it was asked for here
             if answer.error:
                 fetch_refused(replicator, answer.error, self._side)
                 continue
@@ -117,7 +117,7 @@ class Receiver:
         wanted = []
         for replicator in mine:
             position = replicator.place.position
-            replicator.source.ask(position)
+            replicator.source.ask(position, link, now)
             wanted.append(fetch.Wanted(replicator.partition, position, replicator.source_epoch))
         # Who waits for the destination soon wants more, and cannot be added to a question that has been asked.
         soon = any(one.outbox.items or one.place.first_waits for one in self._replicators.values())

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 from mirror_core.kafka.empty_answers import SURE, Proof, proof
 from mirror_core.wire.fetch import Fetched
+
+_SILENT_S: Final = 5.0
+"""A broker holds a question for half a second at most, and what it answers when there is next to nothing is short."""
 
 
 class SourceProbe:
     """Of the answers to one partition's Fetches."""
 
-    __slots__ = ("asked", "empty", "end", "local_start", "readable_end", "suspect")
+    __slots__ = ("asked", "asked_at", "asked_on", "empty", "end", "local_start", "readable_end", "suspect")
 
     def __init__(self) -> None:
         self.asked = -1
-        """The position of the newest Fetch; its answer is of use only while the partition still stands there."""
+        """The position of the newest Fetch; its answer is of use only while the partition still stands there. -1: none
+        since this place was taken up."""
+        self.asked_on: object = None
+        """The link of that Fetch. One to a leader from before may still be without its answer."""
+        self.asked_at = math.inf
+        """Wall clock of that Fetch, while nothing is answered."""
         self.suspect = False
         """It gave nothing though there should be something: it is asked for this partition alone."""
         self.empty = 0
@@ -25,14 +36,20 @@ class SourceProbe:
         self.readable_end: int | None = None
         """The last stable offset as last seen since this place was taken up."""
 
-    def ask(self, position: int) -> None:
-        self.asked = position
+    def ask(self, position: int, link: object = None, now: float = math.inf) -> None:
+        self.asked, self.asked_on, self.asked_at = position, link, now
 
     def told(self, last_stable: int) -> None:
         self.end = self.readable_end = last_stable
+        self.asked_at = math.inf
+
+    def silent(self, position: int, now: float) -> bool:
+        """Whether all that it had told of is there, and it tells nothing more: nobody knows how far it is now."""
+        return self.end is not None and position >= self.end and now - self.asked_at > _SILENT_S
 
     def resume(self) -> None:
-        """Another place is taken up."""
+        """Another place is taken up; or the same, and what is read there may be other records now."""
+        self.asked, self.asked_on, self.asked_at = -1, None, math.inf
         self.suspect, self.empty, self.local_start, self.readable_end = False, 0, 0, None
 
     def gave(self) -> None:
@@ -40,7 +57,7 @@ class SourceProbe:
         self.suspect, self.empty = False, 0
 
     def disconnected(self) -> None:
-        self.suspect = False
+        self.suspect, self.asked_at = False, math.inf
 
     def gave_nothing(self, position: int, answer: Fetched, *, honest: bool) -> Proof:
         """What it proves that an answer brought nothing (`kafka.empty_answers`)."""

@@ -47,6 +47,9 @@ _IN_FLIGHT: Final = 32
 _FORWARDED_S: Final = 45.0
 """A broker that forwards a request to a controller that hangs asks its successor after `controller.socket.timeout.ms`,
 30 s; measured: 30.1 s, once for each broker, and no time for a controller that was killed."""
+_KEPT_S: Final = 0.5
+_KEPT_TRIPS: Final = 4
+"""Together how long a broker may take to a question for any, on a connection that was kept, before all are asked."""
 _NO_TOPICS: Final = MetadataRequest(
     topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
 )
@@ -227,11 +230,14 @@ class ClusterClient:
         would waiting for all of them, for one that hangs.
         """
         addresses = list(dict.fromkeys([*self._brokers.values(), *self.config.bootstrap]))
-        if not self._connections:
+        ours = tuple(self._connections)
+        if not ours:
             next(filter(self._has, addresses), None)
-        for address in list(self._connections):
+        for address, connection in list(self._connections.items()):
+            # Others were not asked yet: one that was kept is not waited for as if there were none.
+            limit = None if address in ours else min(self.timeout_s, _KEPT_S + _KEPT_TRIPS * connection.round_trip_s)
             try:
-                return self._connections[address].call(request, answer)
+                return connection.call(request, answer, limit)
             except Unreachable:
                 self._drop(address)
         problems: list[MirrorError] = []
@@ -315,6 +321,7 @@ class ClusterClient:
         connection = self._connections.pop(address, None)
         if connection:
             connection.close()
+            KEPT.forget(self._key(address))
 
     def close(self) -> None:
         for address in list(self._connections):

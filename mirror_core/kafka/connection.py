@@ -132,11 +132,12 @@ class Connection:
         if timeout_s:
             self.wait_for(timeout_s)
         frame = self.receive()
-        self.awaits = False
         if timeout_s:
             self.wait_for(usual)
         self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked)
-        return decode(answer, frame, correlation, self.where)
+        found = decode(answer, frame, correlation, self.where)
+        self.awaits = False  # and not before: it may have been the answer to another question
+        return found
 
     def call_each(self, requests: Sequence[Request], answer: type[Response]) -> list[Response]:
         """The same for several requests, sent before the first answer is there: brokers answer in their order."""

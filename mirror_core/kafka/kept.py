@@ -57,6 +57,13 @@ class Kept:
                 return connection
             connection.close()
 
+    def forget(self, key: Hashable) -> None:
+        """One of them was found dead: whoever took another one would find that, too, after all of a time limit."""
+        with self._lock:
+            idle = self._idle.pop(key, [])
+        for one in idle:
+            one.close()
+
 
 def _has_something(connection: Connection) -> bool:
     """To be read, though nothing was asked: it ended."""

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import load_config
-from mirror_core.model.errors import Unreachable
+from mirror_core.kafka.config import ClusterConfig, load_config
+from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.kept import KEPT
+from mirror_core.model.errors import RemoteFault, Unreachable
 
 
 @pytest.fixture
@@ -46,3 +48,91 @@ def test_a_broker_that_never_gets_done_with_its_answer_is_unreachable(dripping: 
         pytest.raises(Unreachable, match=rf"cluster east, broker 127.0.0.1:{dripping}: not connected and signed in"),
     ):
         client.metadata(())
+
+
+def frame(connection: socket.socket) -> bytes:
+    """The next request, without its length; empty when there is none any more."""
+    size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+    return connection.recv(size, socket.MSG_WAITALL) if size else b""
+
+
+@pytest.fixture
+def confused() -> Iterator[tuple[int, list[socket.socket]]]:
+    """The port of something that answers each request with the number of another one; and whom it has spoken to."""
+    seen: list[socket.socket] = []
+
+    def serve(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                seen.append(connection)
+                while request := frame(connection):
+                    number = int.from_bytes(request[4:8], "big") + 7
+                    connection.sendall((5).to_bytes(4, "big") + number.to_bytes(4, "big") + b"\0")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        yield listener.getsockname()[1], seen
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for connection in seen:
+            connection.close()
+
+
+def open_to_all(port: int, tmp_path: Path, more: str = "") -> ClusterConfig:
+    path = tmp_path / "mirrorbook.yaml"
+    path.write_text(f'clusters: {{east: {{bootstrap.servers: "127.0.0.1:{port}{more}"}}}}', encoding="utf-8")
+    return load_config(path).cluster("east")
+
+
+def test_a_connection_with_answers_to_other_questions_is_not_handed_on(
+    confused: tuple[int, list[socket.socket]], tmp_path: Path
+) -> None:
+    port, seen = confused
+    config = open_to_all(port, tmp_path)
+    with KEPT.keeping():
+        for _ in range(2):
+            with ClusterClient(config, timeout_s=1.0) as client, pytest.raises(RemoteFault, match="was due"):
+                client.metadata(())
+        assert len(seen) == 2, "the second client has a connection of its own"
+
+
+def test_when_one_connection_to_a_broker_is_found_dead_the_others_are_not_tried(tmp_path: Path) -> None:
+    """One that hangs would cost every client its time limit, for each connection that was kept."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, KEPT.keeping():
+        address = silent.getsockname()[:2]
+        config = open_to_all(address[1], tmp_path)
+        client = ClusterClient(config, timeout_s=0.2)
+        for _ in range(3):
+            KEPT.put(client._key(address), Connection(config, client.principal, *address, timeout_s=0.2))
+        with pytest.raises(Unreachable):
+            client.metadata(())
+        assert KEPT.take(client._key(address)) is None
+
+
+def test_others_are_asked_soon_when_a_broker_whose_connection_was_kept_hangs(tmp_path: Path) -> None:
+    """A plan has four seconds: half of it must not go to one of three brokers."""
+
+    def ask() -> None:
+        with suppress(Unreachable):
+            client.metadata(())
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        socket.create_server(("127.0.0.1", 0)) as other,
+        KEPT.keeping(),
+    ):
+        other.settimeout(3.0)
+        ports = [listener.getsockname()[1] for listener in (silent, other)]
+        config = open_to_all(ports[0], tmp_path, f",127.0.0.1:{ports[1]}")
+        client, address = ClusterClient(config, timeout_s=6.0), silent.getsockname()[:2]
+        KEPT.put(client._key(address), Connection(config, client.principal, *address))
+        asking = threading.Thread(target=ask)
+        asking.start()
+        connection, _ = other.accept()
+        connection.close()
+        silent.accept()[0].close()
+        silent.accept()[0].close()
+        asking.join()
+        client.close()

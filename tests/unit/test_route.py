@@ -65,3 +65,26 @@ def test_a_topic_is_gone_when_no_broker_knows_it_any_more(
     assert not aligner._route(replicator, view(OLD), view(said))
     assert replicator.state is state
     assert replicator.failure is None or replicator.failure.kind is FailureKind.REPLACED
+
+
+def test_a_partition_that_one_broker_has_not_heard_of_yet_is_waited_for() -> None:
+    """A topic that was widened a moment ago. Nothing takes partitions away from a topic of the same id."""
+    west = Brokers("west", OLD)
+    aligner = Aligner(cast("ClusterClient", Brokers("east", OLD)), cast("ClusterClient", west), 1 << 62)
+    assigned = Assigned(partition=Partition("orders", 1), source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
+    replicator = PartitionReplicator(assigned)
+    wide = TopicView("orders", OLD.hex, False, {0: Leader(1, 1), 1: Leader(1, 1)}, 1)
+    assert not aligner._route(replicator, ClusterView("", 1, {}, {"orders": wide}, frozenset()), view(OLD))
+    assert replicator.state is State.LOST
+
+
+def test_where_topics_have_no_ids_a_partition_that_is_missing_is_gone() -> None:
+    none = uuid.UUID(int=0)
+    aligner = Aligner(
+        cast("ClusterClient", Brokers("east", none)), cast("ClusterClient", Brokers("west", none)), 1 << 62
+    )
+    assigned = Assigned(partition=Partition("orders", 1), source_topic_id=none.hex, destination_topic_id=none.hex)
+    replicator = PartitionReplicator(assigned)
+    assert not aligner._route(replicator, view(none), view(none))
+    assert replicator.failure
+    assert replicator.failure.kind is FailureKind.GONE

@@ -1,0 +1,157 @@
+"""Answers of a source's brokers, to what is asked of them now and to what was asked before a place was found anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from mirror_core.copy.beacon import Beacon
+from mirror_core.copy.datagrams import Line, Sort
+from mirror_core.copy.lanes import Lanes
+from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.copy.receiving import Receiver
+from mirror_core.dataplane.progress import TOLD, Progress
+from mirror_core.decide.position import Resume
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.fetching import FetchLink
+from mirror_core.model.copying import Assigned, Assignment
+from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.wire import fetch
+from tests.unit.test_rewrite import batch, fetched
+
+PARTITION = Partition("orders", 0)
+NEAR = cast("Connection", SimpleNamespace(round_trip_s=0.001))
+
+
+class Link:
+    """To one broker; its answer is the test's."""
+
+    alone, filled, room, throttle_ms = True, False, 1 << 20, 0
+
+    def __init__(self) -> None:
+        self.pending, self.asked = False, 0
+        self.offsets: list[int] = []
+        self.stable = 1_000
+        self.answer: list[fetch.Fetched] = []
+
+    def ask(self, wanted: list[fetch.Wanted], *, max_wait_ms: int, isolation: fetch.Isolation) -> None:
+        self.pending, self.asked = True, self.asked + 1
+        self.offsets += [one.offset for one in wanted]
+
+    @property
+    def partitions(self) -> list[Partition]:
+        return [PARTITION] if self.pending else []
+
+    def take(self) -> Iterator[fetch.Fetched]:
+        self.pending = False
+        yield from self.answer
+
+
+def lanes(link: Link) -> Lanes:
+    return Lanes(NEAR, lambda connection, far: cast("FetchLink", link))
+
+
+class Source:
+    """A partition that is copied from two brokers in turn."""
+
+    def __init__(self) -> None:
+        stop_ms = int(1000 * (time.time() + 60))
+        assigned = Assigned(partition=PARTITION, source_topic_id="", destination_topic_id="")
+        assignment = Assignment(
+            mirror=MirrorName("m"),
+            source=ClusterName("east"),
+            destination=ClusterName("west"),
+            config_path="",
+            producer_id=1 << 62,
+            partitions=(assigned,),
+            epoch=1,
+            task=0,
+            start_ms=0,
+            stop_ms=stop_ms,
+        )
+        self.replicator = PartitionReplicator(assigned)
+        client = cast("ClusterClient", SimpleNamespace(name="east", config=None, principal=None))
+        self.receiver = Receiver(assignment, client, {PARTITION: self.replicator}, lambda client, broker: NEAR)
+        self.links = {broker: Link() for broker in (1, 2)}
+        self.receiver.lanes = {broker: lanes(link) for broker, link in self.links.items()}
+
+    def led_by(self, broker: int, epoch: int, position: int) -> None:
+        """Its place is found, there and then; and asked for from there on."""
+        self.replicator.lose("its place is found anew")
+        self.replicator.route(broker, epoch, 1)
+        self.replicator.resume_at(
+            Resume(offset=position, sequence=position, gap_end=position, seed_end=position, check_tail=False)
+        )
+        self.receiver.ask(time.time())
+
+    def answers(self, broker: int, *records: bytes) -> list[int]:
+        """Offsets of what is to be sent at once for it."""
+        link = self.links[broker]
+        link.answer = [fetched(*records, stable=link.stable)]
+        found = self.receiver.take(cast("FetchLink", link))
+        return [sent.base for _, ready in found for sent, _ in ready]
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> Source:
+    monkeypatch.setattr("mirror_core.copy.receiving.Side.of", lambda client: None)
+    return Source()
+
+
+def test_a_late_answer_of_the_leader_before_is_no_answer_to_what_its_successor_was_asked(source: Source) -> None:
+    source.led_by(1, 1, 100)
+    source.led_by(2, 2, 90)  # the destination had refused [90, 100)
+    assert source.answers(1, batch(100, 10)) == []
+    assert (source.replicator.place.position, len(source.replicator.outbox.items)) == (90, 0), "no gap instead of 90-99"
+    assert source.answers(2, batch(90, 20)) == [90]
+
+
+def test_nor_is_it_when_it_leads_again(source: Source) -> None:
+    source.led_by(1, 1, 100)
+    source.led_by(2, 2, 90)
+    source.led_by(1, 3, 90)
+    assert source.answers(1, batch(100, 10)) == []
+    assert (source.replicator.place.position, len(source.replicator.outbox.items)) == (90, 0)
+    assert source.links[1].offsets == [100, 90], "it is asked again"
+    assert source.answers(1, batch(90, 20)) == [90]
+
+
+def test_what_was_asked_before_both_sides_were_compared_is_asked_again(source: Source) -> None:
+    source.led_by(1, 1, 100)
+    source.led_by(1, 3, 100)  # another one has led meanwhile, and records may be others now
+    assert source.answers(1, batch(100, 10)) == []
+    assert source.answers(1, batch(100, 10)) == [100]
+
+
+class Told:
+    """What a task says of itself, straight to who keeps it."""
+
+    open = True
+
+    def __init__(self) -> None:
+        self.progress = Progress(lambda: time.time())
+
+    def tell(self, sort: Sort, body: bytes) -> None:
+        self.progress.take(TOLD.decode(body), 1)
+
+
+@pytest.mark.parametrize(("stable", "lag"), [(100, None), (150, 50)])
+def test_a_source_that_does_not_answer_any_more_has_no_lag_of_0(
+    source: Source, monkeypatch: pytest.MonkeyPatch, stable: int, lag: int | None
+) -> None:
+    began, told = time.time(), Told()
+    beacon = Beacon(0, cast("Line", told))
+    source.led_by(1, 1, 100)
+    source.links[1].stable = stable
+    source.answers(1)
+    for second in range(25):
+        monkeypatch.setattr(time, "time", lambda second=second: began + second)
+        beacon.tell([source.replicator])
+        if second < 5:
+            assert told.progress.partitions()[PARTITION].lag == max(0, stable - 100)
+    assert told.progress.partitions()[PARTITION].lag == lag
