@@ -65,7 +65,7 @@ class CreateMirror(MirrorOperator):
         from mirror_core.state.link import configured, find, link_of
 
         params = context["params"]
-        gaps = Gaps(params["gaps"]) if params["gaps"] in [*Gaps] else None
+        gaps = Gaps(params["gaps"]) if params.get("gaps") in [*Gaps] else None  # by rights, unless one is named
         asked: dict[str, Any] = {name: params[name] for name in ("source", "destination")}
         with airflow_errors():
             remember_clusters(asked.values())
