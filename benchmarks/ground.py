@@ -47,14 +47,15 @@ class Ground:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.sandbox = Sandbox(folder / "sandbox")
-        self._direct_path = self.config_path = folder / "mirrorbook.yaml"
+        self.direct_path = folder / "mirrorbook.yaml"
+        self.config_path = self.direct_path
         """Of the copiers; by way of the link, where there is one."""
         self.distant: Distant | None = None
 
     @property
     def config(self) -> Config:
         """For looks: they go directly, whatever lies between the clusters and the copiers."""
-        return load_config(self._direct_path)
+        return load_config(self.direct_path)
 
     @property
     def source(self) -> SandboxCluster:
@@ -66,14 +67,14 @@ class Ground:
 
     def up(self) -> None:
         self.sandbox.up(nodes=1)
-        self._direct_path.write_text(self.sandbox.mirrorbook_yaml(), encoding="utf-8")
+        self.direct_path.write_text(self.sandbox.mirrorbook_yaml(), encoding="utf-8")
 
     @contextmanager
     def linked(self) -> Iterator[None]:
         """Copiers go through a relay from now on."""
         clusters = (self.source, self.destination)
         ports, routes = listen_far(clusters)
-        text = leading_far(self._direct_path.read_text(encoding="utf-8"), clusters, ports)
+        text = leading_far(self.direct_path.read_text(encoding="utf-8"), clusters, ports)
         self.config_path = self.folder / "distant.yaml"
         self.config_path.write_text(text, encoding="utf-8")
         with relay(routes) as link:

@@ -27,7 +27,7 @@ def at(pair: Pair, tmp_path: Path) -> Ground:
     """The benchmarks' ground, on the clusters that all tests share."""
     ground = Ground(tmp_path)
     ground.sandbox = pair.sandbox
-    ground.config_path = pair.config_path
+    ground.direct_path = ground.config_path = pair.config_path
     return ground
 
 
