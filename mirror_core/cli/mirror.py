@@ -78,7 +78,7 @@ def create(
     tell(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
     tell(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
     tell(f"gaps are {GAPS[checked.gaps]}")
-    if checked.gaps is Gaps.MARKERS and (limit := limit_in_words(loaded.cluster(destination))):
+    if limit := limit_in_words(loaded.cluster(destination), checked.gaps):
         tell(limit)
     if lacks_heartbeats(loaded.cluster(source)):
         tell(f"{WITHOUT_HEARTBEATS}; `mirrorbook cluster check {source}` names the rights")

@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -141,28 +141,22 @@ class Connection:
 
     def call_each(self, requests: Sequence[Request], answer: type[Response]) -> list[Response]:
         """The same for several requests, sent before the first answer is there: brokers answer in their order."""
-        self.awaits = True
-        correlations = [self._post(request) for request in requests]
-        found = [decode(answer, self.receive(), correlation, self.where) for correlation in correlations]
-        self.awaits = False
-        return found
+        return [decode(answer, frame, due, self.where) for due, frame in self._exchanged(requests)]
 
     def call_all(self, asked: Sequence[tuple[Request, type[AnyResponse]]]) -> list[AnyResponse]:
         """The same for requests of several kinds, each with the kind of its answer."""
-        self.awaits = True
-        correlations = [self._post(request) for request, _ in asked]
-        found = [
-            decode(answer, self.receive(), correlation, self.where)
-            for correlation, (_, answer) in zip(correlations, asked, strict=True)
-        ]
-        self.awaits = False
-        return found
+        frames = self._exchanged([request for request, _ in asked])
+        return [decode(answer, frame, due, self.where) for (due, frame), (_, answer) in zip(frames, asked, strict=True)]
 
-    def _post(self, request: Request) -> int:
-        """Send without waiting; the correlation id of what is due."""
-        correlation = next(self._ids)
-        self.send([encode(request, correlation, CLIENT_ID)])
-        return correlation
+    def _exchanged(self, requests: Sequence[Request]) -> Iterator[tuple[int, bytearray]]:
+        """Send all, then give what has come for each; `awaits` ends when the last one was taken without an error."""
+        self.awaits = True
+        correlations = [next(self._ids) for _ in requests]
+        for correlation, request in zip(correlations, requests, strict=True):
+            self.send([encode(request, correlation, CLIENT_ID)])
+        for correlation in correlations:
+            yield correlation, self.receive()
+        self.awaits = False
 
     def wait_for(self, seconds: float) -> None:
         """Wait so long for each answer. The kernel does, where it can: Python would ask it twice each time, and have a

@@ -45,8 +45,10 @@ def gaps_home(mirror: Mirror, link: Link) -> Gaps:
     return gaps_on(link.source)
 
 
-def limit_in_words(destination: ClusterConfig) -> str:
-    """What the distance to the destination means for gaps filled with markers; empty where it is near."""
+def limit_in_words(destination: ClusterConfig, gaps: Gaps) -> str:
+    """What the distance to the destination means for gaps filled so; empty where it means little."""
+    if gaps is Gaps.HIDDEN:
+        return ""
     with ClusterClient(destination, Principal.DATA) as client:
         client.metadata(())
         asked = time.monotonic()

@@ -76,7 +76,7 @@ class CreateMirror(MirrorOperator):
             except BadRequest:
                 made = create(config, self.mirror, **asked, gaps=gaps)
                 self.log.info("gaps are %s", GAPS[made.gaps])
-                if made.gaps is Gaps.MARKERS and (limit := limit_in_words(config.cluster(made.destination))):
+                if limit := limit_in_words(config.cluster(made.destination), made.gaps):
                     self.log.info(limit)
                 for line in lines(link_of(config, made)):
                     self.log.info(line)
