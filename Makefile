@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
-.PHONY: setup demo check test drill lock clean
+.PHONY: setup demo check test drill drill-all lock clean
 
 setup: $(STAMP)
 	@$(BIN)/python -m mirror_core.sandbox.jars
@@ -28,13 +28,14 @@ check: setup
 	$(BIN)/shellcheck .ci/run docker/*.sh
 	$(BIN)/towncrier build --draft --version next >/dev/null
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(BIN)/kubernetes-validate --strict --quiet $(filter-out %/kustomization.yaml,$(wildcard deploy/kubernetes/*.yaml))
 	@if command -v promtool >/dev/null; then \
 		promtool check rules monitoring/alerts.yaml && promtool test rules monitoring/alerts_test.yaml; \
 	elif [ -n "$$CI" ]; then echo "promtool is missing: .ci/run brings it" >&2; exit 1; \
 	else echo "promtool is not here: alert rules are parsed by the tests, but not run"; fi
 
-# Two processes, each with clusters of its own: tests mostly wait.
-BROKERS := $(BIN)/python -m pytest -n 2 --dist loadfile
+# More processes than cores, each with clusters of its own: tests mostly wait.
+BROKERS := $(BIN)/python -m pytest -n 3 --dist loadfile
 
 test: setup
 	$(BIN)/python -m pytest -n 2 tests/unit
@@ -42,6 +43,10 @@ test: setup
 	@echo "not run: drills, which take minutes each; 'make drill' runs them"
 
 drill: setup
+	$(BROKERS) -m "drill and not long" --ignore tests/unit
+
+# Before a release: an hour.
+drill-all: setup
 	$(BROKERS) -m drill --ignore tests/unit
 
 # Keeps what is locked, if it still fits what is asked for.

@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("mirror")
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--runner", choices=("local", "spark"), required=True)
-    parser.add_argument("--receipts", type=Path, required=True)
+    parser.add_argument("--receipts", required=True)
     parser.add_argument("--epoch", type=float, required=True, help="seconds")
     chosen = parser.parse_args()
     stop = threading.Event()

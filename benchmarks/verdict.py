@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.ground import DESTINATION, NEAR, SOURCE
 
@@ -196,3 +196,57 @@ def _medians(samples: Samples, copiers: tuple[str, str], figure: str) -> tuple[f
         if not of_copier:
             return f"no figures of {copier}"
     return median(values[0]), median(values[1])
+
+
+PLAN_S: Final = 2.0
+"""An epoch's plan."""
+CYCLE_S: Final = 30.0
+"""Between two syncs, as `mirror_sync` is scheduled."""
+FLOOR: Final = 2.0
+"""A planned failover takes at most so many times what the brokers take for its requests."""
+
+
+def of_scale(found: Mapping[str, Any]) -> list[Verdict]:
+    """Many topics and groups: plan, sync, failover. The worst figure counts."""
+    floor_s = found.get("floor_s")
+    limit = floor_s * FLOOR if floor_s else None
+    return [
+        _within("scale: an epoch's plan", [found.get("plan_first_s"), *found.get("plan_s", [None])], PLAN_S),
+        _within("scale: a sync with nothing to do", found.get("sync_s", [None]), CYCLE_S),
+        _within("scale: a sync after every group has gone on", [found.get("sync_groups_moved_s")], CYCLE_S),
+        _within("scale: the first sync", [found.get("sync_first_s")], CYCLE_S),
+        _within("scale: planned failover, standstill, at most twice the floor", [found.get("still_s")], limit),
+        _within(
+            "scale: planned failover, the whole command, at most twice the floor", [found.get("failover_s")], limit
+        ),
+    ]
+
+
+def _within(target: str, seconds: Sequence[float | None], limit: float | None) -> Verdict:
+    known = [one for one in seconds if one is not None]
+    if limit is None or not known or len(known) < len(seconds):
+        return Verdict(target, Outcome.INDETERMINATE, "not measured")
+    worst = max(known)
+    return Verdict(target, Outcome.MET if worst <= limit else Outcome.MISSED, f"{worst:.2f} of {limit:.2f} s")
+
+
+COMPARED: Final = Fraction(1, 50)
+"""Of all that was mirrored and proved, a planned failover compares at most this part behind its approval."""
+STILL_MORE_S: Final = 1.0
+"""Longer may applications stand still after much was mirrored than after little."""
+
+
+def of_gate(runs: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+    """After little, and after much, which is the last one."""
+    target = f"gate: compared behind the approval, at most {float(COMPARED):.0%} of what was mirrored"
+    if not runs:
+        return [Verdict(target, Outcome.INDETERMINATE, "not measured")]
+    much = runs[-1]
+    share = much["compared_bytes"] / (much["gigabytes"] * 1e9)
+    found = [Verdict(target, Outcome.MET if share <= float(COMPARED) else Outcome.MISSED, f"{share:.3%}")]
+    target = f"gate: standstill after much within {STILL_MORE_S:g} s of that after little"
+    if len(runs) < 2:
+        return [*found, Verdict(target, Outcome.INDETERMINATE, "one size only")]
+    more = much["still_s"] - runs[0]["still_s"]
+    says = " and ".join(f"{run['still_s']:.2f} s after {run['gigabytes']:.1f} GB" for run in (runs[0], much))
+    return [*found, Verdict(target, Outcome.MET if more <= STILL_MORE_S else Outcome.MISSED, says)]

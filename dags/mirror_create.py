@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow.sdk import DAG, Param
+from mirrorbook_airflow.notifying import when_red
 from mirrorbook_airflow.operators import CreateMirror, StartMirror, SyncMirror
 
 PATTERNS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
@@ -19,6 +20,7 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     tags=["mirrorbook"],
+    **when_red(),
     params={
         "mirror": Param(
             type="string", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description_md="Name of the new mirror"

@@ -11,7 +11,8 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from mirrorbook_airflow.params import data_plane, mirror, strategies
+from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.params import data_plane, gate_limit, mirror, pause, strategies
 from mirrorbook_airflow.runbook import failback_phases
 
 with DAG(
@@ -22,9 +23,12 @@ with DAG(
     start_date=datetime(2026, 1, 1),
     catchup=False,
     tags=["mirrorbook", "runbook"],
+    **when_red(),
     params={
         "mirror": mirror("Name of the mirror that was failed over"),
         "strategies": strategies(),
+        "pause": pause(),
+        "gate_limit_s": gate_limit(),
         **data_plane(),
     },
 ) as dag:
@@ -32,7 +36,7 @@ with DAG(
         "{{ params.mirror }}",
         question="Fail back mirror {{ params.mirror }}?",
         home="Bring applications of mirror {{ params.mirror }} home?",
-        strategies="{{ params.strategies }}",
+        strategies="{{ params.strategies or '' }}",
     )
     # Teardowns don't count for the state of a run; this leaf is what makes a rejected or failed one red.
     phases.last >> EmptyOperator(task_id="done")

@@ -10,7 +10,8 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from mirrorbook_airflow.params import mirror, spark_master
+from mirrorbook_airflow.notifying import when_red_or_late
+from mirrorbook_airflow.params import gate_limit, mirror, pause, spark_master
 from mirrorbook_airflow.runbook import failover_phases
 
 with DAG(
@@ -21,7 +22,13 @@ with DAG(
     start_date=datetime(2026, 1, 1),
     catchup=False,
     tags=["mirrorbook", "runbook"],
-    params={"mirror": mirror("Name of the mirror to fail over"), "master": spark_master()},
+    **when_red_or_late(),
+    params={
+        "mirror": mirror("Name of the mirror to fail over"),
+        "master": spark_master(),
+        "pause": pause(),
+        "gate_limit_s": gate_limit(),
+    },
 ) as dag:
     phases = failover_phases("{{ params.mirror }}", "Fail over mirror {{ params.mirror }}?")
     # Teardowns don't count for the state of a run; this leaf is what makes a rejected or failed one red.

@@ -11,8 +11,9 @@ from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, TriggerRule
-from mirrorbook_airflow.operators import WatchAgain, WatchDataPlane
+from mirrorbook_airflow.notifying import when_red
 from mirrorbook_airflow.params import data_plane, mirror
+from mirrorbook_airflow.replicating import SILENT, WatchAgain, WatchDataPlane
 
 with DAG(
     "mirror_replicate",
@@ -22,9 +23,10 @@ with DAG(
     start_date=datetime(2026, 1, 1),
     catchup=False,
     tags=["mirrorbook"],
+    **when_red(),
     params={"mirror": mirror("Name of the mirror"), **data_plane()},
 ) as dag:
-    watch = WatchDataPlane(task_id="watch", mirror="{{ params.mirror }}", retries=0)
+    watch = WatchDataPlane(task_id="watch", mirror="{{ params.mirror }}", **SILENT)
     again = WatchAgain(task_id="watch_again", mirror="{{ params.mirror }}", trigger_rule=TriggerRule.ONE_FAILED)
     # A second leaf, because `watch_again` ends well: this one keeps the run of an incident red.
     watch >> [again, EmptyOperator(task_id="done")]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from airflow.sdk import DAG, Param
-from mirrorbook_airflow.operators import ListMirrors, SyncMirror
+from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.operators import RETRIES, ListMirrors, SyncMirror
 
 with DAG(
     "mirror_sync",
@@ -16,6 +17,7 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     tags=["mirrorbook"],
+    **when_red(),
     params={
         "mirrors": Param(
             [], type="array", items={"type": "string"}, description_md="Mirrors to sync; none: all that are started"
@@ -23,4 +25,4 @@ with DAG(
     },
 ) as dag:
     mirrors = ListMirrors(task_id="mirrors")
-    SyncMirror.partial(task_id="sync", map_index_template="{{ task.mirror }}").expand(mirror=mirrors.output)
+    SyncMirror.partial(task_id="sync", map_index_template="{{ task.mirror }}", **RETRIES).expand(mirror=mirrors.output)

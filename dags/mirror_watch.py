@@ -9,7 +9,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from airflow.sdk import DAG, Param
-from mirrorbook_airflow.operators import KeepFenced, ListDebtors
+from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.operators import RETRIES, KeepFenced, ListDebtors
 
 with DAG(
     "mirror_watch",
@@ -20,6 +21,7 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     tags=["mirrorbook"],
+    **when_red(),
     params={
         "mirrors": Param(
             [], type="array", items={"type": "string"}, description_md="Mirrors to look after; none: all that owe"
@@ -27,4 +29,4 @@ with DAG(
     },
 ) as dag:
     mirrors = ListDebtors(task_id="mirrors")
-    KeepFenced.partial(task_id="watch", map_index_template="{{ task.mirror }}").expand(mirror=mirrors.output)
+    KeepFenced.partial(task_id="watch", map_index_template="{{ task.mirror }}", **RETRIES).expand(mirror=mirrors.output)

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 
 from demo.airflow import Airflow
 from demo.scenario import Scenario
-from demo.stage import Stage, on_signals
+from demo.stage import MIRROR, Stage, on_signals
 from mirror_core.model.errors import MirrorError
 
 
@@ -57,7 +57,9 @@ def _play(stage: Stage, say: Callable[[str], None]) -> int:
 
 def _stay(airflow: Airflow) -> None:
     """Until Ctrl-C."""
-    print(f"\nAirflow: {airflow.url}  user admin  password {airflow.password()}\nCtrl-C ends it all", flush=True)
+    print(f"\nthe page on call opens: {airflow.url}/mirrorbook/mirrors/{MIRROR}")
+    print(f"user admin  password {airflow.password()}")
+    print("Ctrl-C ends it all", flush=True)
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

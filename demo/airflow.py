@@ -63,7 +63,7 @@ class Airflow:
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_logs),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }
-        with open(self.log_path, "wb") as log:
+        with open(self.log_path, "ab") as log:  # appended to: whoever else writes there is not written over
             # A session of its own: Ctrl-C reaches the demo only, which then stops this in the right order.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "airflow", "standalone"],
@@ -101,6 +101,8 @@ class Airflow:
     def wait_healthy(self) -> None:
         """Wait until all components say that they are well, and sign in."""
         self._until(self._is_healthy, START_TIMEOUT_S, "Airflow is healthy")
+        if self._client is not None:
+            self._client.close()
         self._client = self._sign_in("admin")
 
     def _sign_in(self, user: str) -> httpx.Client:

@@ -1,12 +1,14 @@
 """Which cluster is primary: the little service discovery that the demo's applications follow.
 
-One file with one word. A real one would be DNS, a load balancer or a configuration service; what it has in common with
-them is that applications learn of a switch after it has happened, each in its own time.
+One file with one word. As a program it is the hook that the mirror's step `switch` calls. A real one would be DNS, a
+load balancer or a configuration service; what it has in common with them is that applications learn of a switch after
+it has happened, each in its own time.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 
@@ -23,3 +25,7 @@ class Discovery:
         fresh = self.path.with_name(self.path.name + ".new")
         fresh.write_text(cluster + "\n", encoding="ascii")
         os.replace(fresh, self.path)
+
+
+if __name__ == "__main__":
+    Discovery(Path(sys.argv[1])).switch(os.environ["MIRRORBOOK_ACTIVE"])

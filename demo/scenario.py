@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, TopicPartition
 
+from demo import commands
 from demo.airflow import AirflowFailed
 from demo.logs import PARTITIONS, QUIET, TOPIC, read_events, read_log
-from demo.stage import APPLICATIONS, Stage
+from demo.stage import APPLICATIONS, MIRROR, Stage
 from demo.verdict import Verdict, judge
 from mirror_core.sandbox.credentials import ADMIN
 
-MIRROR: Final = "orders"
 LIVE: Final = 600
 """Orders that must be acknowledged in each act before the next one: a few seconds of life."""
 CAUGHT_OUT: Final = 100
@@ -33,18 +32,11 @@ TOLD: Final = (*FINAL, "up_for_retry", "awaiting_input")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """When this task of a runbook has succeeded, applications are told to move there."""
-
-    task: str
-    cluster: str
-
-
 class Scenario:
     def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
         self.stage = stage
         self.say = say
+        self.switched_by: list[str] = []
 
     def play(self) -> Verdict:
         """All acts, and the verdict."""
@@ -54,10 +46,12 @@ class Scenario:
         self._disaster()
         self._live("west")
         self._east_is_back()
-        self._runbook(
-            "mirror_failback", {"mirror": MIRROR}, ["approve", "home.approve"], Switch("home.promote", "east")
-        )
+        asked = ["approve", "home.approve", "home.go_ahead"]
+        self._runbook("mirror_failback", {"mirror": MIRROR}, asked, "east")
         self._live("east")
+        self._by_command("failover", "west")
+        self._by_command("failback", "east")
+        self._replicate()  # the DAG that watched over the data plane ended when the mirror was stopped by command
         return self._verdict()
 
     def _disaster(self) -> None:
@@ -71,7 +65,23 @@ class Scenario:
         finally:
             west.cont_process()
         self.say("east is dead: killed while orders were written, of which the last ones had not got through")
-        self._runbook("mirror_failover_unplanned", {"mirror": MIRROR}, ["approve"], Switch("promote", "west"))
+        self._runbook("mirror_failover_unplanned", {"mirror": MIRROR}, ["approve"], "west")
+
+    def _by_command(self, runbook: str, cluster: str) -> None:
+        """There or home without Airflow: it may have been lost, too; and applications stand still how much less?"""
+        by = f"mirrorbook {runbook} run"
+        self.say(f"{by}: started")
+        commands.run(runbook, "run", MIRROR, config=self.stage.config, evidence=self.stage.evidence)
+        self.say(f"{by}: done")
+        self._switched(cluster, by)
+        self._live(cluster)
+
+    def _switched(self, cluster: str, by: str) -> None:
+        """The mirror's hook has told the applications to move."""
+        if (told := self.stage.discovery.primary()) != cluster:
+            raise AirflowFailed(f"{by} has not told applications to use {cluster}: they use {told}")
+        self.switched_by.append(by)
+        self.say(f"applications were told to use {cluster}")
 
     def _east_is_back(self) -> None:
         """It comes back with what west never had, and must take no writes."""
@@ -91,21 +101,24 @@ class Scenario:
         asked = {"mirror": MIRROR, "source": "east", "destination": "west", "topics": [TOPIC]}
         self._runbook("mirror_create", asked)
         self.stage.airflow.unpause("mirror_replicate")
-        self.stage.airflow.trigger("mirror_replicate", {"mirror": MIRROR, "patience_s": PATIENCE_S})
-        self.say("mirror_replicate: watching; the data plane starts")
+        self._replicate()
         self._until(lambda: self._lag() < LIVE, "the mirror has caught up")
         self.say(f"the mirror is {self._lag()} orders behind, live")
         self._runbook("mirror_sync", {"mirrors": [MIRROR]})
+
+    def _replicate(self) -> None:
+        self.stage.airflow.trigger("mirror_replicate", {"mirror": MIRROR, "patience_s": PATIENCE_S})
+        self.say("mirror_replicate: watching; the data plane starts")
 
     def _runbook(
         self,
         dag: str,
         conf: Mapping[str, object],
         approvals: Sequence[str] = (),
-        switch: Switch | None = None,
+        moves_to: str | None = None,
         ends_in: Sequence[str] = ("success",),
     ) -> str:
-        """Start it, approve what it asks, move the applications when it says so, and see it end well."""
+        """Start it, approve what it asks, and see it end well; and that applications have moved, if they should."""
         airflow = self.stage.airflow
         airflow.unpause(dag)
         run = airflow.trigger(dag, conf, note="demo")
@@ -117,9 +130,6 @@ class Scenario:
             for task in tasks:
                 if tasks[task] != seen.get(task) and tasks[task] in TOLD:
                     self.say(f"{dag}: {task}: {tasks[task]}")
-            if switch and tasks.get(switch.task) == "success" and seen.get(switch.task) != "success":
-                self.stage.discovery.switch(switch.cluster)
-                self.say(f"applications are told to use {switch.cluster}")
             seen = tasks
             asked = {task for task in approvals if tasks.get(task) == "awaiting_input"}
             for task in asked - answered:
@@ -133,6 +143,8 @@ class Scenario:
             time.sleep(POLL_S)
         if state not in ends_in:
             raise AirflowFailed(f"{dag} run {run} is red: {self._reasons(dag, run, seen)}")
+        if moves_to:
+            self._switched(moves_to, dag)
         return state
 
     def _approve(self, dag: str, run: str, task: str) -> None:
@@ -200,7 +212,9 @@ class Scenario:
         self._until(lambda: self._ends("west") == self._ends("east"), "west has what east has", fatal=False)
         east, west = (read_log(self.stage.sandbox.cluster(name).client_config(ADMIN)) for name in ("east", "west"))
         handled = read_events(self.stage.applications / "handled.tsv")
-        return judge(east=east, west=west, acknowledged=acknowledged, handled=handled, saved=saved)
+        return judge(
+            east=east, west=west, acknowledged=acknowledged, handled=handled, saved=saved, switched_by=self.switched_by
+        )
 
     def _saved(self) -> set[int]:
         """Orders in the files that the failback has saved from east's log before it was cut."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import psutil
+import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from demo.airflow import REPOSITORY, Airflow, end, session_of
@@ -27,6 +28,7 @@ from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.supervisor import supervise
 
 CLUSTERS: Final = ("east", "west")
+MIRROR: Final = "orders"
 MARKER: Final = "mirrorbook-demo.json"
 APPLICATION_STOP_S: Final = 150.0
 """A producer that cannot learn the fate of its last records gives up after 120 s."""
@@ -41,6 +43,8 @@ class Stage:
         self.say = say
         self.sandbox = Sandbox(self.folder / "sandbox", say)
         self.airflow = Airflow(self.folder / "airflow")
+        self.config = self.folder / "mirrorbook.yaml"
+        """For the command line."""
         self.applications = self.folder / "applications"
         self.discovery = Discovery(self.applications / "primary")
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -77,6 +81,7 @@ class Stage:
         for name in CLUSTERS:
             cluster = self.sandbox.cluster(name)
             self.airflow.add_connection(name, cluster.client_config(CONTROL), cluster.client_config(DATA))
+        self._write_hooks()
         admin = AdminClient({**self.sandbox.cluster("east").client_config(ADMIN), **QUIET})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(30)
 
@@ -132,6 +137,14 @@ class Stage:
         self.sandbox.down(delete=True)
         for left in (self.airflow.folder, self.applications):
             shutil.rmtree(left, ignore_errors=True)
+
+    def _write_hooks(self) -> None:
+        """Whoever conducts a failover, Airflow or the command line, tells the applications by the mirror's hook."""
+        command = [sys.executable, str(REPOSITORY / "demo" / "discovery.py"), str(self.discovery.path)]
+        hooks = yaml.safe_dump({"mirrors": {MIRROR: {"switch": [{"name": "discovery", "command": command}]}}})
+        self.config.write_text(self.sandbox.mirrorbook_yaml() + hooks, encoding="utf-8")
+        (self.airflow.folder / "mirrorbook").mkdir(mode=0o700, exist_ok=True)
+        (self.airflow.folder / "mirrorbook" / "mirrors.yaml").write_text(hooks, encoding="utf-8")
 
     def _remember(self) -> None:
         """Sessions that we lead; a killed demo's successor ends them."""

@@ -29,8 +29,8 @@ class Verdict:
     """Places that differ between the logs, or from what the producer was told at its acknowledgement."""
     read_again: int
     """Orders that the group handled more than once: allowed (at least once), and counted."""
-    seconds_without_writes: tuple[tuple[str, str, float], ...]
-    """For each switch: from where, to where, seconds from the last write accepted there to the first one here."""
+    seconds_without_writes: tuple[tuple[str, str, str, float], ...]
+    """For each switch: from where, to where, by whom, seconds from the last write accepted there to the first here."""
 
     @property
     def exit_code(self) -> int:
@@ -42,8 +42,8 @@ class Verdict:
     def lines(self) -> list[str]:
         """For people and for scripts: each number on a line of its own."""
         gaps = [
-            f"seconds without accepted writes, {source} to {destination}: {seconds:.1f}"
-            for source, destination, seconds in self.seconds_without_writes
+            f"seconds without accepted writes, {source} to {destination}, by {conductor}: {seconds:.1f}"
+            for source, destination, conductor, seconds in self.seconds_without_writes
         ]
         return [
             f"acknowledged: {self.acknowledged}",
@@ -66,10 +66,12 @@ def judge(
     acknowledged: Sequence[Event],
     handled: Sequence[Event],
     saved: Collection[int] = (),
+    switched_by: Sequence[str] = (),
 ) -> Verdict:
     """Compare everything with everything. The logs are whole, from their beginning to the same moment's end.
 
-    `saved`: numbers of orders in the files that a failback has salvaged.
+    `saved`: numbers of orders in the files that a failback has salvaged. `switched_by`: who told the applications to
+    move, each time.
     """
     logs = [sorted(east), sorted(west)]
     places = [{(entry.partition, entry.offset): entry for entry in log} for log in logs]
@@ -94,7 +96,7 @@ def judge(
         out_of_order=len(_backward(logs[0]) | _backward(logs[1])),
         shifted=len(moved),
         read_again=len(seen) - len(set(seen)),
-        seconds_without_writes=tuple(_switches(acknowledged)),
+        seconds_without_writes=tuple(_switches(acknowledged, switched_by)),
     )
 
 
@@ -118,8 +120,9 @@ def _backward(log: Sequence[Entry]) -> set[tuple[int, int]]:
     return backward
 
 
-def _switches(acknowledged: Sequence[Event]) -> Iterable[tuple[str, str, float]]:
-    answered = (event for event in acknowledged if event.answered)
-    for before, after in pairwise(sorted(answered, key=lambda event: event.ms)):
-        if before.cluster != after.cluster:
-            yield before.cluster, after.cluster, (after.ms - before.ms) / 1000
+def _switches(acknowledged: Sequence[Event], by: Sequence[str]) -> Iterable[tuple[str, str, str, float]]:
+    answered = sorted((event for event in acknowledged if event.answered), key=lambda event: event.ms)
+    moves = [(before, after) for before, after in pairwise(answered) if before.cluster != after.cluster]
+    for number, (before, after) in enumerate(moves):
+        conductor = by[number] if number < len(by) else "nobody known"
+        yield before.cluster, after.cluster, conductor, (after.ms - before.ms) / 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -27,10 +28,11 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import describe_producers
 from mirror_core.kafka.quorum import quorum
+from mirror_core.kafka.topics import known_to
 from mirror_core.model.acl import Acl
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.brokers import TIMEOUT_S, admin_client
+from tests.brokers import TIMEOUT_S, admin_client, new_topic
 from tests.waiting import wait_until
 
 HANGING_ID = 4_000_000_000
@@ -41,6 +43,15 @@ def as_admin(cluster: SandboxCluster) -> ClusterClient:
     """A client with the sandbox administrator's rights: the mirror's own principals may not change the source."""
     properties = cluster.client_config("admin")
     return ClusterClient(ClusterConfig(ClusterName(cluster.name), properties, properties))
+
+
+def known_topic(cluster: SandboxCluster, partitions: int = 1, **config: str) -> str:
+    """A new topic, when each broker knows it: metadata of one may lag, and a mirror is made by whichever is asked."""
+    topic = new_topic(cluster, partitions, **config)
+    with as_admin(cluster) as client:
+        known = partial(known_to, client, topics=[topic])
+        wait_until(lambda: all(map(known, client.brokers())), timeout_s=TIMEOUT_S, why=f"each broker knows {topic}")
+    return topic
 
 
 def active_controller(cluster: SandboxCluster) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,6 +11,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler.loadfile import LoadFileScheduling
 
+from mirror_core.sandbox.broker import JVM_OPTIONS
 from tests.administering import restore_rights, rights_of
 from tests.brokers import Pair
 from tests.clusters import two_clusters
@@ -20,6 +22,10 @@ settings.register_profile(
     "mirrorbook", settings.get_profile("default"), deadline=None, derandomize=False, print_blob=True
 )
 settings.load_profile("mirrorbook")
+
+# Brokers and Spark sessions that live for minutes don't earn back what the second compiler costs: a third of the start.
+os.environ.setdefault(JVM_OPTIONS, "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 TOGETHER: Final = ("tests/spark/", "tests/dag/")
 """Spark's session and Airflow's database are slow to come by: one process has both, the other one neither."""

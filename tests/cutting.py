@@ -6,8 +6,19 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from confluent_kafka import Producer
+
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import batches
+from tests.brokers import TIMEOUT_S
+
+
+def batch_of_100(cluster: SandboxCluster, topic: str, first: int) -> None:
+    """Records whose every byte follows from their number."""
+    producer = Producer({**cluster.client_config("admin"), "linger.ms": 1000, "batch.num.messages": 100})
+    for number in range(first, first + 100):
+        producer.produce(topic, value=b"%d" % number, partition=0, timestamp=1_700_000_000_000 + number)
+    assert producer.flush(TIMEOUT_S) == 0
 
 
 def lose_tails(cluster: SandboxCluster, ends: Mapping[str, int], kept: Path | None = None) -> None:

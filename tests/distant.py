@@ -62,7 +62,7 @@ def listen_far(clusters: Sequence[SandboxCluster]) -> tuple[dict[str, tuple[int,
         ports[cluster.name] = tuple(mine)
         routes |= mine
         for node, (stands_for, own) in enumerate(mine.items(), start=1):
-            cluster.terminate(node)
+            cluster.kill(node)  # politely a node of several would wait for a majority that is gone
             listen(cluster, node, own, stands_for)
     for cluster in clusters:
         spawned = {broker.node: broker.spawn() for broker in cluster.brokers}

@@ -52,13 +52,13 @@ class Mirrored:
     def statuses(self) -> dict[Partition, PartitionStatus]:
         return self.state.partitions.get(self.name, {})
 
-    def copy(self) -> None:
+    def copy(self, receipts: str | None = None) -> None:
         """Until caught up with what the source holds now."""
-        raise_if_failed(replicate(self.link))
+        raise_if_failed(replicate(self.link, receipts))
 
 
-def replicate(link: Link) -> Summary:
-    options = Options(until_caught_up=True)
+def replicate(link: Link, receipts: str | None = None) -> Summary:
+    options = Options(until_caught_up=True, receipts=receipts)
     return Replication(link, LocalRunner, options, stop=threading.Event(), say=lambda line: None).run()
 
 

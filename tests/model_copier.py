@@ -118,6 +118,9 @@ class ModelLogs:
     def timed_by_broker(self, partition: Partition, offset: int) -> bool:
         return False
 
+    def first_retimed(self, partition: Partition, start: int, seen: Seen) -> int | None:
+        return None  # the broker does not do that
+
 
 Round = Generator[Look | Write, Reply, bool]
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from typing import Final
+
+_INLINE: Final = frozenset({"a", "code", "em", "strong"})
 
 
 class Page(HTMLParser):
@@ -16,11 +19,15 @@ class Page(HTMLParser):
         self.headings: list[str] = []
         self.links: list[str] = []
         self.tags: set[str] = set()
+        self.ids: list[str] = []
+        self.text = ""
         self._into: list[str] | None = None
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
+        self.text += "" if tag in _INLINE else " "
+        self.ids += [value or "" for name, value in attrs if name == "id"]
         self.links += [value or "" for name, value in attrs if name in ("href", "src")]
         if tag == "tr":
             self.rows.append([])
@@ -38,5 +45,6 @@ class Page(HTMLParser):
             self._into = None
 
     def handle_data(self, data: str) -> None:
+        self.text += data
         if self._into is not None:
             self._into[-1] += data

@@ -1,38 +1,30 @@
-"""A wide-area link on one machine: connections to brokers that take their time, have a bandwidth, stall or break.
+"""A wide-area link on one machine, the sandbox's (`mirror_core.sandbox.route`), under the orders of a test.
 
-`relay()` runs it in a process of its own, so that it takes nothing of the interpreter of the copier under test. What is
-read from one side is written to the other one `delay_ms` later. As on a real link, no more than so many bytes are on
-their way (`WINDOW`), and a sender that is faster waits.
+`relay()` runs it in a process of its own, so that it takes nothing of the interpreter of the copier under test.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Final
 
+from mirror_core.sandbox import route
 from mirror_core.sandbox.ports import HOST
-
-WINDOW: Final = 16 << 20
-"""Bytes of one connection on their way in one direction: what operating systems are tuned to for such links."""
-_READ: Final = 256 << 10
+from mirror_core.sandbox.route import READ, Route
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class Weather(route.Weather):
     """How the link is now."""
 
-    delay_ms: float = 0.0
-    """One way."""
-    bytes_per_s: float = 0.0
-    """Of one connection in one direction; 0: no limit."""
-    stalled: bool = False
-    """Nothing comes through, and nothing breaks."""
+    held: tuple[int, ...] = ()
+    """API keys of requests that do not come through, nor does what follows them on their connection."""
 
 
 class Relay:
@@ -72,91 +64,52 @@ def relay(routes: Mapping[int, int]) -> Iterator[Relay]:
             process.kill()
 
 
-class _Route:
-    """The link to one broker, in the relay's own process."""
+class _Holding(Route):
+    """A route that may also hold requests back, in the relay's own process."""
 
     def __init__(self, target: int) -> None:
-        self.weather = Weather()
-        self._target = target
-        self._clear = asyncio.Event()
-        self._clear.set()
-        self._writers = set[asyncio.StreamWriter]()
+        super().__init__(target)
+        self.held: tuple[int, ...] = ()
+        self._turned = asyncio.Event()
 
-    def becomes(self, weather: Weather) -> None:
-        self.weather = weather
-        (self._clear.clear if weather.stalled else self._clear.set)()
+    def holds(self, weather: Weather) -> None:
+        self.held = weather.held
+        self.becomes(weather)
+        self._turned.set()
+        self._turned = asyncio.Event()
 
-    def cut(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
+    async def requests(self, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+        """What a client sends, held back where it is to be."""
+        while head := await _head(reader):
+            size, key = struct.unpack(">ih", head)
+            while key in self.held:
+                await self._turned.wait()
+            yield head
+            left = size - 2
+            while left and (part := await reader.read(min(READ, left))):
+                left -= len(part)
+                yield part
 
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        try:
-            await asyncio.sleep(2 * self.weather.delay_ms / 1000)  # the handshake of TCP
-            far_reader, far_writer = await asyncio.open_connection(HOST, self._target, limit=_READ)
-            self._writers.add(far_writer)
-            try:
-                async with asyncio.TaskGroup() as both:
-                    both.create_task(self._way(reader, far_writer))
-                    both.create_task(self._way(far_reader, writer))
-            finally:
-                self._writers.discard(far_writer)
-                far_writer.transport.abort()
-        except* OSError:  # the broker is dead, or has closed: so it looks through the link, too
-            pass
-        finally:
-            self._writers.discard(writer)
-            writer.transport.abort()
 
-    async def _way(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One direction of one connection, until it is closed."""
-        travelling = asyncio.Queue[tuple[float, bytes]]()
-        under_way, room = 0, asyncio.Event()
-
-        async def arrive() -> None:
-            nonlocal under_way
-            while True:
-                due, part = await travelling.get()
-                await asyncio.sleep(due - clock())
-                await self._clear.wait()
-                if not part:
-                    writer.write_eof()
-                    return
-                writer.write(part)
-                await writer.drain()
-                under_way -= len(part)
-                room.set()
-
-        clock, free_at = asyncio.get_running_loop().time, 0.0
-        arriving = asyncio.ensure_future(arrive())
-        try:
-            while part := await reader.read(_READ):
-                free_at = max(clock(), free_at)
-                if self.weather.bytes_per_s:
-                    free_at += len(part) / self.weather.bytes_per_s
-                travelling.put_nowait((free_at + self.weather.delay_ms / 1000, part))
-                under_way += len(part)
-                while under_way > WINDOW and not arriving.done():
-                    room.clear()
-                    await room.wait()
-            travelling.put_nowait((max(clock(), free_at) + self.weather.delay_ms / 1000, b""))
-            await arriving
-        finally:
-            arriving.cancel()
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    """Length and API key of the next request; nothing when there is none any more."""
+    try:
+        return await reader.readexactly(6)
+    except asyncio.IncompleteReadError:
+        return b""
 
 
 async def _serve(wanted: Mapping[int, int]) -> None:
-    routes = {port: _Route(target) for port, target in wanted.items()}
-    for port, route in routes.items():
-        await asyncio.start_server(route.connected, HOST, port, limit=_READ)
+    routes = {port: _Holding(target) for port, target in wanted.items()}
+    for port, one in routes.items():
+        await asyncio.start_server(one.connected, HOST, port, limit=READ)
     print("ready", flush=True)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         order = json.loads(line)
         for port in order["ports"]:
             if "weather" in order:
-                routes[port].becomes(Weather(**order["weather"]))
+                routes[port].holds(Weather(**order["weather"]))
             else:
                 routes[port].cut()
         print("done", flush=True)

@@ -45,6 +45,9 @@ class Standalone:
         for number in numbers:
             self._says(f"worker-{number}", "Successfully registered with master")
 
+    def runs(self, name: str) -> bool:
+        return name in self._processes
+
     def kill(self, name: str) -> None:
         """SIGKILL: `master`, or `worker-0` with the executors that it has started."""
         process = self._processes.pop(name)

@@ -34,6 +34,12 @@ def mirror(path: Path | None, name: str) -> tuple[Link, State]:
     return find(configuration(path), name)
 
 
+def check_runner(runner: str) -> None:
+    """Where tasks of a copy or a comparison may run."""
+    if runner not in ("spark", "local"):
+        raise typer.BadParameter("must be spark or local", param_hint="--runner")
+
+
 def agree(question: str, yes: bool) -> None:
     """Go on only when a person agreed: by --yes, or on a terminal. Refused otherwise: no script waits for ever."""
     if yes:
@@ -50,6 +56,10 @@ def print_json(value: Any) -> None:
     typer.echo(_OBEYED.sub(_json_escape, text))
 
 
+_NAME_CELLS: Final = 100
+"""A name longer than this may wrap: else nothing would stand beside it."""
+
+
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.console import Console  # late: commands that print no table need not wait for it
     from rich.table import Table
@@ -57,10 +67,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
     # `Text` is taken as it is: in a plain string `[/b]` would be markup.
     table = Table(title=Text(visible(title)), title_justify="left")
-    for column in columns:
-        table.add_column(Text(column))
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else visible_lines(str(cell))) for cell in row))
+    cells = [[Text("" if cell is None else visible_lines(str(cell))) for cell in row] for row in rows]
+    # What a row is named by is copied from here into the next command: the other columns wrap first.
+    whole = max((row[0].cell_len for row in cells), default=0)
+    for number, column in enumerate(columns):
+        table.add_column(Text(column), min_width=min(whole, _NAME_CELLS) if number == 0 else None)
+    for row in cells:
+        table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 

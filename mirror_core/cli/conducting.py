@@ -12,8 +12,10 @@ import typer
 
 from mirror_core.cli.common import agree, mirror
 from mirror_core.cli.runs import newest, show_plan, show_run
+from mirror_core.cli.spark_conf import spark_conf
 from mirror_core.cli.telling import tell
 from mirror_core.decide.failover import Decision
+from mirror_core.decide.steps import undisturbed
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import Run
 from mirror_core.runbook.conductor import Conductor, other_plan
@@ -36,6 +38,18 @@ EvidenceOption = Annotated[
     Path | None, typer.Option("--evidence", help="Folder for evidence. Default: `evidence` beside mirrorbook.yaml.")
 ]
 HashOption = Annotated[str | None, typer.Option("--plan-hash", help="Run only the plan with this hash.")]
+NoPauseOption = Annotated[
+    bool, typer.Option("--no-pause", help="Fence as soon as all is proved, without asking again.")
+]
+GateLimitOption = Annotated[
+    float | None,
+    typer.Option(
+        "--gate-limit",
+        min=0,
+        help="Stop nobody where the comparison behind the fence would take more seconds than this. Default: however "
+        "many.",
+    ),
+]
 RunOption = Annotated[str | None, typer.Option("--run", help="Which run. Default: the one that holds the mirror.")]
 
 C = TypeVar("C", bound=Conductor[Any])
@@ -48,12 +62,17 @@ def conductor(
     runner: Runner = Runner.LOCAL,
     master: str = "local[*]",
     evidence: Path | None = None,
+    conf: list[str] | None = None,
     *,
     quiet: bool = False,
+    gate_limit: float | None = None,
+    prefix: str = "",
 ) -> C:
-    """Somebody who takes the steps here, as the options say. Quiet for machines that read what is printed."""
-    say = (lambda line: None) if quiet else tell
-    return make(link, _services(link.config.path, runner, master, evidence), started_by=_operator(), say=say)
+    """Somebody who takes the steps here, as the options say. Quiet for machines that read what is printed; `prefix`:
+    before each line, where several are at work."""
+    say = (lambda line: None) if quiet else (lambda line: tell(f"{prefix}: {line}")) if prefix else tell
+    services = services_of(link.config.path, runner, master, evidence, conf)
+    return make(link, services, started_by=operator(), say=say, gate_limit_s=gate_limit)
 
 
 def found(make: type[C], config: Path | None, name: str, run_id: str | None) -> tuple[Link, Run]:
@@ -98,6 +117,19 @@ def begun(by: Conductor[Choice], decision: Decision, choice: Choice | None, *, a
     return run
 
 
+def prepare(by: Conductor[Any], run: Run) -> None:
+    """Take the steps that applications don't notice, and ask whether they may be stopped now. Refused when a person
+    says no: the run waits, and mirroring goes on."""
+    mirror, ahead = by.link.mirror, undisturbed(run.plan.kind, run.plan.mode)
+    for record in by.take(run.id, ahead):
+        tell(f"{record.step}: " + ", ".join(f"{name} {value}" for name, value in record.evidence.items()))
+    try:
+        agree(f"Fence now? Nobody can write any more on {mirror.source}, until {mirror.destination} is promoted", False)
+    except Refused:
+        wait = f"run {run.id} waits: `mirrorbook {by.KIND} resume {mirror.name}` fences, `... abort ...` gives it up"
+        raise Refused(f"{by.KIND} of {mirror.name}", [f"you said no. {wait}"]) from None
+
+
 def give_up(by: Conductor[Any], run: Run, question: str, *, yes: bool, as_json: bool) -> None:
     """Ask, abort, show how it ended."""
     agree(question, yes)
@@ -111,15 +143,23 @@ def show_outcome(by: Conductor[Any], run: Run, *, as_json: bool) -> None:
     show_run(ended, steps, as_json=as_json)
 
 
-def _services(config_path: Path, runner: Runner, master: str, evidence: Path | None) -> Services:
-    folder = evidence or config_path.parent / "evidence"
+def services_of(
+    config_path: Path, runner: Runner, master: str, evidence: Path | None, conf: list[str] | None
+) -> Services:
+    """What the options ask for."""
+    folder = evidence_folder(config_path, evidence)
     if runner is Runner.LOCAL:
         return local_services(config_path, evidence_dir=folder)
     from mirror_core.spark.services import spark_services  # Spark is an extra, and slow to import
 
-    return spark_services(config_path, evidence_dir=folder, master=master)
+    return spark_services(config_path, evidence_dir=folder, master=master, conf=spark_conf(conf))
 
 
-def _operator() -> str:
+def evidence_folder(config_path: Path, chosen: Path | None) -> Path:
+    """Where each run has a folder."""
+    return chosen or config_path.parent / "evidence"
+
+
+def operator() -> str:
     """Who asks, for the journal."""
     return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -9,6 +9,7 @@ import typer
 from mirror_core.cli.common import ConfigOption, DryRunOption, JsonOption, NameArgument, YesOption, mirror
 from mirror_core.cli.conducting import (
     EvidenceOption,
+    GateLimitOption,
     HashOption,
     MasterOption,
     Runner,
@@ -23,7 +24,11 @@ from mirror_core.cli.conducting import (
     show_outcome,
 )
 from mirror_core.cli.runs import show_newest
+from mirror_core.cli.spark_conf import SparkConfOption
+from mirror_core.cli.telling import tell
 from mirror_core.decide.strategies import Allowed
+from mirror_core.model.clock import now_ms
+from mirror_core.model.mirror import is_fresh
 from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.runbook.failback import Failback
 
@@ -57,6 +62,8 @@ def run(
     runner: RunnerOption = Runner.SPARK,
     master: MasterOption = "local[*]",
     evidence: EvidenceOption = None,
+    conf: SparkConfOption = None,
+    gate_limit: GateLimitOption = None,
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -64,7 +71,7 @@ def run(
 ) -> None:
     """Show the plan, ask, run it; then show the plan of the failover that leads home, ask again, and run that."""
     link, _ = mirror(config, name)
-    failback = conductor(Failback, link, runner, master, evidence, quiet=as_json)
+    failback = conductor(Failback, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     allowed = _allowed(strategy)
     decision = failback.decide(allowed)
     question = f"salvage and discard {decision.plan.discarded} offset(s) of {link.source.name}"
@@ -89,13 +96,15 @@ def resume(
     runner: RunnerOption = Runner.SPARK,
     master: MasterOption = "local[*]",
     evidence: EvidenceOption = None,
+    conf: SparkConfOption = None,
+    gate_limit: GateLimitOption = None,
     config: ConfigOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a run whose conductor died or failed, the failover that leads home included."""
     link, begun_before = found(Failback, config, name, run_id)
-    failback = conductor(Failback, link, runner, master, evidence, quiet=as_json)
+    failback = conductor(Failback, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     _go_on(failback, begun_before, yes=yes, as_json=as_json)
 
 
@@ -131,3 +140,10 @@ def _go_on(failback: Failback, started: Run, *, yes: bool, as_json: bool) -> Non
         home.drive(under_way.id)
         failback.drive(started.id)
     show_outcome(failback, started, as_json=as_json)
+    name = failback.link.mirror.name
+    _, state = mirror(failback.link.config.path, name)
+    if not as_json and not is_fresh(state.leases.get(name), now_ms()):
+        tell(
+            f"mirror {name} is to be copied again, and nobody does: `mirrorbook supervise {name}`, or trigger "
+            "mirror_replicate in Airflow"
+        )

@@ -9,8 +9,10 @@ import typer
 from mirror_core.cli.common import ConfigOption, DryRunOption, JsonOption, NameArgument, YesOption, mirror
 from mirror_core.cli.conducting import (
     EvidenceOption,
+    GateLimitOption,
     HashOption,
     MasterOption,
+    NoPauseOption,
     Runner,
     RunnerOption,
     RunOption,
@@ -19,14 +21,19 @@ from mirror_core.cli.conducting import (
     conductor,
     found,
     give_up,
+    prepare,
     show_decision,
     show_outcome,
 )
 from mirror_core.cli.runs import show_newest
+from mirror_core.cli.sets import plan_set, run_set
+from mirror_core.cli.spark_conf import SparkConfOption
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.runbook.failover import Failover
 
 failover_app = typer.Typer(help="Move applications to a mirror's destination.", no_args_is_help=True)
+failover_app.command("plan-set")(plan_set)
+failover_app.command("run-set")(run_set)
 
 ModeOption = Annotated[Mode, typer.Option("--mode", help="planned: the source lives. unplanned: it is lost.")]
 
@@ -48,20 +55,27 @@ def run(
     runner: RunnerOption = Runner.SPARK,
     master: MasterOption = "local[*]",
     evidence: EvidenceOption = None,
+    conf: SparkConfOption = None,
     config: ConfigOption = None,
+    no_pause: NoPauseOption = False,
+    gate_limit: GateLimitOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the plan, ask, and run it. When this process dies, `resume` goes on."""
+    """Show the plan, ask, prove what is mirrored, ask at that moment, and run it. When this process dies, `resume` goes
+    on, and asks nothing more."""
     link, _ = mirror(config, name)
-    failover = conductor(Failover, link, runner, master, evidence, quiet=as_json)
+    failover = conductor(Failover, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     decision = failover.decide(mode)
     question = f"move applications from {link.source.name} to {link.destination.name}"
     title = f"{mode} failover of {name}"
     if approved(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
         started = begun(failover, decision, mode, as_json=as_json)
-        failover.drive(started.id)
+        asked = mode is Mode.PLANNED and not (no_pause or yes)
+        if asked:
+            prepare(failover, started)
+        failover.drive(started.id, agreed_by=failover.started_by if asked else "")
         show_outcome(failover, started, as_json=as_json)
 
 
@@ -81,12 +95,14 @@ def resume(
     runner: RunnerOption = Runner.SPARK,
     master: MasterOption = "local[*]",
     evidence: EvidenceOption = None,
+    conf: SparkConfOption = None,
+    gate_limit: GateLimitOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a run whose conductor died or failed; ends where that one would have ended."""
     link, begun_before = found(Failover, config, name, run_id)
-    failover = conductor(Failover, link, runner, master, evidence, quiet=as_json)
+    failover = conductor(Failover, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     failover.drive(begun_before.id)
     show_outcome(failover, begun_before, as_json=as_json)
 

@@ -50,8 +50,27 @@ COMMANDS: Final[Mapping[str, Later]] = MappingProxyType(
             "parity_command",
             "Compare both clusters, offset by offset. Exit code 0 passed, 1 failed, 4 indeterminate.",
         ),
+        "receipts": Later(
+            "mirror_core.cli.receipts", "receipts_app", "What vouches for a copy: put together, or stored anew."
+        ),
+        "readiness": Later(
+            "mirror_core.cli.readiness",
+            "readiness_command",
+            "Could it be failed over now? What speaks against it, and what to do. Changes nothing. Exit code 3: not "
+            "ready.",
+        ),
         "failover": Later("mirror_core.cli.failover", "failover_app", "Move applications to a mirror's destination."),
         "failback": Later("mirror_core.cli.failback", "failback_app", "Bring applications home after a failover."),
+        "drill": Later(
+            "mirror_core.cli.drill",
+            "drill_app",
+            "A failover that nobody notices: the same steps, on a topic of their own.",
+        ),
+        "evidence": Later(
+            "mirror_core.cli.evidence",
+            "evidence_app",
+            "What a run has left: written as a bundle, and verified offline.",
+        ),
         "log": Later("mirror_core.cli.log", "log_app", "Logs of a broker that is stopped."),
         "runs": Later("mirror_core.cli.runs", "runs_app", "Runs of failover and failback: journal and evidence."),
     }

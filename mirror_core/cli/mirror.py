@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mirror_core.cli.asking import UndoableYesOption, agreed
+from mirror_core.cli.check import check
 from mirror_core.cli.common import (
     ConfigOption,
     DryRunOption,
@@ -22,7 +23,7 @@ from mirror_core.cli.common import (
     print_table,
     refuse_unknown,
 )
-from mirror_core.cli.recover import done, left, proposed, question
+from mirror_core.cli.runbook import runbook
 from mirror_core.cli.standing import fence, watch
 from mirror_core.cli.telling import tell
 from mirror_core.decide.recovery import Action
@@ -33,6 +34,7 @@ from mirror_core.mirrors.describe import describe as describe_mirror
 from mirror_core.mirrors.gaps import limit_in_words
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
 from mirror_core.mirrors.recovery_plan import survey
+from mirror_core.mirrors.recovery_words import done, left, proposed, question
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import Gaps, PartitionState
@@ -43,6 +45,8 @@ from mirror_core.state.records import TOPIC
 mirror_app = typer.Typer(help="One-way links between two clusters.", no_args_is_help=True)
 mirror_app.command()(watch)
 mirror_app.command()(fence)
+mirror_app.command()(runbook)
+mirror_app.command()(check)
 
 TopicsOption = Annotated[list[str] | None, typer.Option("--topics", help="Regular expression of topic names; repeat.")]
 
@@ -255,9 +259,12 @@ def describe(name: NameArgument, config: ConfigOption = None, as_json: JsonOptio
     print_facts(seen.facts)
     print_table(
         "Partitions",
-        ["partition", "state", "position", "source end", "lag", "LMO", "kind", "reason"],
+        ["partition", "state", "position", "source end", "lag", "proved", "LMO", "kind", "reason"],
         [
-            [r.partition, r.state, r.position, _known(r.source_end), _known(r.lag), r.lmo, r.kind, r.reason]
+            [
+                *(r.partition, r.state, r.position, _known(r.source_end), _known(r.lag), r.proved),
+                *(r.lmo, r.kind, r.reason),
+            ]
             for r in seen.rows
         ],
     )

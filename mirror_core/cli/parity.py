@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirror, print_facts, print_json, print_table
+from mirror_core.cli.common import (
+    ConfigOption,
+    JsonOption,
+    NameArgument,
+    check_runner,
+    configuration,
+    print_facts,
+    print_json,
+    print_table,
+)
 from mirror_core.cli.spark_conf import SparkConfOption, spark_conf
 from mirror_core.cli.telling import tell
+from mirror_core.decide.parity import DIGEST, ENDS
+from mirror_core.evidence.asked import expected
 from mirror_core.evidence.parity_report import result_document
-from mirror_core.model.errors import Indeterminate, MirrorError
+from mirror_core.evidence.suites import PARITY, Demands
+from mirror_core.mirrors.proving import compare_and_remember
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.files import check_writable
-from mirror_core.model.parity import ParityResult, Verdict
-from mirror_core.parity.check import LocalParity
-from mirror_core.parity.scope import Scope, scope
-from mirror_core.runbook.services import ParityCheck
+from mirror_core.model.names import Partition
+from mirror_core.model.parity import ParityRange, ParityResult, Verdict
+from mirror_core.model.units import bytes_per_s
+from mirror_core.parity.check import LocalParity, SoFar
+from mirror_core.parity.scope import scope
+from mirror_core.state.link import Link, find
+from mirror_core.state.records import State
+
+if TYPE_CHECKING:  # a comparison with the source needs neither receipts nor what copies
+    from mirror_core.parity.certified import Proof
+    from mirror_core.runbook.services import ParityCheck
 
 EXIT: Final = {
     Verdict.PASSED: 0,
@@ -32,49 +53,123 @@ def parity_command(
     level: Annotated[
         int, typer.Option("--level", min=1, max=3, help="1 ends and counts, 2 digests, 3 records where they differ.")
     ] = 3,
+    against: Annotated[
+        str, typer.Option("--against", help="source, or certificates: what receipts vouch for, without the source.")
+    ] = "source",
+    receipts: Annotated[
+        str, typer.Option("--receipts", metavar="DIR|URL", help="Where `replicate` keeps them.")
+    ] = "receipts",
+    whole: Annotated[bool, typer.Option("--whole", help="Compare all anew, not only what was not proved yet.")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", help="Folder for the report. Default: ./evidence/NAME/parity-TIME.")
     ] = None,
     runner: Annotated[str, typer.Option("--runner", help="Where tasks run: spark or local (this process).")] = "spark",
     master: Annotated[str, typer.Option("--master", help="Spark master.")] = "local[*]",
     conf: SparkConfOption = None,
+    throttle: Annotated[
+        str | None, typer.Option("--throttle", metavar="RATE", help="Of each cluster, all tasks together: 50MB/s.")
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare both clusters, offset by offset. Exit code 0 passed, 1 failed, 4 indeterminate."""
-    if runner not in ("spark", "local"):
-        raise typer.BadParameter("must be spark or local", param_hint="--runner")
-    link, state = mirror(config, name)
-    compared = scope(link, state)
+    check_runner(runner)
+    if against not in ("source", "certificates"):
+        raise typer.BadParameter("must be source or certificates", param_hint="--against")
+    rate = None if throttle is None else bytes_per_s(throttle)
+    if rate is not None and against == "certificates":
+        raise BadRequest("--throttle is for a comparison with the source")
+    loaded = configuration(config)
+    more = expected(loaded, PARITY)
+    link, state = find(loaded, name)
+    demands = Demands(suite=PARITY, more=more.of(link.mirror.name))
     folder = output or Path("evidence") / name / f"parity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     check_writable("parity report", folder.absolute(), "give another folder: --output")
-    check = _check(link.config.path, runner, master, level, conf)
-    result = check(link.mirror.source, link.mirror.destination, compared.ranges, folder.absolute())
-    if as_json:
-        left_out = [{"topic": p.topic, "partition": p.index, "state": s} for p, s in compared.left_out.items()]
-        print_json({"mirror": name, "level": level, **result_document(result), "left_out": left_out})
+    if against == "certificates":
+        from mirror_core.parity.certified import certified, prove
+
+        level = DIGEST
+        proof = proof_tasks(runner, master, conf)
+        proved = certified(link, state, proof.folder(receipts))
+        result = prove(
+            link.config.path,
+            link.destination.name,
+            proved,
+            folder.absolute(),
+            run=proof.run,
+            tasks=proof.tasks,
+            demands=demands if demands.own else None,
+        )
+        partitions, left_out, remarks = len(proved.vouched), dict(proved.left_out), [*proved.checked.remarks()]
     else:
-        _print(name, result, compared)
+        compared = scope(link, state)
+        check = parity_check(link.config.path, runner, master, level, conf, demands, rate)
+        result = _compared(link, state, compared.ranges, level, whole, check, folder.absolute())
+        partitions, left_out = len(compared.ranges), {p: f"it is {s.value}" for p, s in compared.left_out.items()}
+        remarks = []
+    if as_json:
+        listed = [{"topic": p.topic, "partition": p.index, "why": why} for p, why in left_out.items()]
+        print_json({"mirror": name, "level": level, **result_document(result), "left_out": listed, "remarks": remarks})
+    else:
+        _print(name, result, partitions, left_out)
+        for remark in remarks:
+            tell(remark)
     raise typer.Exit(EXIT[result.verdict])
 
 
-def _check(config: Path, runner: str, master: str, level: int, conf: list[str] | None) -> ParityCheck:
-    if runner == "local":
-        return LocalParity(config, level=level)
+def _compared(
+    link: Link,
+    state: State,
+    ranges: Sequence[ParityRange],
+    level: int,
+    whole: bool,
+    check: ParityCheck,
+    folder: Path,
+) -> ParityResult:
+    def compare(rest: Sequence[ParityRange], so_far: SoFar | None) -> ParityResult:
+        return check(link.mirror.source, link.mirror.destination, rest, folder, so_far)
+
+    if level == ENDS:
+        return compare(ranges, None)
+    return compare_and_remember(link, state, ranges, compare, whole=whole, say=lambda line: tell(line, err=True))
+
+
+def parity_check(
+    config: Path,
+    runner: str,
+    master: str,
+    level: int,
+    conf: list[str] | None,
+    demands: Demands | None,
+    throttle: int | None = None,
+) -> ParityCheck:
+    if runner == "local":  # a small installation, without Great Expectations, unless something is asked of it
+        own = demands if demands and demands.own else None
+        return LocalParity(config, level=level, demands=own, throttle=throttle)
     # Imported late: `--runner local` must work where Spark is not installed.
     from mirror_core.spark.parity import SparkParity
 
-    return SparkParity(config, master, level=level, conf=spark_conf(conf))
+    return SparkParity(config, master, level=level, demands=demands, conf=spark_conf(conf), throttle=throttle)
 
 
-def _print(name: str, result: ParityResult, compared: Scope) -> None:
+def proof_tasks(runner: str, master: str, conf: list[str] | None) -> Proof:
+    if runner == "local":
+        from mirror_core.parity.certified import LocalProof
+
+        return LocalProof()
+    from mirror_core.spark.parity import SparkProof
+
+    return SparkProof(master, conf=spark_conf(conf))
+
+
+def _print(name: str, result: ParityResult, partitions: int, left_out: Mapping[Partition, str]) -> None:
     print_facts(
         {
             "mirror": name,
             "verdict": result.verdict.value,
             "records": result.records,
             "chunks": result.chunks,
-            "partitions": len(compared.ranges),
+            "partitions": partitions,
             "seconds": f"{result.seconds:.1f}",
             "report": result.report,
         }
@@ -83,7 +178,9 @@ def _print(name: str, result: ParityResult, compared: Scope) -> None:
         rows = [(f.partition, f.offset, f.kind, f.detail) for f in result.findings[:SHOWN]]
         more = f" (the first {SHOWN} of {len(result.findings)})" if len(result.findings) > SHOWN else ""
         print_table(f"differences{more}", ("partition", "offset", "what", "detail"), rows)
+    for line in result.unmet[:SHOWN]:
+        tell(f"not as expected: {line}")
     for reason in result.reasons[:SHOWN]:
         tell(f"not compared: {reason}")
-    for partition, state in list(compared.left_out.items())[:SHOWN]:
-        tell(f"not in scope: {partition} is {state.value}")
+    for partition, why in list(left_out.items())[:SHOWN]:
+        tell(f"not in scope: {partition}: {why}")

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, TextIO
+from typing import Final, Protocol, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -20,17 +20,28 @@ _TERMINAL_S: Final = 0.5
 _PLAIN_S: Final = 5.0
 
 
+class _Known(Protocol):
+    def totals(self) -> Totals: ...
+
+
 @contextmanager
 def shown(stream: TextIO | None = None) -> Iterator[Progress]:
     """Show what tasks say on `stream` (standard error) until left; gives where it is to be kept."""
+    progress = Progress()
+    with showing(progress, stream):
+        yield progress
+
+
+@contextmanager
+def showing(progress: _Known, stream: TextIO | None = None) -> Iterator[None]:
+    """Show these totals until left."""
     out = stream or sys.stderr
     ended = threading.Event()
     show = _on_terminal if out.isatty() else _in_lines
-    progress = Progress()
     thread = threading.Thread(target=show, args=(progress, out, ended), name="progress-line", daemon=True)
     thread.start()
     try:
-        yield progress
+        yield
     finally:
         ended.set()
         thread.join()
@@ -50,7 +61,7 @@ def line(totals: Totals) -> str:
     )
 
 
-def _on_terminal(progress: Progress, out: TextIO, ended: threading.Event) -> None:
+def _on_terminal(progress: _Known, out: TextIO, ended: threading.Event) -> None:
     # What others print meanwhile goes above the line, as long as it is printed through sys.stdout or sys.stderr.
     with Live(console=Console(file=out), auto_refresh=False, transient=False) as live:
         while not ended.wait(_TERMINAL_S):
@@ -59,7 +70,7 @@ def _on_terminal(progress: Progress, out: TextIO, ended: threading.Event) -> Non
                 live.update(Text(line(totals)), refresh=True)
 
 
-def _in_lines(progress: Progress, out: TextIO, ended: threading.Event) -> None:
+def _in_lines(progress: _Known, out: TextIO, ended: threading.Event) -> None:
     while not ended.wait(_PLAIN_S):
         totals = progress.totals()
         if totals.partitions:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Annotated
 
 import typer
 
-from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirror, print_facts, print_json
+from mirror_core.cli.common import ConfigOption, JsonOption, check_runner, mirror, print_facts, print_json
+from mirror_core.cli.fleet import replicate_together
 from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.progress import shown
 from mirror_core.cli.spark_conf import SparkConfOption, spark_conf
@@ -21,20 +22,34 @@ from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.metrics import Exposition
 from mirror_core.dataplane.results import Summary, raise_if_failed
 from mirror_core.dataplane.runner import Runner
+from mirror_core.evidence.folders import is_url, local_folder
+from mirror_core.mirrors.background import BackgroundProof
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.units import bytes_per_s
 
 
 def replicate_command(
-    name: NameArgument,
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="The mirror; of several, one process copies them all.")
+    ],
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="End when all is copied that the source holds now.")
     ] = False,
     runner: Annotated[str, typer.Option("--runner", help="Where tasks run: spark or local (this process).")] = "spark",
     master: Annotated[str, typer.Option("--master", help="Spark master.")] = "local[*]",
     conf: SparkConfOption = None,
-    tasks: Annotated[int, typer.Option("--tasks", min=1, help="Copying tasks at a time.")] = 2,
+    tasks: Annotated[
+        int | None,
+        typer.Option(
+            "--tasks", min=1, help="Copying tasks at a time, of each mirror. Default: 2; 1 of several mirrors."
+        ),
+    ] = None,
     receipts: Annotated[
-        Path | None, typer.Option("--receipts", help="Folder for receipts. Default: ./receipts.")
-    ] = Path("receipts"),
+        str,
+        typer.Option(
+            "--receipts", metavar="DIR|URL", help="Folder for receipts, or a URL that Spark knows (s3a://, hdfs://)."
+        ),
+    ] = "receipts",
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -43,33 +58,57 @@ def replicate_command(
             help="Serve /metrics for Prometheus, for this machine only unless HOST says otherwise. Port 0: any.",
         ),
     ] = None,
+    prove_at: Annotated[
+        str | None,
+        typer.Option(
+            "--prove-at",
+            metavar="RATE",
+            help="Compare what was copied with the source, all the time, reading each side at this rate (50MB/s).",
+        ),
+    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create missing mirror topics and copy. Runs on until SIGTERM, or until caught up."""
-    if runner not in ("spark", "local"):
-        raise typer.BadParameter("must be spark or local", param_hint="--runner")
+    check_runner(runner)
     where = address(metrics) if metrics is not None else None
     if runner == "spark":
         from mirror_core.spark.session import check_master
 
         check_master(master)  # now: Spark itself is started when the lease is held and topics are created
+    rate = None if prove_at is None else bytes_per_s(prove_at)
+    if rate is not None and until_caught_up:
+        raise BadRequest("--prove-at goes on for as long as copying does, and --until-caught-up ends it: use `parity`")
     settings = spark_conf(conf) if runner == "spark" else {}
-    link, state = mirror(config, name)
-    refuse_to_run(state, link)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    folder = receipts if is_url(receipts) and runner == "spark" else local_folder(receipts).where
+    if len(names) > 1:
+        if until_caught_up or as_json:
+            raise BadRequest(
+                "--until-caught-up and --json are for one mirror at a time: several are copied until SIGTERM"
+            )
+        replicate_together(
+            config, names, _runners(runner, master, tasks or 1, len(names), settings), folder, where, stop, rate
+        )
+        return
+    link, state = mirror(config, names[0])
+    refuse_to_run(state, link)
     say = (lambda text: tell(text, err=True)) if as_json else tell
     counters = Counters()
-    with shown() as progress, served(where, Exposition(link.mirror, counters, progress), say):
+    with (
+        shown() as progress,
+        served(where, Exposition(link.mirror, counters, progress), say),
+        BackgroundProof(link, rate, counters, say) if rate else nullcontext(),
+    ):
         options = Options(
             until_caught_up=until_caught_up,
-            receipts=receipts.absolute() if receipts else None,
+            receipts=folder,
             progress=progress,
         )
         copying = Replication(
-            link, lambda: _runner(runner, master, tasks, settings), options, stop=stop, say=say, counters=counters
+            link, lambda: _runner(runner, master, tasks or 2, settings), options, stop=stop, say=say, counters=counters
         )
         summary = copying.run()
     if as_json:
@@ -86,6 +125,23 @@ def _runner(kind: str, master: str, tasks: int, conf: Mapping[str, str]) -> Runn
     from mirror_core.spark.runner import SparkRunner
 
     return SparkRunner(master, tasks, conf)
+
+
+@contextmanager
+def _runners(
+    kind: str, master: str, tasks: int, mirrors: int, conf: Mapping[str, str]
+) -> Iterator[Callable[[int], Runner]]:
+    """Starts the runner of the mirror with a number."""
+    if kind == "local":
+        yield lambda number: LocalRunner()
+        return
+    from mirror_core.spark.fleet import SparkFleet
+
+    fleet = SparkFleet(master, tasks, mirrors, conf)
+    try:
+        yield fleet.runner
+    finally:
+        fleet.close()
 
 
 def _facts(summary: Summary) -> dict[str, object]:

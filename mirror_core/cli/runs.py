@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,13 +12,16 @@ import typer
 from mirror_core.cli.common import (
     ConfigOption,
     JsonOption,
+    NameArgument,
     configuration,
+    mirror,
     print_facts,
     print_json,
     print_table,
     refuse_unknown,
 )
 from mirror_core.cli.telling import tell
+from mirror_core.decide import reckoning
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.run import Plan, Run, RunKind, StepRecord
 from mirror_core.state.link import Link, states
@@ -49,11 +53,44 @@ def show(
     found, silent = _all(config)
     for state in found.values():
         if id in state.runs:
-            show_run(state.runs[id], steps_of(state, state.runs[id]), as_json=as_json, evidence=True)
+            show_run(state.runs[id], state.steps_of(state.runs[id]), as_json=as_json, evidence=True)
             return
     if silent:
         raise Indeterminate(f"run {id} is not known to the clusters that answered; silent: {', '.join(silent)}")
     raise BadRequest(f"unknown run {id!r}; see `mirrorbook runs list`")
+
+
+@runs_app.command()
+def forecast(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """What the plans of a mirror's failovers and drills foretold, what was counted, and the error; the newest first."""
+    link, state = mirror(config, name)
+    found = [(run, reckoning.rows(run, state.steps_of(run))) for run in reckoning.past(state.runs.values(), name)]
+    if as_json:
+        print_json({"mirror": link.mirror.name, "runs": [_forecast_document(run, rows) for run, rows in found]})
+        return
+    shown = [
+        (
+            run.id,
+            run.plan.mode,
+            f"{row.what} {row.of}".strip(),
+            reckoning.foretold_in_words(row),
+            reckoning.counted_in_words(row),
+            reckoning.error_in_words(row),
+        )
+        for run, rows in found
+        for row in rows
+    ]
+    print_table("Foretold and counted", ("run", "mode", "what", "foretold", "counted", "error"), shown)
+
+
+def _forecast_document(run: Run, rows: tuple[reckoning.Row, ...]) -> dict[str, Any]:
+    return {
+        "run": run.id,
+        "mirror": run.plan.mirror,
+        "mode": run.plan.mode,
+        "started_ms": run.started_ms,
+        "rows": [asdict(row) for row in rows],
+    }
 
 
 def newest(link: Link, state: State, run_id: str | None, kind: RunKind) -> Run:
@@ -71,12 +108,7 @@ def newest(link: Link, state: State, run_id: str | None, kind: RunKind) -> Run:
 def show_newest(link: Link, state: State, run_id: str | None, kind: RunKind, *, as_json: bool) -> None:
     """The run that holds the mirror, or its newest one, with its steps."""
     found = newest(link, state, run_id, kind)
-    show_run(found, steps_of(state, found), as_json=as_json)
-
-
-def steps_of(state: State, run: Run) -> tuple[StepRecord, ...]:
-    """Its steps so far, in the order of the plan."""
-    return tuple(state.steps[run.id, s.name] for s in run.plan.steps if (run.id, s.name) in state.steps)
+    show_run(found, state.steps_of(found), as_json=as_json)
 
 
 def show_run(run: Run, steps: tuple[StepRecord, ...], *, as_json: bool, evidence: bool = False) -> None:

@@ -1,26 +1,29 @@
-"""Connections to a cluster's brokers that are opened before they are needed: those far away take a second."""
+"""Connections to a cluster's brokers that are opened before they are needed: those far away take a second, and some
+brokers never answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
-from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.connection import Connection, answering
+from mirror_core.model.errors import Unreachable
 
-_ANSWER_TIMEOUT_S: Final = 40.0
-"""Longer than the broker's own limit for a Produce, so that its answer comes before we give the connection up."""
+ANSWER_TIMEOUT_S: Final = 10.0
+"""For each step of signing in, and for the rest of an answer of which something has come."""
+_AT_ONCE: Final = 32
 
 
 class Ahead:
-    """Of one cluster and task. A broker that hangs keeps only whoever needs it."""
+    """Of one cluster and task. A broker that hangs keeps only what it leads waiting."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
-        self._pool = ThreadPoolExecutor(thread_name_prefix="connect")
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="connect")
         self._opening: dict[int, Future[Connection]] = {}
 
     def begin(self, brokers: Iterable[int]) -> None:
@@ -29,13 +32,39 @@ class Ahead:
             address = self._client.address(broker)
             self._opening[broker] = self._pool.submit(copy_context().run, self._open, address)
 
+    def begin_some(self, brokers: Iterable[int]) -> dict[int, str]:
+        """The same; of which nobody says where they are, and why."""
+        found: dict[int, str] = {}
+        for broker in brokers:
+            try:
+                self.begin([broker])
+            except Unreachable as error:
+                found[broker] = str(error)
+        return found
+
+    def missing(self, brokers: Collection[int], limit_s: float) -> dict[int, str]:
+        """To which of these there is no connection yet after so long, and why. Those that failed are begun anew by the
+        next call."""
+        found = self.begin_some(brokers)
+        opening = {broker: self._opening[broker] for broker in brokers if broker not in found}
+        wait(opening.values(), limit_s)
+        for broker, begun in opening.items():
+            if not begun.done():
+                found[broker] = f"cluster {self._client.name}, broker {broker}: no answer on a new connection yet"
+            elif isinstance(error := begun.exception(), Unreachable):
+                found[broker] = str(error)
+                del self._opening[broker]
+            elif error is not None:  # a wrong password is wrong everywhere
+                raise error
+        return found
+
     def connect(self, client: ClusterClient, broker: int) -> Connection:
         """The one that was begun, once; or a new one."""
         begun = self._opening.pop(broker, None)
         return self._open(client.address(broker)) if begun is None else begun.result()
 
     def _open(self, address: tuple[str, int]) -> Connection:
-        return Connection(self._client.config, Principal.DATA, *address, timeout_s=_ANSWER_TIMEOUT_S)
+        return answering(Connection(self._client.config, Principal.DATA, *address, timeout_s=ANSWER_TIMEOUT_S))
 
     def close(self) -> None:
         """Those that nobody needed."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from mirror_core.copy.endings import ending_as_sent
 from mirror_core.copy.looks import Case, Looks, unreadable
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
@@ -29,10 +30,18 @@ _SETTLE_WAIT_S: Final = 0.02
 class Aligner:
     """Finds the place of partitions that have lost theirs. Control requests only, nothing of theirs in flight."""
 
-    def __init__(self, source: ClusterClient, destination: ClusterClient, producer_id: int) -> None:
+    def __init__(
+        self,
+        source: ClusterClient,
+        destination: ClusterClient,
+        producer_id: int,
+        connected: Callable[[list[PartitionReplicator]], list[PartitionReplicator]],
+    ) -> None:
+        """`connected`: those whose leaders answer, of both sides; the others know why they wait."""
         self.source = source
         self.destination = destination
         self.producer_id = producer_id
+        self._connected = connected
         self._ids: dict[tuple[ClusterName, str], frozenset[str]] = {}
         """Of topics that one broker has called gone, as all brokers know them; for one round."""
         self._looks = Looks(source, destination, producer_id)
@@ -43,9 +52,8 @@ class Aligner:
         wanted = {replicator.partition: replicator for replicator in replicators}
         topics = {partition.topic for partition in wanted}
         source_view, destination_view = self.source.metadata(topics), self.destination.metadata(topics)
-        for replicator in list(wanted.values()):
-            if not self._route(replicator, source_view, destination_view):
-                del wanted[replicator.partition]
+        routed = [one for one in wanted.values() if self._route(one, source_view, destination_view)]
+        wanted = {replicator.partition: replicator for replicator in self._connected(routed)}
         if not wanted:
             return
         agreed = self._agreed(wanted)
@@ -114,7 +122,7 @@ class Aligner:
         """
         changed = {p: r.vouched_epoch for p, r in wanted.items() if r.vouched_epoch != r.source_epoch}
         past = {p: epoch for p, epoch in changed.items() if epoch is not None and epoch < wanted[p].source_epoch}
-        ends = epoch_ends(self.source, past)
+        ends = epoch_ends(self.source, past, _led(past, lambda p: wanted[p].source_broker))
         for partition, error in ends.unknown.items():
             unreadable(wanted.pop(partition), error)
         return {p: ends.offsets.get(p, ANYWHERE) for p in changed if p in wanted}
@@ -128,7 +136,7 @@ class Aligner:
         found: dict[Partition, LogLook] = {}
         waiting, why = list(replicators), dict[Partition, str]()
         for _ in range(_SETTLE_TRIES):
-            seen = look(self.destination, waiting)
+            seen = look(self.destination, _led(waiting, lambda p: replicators[p].destination_broker))
             for p, error in seen.unknown.items():
                 why[p] = str(error)
                 if isinstance(error, MissingPermission):
@@ -144,10 +152,12 @@ class Aligner:
                 break
             time.sleep(_SETTLE_WAIT_S)
         # The source's end is read last: it only grows, so a position beyond it was never there.
-        ends = ends_of(self.source, found, Point.START, Point.LOG_END)
+        led = _led(found, lambda p: replicators[p].source_broker)
+        ends = ends_of(self.source, led, Point.START, Point.LOG_END)
         for p, one in replicators.items():
             if p not in ends and one.state is State.LOST:
                 one.lose(why.get(p) or f"{p}: a leader does not say now where its log begins and ends")
+        as_sent = self._ending_as_sent(replicators, {p: found[p] for p in ends})
         return {
             p: Seen(
                 log_start=found[p].start,
@@ -155,9 +165,21 @@ class Aligner:
                 ours=self._ours(found[p].producers),
                 source_start=start,
                 source_end=end,
+                ends_as_sent=p in as_sent,
             )
             for p, (start, end) in ends.items()
         }
+
+    def _ending_as_sent(
+        self, replicators: Mapping[Partition, PartitionReplicator], logs: Mapping[Partition, LogLook]
+    ) -> set[Partition]:
+        """Of those that nobody vouches for, and that are looked at for the first time."""
+        led: dict[int, dict[Partition, int]] = {}
+        for p, log in logs.items():
+            one = replicators[p]
+            if one.aligned is None and not one.assigned.answered and log.start < log.after:
+                led.setdefault(one.destination_broker, {})[p] = log.after
+        return ending_as_sent(self.destination, led) if led else set()
 
     def _ours(self, producers: Iterable[ProducerView]) -> Ours | None:
         """What the destination's leader remembers of this mirror."""
@@ -165,6 +187,14 @@ class Aligner:
             if view.producer_id == self.producer_id:
                 return Ours((view.last_sequence + 1) & SEQUENCE_MASK, view.coordinator_epoch, view.newest_ms)
         return None
+
+
+def _led(partitions: Iterable[Partition], broker: Callable[[Partition], int]) -> dict[int, list[Partition]]:
+    """Partitions by the broker that leads them, as it was found a moment ago: who does not any more says so."""
+    found: dict[int, list[Partition]] = {}
+    for partition in sorted(partitions):
+        found.setdefault(broker(partition), []).append(partition)
+    return found
 
 
 def unsettled(cluster: ClusterName, partition: Partition, before: int, after: int, replicated: int | None) -> str:

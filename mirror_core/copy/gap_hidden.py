@@ -20,4 +20,4 @@ def first_hidden(outbox: Outbox, gap: Hidden, producer_id: int, producer_epoch: 
     count = outbox.take_hidden(gap, HIDDEN_AT_ONCE)
     batch = memoryview(hidden_batch(count, gap.time_ms))
     readdress(batch, producer_id, producer_epoch, gap.sequence)
-    return Sent(gap.base, count, len(batch), b""), batch
+    return Sent(gap.base, count, len(batch), None), batch

@@ -17,6 +17,7 @@ from mirror_core.copy.words import Side
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
+from mirror_core.model.errors import Unreachable
 
 
 class GapFiller:
@@ -29,20 +30,22 @@ class GapFiller:
         producer_epoch: int,
         epoch: int,
         connect: Callable[[int], Connection],
+        lost: Callable[[int, str], None],
     ) -> None:
-        """`epoch`: the task's, of the data plane."""
+        """`epoch`: the task's, of the data plane. `lost`: told which broker gave no answer, and why."""
         self.destination = Side.of(destination)
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.epoch = epoch
         self._connect = connect
+        self._lost = lost
         self._links: dict[int, MarkerLink] = {}
         self._poll_at = 0.0
 
     def fill(self, replicators: Iterable[PartitionReplicator], until: float) -> bool:
         """Fill what may be filled now; nothing is sent after `until` (wall clock). True when any came further.
 
-        Unreachable when a broker gave no answer: what it was sent may be appended at any time from now on.
+        A broker that gives no answer may append what it was sent at any time from then on.
         """
         now = time.monotonic()
         watch = now >= self._poll_at
@@ -52,7 +55,12 @@ class GapFiller:
                 by_broker.setdefault(replicator.destination_broker, []).append(replicator)
         moved = False
         for broker, mine in by_broker.items():
-            moved |= self._fill_at(self._link(broker), mine, until)
+            try:
+                moved |= self._fill_at(self._link(broker), mine, until)
+            except Unreachable as error:
+                if (link := self._links.pop(broker, None)) is not None:
+                    link.connection.close()
+                self._lost(broker, str(error))
         if watch:
             self._poll_at = time.monotonic() + LOOK_AGAIN_S
         return moved

@@ -70,6 +70,7 @@ class Successor:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._due = 0.0
+        self._left = set[Partition]()
 
     def ask(self, replicators: Mapping[Partition, PartitionReplicator]) -> None:
         """Ask for the claims of partitions whose gap is due and not theirs to fill; take in what has come for any."""
@@ -86,11 +87,16 @@ class Successor:
             self._line.tell(Sort.CLAIMS, b'{"wants":%b}' % rows)
 
     def leave(self, replicators: Iterable[PartitionReplicator]) -> None:
-        """The last word: what is ours, with nothing on its way, may be the next one's."""
-        mine = (
-            (one.partition.topic, one.partition.index, one.gaps.newest)
+        """The last word: what is ours, with nothing on its way, may be the next one's. Each is left once: since then it
+        may have gone from hand to hand."""
+        mine = [
+            one
             for one in replicators
-            if one.gaps.owned and not one.place.in_flight and (one.working or one.state is State.DONE)
-        )
-        for rows in portions(mine):
+            if one.partition not in self._left
+            and one.gaps.owned
+            and not one.place.in_flight
+            and (one.working or one.state is State.DONE)
+        ]
+        self._left.update(one.partition for one in mine)
+        for rows in portions((one.partition.topic, one.partition.index, one.gaps.newest) for one in mine):
             self._line.tell(Sort.CLAIMS, b'{"left":%b}' % rows)

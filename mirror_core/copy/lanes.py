@@ -19,6 +19,8 @@ _log = logger(__name__)
 
 MOST: Final = 4
 _FAR_S: Final = 0.01
+_GOLDEN: Final = (5**0.5 - 1) / 2
+"""Of the way round from one turn to the next: after any number of turns they lie evenly, and none comes to be late."""
 
 
 class Lanes:
@@ -59,10 +61,10 @@ class Lanes:
 
     def free(self, link: FetchLink, replicators: list[PartitionReplicator]) -> list[PartitionReplicator]:
         """Those of these that this link may ask for now; another one first each time, since an answer's size may be
-        used up before all have had their turn."""
+        used up before all have had their turn. One far from the last: its neighbours have just had theirs."""
         asked = set[Partition]().union(*(other.partitions for other in self.links if other is not link))
         free = [one for one in replicators if one.partition not in asked] if asked else replicators
-        first = link.asked % max(1, len(free))
+        first = int(link.asked * _GOLDEN % 1 * len(free))
         return free[first:] + free[:first]
 
     def share(self, replicators: int) -> int:

@@ -35,8 +35,8 @@ class Sent(NamedTuple):
     base: int
     records: int
     size: int
-    payload: bytes
-    """XXH3-128 of the bytes after the header; empty where records stand for nothing: hidden ones, and seeds."""
+    content: int | None
+    """What it says (`wire.digest`); None where records stand for nothing: hidden ones, and seeds."""
     newest_ms: int = -1
     """Time of its newest record. A broker that has it already answers with this time, as if it were its own."""
 

@@ -144,6 +144,11 @@ class PartitionReplicator:
         return self.aligned.source_epoch if self.aligned else self.assigned.source_epoch
 
     @property
+    def answered(self) -> bool:
+        """Whether it has heard the answers to all that it has sent."""
+        return not self.place.in_flight and self.state is not State.LOST
+
+    @property
     def led_anew(self) -> bool:
         """Whether the source's leader is another one than that under which the copy was known to agree when this task
         was given it."""
@@ -156,11 +161,11 @@ class PartitionReplicator:
     # -- its state -----------------------------------------------------------------------------------------------
 
     def lose(self, why: str) -> None:
-        """Its place must be found anew; soon at first, then less often, while nothing comes through."""
+        """Its place must be found anew; at once at first, then less often, while nothing comes through."""
         self._enter(Event.LOST)
         _log.info("its place is looked for anew: %s", why, partition=self.partition)
         self.lost_why = why
-        self.look_at = self._clock() + min(_LOOK_AGAIN_S * 2.0**self.losses, _LOOK_AGAIN_AT_MOST_S)
+        self.look_at = self._clock() + min(_LOOK_AGAIN_S * (2.0**self.losses - 1), _LOOK_AGAIN_AT_MOST_S)
         self.losses = min(self.losses + 1, 10)
 
     def not_sent(self) -> None:
@@ -171,8 +176,9 @@ class PartitionReplicator:
         """The outcome of what was in flight is unknown, and will not be told."""
         self.place.disconnected()
         self.source.disconnected()
-        if not self.ended:
-            self._enter(Event.LOST)
+        if self.working:  # a broker that hangs up on all that it is sent is tried less often, as one that refuses it
+            self.lose(why)
+        elif not self.ended:
             self.lost_why = why
 
     def fail(self, reason: str, offset: int | None, kind: FailureKind = FailureKind.OTHER) -> None:
@@ -288,7 +294,7 @@ class PartitionReplicator:
         are to be deleted; `settle` is for the caller then."""
         self.losses = 0
         self.place.acknowledge(sent.records)
-        if sent.payload:
+        if sent.content is not None:
             self.tally.sent(sent)
         else:
             self.tally.filled(sent.records)

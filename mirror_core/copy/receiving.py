@@ -15,11 +15,12 @@ from mirror_core.copy.rewrite import Rewriter
 from mirror_core.copy.words import Side, not_now
 from mirror_core.decide.rate import RateLimiter
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.connection import Connection, readable
 from mirror_core.kafka.empty_answers import Proof
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.kafka.tiered import local_start
 from mirror_core.model.copying import Assignment
+from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch
@@ -29,6 +30,8 @@ _MOST_BYTES: Final = 8 << 20
 _SOCKET_BYTES: Final = 4 << 20
 _MAX_WAIT_MS: Final = 500
 _SHORT_WAIT_MS: Final = 20
+_PATIENCE_S: Final = 10.0
+"""With a broker that lets us wait longer than it was asked to: a half-open connection tells nobody that it is one."""
 _UNSEEN: Final = "there is something to copy, and the destination's leader has forgotten who wrote the end of its log"
 
 
@@ -59,18 +62,49 @@ class Receiver:
         if self.rate.wait_s(now):
             return
         for broker, replicators in by_broker(self._replicators.values()).items():
-            lanes = self._lanes(broker)
-            for link in lanes.idle():
-                self._ask(lanes, link, replicators, now)
+            try:
+                lanes = self._lanes(broker)
+                for link in lanes.idle():
+                    self._ask(lanes, link, replicators, now)
+            except Unreachable as error:
+                self.lost(broker, str(error))
 
     @property
     def pending(self) -> list[FetchLink]:
         """Links that wait for an answer."""
         return [link for lanes in self.lanes.values() for link in lanes.links if link.pending]
 
+    def lost(self, broker: int, why: str) -> None:
+        """Hang up: the places of what it leads are found anew, and all else goes on."""
+        if (lanes := self.lanes.pop(broker, None)) is not None:
+            lanes.close()
+        for replicator in self._replicators.values():
+            if replicator.source_broker == broker and replicator.working:
+                replicator.source.disconnected()
+                replicator.lose(why)
+
+    def give_up(self) -> None:
+        """Hang up where nothing came for too long. What has come while somebody else was waited for counts."""
+        for broker, lanes in list(self.lanes.items()):
+            for link in lanes.links:
+                if link.waits_s > _PATIENCE_S and not readable([link.connection.sock], 0.0):
+                    self.lost(broker, f"{link.connection.where}: no answer to a Fetch for {link.waits_s:.0f} s")
+                    break
+
     def take(self, link: FetchLink) -> list[tuple[PartitionReplicator, list[Ready]]]:
         """What one Fetch answer puts into line and is to be sent at once. The next answer travels meanwhile: its bytes
         wait in the socket until the buffer is free again."""
+        for broker, lanes in self.lanes.items():
+            if link not in lanes.links:
+                continue
+            try:
+                return self._take(broker, lanes, link) if link.arrived() else []
+            except Unreachable as error:  # what was put into line is dropped with its place
+                self.lost(broker, str(error))
+                break
+        return []
+
+    def _take(self, broker: int, lanes: Lanes, link: FetchLink) -> list[tuple[PartitionReplicator, list[Ready]]]:
         found: list[tuple[PartitionReplicator, list[Ready]]] = []
         nothing: list[tuple[PartitionReplicator, fetch.Fetched]] = []
         size = read = 0
@@ -99,7 +133,6 @@ class Receiver:
                 self._nothing(replicator, answer, honest=link.alone and not link.throttle_ms)
         now = time.time()
         self.rate.took(read, now)
-        broker, lanes = next((broker, lanes) for broker, lanes in self.lanes.items() if link in lanes.links)
         if link.filled:
             lanes.more()
         ready_again = [r for r in self._replicators.values() if r.fetchable and r.source_broker == broker]

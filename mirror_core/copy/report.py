@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
@@ -29,7 +30,9 @@ def report(
             gaps=one.tally.gaps,
             batches=one.tally.batches,
             bytes=one.tally.bytes,
-            digest=one.tally.digest,
+            pieces=one.tally.pieces,
+            source_topic_id=one.assigned.source_topic_id,
+            destination_topic_id=one.assigned.destination_topic_id,
             source_end=None if one.source.end is None else Offset(one.source.end),
             started_ms=int(started * 1000),
             ended_ms=now_ms(),
@@ -41,7 +44,7 @@ def report(
         receipts=tuple(receipts),
         failures=tuple(one.failure for one in replicators if one.failure and one.state is State.FAILED),
         cpu_s=cpu_s,
-        aligned=tuple(one.aligned for one in replicators if one.aligned is not None),
+        aligned=tuple(replace(one.aligned, answered=one.answered) for one in replicators if one.aligned is not None),
         retry=_why(assignment.source, replicators, trouble),
     )
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import xxhash
-
 from mirror_core.copy.outbox import Ready, Sent
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.decide.passthrough import Treatment, treatment
@@ -14,7 +12,6 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName
 from mirror_core.wire import legacy
 from mirror_core.wire.batch import (
-    HEADER_SIZE,
     BatchHeader,
     MalformedBatch,
     base_sequence,
@@ -23,6 +20,7 @@ from mirror_core.wire.batch import (
     readdress,
 )
 from mirror_core.wire.committed import DamagedBatch, committed
+from mirror_core.wire.digest import content
 from mirror_core.wire.fetch import Fetched
 from mirror_core.wire.merge import merge, mergeable
 from mirror_core.wire.reencode import dense_runs
@@ -105,9 +103,8 @@ class Rewriter:
             )
         first, view = run[0]
         readdress(batch, self.producer_id, PRODUCER_EPOCH, base_sequence(view))
-        payload = xxhash.xxh3_128_digest(batch[HEADER_SIZE:])
         records, newest_ms = sum(sent.records for sent, _ in run), max(sent.newest_ms for sent, _ in run)
-        return [(Sent(first.base, records, len(batch), payload, newest_ms), batch)]
+        return [(Sent(first.base, records, len(batch), content(first.base, batch), newest_ms), batch)]
 
     def _take(
         self,
@@ -138,8 +135,7 @@ class Rewriter:
     def _put(
         self, replicator: PartitionReplicator, ready: list[Ready], base: int, records: int, batch: memoryview
     ) -> None:
-        payload = xxhash.xxh3_128_digest(batch[HEADER_SIZE:])
         readdress(batch, self.producer_id, PRODUCER_EPOCH, replicator.place.sequence)
-        sent = Sent(base, records, len(batch), payload, max_timestamp(batch))
+        sent = Sent(base, records, len(batch), content(base, batch), max_timestamp(batch))
         if replicator.put(sent, batch):
             ready.append((sent, batch))

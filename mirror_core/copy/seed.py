@@ -34,7 +34,7 @@ def seeds(replicator: PartitionReplicator, producer_id: int, producer_epoch: int
             return
         batch = memoryview(bytearray(_batch(records)))
         readdress(batch, producer_id, producer_epoch, sequence)
-        yield Sent(base, records, len(batch), b""), batch
+        yield Sent(base, records, len(batch), None), batch
 
 
 @lru_cache(maxsize=2)

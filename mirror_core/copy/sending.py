@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from mirror_core.copy.errors import answered
 from mirror_core.copy.outbox import Ready, Sent
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.words import Side, denied
+from mirror_core.copy.words import Side, denied, not_now
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.connection import Connection, readable
 from mirror_core.kafka.producing import ProduceLink, Row
 from mirror_core.kafka.topics import delete_records
-from mirror_core.model.errors import MissingPermission
+from mirror_core.model.errors import MissingPermission, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset
 
 _REQUEST_BYTES: Final = 4 << 20
+_PATIENCE_S: Final = 3.0
+_MOST_PATIENCE_S: Final = 10.0
+"""With a broker that has taken as much as it may without an answer, while all others wait: as long as it takes to get
+that much there, by a slow way."""
+_SILENCE_S: Final = 15.0
+"""Without an answer: then somebody else may lead by now. A leader that waits for its replicas for so long is found when
+its log is looked at."""
 
 Tag = tuple[PartitionReplicator, Sent]
 Item = tuple[PartitionReplicator, Sent, memoryview]
@@ -30,13 +37,17 @@ class Sender:
     def __init__(
         self,
         destination: ClusterClient,
+        replicators: Collection[PartitionReplicator],
         stop_s: float,
         most_bytes: int,
         connect: Callable[[ClusterClient, int], Connection],
     ) -> None:
         """`stop_s`: wall clock after which nothing more is sent. `most_bytes`: on their way to each broker."""
         self.links: dict[int, ProduceLink[Tag]] = {}
+        self._silent = set[int]()
+        """Brokers that have been waited for in vain, since their last answer: not for each of their partitions anew."""
         self._destination = destination
+        self._replicators = replicators
         self._side = Side.of(destination)
         self._stop_s = stop_s
         self._most_bytes = most_bytes
@@ -67,31 +78,79 @@ class Sender:
                 start = end
 
     def _send_rows(self, broker: int, rows: list[Row[Tag]]) -> None:
-        link = self._link(broker)
-        while link.full:
-            self.answers(link)
-        rows = [row for row in rows if row.tag[0].working]
-        # Our own clock decides when this task stops; the sequences decide what may be written.
-        if not rows or time.time() >= self._stop_s:
+        try:
+            link = self._link(broker)
+            while self.links.get(broker) is link and link.full and self._takes_more(broker, link, rows):
+                self.answers(broker)
+            rows = [row for row in rows if row.tag[0].working]
+            # Our own clock decides when this task stops; the sequences decide what may be written.
+            if not rows or time.time() >= self._stop_s:
+                for row in rows:
+                    row.tag[0].not_sent()
+                return
+            now = time.monotonic()
             for row in rows:
-                row.tag[0].not_sent()
-            return
-        now = time.monotonic()
+                row.tag[0].place.sent(now)
+            link.send(rows)
+        except Unreachable as error:
+            self.lost(broker, str(error))
+
+    def _takes_more(self, broker: int, link: ProduceLink[Tag], rows: list[Row[Tag]]) -> bool:
+        """Whether an answer has come; if not, these rows give up their places: all others are not to wait for it."""
+        patience_s = min(max(_PATIENCE_S, 2 * link.took_s), _MOST_PATIENCE_S)
+        if link.buffered or readable([link.connection.sock], 0.0 if broker in self._silent else patience_s):
+            return True
+        self._silent.add(broker)
         for row in rows:
-            row.tag[0].place.sent(now)
-        link.send(rows)
+            replicator, sent = row.tag
+            if replicator.working:
+                replicator.lose(not_now(self._side.name, replicator.partition, sent.base, self.owed(broker)))
+        return False
 
-    def answers(self, link: ProduceLink[Tag]) -> None:
-        """Wait for an answer, and take in all that have come."""
-        for (replicator, sent), produced in link.answers():
-            if answered(replicator, sent, produced, self._side):
-                self._delete_seeds(replicator)
+    def owed(self, broker: int) -> str:
+        """Why nothing more is to be fetched for this broker now; empty when there is no reason."""
+        if broker not in self._silent:
+            return ""
+        return (
+            f"broker {broker} has answered nothing for {self.links[broker].waits_s:.0f} s, and is owed too much already"
+        )
 
-    def drain(self) -> None:
-        """Wait for what is in flight; what stays unanswered is found by whoever copies next."""
-        for link in self.links.values():
-            while link.outstanding:
-                self.answers(link)
+    def answers(self, broker: int) -> None:
+        """Wait for an answer of the broker's, and take in all that have come."""
+        self._silent.discard(broker)
+        try:
+            for (replicator, sent), produced in self.links[broker].answers():
+                if answered(replicator, sent, produced, self._side):
+                    self._delete_seeds(replicator)
+        except Unreachable as error:
+            self.lost(broker, str(error))
+
+    def lost(self, broker: int, why: str) -> None:
+        """Hang up: the outcome of what was in flight there is unknown, so what the broker leads looks for its place."""
+        if (link := self.links.pop(broker, None)) is not None:
+            link.connection.close()
+        self._silent.discard(broker)
+        for replicator in self._replicators:
+            if replicator.destination_broker == broker:
+                replicator.disconnected(why)
+
+    def give_up(self) -> None:
+        """Hang up where nothing came for too long."""
+        for broker, link in list(self.links.items()):
+            if link.waits_s > _SILENCE_S and not link.buffered and not readable([link.connection.sock], 0.0):
+                self.lost(broker, f"{link.connection.where}: no answer to a Produce for {link.waits_s:.0f} s")
+
+    def drain(self, limit_s: float) -> None:
+        """Wait for what is in flight, so long at most; what stays unanswered is found by whoever copies next."""
+        end = time.monotonic() + limit_s
+        while waiting := {link.connection.sock: broker for broker, link in self.links.items() if link.outstanding}:
+            buffered = {broker for broker, link in self.links.items() if link.outstanding and link.buffered}
+            limit = 0.0 if buffered else end - time.monotonic()
+            ready = buffered | {waiting[sock] for sock in readable(waiting, max(0.0, limit))}
+            if not ready:
+                raise Unreachable(f"cluster {self._side.name}: no answer from broker(s) {sorted(waiting.values())}")
+            for broker in ready:
+                self.answers(broker)
 
     def _delete_seeds(self, replicator: PartitionReplicator) -> None:
         """What was seeded stands for nothing: nobody is to read it for longer than it takes to delete it."""
@@ -113,3 +172,4 @@ class Sender:
         for link in self.links.values():
             link.connection.close()
         self.links = {}
+        self._silent.clear()

@@ -123,6 +123,29 @@ def timed_by_broker(reader: LogReader, partition: Partition, offset: int) -> boo
     return any(header.attributes & LOG_APPEND_TIME for header, _ in found)
 
 
+def first_retimed(
+    client: ClusterClient, link: FetchLink, partition: Partition, producer_id: int, start: int, end: int, log_start: int
+) -> int | None:
+    """Offset of the first batch of this producer id in [start, end) that has the broker's time: none is sent with that.
+
+    If all that there is of ours has it, those before it, too: from the first one in a row. Only headers are looked at.
+    """
+    found, step = None, _FIRST_STEP
+    while True:
+        mine = [
+            header
+            for header in _headers(client, link, partition, start, end)
+            if header.producer_id == producer_id and not header.attributes & CONTROL
+        ]
+        altered = [header.base_offset for header in mine if header.attributes & LOG_APPEND_TIME]
+        if not altered:
+            return found
+        found = max(altered[0], log_start)
+        if start == log_start or altered[0] != mine[0].base_offset:
+            return found
+        start, step = max(log_start, start - step), step * 4
+
+
 class BothLogs:
     """The logs of both clusters, as `copy.verdict` looks into them, one partition after the other. Connects when it is
     asked, and keeps its connections until something is wrong with one."""
@@ -161,6 +184,12 @@ class BothLogs:
 
     def timed_by_broker(self, partition: Partition, offset: int) -> bool:
         return timed_by_broker(self._here, partition, offset)
+
+    def first_retimed(self, partition: Partition, start: int, seen: Seen) -> int | None:
+        link, log_start = self._link(partition), seen.log_start
+        return first_retimed(
+            self._destination, link, partition, self._producer_id, max(start, log_start), seen.log_end, log_start
+        )
 
     def close(self) -> None:
         """What is asked later connects anew, and to clusters that were silent, too."""

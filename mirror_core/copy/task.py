@@ -9,11 +9,11 @@ full before the next batch is sent. Data and markers are protected in different 
 from __future__ import annotations
 
 import random
-import select
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +34,7 @@ from mirror_core.copy.sending import Item, Sender
 from mirror_core.copy.states import State
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
+from mirror_core.kafka.connection import readable
 from mirror_core.model.copying import Assignment, TaskReport
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.logs import about, logger
@@ -44,6 +45,12 @@ _log = logger(__name__)
 _CONTROL_TIMEOUT_S: Final = 10.0
 _RETRY_WAIT_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 _ALIGN_AGAIN_S: Final = 0.1
+_CONNECT_S: Final = 1.0
+"""To wait for connections while nothing is copied anyway."""
+_SOON_S: Final = 1.0
+"""Within which brokers at work have answered."""
+_DRAIN_S: Final = 10.0
+"""After its end a task holds a slot for so long at most."""
 _IN_A_ROW: Final = 64
 """Batches of a partition's line before answers are looked at: one that holds a wide gap must not keep the others
 waiting."""
@@ -68,7 +75,7 @@ def run(assignment: Assignment, cancelled: Callable[[], bool] = never) -> TaskRe
 
 
 def _run(assignment: Assignment, cancelled: Callable[[], bool]) -> TaskReport:
-    config = load_config(Path(assignment.config_path), only_data=True)
+    config = load_config(Path(assignment.config_path), only=Principal.DATA)
     source = ClusterClient(config.cluster(assignment.source), Principal.DATA, timeout_s=_CONTROL_TIMEOUT_S)
     destination = ClusterClient(config.cluster(assignment.destination), Principal.DATA, timeout_s=_CONTROL_TIMEOUT_S)
     with source, destination, closing(CopyTask(assignment, source, destination, cancelled)) as task:
@@ -87,20 +94,26 @@ class CopyTask:
         self.cancelled = cancelled
         self.stop_s = assignment.stop_ms / 1000
         hides = assignment.gaps is Gaps.HIDDEN
-        ordered = sorted(assignment.partitions, key=lambda assigned: assigned.partition)
+        # Who begins late may come after another attempt at the same task, which was killed.
+        late = time.time() * 1000 > assignment.start_ms
+        given = (replace(one, answered=one.answered and not late) for one in assignment.partitions)
+        ordered = sorted(given, key=lambda assigned: assigned.partition)
         waiting = Waiting(assignment.max_bytes_in_flight)
         self.replicators = [PartitionReplicator(assigned, hides=hides, waiting=waiting) for assigned in ordered]
         self.replicator_of = {replicator.partition: replicator for replicator in self.replicators}
         self._from, self._to = Ahead(source), Ahead(destination)
         self.receiver = Receiver(assignment, source, self.replicator_of, self._from.connect)
-        self.sender = Sender(destination, self.stop_s, assignment.max_bytes_in_flight, self._to.connect)
-        self._aligner = Aligner(source, destination, assignment.producer_id)
+        self.sender = Sender(
+            destination, self.replicators, self.stop_s, assignment.max_bytes_in_flight, self._to.connect
+        )
+        self._aligner = Aligner(source, destination, assignment.producer_id, self._connected)
         self._filler = GapFiller(
             destination,
             assignment.producer_id,
             PRODUCER_EPOCH,
             assignment.epoch,
             lambda broker: self._to.connect(destination, broker),
+            self.sender.lost,
         )
         self._align_due = 0.0
         self._trouble = ""
@@ -124,13 +137,19 @@ class CopyTask:
                 tries += 1
                 time.sleep(max(0.0, min(wait, self.stop_s - time.time())))
             self._beacon.tell(self.replicators)
-        try:
-            self.sender.drain()
-        except Unreachable as error:
-            self._trouble = str(error)
-        self._successor.leave(self.replicators)
+        self._end()
         self._beacon.tell(self.replicators, last=True)
         return report(self.assignment, self.replicators, self._trouble, started, time.process_time() - cpu)
+
+    def _end(self) -> None:
+        """Wait for what is in flight, and leave what is certain to who comes next: he does not wait for a broker that
+        hangs."""
+        for limit_s in (_SOON_S, _DRAIN_S - _SOON_S):
+            try:
+                self.sender.drain(limit_s)
+            except Unreachable as error:
+                self._trouble = str(error)
+            self._successor.leave(self.replicators)
 
     def finished(self) -> bool:
         """Nothing more may be sent, or nothing is left to send."""
@@ -161,13 +180,15 @@ class CopyTask:
             replicator.settle()
         self.receiver.ask(now)
         moved = self._advance()
-        readable = self._wait(moved)
-        for produce_link in list(self.sender.links.values()):
-            if produce_link.outstanding and (produce_link.connection.sock in readable or produce_link.buffered):
-                self.sender.answers(produce_link)
+        heard = self._wait(moved)
+        for broker, produce_link in list(self.sender.links.items()):
+            if produce_link.outstanding and (produce_link.connection.sock in heard or produce_link.buffered):
+                self.sender.answers(broker)
         # What came on several links shares requests. Each link has a buffer of its own.
-        links = [link for link in self.receiver.pending if link.connection.sock in readable]
+        links = [link for link in self.receiver.pending if link.connection.sock in heard]
         self.sender.send_all([item for link in links for item in self.receiver.take(link)])
+        self.receiver.give_up()
+        self.sender.give_up()
 
     # -- gaps and seeds ------------------------------------------------------------------------------------------
 
@@ -211,6 +232,24 @@ class CopyTask:
 
     # -- links ---------------------------------------------------------------------------------------------------
 
+    def _connected(self, routed: list[PartitionReplicator]) -> list[PartitionReplicator]:
+        """Those whose leaders have connected us, on both sides, and take something. The others wait, and hold up
+        nobody."""
+        limit = 0.0 if any(replicator.working for replicator in self.replicators) else _CONNECT_S
+        sources = {replicator.source_broker for replicator in routed} - self.receiver.lanes.keys()
+        destinations = {replicator.destination_broker for replicator in routed} - self.sender.links.keys()
+        self._to.begin_some(destinations)
+        from_why, to_why = self._from.missing(sources, limit), self._to.missing(destinations, limit)
+        found = []
+        for replicator in routed:
+            broker = replicator.destination_broker
+            why = from_why.get(replicator.source_broker) or to_why.get(broker) or self.sender.owed(broker)
+            if why:
+                replicator.lose(why)
+            else:
+                found.append(replicator)
+        return found
+
     def _disconnected(self, why: str) -> None:
         """After a broken connection: the outcome of what was in flight is unknown, so every partition looks again."""
         self._trouble = why
@@ -228,14 +267,3 @@ class CopyTask:
         self._from.close()
         self._to.close()
         self._line.close()
-
-
-def readable(sockets: Iterable[socket.socket], limit_s: float) -> set[socket.socket]:
-    """Those with something to read, or with an error to be found by reading; waits for the first one so long.
-
-    By poll: select takes no file descriptor from 1024 on, and the process may be an application's with many open.
-    """
-    poll, by_fd = select.poll(), {one.fileno(): one for one in sockets}
-    for fd in by_fd:
-        poll.register(fd, select.POLLIN)
-    return {by_fd[fd] for fd, _ in poll.poll(1000 * limit_s)}

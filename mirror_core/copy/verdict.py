@@ -47,6 +47,10 @@ class Logs(Protocol):
     def timed_by_broker(self, partition: Partition, offset: int) -> bool:
         """Destination: whether the record there has the broker's time instead of its own."""
 
+    def first_retimed(self, partition: Partition, start: int, seen: Seen) -> int | None:
+        """Destination: the first batch of ours from `start` on that has the broker's time; or of those in a row before
+        it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
@@ -60,6 +64,8 @@ class Judge:
         """It goes on, or fails; or it stays as it is, when that cannot be told yet. `agreed`: where the leader epoch
         under which both agreed last has ended on the source, or ANYWHERE; None: it has not ended.
         """
+        if self._retimed(replicator, seen):
+            return
         since = _unsure_since(replicator, seen, agreed)
         found = where_to_resume(seen)
         if isinstance(found, Foreign):
@@ -95,6 +101,19 @@ class Judge:
         else:
             replicator.gaps.seen(seen.ours.coordinator_epoch)
         replicator.resume_at(resume, unremembered=seen.ours is None, end_unseen=unseen)
+
+    def _retimed(self, replicator: PartitionReplicator, seen: Seen) -> bool:
+        """Whether the broker has given its own time to what was sent and not answered; fails the partition if so.
+
+        The answer would have told. Without it nothing else does: offsets, sequences and leader epochs are as they
+        should be, and if nothing comes behind, there will be no other answer.
+        """
+        start = _unanswered_since(replicator, seen)
+        first = None if start is None else self.logs.first_retimed(replicator.partition, start, seen)
+        if first is not None:
+            words = retimed(self.destination, replicator.partition, first)
+            replicator.fail(words, first, FailureKind.ALTERED)
+        return first is not None
 
     def _remembered(self, partition: Partition, seen: Seen) -> Seen:
         """The same with the markers that a leader has forgotten.
@@ -189,6 +208,18 @@ def _may_wait(replicator: PartitionReplicator, seen: Seen, resume: Resume) -> bo
     wrote, idle partitions may be many, and one epoch after the other would look at all of them."""
     idle = resume.offset == seen.source_end == max(resume.gap_end, resume.seed_end)
     return idle and replicator.assigned.until is None
+
+
+def _unanswered_since(replicator: PartitionReplicator, seen: Seen) -> int | None:
+    """The offset from which on the destination may hold what was sent, and whose answer nobody has heard; None: there
+    is nothing of that sort. What others have left is at the end of the log: who goes on has looked at it first.
+    """
+    if seen.log_end == seen.log_start:
+        return None
+    if replicator.aligned is not None:
+        known = replicator.place.acknowledged
+        return known if known < seen.log_end else None
+    return None if replicator.assigned.answered or seen.ends_as_sent else seen.log_end - 1
 
 
 def _unsure_since(replicator: PartitionReplicator, seen: Seen, agreed: int | None) -> int | None:

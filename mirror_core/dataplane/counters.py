@@ -14,6 +14,7 @@ from typing import Final
 from mirror_core.dataplane.heart import Outcome
 from mirror_core.dataplane.planning import COPIED
 from mirror_core.dataplane.watch import Watch
+from mirror_core.decide.ages import Known
 from mirror_core.model.copying import TaskReport
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
@@ -35,6 +36,10 @@ class Retry(StrEnum):
     """A cluster could not be looked at: copying goes on with the last plan."""
     GROUPS = "groups"
     """What groups commit on the source could not be followed: copying goes on, and syncs look at each group."""
+    RECEIPTS = "receipts"
+    """An epoch's receipts could not be stored: copying goes on."""
+    PROOF = "proof"
+    """What is new could not be compared with the source, or not all of it: copying goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +66,8 @@ class Snapshot:
     """Partitions by topic and recorded state."""
     throttle: int | None
     """Bytes per second that may be read from the source; None: no limit, or not known yet."""
+    known_ms: Mapping[Known, int]
+    """Wall clock of the newest of each, as the state topic has it."""
     copied: Mapping[str, Copied]
     """By topic."""
     retries: Mapping[Retry, int]
@@ -76,6 +83,8 @@ class Snapshot:
     """Wall clock of the newest one that the source acknowledged."""
     sighting: Sighting | None
     """The newest look at the source."""
+    findings: int | None
+    """Differences that the newest comparison beside the copying found; None: none was made."""
 
 
 class Counters:
@@ -88,10 +97,12 @@ class Counters:
         self._copying: frozenset[Partition] = frozenset()
         self._states: Counter[tuple[str, PartitionState]] = Counter()
         self._throttle: int | None = None
+        self._known_ms: Mapping[Known, int] = {}
         self._copied: dict[str, Copied] = {}
         self._retries = Counter(dict.fromkeys(Retry, 0))
         self._epochs = [0] * (len(EPOCH_BUCKETS_S) + 1)
         self._epochs_s = self._cpu_s = 0.0
+        self._findings: int | None = None
 
     def holds(self, lease: HeldLease) -> None:
         """This process runs the data plane from now on; the lease is read whenever somebody asks."""
@@ -101,18 +112,27 @@ class Counters:
         """What watches its source; read whenever somebody asks."""
         self._watch = watch
 
-    def recorded(self, statuses: Iterable[PartitionStatus], throttle: int | None) -> None:
-        """All of the mirror's partitions and its throttle (bytes per second), as the state topic has them now."""
+    def recorded(
+        self, statuses: Iterable[PartitionStatus], throttle: int | None, known_ms: Mapping[Known, int]
+    ) -> None:
+        """All of the mirror's partitions, its throttle (bytes per second), and how old is what a failover would rely
+        on, as the state topic has them now."""
         known = tuple(statuses)
         with self._lock:
             self._copying = frozenset(s.partition for s in known if s.state in COPIED)
             self._states = Counter((s.partition.topic, s.state) for s in known)
             self._throttle = throttle
+            self._known_ms = known_ms
 
     def retried(self, what: Retry) -> None:
         """Something is done again."""
         with self._lock:
             self._retries[what] += 1
+
+    def compared(self, findings: int) -> None:
+        """A comparison beside the copying found so many differences."""
+        with self._lock:
+            self._findings = findings
 
     def reported(self, reports: Iterable[TaskReport], seconds: float) -> None:
         """An epoch has ended; `seconds` from its planned start until all its reports were there."""
@@ -141,6 +161,7 @@ class Counters:
                 copying=self._copying,
                 states=MappingProxyType(self._states),
                 throttle=self._throttle,
+                known_ms=self._known_ms,
                 copied=MappingProxyType(dict(self._copied)),
                 retries=MappingProxyType(dict(self._retries)),
                 epochs=tuple(accumulate(self._epochs)),
@@ -149,4 +170,5 @@ class Counters:
                 heartbeats=MappingProxyType(dict(watch.heart.outcomes) if watch else {}),
                 heartbeat_ms=watch.heart.newest_ms if watch else None,
                 sighting=watch.lookout.newest if watch else None,
+                findings=self._findings,
             )

@@ -9,14 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Final
 
 from mirror_core.dataplane.channel import Channel, ears
 from mirror_core.dataplane.counters import Counters, Retry
+from mirror_core.dataplane.patience import Patience
 from mirror_core.dataplane.planning import Planner, Work
 from mirror_core.dataplane.progress import Progress
 from mirror_core.dataplane.results import Results, Summary
@@ -26,6 +27,7 @@ from mirror_core.decide.assign import assign
 from mirror_core.decide.rate import shares
 from mirror_core.decide.verbs import held_by
 from mirror_core.evidence import receipts
+from mirror_core.evidence.folders import is_url, local_folder
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.model.clock import now_ms
@@ -39,7 +41,6 @@ from mirror_core.model.errors import (
     Refused,
     Unreachable,
 )
-from mirror_core.model.files import check_writable
 from mirror_core.model.logs import about, logger
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import Offset, Partition
@@ -56,12 +57,11 @@ _log = logger(__name__)
 EPOCH_S: Final = 30.0
 LEAD_S: Final = 2.0
 _TICK_S: Final = 0.1
-_LAST_WORDS_S: Final = 10.0
-_AFTER_FAILURE_S: Final = 1.0
+_LAST_WORDS_S, _AFTER_FAILURE_S = 10.0, 1.0
 _MARGIN_MS: Final = 1_000
-"""Added to a task's stop time before we promise that it sends nothing more."""
-_PATIENCE: Final = 5
-"""Epochs in a row that may fail as a whole before the driver gives up and lets its supervisor start a new one."""
+"""Added to a task's stop before we promise that it sends nothing more."""
+_EPOCHS: Final = 5
+"""That may fail as a whole, in a row, before the driver gives up and lets its supervisor start a new one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,8 @@ class Options:
 
     until_caught_up: bool = False
     """End when every partition has reached where the source ended at the start."""
-    receipts: Path | None = None
+    receipts: str | None = None
+    """Folder or URL."""
     epoch_s: float = EPOCH_S
     progress: Progress | None = None
     """What tasks say of themselves is kept there."""
@@ -103,46 +104,45 @@ class Replication:
         self.stop = stop
         self.say = say
         self.counters = counters or Counters()
-        self.results = Results(link, options.receipts, self.counters, say)
+        self.results = Results(link, self.counters, say)
         self._running: list[_Epoch] = []
         self._number = 0
         self._failures_in_row = 0
+        self._patience = Patience()
 
     def run(self) -> Summary:
         """Copy until told to stop, or until caught up. Raises LostOwnership when another process takes the mirror."""
-        with about(mirror=self.link.mirror.name):
-            return self._run()
+        source, destination = (ClusterClient(one, timeout_s=10.0) for one in (self.link.source, self.link.destination))
+        with about(mirror=self.link.mirror.name), self._patience.lending(source, destination):
+            return self._run(source, destination)
 
-    def _run(self) -> Summary:
+    def _run(self, source: ClusterClient, destination: ClusterClient) -> Summary:
         started = time.monotonic()
-        timeout = 10.0
-        with (
-            ClusterClient(self.link.source, timeout_s=timeout) as source,
-            ClusterClient(self.link.destination, timeout_s=timeout) as destination,
-        ):
-            check_identity(self.link, source, destination)
-            planner = Planner(self.link, source, destination)
-            if self.options.receipts is not None:
-                check_writable("receipts", self.options.receipts, receipts.ADVICE)
-            self._check_data_principal()
-            with self._lease() as lease, Watch(self.link, lease, self.say) as self._watch:
-                self.counters.watches(self._watch)
-                if not self.options.until_caught_up:
-                    self._watch.prepare(lease)
-                # Whatever is wrong with the request is known before Spark has spent its seconds on starting.
-                work = self._plan(planner, lease)
-                if not self.options.until_caught_up:
-                    self._watch.start()
-                with self._runner(lease) as self.runner:
-                    first = time.monotonic()
-                    if self.options.until_caught_up:
-                        self._catch_up(planner, lease, work)
-                    else:
-                        with Follower(self.link, lambda: self.counters.retried(Retry.GROUPS)) as self._follower:
-                            self._go_on(planner, lease, work)
-            now = time.monotonic()
-            self.results.summary.seconds, self.results.summary.copy_seconds = now - started, now - first
-        return self.results.summary
+        check_identity(self.link, source, destination)
+        planner = Planner(self.link, source, destination)
+        if self.options.receipts is not None and not is_url(self.options.receipts):
+            local_folder(self.options.receipts).check("receipts", receipts.ADVICE)
+        self._check_data_principal()
+        with self._lease() as lease, Watch(self.link, lease, self.say) as self._watch:
+            self.counters.watches(self._watch)
+            if not self.options.until_caught_up:
+                self._watch.prepare(lease)
+            # Whatever is wrong with the request is known before Spark has spent its seconds on starting.
+            began = time.monotonic()
+            work = self._plan(planner, lease)
+            planned_s = time.monotonic() - began
+            if not self.options.until_caught_up:
+                self._watch.start()
+            with self._runner(lease) as self.runner:
+                first = time.monotonic()
+                if self.options.until_caught_up:
+                    self._catch_up(planner, lease, work)
+                else:
+                    with Follower(self.link, lambda: self.counters.retried(Retry.GROUPS)) as self._follower:
+                        self._go_on(planner, lease, work, planned_s)
+        summary, now = self.results.summary, time.monotonic()
+        summary.seconds, summary.copy_seconds = now - started, now - first
+        return summary
 
     # -- before anything is copied -------------------------------------------------------------------------------
 
@@ -160,15 +160,13 @@ class Replication:
 
     @contextmanager
     def _runner(self, lease: HeldLease) -> Iterator[Runner]:
-        """Starting Spark may take longer than a lease stays fresh."""
-        with ThreadPoolExecutor(1, thread_name_prefix="runner") as pool:
-            starting = pool.submit(self.start_runner)
-            while not starting.done():
-                lease.beat()
-                wait((starting,), timeout=_TICK_S)
-        runner = starting.result()
+        runner = self._patience.until_done(lease, self.start_runner)
         lost = False
         try:
+            if self.options.receipts is not None:
+                folder = runner.folder(self.options.receipts)
+                self._patience.until_done(lease, lambda: folder.check("receipts", receipts.ADVICE))
+                self.results.receipts.open(folder)
             with Channel(runner.listening, ears(self.options.progress)) as self._channel:
                 yield runner
         except LostOwnership:
@@ -178,6 +176,7 @@ class Replication:
             runner.close()
             if not lost:
                 self._reap(lease, final=True)
+            self.results.receipts.close(None if lost else lease, _LAST_WORDS_S)
 
     # -- epochs --------------------------------------------------------------------------------------------------
 
@@ -208,19 +207,19 @@ class Replication:
                 time.sleep(_TICK_S / 5)
         lease.refresh()
         self.results.remember(lease)
-        self._follow_log_start(planner, lease, work)
+        self._follow_log_start(planner, lease, work, None)
         self._watch.look_once(lease, planner.source, planner.destination)
 
-    def _go_on(self, planner: Planner, lease: HeldLease, work: Work) -> None:
-        start_ms, planned_s = now_ms(), 0.0
+    def _go_on(self, planner: Planner, lease: HeldLease, work: Work, planned_s: float) -> None:
+        start_ms, began = now_ms(), time.monotonic() - planned_s
         while True:
             stop_ms = start_ms + int(self.options.epoch_s * 1000)
             if work.partitions:
                 self._submit(lease, work, None, start_ms, stop_ms)
-            self._follow_log_start(planner, lease, work)
+            # Far away it takes seconds to plan and to say so: nobody is to wait for it behind the boundary.
+            lead_s = min(LEAD_S + time.monotonic() - began, self.options.epoch_s / 2)
+            self._follow_log_start(planner, lease, work, stop_ms - int(lead_s * 1000))
             failures = self._failures_in_row
-            # Far away planning takes seconds: nobody is to wait for it behind the boundary.
-            lead_s = min(LEAD_S + planned_s, self.options.epoch_s / 2)
             while not self.stop.is_set() and now_ms() < stop_ms - lead_s * 1000:
                 lease.beat()
                 self._follower.beat(lease)
@@ -235,22 +234,22 @@ class Replication:
             start_ms, began = max(stop_ms, now_ms()), time.monotonic()
             try:
                 refuse_to_run(lease.refresh(), self.link)
-                work = self._plan(planner, lease)
+                work = self._plan(planner, lease, start_ms)
             except Unreachable as error:
                 self.counters.retried(Retry.PLAN)
-                _log.info("no new plan, going on with the last one: %s", error)
-                self.say(f"cannot plan anew, going on with the last plan: {error}")
-            planned_s = time.monotonic() - began
+                self.say(f"cannot plan anew, going on with the last plan: {error}{planner.hanging()}")
 
-    def _follow_log_start(self, planner: Planner, lease: HeldLease, work: Work) -> None:
+    def _follow_log_start(self, planner: Planner, lease: HeldLease, work: Work, until_ms: int | None) -> None:
         try:
-            self.results.found(lease, planner.follow_log_start(work.partitions))
+            found = self._patience.until_done(lease, lambda: planner.follow_log_start(work.partitions), until_ms)
+            self.results.found(lease, found)
         except Unreachable as error:
             _log.info("log starts are not known now, and looked at again in the next epoch: %s", error)
 
-    def _plan(self, planner: Planner, lease: HeldLease) -> Work:
+    def _plan(self, planner: Planner, lease: HeldLease, until_ms: int | None = None) -> Work:
         self.results.remember(lease)
-        work = planner.plan(lease.state, all_ends=self.options.until_caught_up)
+        plan = partial(planner.plan, lease.state, all_ends=self.options.until_caught_up)
+        work = self._patience.until_done(lease, plan, until_ms)
         if work.changes:
             lease.put(*work.changes)
         self.results.count_states(lease)
@@ -280,7 +279,8 @@ class Replication:
                 producer_id=self.link.mirror.producer_id,
                 gaps=self.link.mirror.gaps,
                 partitions=tuple(
-                    partitions[p] if until is None else replace(partitions[p], until=until[p]) for p in chosen
+                    replace(partitions[p], until=(until or {}).get(p), answered=p in self.results.answered)
+                    for p in chosen
                 ),
                 epoch=self._number,
                 task=number,
@@ -297,8 +297,9 @@ class Replication:
 
     def _reap(self, lease: HeldLease, *, final: bool = False) -> None:
         """Take in what has ended. On the way out nothing is raised: the reason to leave is already on its way."""
-        if final:
-            wait((epoch.tasks for epoch in self._running), timeout=_LAST_WORDS_S)
+        if not final:
+            self.results.receipts.tell(lease)
+        wait((epoch.tasks for epoch in self._running), timeout=_LAST_WORDS_S if final else 0)
         for epoch in [e for e in self._running if e.tasks.done()]:
             self._running.remove(epoch)
             try:
@@ -314,12 +315,13 @@ class Replication:
 
     def _epoch_failed(self, epoch: _Epoch, error: MirrorError, *, final: bool) -> None:
         _log.info("failed%s: %s", " at the end" if final else "", error, epoch=epoch.number)
+        self.results.answered.clear()  # what its tasks had sent may be in the log
         if final:
             return  # cancelled on purpose; the destination's log tells what it had done
         self._failures_in_row += 1
         self.counters.retried(Retry.EPOCH)
         self.say(f"epoch {epoch.number} failed, the next one looks at the destination: {error}")
-        if self._failures_in_row >= _PATIENCE or not error.retryable:
+        if self._failures_in_row >= _EPOCHS or not error.retryable:
             raise error  # such as Spark's own process gone: another epoch of this process would fail like this one
 
 

@@ -26,8 +26,9 @@ from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName, Offset, Partition, heartbeat_topic
 from mirror_core.model.sighting import Heartbeat
+from mirror_core.state.keys import mirror_of
 from mirror_core.state.link import Link
-from mirror_core.state.records import TOPIC, State, mirror_of
+from mirror_core.state.records import TOPIC, State
 
 _log = logger(__name__)
 

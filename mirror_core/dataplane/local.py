@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from mirror_core.copy import task as copy_task
 from mirror_core.dataplane.planning import assigned
+from mirror_core.evidence.folders import Folder, local_folder
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assignment, Listening, TaskReport
+from mirror_core.model.copying import Assignment, Listening, Receipt, TaskReport
 from mirror_core.model.errors import PartitionFailed, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
@@ -46,9 +47,20 @@ class LocalRunner:
         threading.Thread(target=gather, name="copy-reports", daemon=True).start()
         return done
 
+    def folder(self, place: str) -> Folder:
+        return local_folder(place)
+
     def close(self) -> None:
         self._cancelled.set()
         self._pool.shutdown(wait=True)
+
+
+def not_reached(ends: Mapping[Partition, Offset], receipts: Iterable[Receipt]) -> dict[Partition, Offset]:
+    """Those of these ends (next offsets) that no receipt tells of."""
+    furthest: dict[Partition, Offset] = {}
+    for receipt in receipts:
+        furthest[receipt.partition] = max(receipt.next, furthest.get(receipt.partition, receipt.next))
+    return {p: end for p, end in ends.items() if furthest.get(p, -1) < end}
 
 
 class LocalCopy:
@@ -74,11 +86,7 @@ class LocalCopy:
             now = {r.partition: r.next for r in report.receipts}
             if any(offset > best.get(p, -1) for p, offset in now.items()):
                 best, moved = {**best, **now}, time.monotonic()
-            left = {
-                p: end
-                for p, end in left.items()
-                if not any(r.partition == p and r.next >= end for r in report.receipts)
-            }
+            left = not_reached(left, report.receipts)
             stalled = time.monotonic() - moved > STALL_S
             if left and (stalled or time.time() >= deadline):
                 partition, end = min(left.items())

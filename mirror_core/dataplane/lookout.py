@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
+from mirror_core.dataplane.wholeness import Wholeness
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, describe_producers, led_offsets
 from mirror_core.kafka.transactions import OpenTransaction, open_transactions
@@ -49,16 +50,20 @@ class Memory:
     """None: never asked."""
     transactions_ms: int | None = None
     at_ms: int = 0
+    wholeness: Wholeness = field(default_factory=Wholeness)
 
     def ends(self, at_ms: int, ends: Mapping[Partition, Offset], leaderless: Collection[Partition]) -> None:
         """The source's ends, asked for at this time."""
         self.at_ms = at_ms
         self.leaderless = frozenset(leaderless)
-        self.seen |= {p: Seen(end, at_ms) for p, end in ends.items()}
+        found = {p: Seen(end, at_ms) for p, end in ends.items()}
+        self.seen |= found
+        self.wholeness.seen(found)
 
     def keep(self, partitions: Collection[Partition]) -> None:
         """Forget all others: they are no longer this mirror's."""
         self.seen = {p: seen for p, seen in self.seen.items() if p in partitions}
+        self.wholeness.keep(partitions)
 
     def open(self, at_ms: int, found: Mapping[Key, TransactionSeen]) -> None:
         """Transactions that were open at this time; those that were so before and are not now are over."""
@@ -105,6 +110,9 @@ class Memory:
         indexes: dict[str, list[int]] = {}
         for partition in self.seen.keys() | self.leaderless:
             indexes.setdefault(partition.topic, []).append(partition.index)
+        whole: dict[str, list[tuple[int, int]]] = {}
+        for partition, at_ms in sorted(self.wholeness.since().items()):
+            whole.setdefault(partition.topic, []).append((partition.index, self.at_ms - at_ms))
         for topic, known in sorted(indexes.items()):
             row = [self.seen.get(Partition(topic, index)) for index in range(max(known) + 1)]
             ago = tuple(max(0, self.at_ms - one.at_ms) if one else 0 for one in row)
@@ -113,6 +121,7 @@ class Memory:
                 ends=tuple(one.end if one else None for one in row),
                 ago_ms=ago if any(ago) else (),
                 leaderless=tuple(sorted(p.index for p in self.leaderless if p.topic == topic)),
+                whole_ago_ms=tuple(whole.get(topic, ())),
             )
 
 
@@ -122,6 +131,8 @@ class Lookout:
     def __init__(self, link: Link, before: Sighting | None) -> None:
         self._link = link
         self._memory = Memory(link.mirror.name, dict(before.seen()) if before else {})
+        if before:
+            self._memory.wholeness = Wholeness(dict(before.whole()))
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
@@ -161,8 +172,14 @@ class Lookout:
         memory.ends(asked_ms, known.offsets, known.leaderless)
         if opened is not None:
             memory.bound(known.offsets)
-        if over := memory.over():
-            memory.copied(led_offsets(destination, over, Point.HIGH_WATERMARK).offsets)
+        if asked := memory.over() | memory.wholeness.behind():
+            try:
+                positions = led_offsets(destination, asked, Point.HIGH_WATERMARK).offsets
+            except MirrorError as error:  # what was seen of the source counts all the same
+                _log.debug("positions could not be looked at: %s", error)
+            else:
+                memory.copied(positions)
+                memory.wholeness.at(positions)
         found = memory.sighting()
         with self._lock:
             self._new = self.newest = found

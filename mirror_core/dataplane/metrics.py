@@ -162,11 +162,26 @@ METRICS: Final = (
         "filled on the destination",
     ),
     Described(
+        "mirrorbook_known_timestamp_seconds",
+        "gauge",
+        ("what",),
+        "wall clock of what a failover would rely on, the newest of each, as of this epoch. groups: their offsets were "
+        "synced; proof: the partition that waits the longest was compared equal; drill: one came through. Absent: it "
+        "never was",
+    ),
+    Described(
+        "mirrorbook_findings",
+        "gauge",
+        (),
+        "differences from the source that the newest comparison beside the copying found. Absent: none was made",
+    ),
+    Described(
         "mirrorbook_retries_total",
         "counter",
         ("what",),
         "work done again. task: it ended early since a broker went away; epoch: it failed as a whole; plan: a cluster "
-        "could not be looked at; groups: what they commit could not be followed",
+        "could not be looked at; groups: what they commit could not be followed; receipts: an epoch's could not be "
+        "stored; proof: what is new could not be compared",
     ),
     Described(
         "mirrorbook_epoch_duration_seconds",
@@ -243,8 +258,12 @@ def _samples(mirror: Mirror, told: Snapshot, figures: Mapping[Partition, Figures
         yield _Sample("mirrorbook_copied_bytes_total", (topic,), copied.bytes)
         yield _Sample("mirrorbook_copied_batches_total", (topic,), copied.batches)
         yield _Sample("mirrorbook_filled_offsets_total", (topic,), copied.gaps)
+    for known, at_ms in told.known_ms.items():
+        yield _Sample("mirrorbook_known_timestamp_seconds", (known,), at_ms / 1000)
     if told.throttle is not None:
         yield _Sample("mirrorbook_throttle_bytes_per_second", (), told.throttle)
+    if told.findings is not None:
+        yield _Sample("mirrorbook_findings", (), told.findings)
     for what, count in told.retries.items():
         yield _Sample("mirrorbook_retries_total", (what,), count)
     limits = [*map(str, EPOCH_BUCKETS_S), "+Inf"]

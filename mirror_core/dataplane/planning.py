@@ -50,8 +50,7 @@ class Planner:
     destination: ClusterClient
     absent: set[str] = field(default_factory=set)
     began: dict[Partition, Offset] = field(default_factory=dict)
-    """Log starts on the destination when first looked at: a cluster that applications come home to may have deleted
-    by its own clock before."""
+    """Log starts on the destination before anything was copied (`PartitionStatus.began`)."""
     shorter: set[Partition] = field(default_factory=set)
     """Logs of which more was deleted on the destination than on the source, at the last look."""
 
@@ -73,6 +72,7 @@ class Planner:
         for partition in self._gone(known, topics):
             words = f"cluster {self.source.name}: topic {partition.topic} is deleted, or may not be seen (DESCRIBE)"
             fresh[partition] = _failed(known[partition], words, FailureKind.GONE)
+        self._begin(fresh)
         work = {p: assigned(s) for p, s in fresh.items() if s.state in COPIED}
         offsets = list_offsets if all_ends else _known
         positions = offsets(self.destination, work, Point.LOG_END)  # first: while tasks copy, ends are not behind them
@@ -99,13 +99,26 @@ class Planner:
         there = _known(self.source, wanted, Point.START)
         positions = _known(self.destination, wanted, Point.HIGH_WATERMARK)
         known = there.keys() & here.keys() & positions.keys()
-        self.began = {**here, **self.began}
-        shorter = {p for p in known if here[p] > max(there[p], self.began[p])}
+        shorter = {p for p in known if p in self.began and here[p] > max(there[p], self.began[p])}
         sure, self.shorter = sorted(shorter & self.shorter), shorter
         behind = {p: there[p] for p in sorted(known) if here[p] < there[p] <= positions[p]}
         if behind:
             delete_records(self.destination, behind)
         return [_deleted(self.destination.name, p, there[p], here[p]) for p in sure]
+
+    def _begin(self, fresh: dict[Partition, PartitionStatus]) -> None:
+        """Note where logs begin on the destination that nobody has looked at: before the first record is copied, and
+        in the state topic, so that what is deleted there while no data plane runs is found by the next one."""
+        copied = {p: s for p, s in fresh.items() if s.state in COPIED}
+        unknown = [p for p, s in copied.items() if s.began is None]
+        starts = _known(self.destination, unknown, Point.START) if unknown else {}
+        fresh.update({p: replace(copied[p], began=start) for p, start in starts.items()})
+        self.began = {p: s.began for p in copied if (s := fresh[p]).began is not None}
+
+    def hanging(self) -> str:
+        """Brokers that let a question go unanswered lately, in words; empty when there are none."""
+        names = [f"cluster {c.name}: broker {b}" for c in (self.source, self.destination) for b in sorted(c.silent)]
+        return f" ({', '.join(names)})" if names else ""
 
     def _leave_disputed(
         self, known: Mapping[Partition, PartitionStatus], fresh: dict[Partition, PartitionStatus]

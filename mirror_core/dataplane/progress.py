@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,6 +57,23 @@ class Totals:
     records_per_s: float
     """Over the last five seconds."""
     bytes_per_s: float
+
+
+def added(several: Iterable[Totals]) -> Totals:
+    """The totals of several mirrors as one."""
+    parts = tuple(several)
+    return Totals(
+        partitions=sum(t.partitions for t in parts),
+        unknown=sum(t.unknown for t in parts),
+        lag=sum(t.lag for t in parts),
+        seeding=sum(t.seeding for t in parts),
+        to_seed=sum(t.to_seed for t in parts),
+        worst_time_lag_s=max((t.worst_time_lag_s for t in parts if t.worst_time_lag_s is not None), default=None),
+        records=sum(t.records for t in parts),
+        bytes=sum(t.bytes for t in parts),
+        records_per_s=sum(t.records_per_s for t in parts),
+        bytes_per_s=sum(t.bytes_per_s for t in parts),
+    )
 
 
 @dataclass(slots=True)

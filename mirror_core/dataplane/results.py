@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from mirror_core.dataplane.counters import Counters
+from mirror_core.dataplane.counters import Counters, Retry
+from mirror_core.dataplane.keeping import Keeper
 from mirror_core.dataplane.planning import COPIED, aligned, fail
-from mirror_core.evidence import receipts
+from mirror_core.decide.ages import known_since
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Failure, TaskReport
 from mirror_core.model.errors import PartitionFailed
@@ -43,14 +43,16 @@ class Summary:
 class Results:
     """Of one process, over all of its epochs."""
 
-    def __init__(self, link: Link, folder: Path | None, counters: Counters, say: Callable[[str], None]) -> None:
+    def __init__(self, link: Link, counters: Counters, say: Callable[[str], None]) -> None:
         self.link = link
         self.summary = Summary()
         self.counters = counters
         self.say = say
-        self._receipts = folder
+        self.receipts = Keeper(link.mirror.name, say, lambda: counters.retried(Retry.RECEIPTS))
         self._aligned: dict[Partition, int] = {}
         """Leader epochs of the source under which tasks found partitions to agree; not in the state topic yet."""
+        self.answered: set[Partition] = set()
+        """Those of which all that was sent was answered, by what tasks have told since this process began."""
         self._easing = Easing(link.destination, say)
 
     def remember(self, lease: HeldLease) -> None:
@@ -81,9 +83,13 @@ class Results:
             self.summary.positions[receipt.partition] = receipt.next
         self.summary.cpu_s += sum(report.cpu_s for report in reports)
         self.counters.reported(reports, max(0, now_ms() - start_ms) / 1000)
-        self._aligned.update((found.partition, found.source_epoch) for report in reports for found in report.aligned)
-        if self._receipts is not None:
-            receipts.write(self._receipts, self.link.mirror.name, lease.generation, epoch, done)
+        aligned = [found for report in reports for found in report.aligned]
+        self._aligned.update((found.partition, found.source_epoch) for found in aligned)
+        self.answered.update(found.partition for found in aligned if found.answered)
+        self.answered.difference_update(found.partition for found in aligned if not found.answered)
+        if any(report.retry and not report.aligned for report in reports):
+            self.answered.clear()  # a task that broke does not tell what it had begun
+        self.receipts.take(lease.generation, epoch, done)
         _log.debug("ended: %d receipts", len(done), epoch=epoch)
         for number, report in enumerate(reports):
             if report.retry:
@@ -111,7 +117,9 @@ class Results:
 
     def count_states(self, lease: HeldLease) -> None:
         state, name = lease.state, self.link.mirror.name
-        self.counters.recorded(state.partitions.get(name, {}).values(), state.mirrors[name].throttle)
+        statuses, groups, proof = state.partitions.get(name, {}), state.groups.get(name), state.proofs.get(name)
+        known = known_since(name, groups, proof, iter(state.runs.values()), statuses)
+        self.counters.recorded(statuses.values(), state.mirrors[name].throttle, dict(known))
 
     def failed(self, partition: Partition, reason: str) -> None:
         if partition not in self.summary.failed:

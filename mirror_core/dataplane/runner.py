@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from mirror_core.evidence.folders import Folder
 from mirror_core.model.copying import Assignment, Listening, TaskReport
+from mirror_core.model.errors import MirrorError
+
+
+class RunnerGone(MirrorError):
+    """What runs tasks is dead, and this process can't have another one: only a new process can."""
+
+    retryable: ClassVar[bool] = False
 
 
 class Runner(Protocol):
@@ -20,6 +28,9 @@ class Runner(Protocol):
 
     def submit(self, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
         """Start one epoch's tasks at once; the future ends when all have."""
+
+    def folder(self, place: str) -> Folder:
+        """Of this machine, or of what else the runner reaches. BadRequest when it does not reach it."""
 
     def close(self) -> None:
         """Stop whatever still runs, and wait for it."""

@@ -14,12 +14,12 @@ from typing import Final
 from mirror_core.decide.acls import (
     EVERYBODY,
     OUR_NAMES,
+    Names,
     changing,
-    covers,
-    demotions,
     denial,
     may_change,
     meets,
+    offsetting,
 )
 from mirror_core.decide.filters import Filter
 from mirror_core.decide.provenance import forged, never_for_everybody
@@ -105,7 +105,8 @@ def carried_of(source: Set[Acl], scope: Scope) -> tuple[set[Acl], dict[Acl, str]
     transactional ids and IDEMPOTENT_WRITE with the principals that may write one of its topics.
     """
     theirs = {a for a in source - scope.own_acls if a.principal not in scope.own_principals}
-    named = {acl for acl in theirs if _in_scope(acl, scope)}
+    topics, groups = Names(scope.topics), Names(scope.groups)
+    named = {acl for acl in theirs if _in_scope(acl, scope, topics, groups)}
     users = {acl.principal for acl in named}
     writers = {acl.principal for acl in named if may_change(acl) and acl.operation in _WRITING}
     carried, left_out = set[Acl](), dict[Acl, str]()
@@ -125,11 +126,11 @@ def carried_of(source: Set[Acl], scope: Scope) -> tuple[set[Acl], dict[Acl, str]
     return carried, left_out
 
 
-def _in_scope(acl: Acl, scope: Scope) -> bool:
+def _in_scope(acl: Acl, scope: Scope, topics: Names, groups: Names) -> bool:
     if acl.resource is Resource.TOPIC:
-        return any(covers(acl, topic) for topic in scope.topics)
+        return topics.any_covered(acl)
     if acl.resource is Resource.GROUP:
-        return any(covers(acl, group) for group in scope.groups) or acl.name == "*" or acl.name in scope.group_filter
+        return groups.any_covered(acl) or acl.name == "*" or acl.name in scope.group_filter
     return False
 
 
@@ -173,7 +174,7 @@ def plan_acls(
     source: Set[Acl], destination: Set[Acl], scope: Scope, ledger: Iterable[LedgerEntry], others: Iterable[LedgerEntry]
 ) -> AclPlan:
     """Compare both sides. `ledger` and `others` are this mirror's and other mirrors' entries for the destination."""
-    mine = {entry.acl: entry for entry in ledger}
+    mine, topics = {entry.acl: entry for entry in ledger}, Names(scope.topics)
     shared = {entry.acl for entry in others if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
     carried, left_out = carried_of(source, scope)
     at_once, staged = _translated(carried)
@@ -198,7 +199,7 @@ def plan_acls(
         share=_sort(acl for acl in at_once & destination & shared - mine.keys()),
         stage=_sort(acl for acl in staged - mine.keys()),
         remove=_sort_entries(remove),
-        forget=_sort_entries(entry for entry in gone if entry not in remove),
+        forget=_sort_entries(set(gone) - set(remove)),
         equal=_sort(at_once & destination & ours_there),
         waiting=_sort(a for a in staged & mine.keys() if mine[a].purpose is AclPurpose.STAGED),
         foreign=_sort(at_once & destination - mine.keys() - shared),
@@ -212,14 +213,14 @@ def plan_acls(
         open_doors=_sort(
             acl
             for acl in changing(destination, scope.topics, scope.own_principals)
-            if not _held_back(acl, destination, scope.topics)
+            if not _held_back(acl, destination, topics)
         ),
     )
 
 
-def _held_back(acl: Acl, destination: Set[Acl], topics: Collection[str]) -> bool:
+def _held_back(acl: Acl, destination: Set[Acl], topics: Names) -> bool:
     """Whether denials offset a grant on all of the topics it covers, whoever made them."""
-    return acl.principal != EVERYBODY and demotions({acl}, topics, frozenset()) <= destination
+    return acl.principal != EVERYBODY and offsetting(acl, topics) <= destination
 
 
 def _translated(acls: Iterable[Acl]) -> tuple[set[Acl], set[Acl]]:
@@ -237,3 +238,12 @@ def _sort(acls: Iterable[Acl]) -> tuple[Acl, ...]:
 
 def _sort_entries(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
     return tuple(sorted(entries, key=lambda entry: entry.acl))
+
+
+def strangers(entries: Iterable[LedgerEntry], here: Set[str] | None, there: Set[str] | None) -> tuple[str, ...]:
+    """Of those who may do something by these entries: users that only the source (`here`) lets sign in by SCRAM. Nobody
+    where one side's are not known: who signs in by other means is kept elsewhere."""
+    if here is None or there is None:
+        return ()
+    holders = {e.acl.principal.removeprefix("User:") for e in entries if e.acl.permission is Permission.ALLOW}
+    return tuple(sorted((holders & here) - there))

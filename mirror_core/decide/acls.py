@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Set
+from itertools import islice, takewhile
 from typing import Final
 
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
@@ -33,6 +35,30 @@ def covers(acl: Acl, name: str) -> bool:
     return acl.name in ("*", name)
 
 
+class Names:
+    """Names of topics, or of groups, that many entries are asked about."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._sorted = sorted(set(names))
+        self._known = frozenset(self._sorted)
+
+    def covered(self, acl: Acl) -> list[str]:
+        """Those that an entry speaks of, in their order: as `covers` says of each."""
+        if acl.pattern is Pattern.PREFIXED:
+            first = bisect_left(self._sorted, acl.name)
+            return list(takewhile(lambda name: name.startswith(acl.name), islice(self._sorted, first, None)))
+        if acl.name == "*":
+            return list(self._sorted)
+        return [acl.name] if acl.name in self._known else []
+
+    def any_covered(self, acl: Acl) -> bool:
+        """Whether an entry speaks of one of them."""
+        if acl.pattern is Pattern.PREFIXED:
+            first = bisect_left(self._sorted, acl.name)
+            return first < len(self._sorted) and self._sorted[first].startswith(acl.name)
+        return acl.name in self._known or (acl.name == "*" and bool(self._known))
+
+
 def meets(acl: Acl, prefix: str) -> bool:
     """Whether an entry speaks of any name that begins so (the resource's type is not looked at)."""
     if acl.name == "*" and acl.pattern is Pattern.LITERAL:
@@ -50,11 +76,17 @@ def demotions(destination: Set[Acl], topics: Collection[str], own_principals: Se
 
     What `undemotable` finds is left out: nothing offsets that.
     """
-    deny = set[Acl]()
-    for acl in changing(destination, topics, own_principals) - undemotable(destination, topics, own_principals):
-        operations = CHANGING - {Operation.ALL} if acl.operation is Operation.ALL else {acl.operation}
-        deny |= {denial(t, acl.principal, operation=o) for t in topics if covers(acl, t) for o in operations}
+    names, deny = Names(topics), set[Acl]()
+    for acl in changing(destination, topics, own_principals):
+        if acl.principal != EVERYBODY:
+            deny |= offsetting(acl, names)
     return deny
+
+
+def offsetting(acl: Acl, topics: Names) -> set[Acl]:
+    """Denials that offset a grant to a name on all of these topics that it covers."""
+    operations = CHANGING - {Operation.ALL} if acl.operation is Operation.ALL else {acl.operation}
+    return {denial(t, acl.principal, operation=o) for t in topics.covered(acl) for o in operations}
 
 
 def undemotable(destination: Set[Acl], topics: Collection[str], own_principals: Set[str]) -> frozenset[Acl]:
@@ -67,11 +99,8 @@ def undemotable(destination: Set[Acl], topics: Collection[str], own_principals: 
 
 def changing(acls: Iterable[Acl], topics: Collection[str], own_principals: Set[str]) -> set[Acl]:
     """Grants by which others than the mirror may change one of these topics."""
-    return {
-        acl
-        for acl in acls
-        if may_change(acl) and acl.principal not in own_principals and any(covers(acl, topic) for topic in topics)
-    }
+    names = Names(topics)
+    return {a for a in acls if may_change(a) and a.principal not in own_principals and names.any_covered(a)}
 
 
 def denial(

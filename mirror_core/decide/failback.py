@@ -16,7 +16,7 @@ from mirror_core.decide.view import SHOWN, Topic, Unseen, some
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.run import Fact, Mode, Plan, RunKind, Strategy
-from mirror_core.model.standing import Debt
+from mirror_core.model.standing import Debt, Owed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +182,13 @@ def _new_primary_reasons(view: FailbackView, new: NewPrimary) -> Iterator[str]:
 
 
 def _warnings(view: FailbackView) -> Iterator[str]:
+    # Every failover leaves a debt, which only a failback under way takes away again.
+    if not view.active_runs and (view.debt is None or view.debt.owed is Owed.UNFENCE):
+        yield (
+            f"no failover has ended this mirror, it was stopped: applications may never have left {view.mirror.source}."
+            " The first step keeps them from writing there, and what they have written since the stop is tail. See "
+            f"that they are on {view.mirror.destination}, or do not go on"
+        )
     if view.never_came:
         yield (
             f"never mirrored, so no part of the way home: {some(view.never_came)} stay(s) on {view.mirror.source} as "
@@ -252,15 +259,17 @@ def tails_fact(found: Mapping[Partition, tuple[Offset, Offset]]) -> Fact:
     return Fact("divergent tails", digest(f"{p} [{start}, {end})" for p, (start, end) in sorted(found.items())))
 
 
-def written_since(came_home: Mapping[Partition, PartitionStatus], ends: Mapping[Partition, Offset]) -> list[str]:
-    """Partitions of the new primary that somebody has written after applications had left it, in words.
+def written_since(
+    came_home: Mapping[Partition, PartitionStatus], ends: Mapping[Partition, Offset]
+) -> dict[Partition, str]:
+    """Partitions of the new primary that somebody has written after applications had left it, and how far, in words.
 
     `came_home`: of the reverse mirror. One that was FAILED then holds more than was copied, whoever wrote it: it is
     FAILED again, with that reason. `ends`: of logs that are there.
     """
-    return [
-        f"{p} from {s.lmo} to {ends[p]}" for p, s in came_home.items() if not s.reason and ends.get(p, s.lmo) != s.lmo
-    ]
+    return {
+        p: f"from {s.lmo} to {ends[p]}" for p, s in came_home.items() if not s.reason and ends.get(p, s.lmo) != s.lmo
+    }
 
 
 def _tails(view: FailbackView, old: OldSource) -> dict[Partition, tuple[Offset, Offset]]:

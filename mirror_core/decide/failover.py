@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.figures import figures_of, group_figures, partition_figures, unknown_of, warnings_of
+from mirror_core.decide.reckoning import foretold
 from mirror_core.decide.scope import NOTHING, Scope, lost_topics, scope_of
 from mirror_core.decide.steps import planned
 from mirror_core.decide.view import DestinationView, SourceView, Unseen, View, failed_of, healthy, lags_of, some
 from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
-from mirror_core.model.names import Partition
+from mirror_core.model.names import Partition, base_name
 from mirror_core.model.run import Fact, Lasts, Mode, Plan, RunKind
 
 
@@ -39,16 +40,22 @@ def decide(view: View) -> Decision:
                 view.mode,
                 authorizer=not isinstance(view.source, SourceView) or view.source.authorizer,
             ),
-            bound=tuple(_bound(view)),
+            bound=bound_of(view),
             warnings=tuple(warnings_of(view)),
             unknown=tuple(unknown_of(view)),
             figures=dict(figures_of(view)),
             partitions=dict(partition_figures(view)),
             groups=dict(group_figures(view)),
+            foretold=foretold(view),
         ),
         tuple(_reasons(view)),
         scope_of(view),
     )
+
+
+def bound_of(view: View) -> tuple[Fact, ...]:
+    """What an approval of the plan is bound to. No offset that a group has committed is part of it."""
+    return tuple(_bound(view))
 
 
 def broken_since(view: View) -> tuple[str, ...]:
@@ -137,7 +144,9 @@ def _reasons(view: View) -> Iterator[str]:
     if view.active_run:
         yield f"run {view.active_run} holds this mirror: resume or abort it first"
     if mirror.desired is Desired.STOPPED:
-        yield f"mirror {mirror.name} is stopped: it was failed over already, or never started"
+        resume = f"; if applications are home: `mirrorbook failback resume {base_name(mirror.name)}` does the rest"
+        rest = resume if mirror.homecoming else ""
+        yield f"mirror {mirror.name} is stopped: it was failed over already, or never started{rest}"
     if not view.statuses:
         yield "nothing is mirrored yet: no partition is recorded; run `mirrorbook replicate` first"
     unready = [p for p, s in sorted(view.statuses.items()) if s.state in _UNREADY]
@@ -158,7 +167,7 @@ def _side_reasons(view: View) -> Iterator[str]:
     if isinstance(view.source, Unseen):
         yield (
             f"source {mirror.source} could not be read, hence neither fenced nor drained: {view.source.reason}. If it "
-            "is lost: --mode unplanned"
+            f"is lost: `mirrorbook failover run {mirror.name} --mode unplanned`"
         )
     else:
         yield from _source_reasons(view, view.source)

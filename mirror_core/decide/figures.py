@@ -8,8 +8,10 @@ from typing import Final
 
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import ago, in_words, loses, loss_figures, loss_warnings
+from mirror_core.decide.proof import in_words as in_words_of_proof
 from mirror_core.decide.scope import lost_topics
 from mirror_core.decide.standing import words as words_of
+from mirror_core.decide.together import of_view
 from mirror_core.decide.view import SHOWN, DestinationView, SourceView, Unseen, View, failed_of, lags_of, some
 from mirror_core.model.mirror import PartitionState, is_fresh
 from mirror_core.model.names import Partition
@@ -31,6 +33,13 @@ def warnings_of(view: View) -> Iterator[str]:
         yield from _source_warnings(view, view.source)
     if isinstance(view.destination, DestinationView):
         yield from _destination_warnings(view.mirror.destination, view.destination)
+    if view.strangers:
+        yield (
+            f"{some(view.strangers)}: sign(s) in to {view.mirror.source} by SCRAM, and {view.mirror.destination} knows "
+            "no such user: applications could not sign in there. Create them there, with the passwords that they have: "
+            f"`kafka-configs.sh --alter --entity-type users --entity-name {view.strangers[0]} --add-config "
+            "'SCRAM-SHA-512=[password=...]'`"
+        )
     if loses(view):
         yield from loss_warnings(view)
     if view.mode is Mode.PLANNED and not is_fresh(view.lease, view.now_ms):
@@ -117,9 +126,14 @@ def figures_of(view: View) -> Iterator[tuple[str, str]]:
     yield "rights given at promotion", str(len(view.grants))
     yield "lag in offsets", str(sum(known)) if len(known) == len(lags) else "unknown"
     yield "seconds without writes, predicted", _predicted(view)
+    if isinstance(view.destination, DestinationView):
+        ids = {name: topic.id for name, topic in view.destination.topics.items()}
+        yield "proved equal before", in_words_of_proof(view.proof, view.destination.positions, ids, view.now_ms)
     if isinstance(view.source, Unseen):
         yield "source", view.source.reason
     yield from loss_figures(view)
+    if loses(view):
+        yield from of_view(view)
     if isinstance(view.destination, Unseen):
         yield "destination", view.destination.reason
     for name, words in view.hooks.items():
@@ -150,7 +164,8 @@ def partition_figures(view: View) -> Iterator[tuple[str, str]]:
 
 
 def _predicted(view: View) -> str:
-    return "unknown (no earlier run)" if view.earlier_seconds is None else f"{view.earlier_seconds:.1f} (last run)"
+    known = view.forecast
+    return "unknown (no earlier run, and no drill)" if known is None else f"{known.seconds:.1f} ({known.basis})"
 
 
 def group_figures(view: View) -> Iterator[tuple[str, str]]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import HEARTBEATS, heartbeat_topic
+from mirror_core.model.names import HEARTBEATS, drill_group, heartbeat_topic
 
 OWN_PREFIX = "mirrorbook"
-"""Consumer groups of ours begin with this word; nothing is ever committed under them."""
+"""Consumer groups of ours begin with this word; nothing is ever committed under them, but by a drill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,10 @@ def topics_named(expressions: Iterable[str]) -> Filter:
 
 
 def group_filter(mirror: Mirror) -> Filter:
-    """Which consumer groups the mirror syncs."""
-    own = re.compile(re.escape(OWN_PREFIX) + r"[.-].*")
+    """Which consumer groups the mirror syncs: of ours only its own, if it is a drill's."""
+    drilled = drill_group(mirror.name)
+    but = "" if drilled is None else f"(?!{re.escape(drilled)}$)"
+    own = re.compile(but + re.escape(OWN_PREFIX) + r"[.-].*")
     return Filter(_compile("--groups", mirror.groups), (own,))
 
 

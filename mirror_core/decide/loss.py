@@ -60,6 +60,11 @@ class PartitionLoss:
         """Not in the bound's seconds, which are those of partitions that could be copied until the end."""
         return self.leaderless or self.failed
 
+    @property
+    def behind_s(self) -> float | None:
+        """Seconds since the copy held all that the source then had. None: it is unknown, or longer than `age_s`."""
+        return self.age_s if self.missing == 0 else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLoss:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -142,6 +142,28 @@ def share(ranges: Iterable[ParityRange], tasks: int, size: int) -> list[tuple[Pa
     return [tuple(sorted(mine, key=lambda p: (p.partition, p.start))) for mine in shares if mine]
 
 
+def rounds(ranges: Sequence[ParityRange], tasks: int, size: int) -> Iterator[list[tuple[ParityRange, ...]]]:
+    """The same in rounds of at most this many shares, each of no more than a chunk: whoever is killed has lost a round.
+
+    Each partition's chunks come in their order, so that what a round has shown is a beginning. What is cleaned by key
+    comes last, and at once: of each piece that differs the log is read to its end, so the fewer pieces the better.
+    """
+    pieces = [piece for wanted in ranges if not wanted.compacted for piece in chunks(wanted, size)]
+    pieces.sort(key=lambda piece: (piece.start // size, piece.partition, piece.start))
+    shares, mine, load = list[tuple[ParityRange, ...]](), list[ParityRange](), 0
+    for piece in pieces:
+        if mine and load + piece.end - piece.start > size:
+            shares.append(tuple(mine))
+            mine, load = [], 0
+        mine.append(piece)
+        load += piece.end - piece.start
+    shares += [tuple(mine)] if mine else []
+    for first in range(0, len(shares), max(1, tasks)):
+        yield shares[first : first + max(1, tasks)]
+    if cleaned := share([wanted for wanted in ranges if wanted.compacted], tasks, size):
+        yield cleaned
+
+
 def fill_gaps(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> tuple[Row, ...]:
     """The rows in order, and a row with an error for all that they say nothing of: a lost task is no equality."""
     by_partition: dict[Partition, list[Row]] = {}
@@ -188,6 +210,7 @@ def judge(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> Par
         records=records,
         chunks=sum(1 for row in rows if row.chunk >= 0 and row.level > GONE and not row.error),
         proven=proven,
+        sampled={w.partition: sum(sample(row, level) for row in by_partition.get(w.partition, ())) for w in ranges},
         findings=tuple(findings[:FINDINGS_KEPT]),
         reasons=tuple(dict.fromkeys(reasons)),
     )

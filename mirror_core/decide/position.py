@@ -53,6 +53,8 @@ class Seen:
     source_start: int
     source_end: int
     """Next offset to be written on the source, as its leader knows it."""
+    ends_as_sent: bool = False
+    """The batch that ends the destination's log was looked at: it has the time that it was sent with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

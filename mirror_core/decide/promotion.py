@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from mirror_core.decide.acls import EVERYBODY, covers
+from mirror_core.decide.acls import EVERYBODY, Names, meets
 from mirror_core.decide.provenance import forged
 from mirror_core.decide.view import some
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Pattern, Permission, Resource
+from mirror_core.model.names import HEARTBEATS
 
 STAGED = frozenset({AclPurpose.STAGED, AclPurpose.PROMOTED})
 """Promotion may be repeated: what it gave already is asked for again."""
@@ -33,7 +34,9 @@ def promotion(
 
     `*` never crosses: on this cluster it means other topics than on the one that it was said for. A prefix does, unless
     it covers a topic there that is not promoted: another mirror's, ours, or somebody's who never heard of the source.
+    Nor does one that covers heartbeats, which mirrors and drills yet to come will have.
     """
+    ours, others = Names(topics), Names(set(there) - set(topics))
     grants, narrowed, refused = set[Acl](), dict[Acl, tuple[str, ...]](), dict[Acl, str]()
     for entry in ledger:
         if entry.purpose not in STAGED:
@@ -43,8 +46,8 @@ def promotion(
             refused[acl] = why
         elif acl.resource is not Resource.TOPIC:
             grants.add(acl)
-        elif covered := sorted(topic for topic in topics if covers(acl, topic)):
-            beside = tuple(sorted(topic for topic in set(there) - set(topics) if covers(acl, topic)))
+        elif covered := ours.covered(acl):
+            beside = tuple(others.covered(acl))
             if _whole(acl, beside):
                 grants.add(acl)
             else:
@@ -57,14 +60,17 @@ def promotion(
 
 def _whole(acl: Acl, beside: tuple[str, ...]) -> bool:
     if acl.pattern is Pattern.PREFIXED:
-        return not beside and not "__".startswith(acl.name)
+        return not beside and not "__".startswith(acl.name) and not meets(acl, HEARTBEATS)
     return acl.name != "*"
 
 
 def narrowing(acl: Acl, beside: Collection[str], cluster: str) -> str:
     """Why an entry is not given as it stands, and what its holders then miss."""
-    opens = f"on {cluster} it would open {some(beside)}, too" if beside else f"on {cluster} it would open all there is"
-    return f"{acl} is given topic by topic: {opens}. Topics made later need a grant of their own"
+    opens = f"{some(beside)}, too" if beside else "all there is"
+    if not beside and acl.pattern is Pattern.PREFIXED and meets(acl, HEARTBEATS):
+        opens = "heartbeats of mirrors made later, too"
+    given = f"{acl} is given topic by topic: on {cluster} it would open {opens}"
+    return f"{given}. Topics made later need a grant of their own"
 
 
 def forgery(acl: Acl, why: str) -> str:

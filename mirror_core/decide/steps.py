@@ -5,7 +5,7 @@ Plans, the journal's order, tasks of DAGs, reports and the page for people on ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from typing import Final
 
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import reverse_name
-from mirror_core.model.run import Mode, PlanStep, RunKind
+from mirror_core.model.run import Mode, PlanStep, Run, RunKind, StepRecord, StepState
 
 
 class Need(StrEnum):
@@ -52,7 +52,7 @@ class Step:
     reversible: bool = True
     """Whether an abort is possible once the step has begun."""
     if_it_fails: str
-    """Advice for people on call."""
+    """Advice for people on call, with the same names."""
 
 
 _BOTH: Final = frozenset({Need.SOURCE, Need.DESTINATION})
@@ -125,7 +125,7 @@ _FAILOVER: Final = (
         needs=_DESTINATION,
         writes=Writes.DESTINATION,
         reversible=False,
-        if_it_fails="a broker of west takes no writes: mend it, resume",
+        if_it_fails="a broker of {destination} takes no writes: mend it, resume",
     ),
     Step(
         name="report",
@@ -143,7 +143,7 @@ _LOST: Final = (
         does="let no copier write on {destination} any more, and see that what is there is replicated and stands still",
         needs=_DESTINATION,
         writes=Writes.NOWHERE,
-        if_it_fails="west is not well: a broker is away, or an old task still writes. Mend it, resume",
+        if_it_fails="{destination} is not well: a broker is away, or an old task still writes. Mend it, resume",
     ),
     Step(
         name="stand",
@@ -179,8 +179,8 @@ _FAILBACK: Final = (
         needs=_BOTH,
         writes=Writes.DESTINATION,
         reversible=False,
-        if_it_fails="logs have to be cut by you: the message has the lines; then resume. Somebody writes on east in "
-        "spite of the fence: end that, resume. A cluster is away: resume",
+        if_it_fails="logs have to be cut by you: the message has the lines; then resume. Somebody writes on {source} "
+        "in spite of the fence: end that, resume. A cluster is away: resume",
     ),
     Step(
         name="demote",
@@ -204,7 +204,7 @@ _FAILBACK: Final = (
         needs=_BOTH | {Need.REVERSE_COPY},
         writes=Writes.DESTINATION,
         reversible=False,
-        if_it_fails="it comes no closer: see `mirrorbook mirror describe NAME-back`, resume",
+        if_it_fails="it comes no closer: see `mirrorbook mirror describe {back}`, resume",
     ),
     Step(
         name="reprotect",
@@ -213,7 +213,7 @@ _FAILBACK: Final = (
         needs=_BOTH | {Need.HOME},
         writes=Writes.SOURCE,
         reversible=False,
-        if_it_fails="somebody wrote on west after the switch: the message names the partition",
+        if_it_fails="somebody wrote on {destination} after the switch: the message names the partition",
     ),
 )
 
@@ -242,6 +242,49 @@ def standing_still(kind: RunKind, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:
     return tuple(step.name for step in STEPS[kind, mode] if step.writes is Writes.NOWHERE)
 
 
+def stood_still_s(run: Run, steps: Iterable[StepRecord]) -> float | None:
+    """Seconds from the first attempt at the first of those steps to the end of the last one, what was waited between
+    them too; None when it did not come so far."""
+    timed, known = standing_still(run.plan.kind, run.plan.mode), {step.step: step for step in steps}
+    if not timed or timed[0] not in known or timed[-1] not in known:
+        return None
+    ended_ms = known[timed[-1]].ended_ms
+    return None if ended_ms is None else (ended_ms - known[timed[0]].begun_ms) / 1000
+
+
+def took_s(step: StepRecord) -> float | None:
+    """Seconds of its last attempt; None when that has not ended."""
+    return None if step.ended_ms is None else (step.ended_ms - step.started_ms) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run under way is."""
+
+    step: str
+    """Begun last; empty: none was."""
+    writes: Writes
+    """Where applications may write as long as nothing more happens."""
+    since_ms: int
+    """Of the newest word in its journal."""
+
+
+def standing_of(run: Run, steps: Iterable[StepRecord]) -> Standing:
+    """By its journal."""
+    rows = STEPS[run.plan.kind, run.plan.mode]
+    newest = max(steps, key=lambda one: one.started_ms, default=None)
+    if newest is None:
+        return Standing("", rows[0].writes, run.started_ms)
+    at = [row.name for row in rows].index(newest.step)
+    ends = newest.state is StepState.DONE and rows[at].writes is Writes.NOWHERE and at + 1 < len(rows)
+    return Standing(newest.step, rows[at + 1 if ends else at].writes, newest.ended_ms or newest.started_ms)
+
+
+def undisturbed(kind: RunKind, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:
+    """Steps before those, of which applications notice nothing."""
+    return names(kind, mode)[: names(kind, mode).index(standing_still(kind, mode)[0])]
+
+
 def needing(kind: RunKind, need: Need, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:
     """Steps that need this, in order."""
     return tuple(step.name for step in STEPS[kind, mode] if need in step.needs)
@@ -262,19 +305,29 @@ def planned(
     )
 
 
-_ON_PAGE: Final = MappingProxyType({Writes.SOURCE: "on east", Writes.NOWHERE: "nobody", Writes.DESTINATION: "on west"})
-_SHORT: Final = MappingProxyType({Need.SOURCE: "east", Need.DESTINATION: "west"})
+def as_rows(
+    kind: RunKind,
+    mode: Mode = Mode.PLANNED,
+    *,
+    source: str = "east",
+    destination: str = "west",
+    back: str = "NAME-back",
+) -> Iterator[tuple[str, str, str, str, str]]:
+    """For people on call: step, where applications write, what it needs, how it is undone, what to do if it fails."""
+    words = {"source": source, "destination": destination, "back": back}
+    on = {Writes.SOURCE: f"on {source}", Writes.NOWHERE: "nobody", Writes.DESTINATION: f"on {destination}"}
+    short = {Need.SOURCE: source, Need.DESTINATION: destination}
+    for step in STEPS[kind, mode]:
+        needs = ", ".join(short.get(need, str(need)) for need in Need if need in step.needs)
+        undo = "abort" if step.reversible else "none"
+        yield step.name, on[step.writes], needs, undo, step.if_it_fails.format(**words)
 
 
-def as_markdown(kind: RunKind, mode: Mode = Mode.PLANNED) -> Iterator[str]:
-    """The rows as the page for people on call shows them: there, east is the source and west the destination."""
+def as_markdown(kind: RunKind, mode: Mode = Mode.PLANNED, **names: str) -> Iterator[str]:
+    """The rows as pages show them; the one that is for all mirrors calls its clusters as `as_rows` does."""
     yield "| step | applications write | needs | undo | if it fails |"
     yield "|---|---|---|---|---|"
     turning = point_of_no_return(kind, mode)
-    for step in STEPS[kind, mode]:
-        name, undo = (f"**{step.name}**", "**none**") if step.name == turning else (step.name, "none")
-        needs = ", ".join(_SHORT.get(need, str(need)) for need in Need if need in step.needs)
-        yield (
-            f"| {name} | {_ON_PAGE[step.writes]} | {needs} | {'abort' if step.reversible else undo} "
-            f"| {step.if_it_fails} |"
-        )
+    for name, writes, needs, undo, fails in as_rows(kind, mode, **names):
+        bold = "**" if name == turning else ""
+        yield f"| {bold}{name}{bold} | {writes} | {needs} | {bold}{undo}{bold} | {fails} |"

@@ -24,6 +24,8 @@ class Verb(StrEnum):
     RESUME = "resume"
     THROTTLE = "throttle"
     SYNC = "sync"
+    PROVE = "prove"
+    RECEIPTS = "receipts"
     STOP = "stop"
     RECOVER = "recover"
     WATCH = "watch"
@@ -57,6 +59,11 @@ RULES: Final[Mapping[Verb, Rule]] = MappingProxyType(
         ),
         Verb.SYNC: Rule(
             "brings topics, settings, access rights and groups' offsets in line with the source", "the next sync"
+        ),
+        Verb.PROVE: Rule("remembers how far the copy was compared with the source", "a comparison with `--whole`"),
+        Verb.RECEIPTS: Rule(
+            "puts receipts of past days together, or stores anew what none vouches for, and says so in their heads",
+            "`receipts rebuild`",
         ),
         Verb.STOP: Rule(
             "ends mirroring, and records where: the last mirrored offset (LMO) of each partition. Only a failback "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from mirror_core.model.mirror import GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.proof import Proof
 from mirror_core.model.run import Mode
 from mirror_core.model.sighting import Heartbeat, Sighting
 from mirror_core.model.standing import Debt
@@ -76,6 +78,16 @@ class Unseen:
     reason: str
 
 
+class Forecast(NamedTuple):
+    """What to expect, and by what."""
+
+    seconds: float
+    """Without writes."""
+    basis: str
+    steps: Mapping[str, float] = MappingProxyType({})
+    """Seconds of each."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """Everything that a plan is made from. No client, no clock."""
@@ -90,8 +102,8 @@ class View:
     """Id of the run that holds the mirror, if any."""
     grants: tuple[str, ...]
     """Rights that promotion would give, in words."""
-    earlier_seconds: float | None
-    """From fence to canary in the newest finished failover of this mirror."""
+    forecast: Forecast | None
+    """How long applications will stand still, by the newest failover that went the same way."""
     now_ms: int
     hooks: Mapping[str, str] = field(default_factory=dict)
     """What is called when applications move, in words, by name."""
@@ -105,8 +117,15 @@ class View:
     """That run had fenced and drained the source: nothing is missing."""
     sighting: Sighting | None = None
     """What the data plane last saw of the source; None: it never looked."""
+    proof: Proof | None = None
+    """How far both sides were compared; None: never."""
+    strangers: tuple[str, ...] = ()
+    """Users of applications that hold rights on the destination, or will by promotion, and that only the source knows;
+    as far as both clusters tell."""
     groups: GroupsSeen | None = None
     """How old the groups' offsets on the destination are; None: nothing was synced."""
+    together: tuple[tuple[str, ...], ...] = ()
+    """Topics that belong together: regular expressions, by group; none: all of the mirror's."""
 
 
 def healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:

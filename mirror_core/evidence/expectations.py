@@ -1,14 +1,18 @@
-"""Great Expectations judges the result table of a parity check, and publishes its Data Docs.
+"""Great Expectations judges tables by a suite each, and publishes its Data Docs.
 
-A second opinion by a tool that others know; it must agree with our own rule. Nothing leaves the machine: no analytics,
-and the published pages load nothing from elsewhere.
+An opinion by a tool that others know. Nothing leaves the machine: no analytics, and the published pages load nothing
+from elsewhere. What others chose (groups, principals, reasons of brokers) is no HTML there.
 """
 
 from __future__ import annotations
 
+import html
+import math
 import os
 import re
 import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,9 +20,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from mirror_core.evidence.suites import TIER, Demands, Expect, Suite, columns_of
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.parity import Verdict
 
-INDEX: Final = ["topic", "partition", "chunk"]
+SHOWN: Final = 20
+"""Places that are named where an expectation did not hold."""
 _FOREIGN: Final = re.compile(
     r"""<script\b[^>]*\bsrc=["'](?:https?:)?//[^>]*>\s*</script>
     | <(?:link|img|source|iframe)\b[^>]*\b(?:href|src|srcset)=["'](?:https?:)?//[^>]*>
@@ -26,73 +33,166 @@ _FOREIGN: Final = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """All that a browser would load from elsewhere: scripts, styles, pictures, and those that styles name."""
+_NUMBER: Final = "mirrorbook"
+"""Key of an expectation's number, by which its result is found again."""
+_SOURCE: Final = "mirrorbook"
+_SITE: Final = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What became of one expectation."""
+
+    what: str
+    by: str
+    """Who expects it; empty: Mirrorbook."""
+    held: bool
+    known: bool = True
+    """False: there was nothing to look at, something of it was not known, or it could not be evaluated."""
+    where: str = ""
+    """Where it did not hold, or what was found instead."""
+    error: str = ""
+    """Why it could not be evaluated."""
+
+    def __str__(self) -> str:
+        return f"{f'{self.by}: ' if self.by else ''}{self.what}: {self.where or 'does not hold'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """The answer of Great Expectations."""
+    """The answer of Great Expectations about one table."""
 
-    success: bool
-    expectations: tuple[tuple[str, bool, str], ...]
-    """(what was expected, whether it held, where it did not)."""
-    docs: str
+    held: tuple[Held, ...]
+    docs: str = ""
     """Path of the start page of the Data Docs; empty when none were asked for."""
 
+    @property
+    def success(self) -> bool:
+        """By what Mirrorbook expects."""
+        return all(one.held for one in self.held if not one.by)
 
-def judge_table(table: pa.Table, docs: Path | None) -> Judged:
-    """Equal counts and digests, no differences, no errors, at least one row and one record. Takes about 5 s to load."""
-    # The variable must be there before the import, which already would report home.
-    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    @property
+    def unmet(self) -> tuple[Held, ...]:
+        """Of what the user expects beyond that."""
+        return tuple(one for one in self.held if one.by and not one.held)
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict_of(self.held)
+
+
+def verdict_of(held: Iterable[Held]) -> Verdict:
+    """Failed where something known did not hold; what was not looked at is no pass."""
+    missed = [one for one in held if not one.held]
+    if any(one.known for one in missed):
+        return Verdict.FAILED
+    return Verdict.INDETERMINATE if missed else Verdict.PASSED
+
+
+def judge_table(table: pa.Table, docs: Path | None, demands: Demands) -> Judged:
+    """One table. Takes about 5 s to load."""
+    return judge_tables([(demands, table)], docs)[0]
+
+
+def judge_tables(tables: Sequence[tuple[Demands, pa.Table]], docs: Path | None) -> tuple[Judged, ...]:
+    """Each table by its suite, a checkpoint for each, on one site of Data Docs."""
+    with great_expectations():
+        context = _context(docs)
+        found = [
+            _run(context, demands.suite, demands.expectations(), _frame(demands, table), publish=docs is not None)
+            for demands, table in tables
+        ]
+    if docs is not None:
+        _cut_foreign_links(docs)
+    page = str(docs / "index.html") if docs else ""
+    return tuple(Judged(held=held, docs=page) for held in found)
+
+
+def tried(demands: Demands) -> tuple[Held, ...]:
+    """The same with a table that looks like the suite's and says nothing: to see what cannot be evaluated at all."""
+    suite = demands.suite
+    rows = [{c.name: _SPECIMEN[str(c.type)][n] for c in suite.columns if c.name != TIER} for n in range(3)]
+    return judge_table(pa.Table.from_pylist(rows, schema=suite.schema), None, demands).held
+
+
+_SPECIMEN: Final[Mapping[str, Sequence[object]]] = {
+    "string": ("a", "b", "c"),
+    "bool": (False, True, False),
+    "double": (1.0, 2.0, 3.0),
+    **dict.fromkeys(("int8", "int32", "int64"), (1, 2, 3)),
+}
+
+
+@contextmanager
+def great_expectations() -> Iterator[None]:
+    """Imported, quietly. BadRequest when it is not there."""
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"  # before the import, which already would report home
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside the package; not ours to mend
         try:
-            gx: Any = import_module("great_expectations")  # 5 s, and typed for its own callers only
-            settings: Any = import_module("great_expectations.data_context.types.base")
+            import_module("great_expectations")
         except ImportError:
             raise BadRequest("Great Expectations is not installed: install mirrorbook[spark]") from None
-        context = gx.get_context(
-            mode="ephemeral",
-            project_config=settings.DataContextConfig(
-                store_backend_defaults=settings.InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
-                analytics_enabled=False,
-                progress_bars={"globally": False},
-            ),
-        )
-        asset = context.data_sources.add_pandas("mirrorbook").add_dataframe_asset("parity")
-        suite = context.suites.add(gx.ExpectationSuite(name="parity", expectations=_expectations(gx.expectations)))
-        definition = context.validation_definitions.add(
-            gx.ValidationDefinition(name="parity", data=asset.add_batch_definition_whole_dataframe("all"), suite=suite)
-        )
-        actions = []
-        if docs is not None:
-            context.add_data_docs_site("local", _site(docs))
-            actions.append(gx.checkpoint.UpdateDataDocsAction(name="docs", site_names=["local"]))
-        checkpoint = gx.Checkpoint(
-            name="parity",
-            validation_definitions=[definition],
-            actions=actions,
-            result_format={"result_format": "COMPLETE", "unexpected_index_column_names": INDEX},
-        )
-        # A null in a pair would be left out of the comparison; -1 and "" are compared.
-        frame = table.to_pandas()
-        for column, filler in (("src_count", -1), ("dst_count", -1), ("src_digest", ""), ("dst_digest", "")):
-            frame[column] = frame[column].fillna(filler)
-        answer = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame})
+        yield
+
+
+def made(one: Expect, number: int = 0) -> Any:
+    """The expectation as Great Expectations' own object. What it says against it is raised as it is."""
+    registry: Any = import_module("great_expectations.expectations.registry")
+    told = {"description": one.by} if one.by else {}
+    return registry.get_expectation_impl(one.type)(**one.kwargs, meta={_NUMBER: number}, **told)
+
+
+def _context(docs: Path | None) -> Any:
+    gx: Any = import_module("great_expectations")  # 5 s, and typed for its own callers only
+    settings: Any = import_module("great_expectations.data_context.types.base")
+    context = gx.get_context(
+        mode="ephemeral",
+        project_config=settings.DataContextConfig(
+            store_backend_defaults=settings.InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
+            analytics_enabled=False,
+            progress_bars={"globally": False},
+        ),
+    )
+    context.data_sources.add_pandas(_SOURCE)
     if docs is not None:
-        _cut_foreign_links(docs)
-    held = tuple(_row(result) for run in answer.run_results.values() for result in run.results)
-    return Judged(success=bool(answer.success), expectations=held, docs=str(docs / "index.html") if docs else "")
+        context.add_data_docs_site(_SITE, _site(docs))
+    return context
 
 
-def _expectations(kinds: Any) -> list[Any]:
-    return [
-        kinds.ExpectTableRowCountToBeBetween(min_value=1),
-        kinds.ExpectColumnSumToBeBetween(column="compared", min_value=1),
-        kinds.ExpectColumnPairValuesToBeEqual(column_A="src_count", column_B="dst_count"),
-        kinds.ExpectColumnPairValuesToBeEqual(column_A="src_digest", column_B="dst_digest"),
-        kinds.ExpectColumnValuesToBeInSet(column="differing", value_set=[0]),
-        kinds.ExpectColumnValuesToBeInSet(column="error", value_set=[""]),
-    ]
+def _run(context: Any, suite: Suite, expectations: Sequence[Expect], frame: Any, *, publish: bool) -> tuple[Held, ...]:
+    gx: Any = import_module("great_expectations")
+    name = str(suite.judging)
+    asset = context.data_sources.get(_SOURCE).add_dataframe_asset(name)
+    definition = gx.ValidationDefinition(
+        name=name,
+        data=asset.add_batch_definition_whole_dataframe("all"),
+        suite=context.suites.add(
+            gx.ExpectationSuite(name=name, expectations=[made(one, n) for n, one in enumerate(expectations)])
+        ),
+    )
+    checkpoint = gx.Checkpoint(
+        name=name,
+        validation_definitions=[context.validation_definitions.add(definition)],
+        actions=[gx.checkpoint.UpdateDataDocsAction(name="docs", site_names=[_SITE])] if publish else [],
+        result_format={"result_format": "COMPLETE", "unexpected_index_column_names": list(suite.index)},
+    )
+    answer = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame})
+    results = {
+        result.expectation_config.meta[_NUMBER]: result for run in answer.run_results.values() for result in run.results
+    }
+    return tuple(_held(suite, one, results[number]) for number, one in enumerate(expectations))
+
+
+def _frame(demands: Demands, table: pa.Table) -> Any:
+    """As Great Expectations gets it: with tiers, without nulls where those are compared, and no text that is HTML."""
+    frame = table.to_pandas()
+    for column, filler in demands.suite.fills.items():
+        frame[column] = frame[column].fillna(filler)
+    frame[TIER] = [demands.more.tier_of(topic) for topic in frame["topic"]]
+    for column in (c.name for c in demands.suite.columns if str(c.type) == "string" and c.name != TIER):
+        frame[column] = [html.escape(text, quote=False) for text in frame[column]]
+    return frame[[column.name for column in demands.suite.columns]]
 
 
 def _site(folder: Path) -> dict[str, Any]:
@@ -103,13 +203,48 @@ def _site(folder: Path) -> dict[str, Any]:
     }
 
 
-def _row(result: Any) -> tuple[str, bool, str]:
-    config = result.expectation_config
-    columns = [str(config.kwargs[name]) for name in ("column", "column_A", "column_B") if name in config.kwargs]
-    where = (result.result or {}).get("unexpected_index_list") or []
-    shown = "; ".join(f"{at['topic']}-{at['partition']} chunk {at['chunk']}" for at in where[:20])
-    more = f"; and {len(where) - 20} more" if len(where) > 20 else ""
-    return f"{config.type}({', '.join(columns)})", bool(result.success), shown + more
+def _held(suite: Suite, one: Expect, result: Any) -> Held:
+    condition = one.kwargs.get("row_condition")
+    error = _error(result.exception_info)
+    found = result.result or {}
+    nothing = "observed_value" in found and found["observed_value"] is None
+    return Held(
+        what=f"{one.type}({', '.join(columns_of(one.kwargs))})" + (f" where {condition}" if condition else ""),
+        by=one.by,
+        held=bool(result.success),
+        known=not (one.looks or error or nothing),
+        where="" if result.success else error or _where(suite, one, found),
+        error=error,
+    )
+
+
+def _where(suite: Suite, one: Expect, result: Mapping[str, Any]) -> str:
+    places = result.get("unexpected_index_list") or []
+    if not places and "observed_value" in result:
+        return f"found {result['observed_value']}"
+    shown = "; ".join(_place(suite, one, at) for at in places[:SHOWN])
+    return shown + (f"; and {len(places) - SHOWN} more" if len(places) > SHOWN else "")
+
+
+def _place(suite: Suite, one: Expect, at: Mapping[str, Any]) -> str:
+    value = _said(at.get(str(one.kwargs.get("column"))))
+    return html.unescape(suite.place.format(**{**at, "value": value}))
+
+
+def _said(value: object) -> object:
+    """Offsets are floats in a column of which one is not known."""
+    if not isinstance(value, float):
+        return value
+    if math.isnan(value):
+        return "unknown"
+    return "never" if math.isinf(value) else int(value) if value.is_integer() else round(value, 3)
+
+
+def _error(info: Any) -> str:
+    """Why it could not be evaluated. There is one of them, or one for each figure that it needed."""
+    one = "raised_exception" in (info or {})
+    errors = [info] if one else list((info or {}).values())
+    return next((str(e["exception_message"]) for e in errors if e.get("exception_message")), "")
 
 
 def _cut_foreign_links(folder: Path) -> None:

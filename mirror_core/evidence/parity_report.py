@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import jinja2
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirror_core.decide.parity import Row, sample
-from mirror_core.evidence.expectations import Judged, judge_table
-from mirror_core.evidence.shown import shown
+from mirror_core.evidence.expectations import Judged, judge_table, verdict_of
+from mirror_core.evidence.shown import html
+from mirror_core.evidence.suites import PARITY, Demands
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.files import writing
 from mirror_core.model.names import ClusterName
@@ -27,26 +27,11 @@ from mirror_core.model.parity import ParityResult, Verdict
 
 FORMAT: Final = 1
 SHOWN: Final = 500
+"""Rows of a list on the page; result.json and the table have them all."""
 WHAT: Final = "parity report"
 ADVICE: Final = "make room and rights there, or give another folder"
-"""Rows of a list on the page; result.json and the table have them all."""
 
-_COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
-    pa.field("topic", pa.string(), nullable=False),
-    pa.field("partition", pa.int32(), nullable=False),
-    pa.field("chunk", pa.int64(), nullable=False),
-    pa.field("start", pa.int64(), nullable=False),
-    pa.field("end", pa.int64(), nullable=False),
-    pa.field("level", pa.int8(), nullable=False),
-    pa.field("src_count", pa.int64()),
-    pa.field("dst_count", pa.int64()),
-    pa.field("src_digest", pa.string(), nullable=False),
-    pa.field("dst_digest", pa.string(), nullable=False),
-    pa.field("compared", pa.int64(), nullable=False),
-    pa.field("differing", pa.int64(), nullable=False),
-    pa.field("error", pa.string(), nullable=False),
-)
-SCHEMA: Final = pa.schema(_COLUMNS)
+SCHEMA: Final = PARITY.schema
 
 
 class JudgesDisagree(MirrorError):
@@ -100,30 +85,42 @@ def write_report(
     destination: ClusterName,
     level: int,
     started: float,
-    judge: bool,
+    demands: Demands | None,
+    of_table: Verdict | None = None,
 ) -> ParityResult:
     """Write the evidence into the folder; the result, now with the path of its page.
 
-    `started`: wall clock, seconds since the epoch. JudgesDisagree when Great Expectations, asked by `judge`, sees it
-    otherwise; the evidence is there then, too.
+    `started`: wall clock, seconds since the epoch. `of_table`: our rule's verdict on the table alone, where the result
+    goes by more than that. With `demands` Great Expectations judges the table, too:
+    JudgesDisagree when it sees otherwise than our rule, the evidence is there then, too; and what the user expects
+    beyond that rule can make a pass none.
     """
     with writing(WHAT, folder, ADVICE):
         folder.mkdir(parents=True, exist_ok=True)
     page = folder / "index.html"
-    result = replace(result, report=str(page))
     table = to_table(rows, level)
-    judged = judge_table(table, folder / "data-docs") if judge else None
+    judged = judge_table(table, folder / "data-docs", demands) if demands else None
+    ours = of_table or result.verdict
+    agree = judged is None or judged.success == (ours is Verdict.PASSED)
+    result = _with_more(replace(result, report=str(page)), judged)
     _write(folder / "table.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
     document = _document(result, source, destination, level, started, judged)
     _write(folder / "result.json", lambda path: path.write_bytes(msgspec.json.format(msgspec.json.encode(document))))
-    text = _render(document, _lines(result, rows, level), judged)
+    text = _render(document, _lines(result, rows, level), judged, agree)
     _write(page, lambda path: path.write_text(text, encoding="utf-8"))
-    if judged is not None and judged.success != (result.verdict is Verdict.PASSED):
+    if judged is not None and not agree:
         raise JudgesDisagree(
-            f"parity {source} -> {destination}: our verdict is {result.verdict}, Great Expectations says "
+            f"parity {source} -> {destination}: our verdict is {ours}, Great Expectations says "
             f"{'success' if judged.success else 'failure'}; see {page}. Do not cut over on this; please report it"
         )
     return result
+
+
+def _with_more(result: ParityResult, judged: Judged | None) -> ParityResult:
+    """What the user expects beyond our rule can end a pass, and make none."""
+    unmet = judged.unmet if judged else ()
+    verdict = verdict_of(unmet) if result.verdict is Verdict.PASSED else result.verdict
+    return replace(result, verdict=verdict, unmet=tuple(map(str, unmet)))
 
 
 def result_document(result: ParityResult) -> dict[str, Any]:
@@ -148,6 +145,7 @@ def result_document(result: ParityResult) -> dict[str, Any]:
             for finding in result.findings
         ],
         "reasons": list(result.reasons),
+        "unmet": list(result.unmet),
         "report": result.report,
     }
 
@@ -171,7 +169,9 @@ def _document(
         if judged is None
         else {
             "success": judged.success,
-            "expectations": [{"type": t, "success": held, "where": at} for t, held, at in judged.expectations],
+            "expectations": [
+                {"type": one.what, "by": one.by, "success": one.held, "where": one.where} for one in judged.held
+            ],
         },
     }
 
@@ -197,17 +197,14 @@ def _lines(result: ParityResult, rows: Sequence[Row], level: int) -> list[Partit
     return sorted(lines, key=lambda line: (not line.differing, not line.unread, line.name))
 
 
-def _render(document: dict[str, Any], lines: list[PartitionLine], judged: Judged | None) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("mirror_core.evidence", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("parity.html.j2").render(
-        **document, lines=lines[:SHOWN], more_lines=max(0, len(lines) - SHOWN), shown=SHOWN, judged=judged
+def _render(document: dict[str, Any], lines: list[PartitionLine], judged: Judged | None, agree: bool) -> str:
+    return html("parity.html.j2").render(
+        **document,
+        lines=lines[:SHOWN],
+        more_lines=max(0, len(lines) - SHOWN),
+        shown=SHOWN,
+        judged=judged,
+        agree=agree,
     )
 
 

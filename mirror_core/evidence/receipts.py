@@ -9,23 +9,33 @@ when they are written, because epochs overlap and may end in any order.
 
 from __future__ import annotations
 
-import os
+import hashlib
+import io
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from mirror_core.evidence.folders import Folder
 from mirror_core.model.copying import Receipt
 from mirror_core.model.errors import Indeterminate
-from mirror_core.model.files import writing
 from mirror_core.model.names import MirrorName, Offset, Partition
 
+_PIECE: Final = pa.struct(
+    (
+        pa.field("first", pa.int64(), nullable=False),
+        pa.field("next", pa.int64(), nullable=False),
+        pa.field("records", pa.int64(), nullable=False),
+        pa.field("digest", pa.string(), nullable=False),
+    )
+)
 _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("generation", pa.int64(), nullable=False),
     pa.field("epoch", pa.int64(), nullable=False),
@@ -38,13 +48,15 @@ _COLUMNS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("gaps", pa.int64()),
     pa.field("batches", pa.int64(), nullable=False),
     pa.field("bytes", pa.int64(), nullable=False),
-    pa.field("digest", pa.string(), nullable=False),
+    pa.field("pieces", pa.list_(_PIECE)),
+    pa.field("source_topic_id", pa.string()),
+    pa.field("destination_topic_id", pa.string()),
     pa.field("source_end", pa.int64()),
     pa.field("started", pa.timestamp("ms", tz="UTC"), nullable=False),
     pa.field("ended", pa.timestamp("ms", tz="UTC"), nullable=False),
 )
 SCHEMA: Final = pa.schema(_COLUMNS)
-"""Columns as in `Receipt`; the mirror and the day are in the path."""
+"""Columns as in `Receipt`; the mirror and the day are in the path. Earlier versions wrote no pieces and no ids."""
 ADVICE: Final = "make room and rights there, or give another folder (--receipts)"
 
 
@@ -77,36 +89,54 @@ class Summary:
     holes: tuple[Hole, ...]
 
 
-def write(directory: Path, mirror: MirrorName, generation: int, epoch: int, receipts: Sequence[Receipt]) -> Path | None:
-    """Store one epoch's receipts; returns the file, or None when there is nothing to store.
+@dataclass(frozen=True, slots=True)
+class File:
+    """Receipts as they are to be stored."""
 
-    A reader sees the whole file or none. The same epoch of the same generation written again replaces its file.
-    """
-    if not receipts:
-        return None
+    day: str
+    """ISO 8601."""
+    name: str
+    content: bytes
+    pieces: int
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def path(self) -> str:
+        """Below the mirror's folder."""
+        return f"date={self.day}/{self.name}"
+
+
+def packed(generation: int, epoch: int, receipts: Sequence[Receipt], name: str | None = None) -> File:
+    """One epoch's receipts, at least one, in a file of the day on which the first of them began."""
+    name = name or f"epoch-{generation:08d}-{epoch:010d}.parquet"
     day = datetime.fromtimestamp(min(receipt.started_ms for receipt in receipts) / 1000, UTC).date()
-    folder = _mirror_folder(directory, mirror) / f"date={day.isoformat()}"
-    final = folder / f"epoch-{generation:08d}-{epoch:010d}.parquet"
-    # Spark, pyarrow and others skip names that start with an underscore, so a half-written file is never read.
-    fresh = folder / f"_{final.name}.{os.getpid()}"
-    with writing(f"receipts of mirror {mirror}", final, ADVICE):
-        folder.mkdir(parents=True, exist_ok=True)
-        with fresh.open("wb") as out:
-            pq.write_table(_table(generation, receipts), out, compression="zstd")
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(fresh, final)
-        _sync_folder(folder)
-    return final
+    return as_file(day.isoformat(), name, _table(generation, receipts))
 
 
-def read(directory: Path, mirror: MirrorName, since: date | None = None) -> pa.Table:
+def as_file(day: str, name: str, table: pa.Table) -> File:
+    """Rows of `SCHEMA`."""
+    out = io.BytesIO()
+    pq.write_table(table, out, compression="zstd")
+    return File(day, name, out.getvalue(), pc.sum(pc.list_value_length(table.column("pieces"))).as_py() or 0)
+
+
+def write(folder: Folder, mirror: MirrorName, file: File) -> str:
+    """Store it; returns its name in the folder. A reader sees the whole file or none."""
+    name = f"{mirror_folder(mirror)}/{file.path}"
+    folder.write(f"receipts of mirror {mirror}", name, file.content, ADVICE)
+    return name
+
+
+def read(folder: Folder, mirror: MirrorName, since: date | None = None) -> pa.Table:
     """All receipts of a mirror, of days from `since` (UTC) on, by partition and offset, with a column `inferred` more.
 
-    Rows where `inferred` is true are the holes: their `first` and `next` are right, counts are 0, the digest is empty,
-    and generation, epoch, task and times are those of the receipt behind the hole.
+    Rows where `inferred` is true are the holes: their `first` and `next` are right, counts are 0, there are no
+    pieces, and generation, epoch, task and times are those of the receipt behind the hole.
     """
-    _, table = _read(directory, mirror, since)
+    _, table = _read(folder, mirror, since)
     rows = [{**row, "inferred": False} for row in table.to_pylist()]
     spans = defaultdict(list)
     for row in rows:
@@ -119,7 +149,7 @@ def read(directory: Path, mirror: MirrorName, since: date | None = None) -> pa.T
                 "gaps": 0,
                 "batches": 0,
                 "bytes": 0,
-                "digest": "",
+                "pieces": [],
                 "source_end": None,
                 "inferred": True,
             }
@@ -128,9 +158,9 @@ def read(directory: Path, mirror: MirrorName, since: date | None = None) -> pa.T
     return pa.Table.from_pylist(rows, schema=SCHEMA.append(pa.field("inferred", pa.bool_(), nullable=False)))
 
 
-def summarize(directory: Path, mirror: MirrorName, since: date | None = None) -> Summary:
+def summarize(folder: Folder, mirror: MirrorName, since: date | None = None) -> Summary:
     """Totals and holes over all receipts of a mirror, of days from `since` (UTC) on."""
-    files, table = _read(directory, mirror, since)
+    files, table = _read(folder, mirror, since)
     columns = table.to_pydict()
     spans: dict[Partition, list[tuple[int, int]]] = defaultdict(list)
     for topic, index, first, end in zip(*(columns[c] for c in ("topic", "partition", "first", "next")), strict=True):
@@ -150,27 +180,29 @@ def summarize(directory: Path, mirror: MirrorName, since: date | None = None) ->
     )
 
 
-def _read(directory: Path, mirror: MirrorName, since: date | None) -> tuple[int, pa.Table]:
+def _read(folder: Folder, mirror: MirrorName, since: date | None) -> tuple[int, pa.Table]:
     """How many files there are, and their rows."""
     oldest = f"date={since.isoformat()}" if since else ""
     files = [
-        path
-        for folder in sorted(_mirror_folder(directory, mirror).glob("date=*"))
-        if folder.name >= oldest
-        for path in sorted(folder.glob("epoch-*.parquet"))
+        name
+        for name in folder.names(mirror_folder(mirror))
+        if name.split("/")[-2] >= oldest and name.endswith(".parquet")
     ]
-    return len(files), pa.concat_tables([SCHEMA.empty_table(), *(_read_file(path) for path in files)])
+    return len(files), pa.concat_tables([SCHEMA.empty_table(), *(_read_file(folder, name) for name in files)])
 
 
-def _read_file(path: Path) -> pa.Table:
+def _read_file(folder: Folder, name: str) -> pa.Table:
     try:
-        with path.open("rb") as source:
-            return pq.read_table(source, schema=SCHEMA)
+        return parsed(folder.read(name))
     except (OSError, pa.ArrowInvalid) as error:
         raise Indeterminate(
-            f"{path}: receipts cannot be read ({type(error).__name__}): restore the file, or move it away; "
-            "its offsets then count as inferred"
+            f"{folder.where}/{name}: receipts cannot be read ({type(error).__name__}): restore the file, or move it "
+            "away; its offsets then count as inferred"
         ) from error
+
+
+def parsed(content: bytes) -> pa.Table:
+    return pq.read_table(io.BytesIO(content), schema=SCHEMA)
 
 
 def _holes(partition: Partition, spans: Iterable[tuple[int, int]]) -> list[Hole]:
@@ -199,7 +231,9 @@ def _table(generation: int, receipts: Sequence[Receipt]) -> pa.Table:
             "gaps": receipt.gaps,
             "batches": receipt.batches,
             "bytes": receipt.bytes,
-            "digest": receipt.digest,
+            "pieces": [msgspec.to_builtins(piece) for piece in receipt.pieces],
+            "source_topic_id": receipt.source_topic_id,
+            "destination_topic_id": receipt.destination_topic_id,
             "source_end": receipt.source_end,
             "started": receipt.started_ms,
             "ended": receipt.ended_ms,
@@ -209,18 +243,9 @@ def _table(generation: int, receipts: Sequence[Receipt]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-def _mirror_folder(directory: Path, mirror: MirrorName) -> Path:
-    return directory / f"mirror={quote(mirror, safe='')}"
+def mirror_folder(mirror: MirrorName) -> str:
+    return f"mirror={quote(mirror, safe='')}"
 
 
 def _millis(at: datetime) -> int:
     return round(at.timestamp() * 1000)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import jinja2
 import msgspec
 
-from mirror_core.decide.steps import STEPS, standing_still
-from mirror_core.evidence.shown import shown
+from mirror_core.decide.reckoning import counted_in_words, error_in_words, foretold_in_words, rows
+from mirror_core.decide.steps import STEPS, standing_still, stood_still_s
+from mirror_core.evidence.shown import html
+from mirror_core.evidence.summary import answers
+from mirror_core.evidence.timeline import WIDTH, entries_of, timeline
 from mirror_core.model.files import writing
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition
@@ -29,14 +31,18 @@ def write_run_report(
     steps: Sequence[StepRecord],
     statuses: Mapping[Partition, PartitionStatus],
     left: Mapping[str, Mapping[str, object]],
+    *,
+    sides: tuple[str, str],
+    told: Sequence[str],
 ) -> Path:
-    """Write `run.json` and `report.html` into the folder; returns the page. `left`: what steps left for later ones.
+    """Write `run.json` and `report.html` into the folder; returns the page. `left`: what steps left for later ones;
+    `sides`: the mirror's source and destination; `told`: the run's chronicle.
 
     Both are replaced as a whole, so a reader never sees half of one.
     """
     _replace(folder / "run.json", _document(run, steps, statuses, left))
     page = folder / "report.html"
-    _replace(page, _pages(run, steps, statuses))
+    _replace(page, _pages(run, steps, statuses, sides, told))
     return page
 
 
@@ -47,7 +53,13 @@ def _document(
     left: Mapping[str, Mapping[str, object]],
 ) -> Iterator[bytes]:
     """The JSON part by part, as a mirror may have many partitions: each on a line of its own."""
-    head = {"schema": SCHEMA, "run": run, "steps": list(steps), "clocks": clocks(run, steps)}
+    head = {
+        "schema": SCHEMA,
+        "run": run,
+        "steps": list(steps),
+        "clocks": clocks(run, steps),
+        "forecast": rows(run, steps),
+    }
     for number, (key, value) in enumerate(head.items()):
         yield b'%s\n"%s": ' % (b"," if number else b"{", key.encode())
         yield msgspec.json.format(msgspec.json.encode(value), indent=2)
@@ -74,8 +86,7 @@ def clocks(run: Run, steps: Sequence[StepRecord]) -> dict[str, float | None]:
     last = next((s for s in inside if s.step == timed[-1]), None)
     if last is None or last.ended_ms is None:
         return dict.fromkeys(("conductor", "write_block_upper", "working", "waiting"))
-    first = next((s for s in inside if s.step == timed[0]), None)
-    block = (last.ended_ms - first.started_ms) / 1000 if first else None
+    block = stood_still_s(run, steps)
     working = sum(((s.ended_ms or s.started_ms) - s.started_ms) / 1000 for s in inside)
     return {
         "conductor": (last.ended_ms - run.started_ms) / 1000,
@@ -85,23 +96,20 @@ def clocks(run: Run, steps: Sequence[StepRecord]) -> dict[str, float | None]:
     }
 
 
-def _pages(run: Run, steps: Sequence[StepRecord], statuses: Mapping[Partition, PartitionStatus]) -> Iterator[bytes]:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("mirror_core.evidence", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["when"] = _when
+def _pages(
+    run: Run,
+    steps: Sequence[StepRecord],
+    statuses: Mapping[Partition, PartitionStatus],
+    sides: tuple[str, str],
+    told: Sequence[str],
+) -> Iterator[bytes]:
     plan = run.plan
     approved = [
         *((fact.name, fact.value) for fact in plan.bound),
         *((name, value) for part in (plan.figures, plan.partitions, plan.groups) for name, value in part.items()),
         *((f"topic {topic}", f"strategy {strategy}") for topic, strategy in plan.strategies.items()),
     ]
-    stream = environment.get_template("run.html.j2").stream(
+    stream = html("run.html.j2", when=_when).stream(
         run=run,
         plan=plan,
         steps=steps,
@@ -110,6 +118,13 @@ def _pages(run: Run, steps: Sequence[StepRecord], statuses: Mapping[Partition, P
         approved=approved[:SHOWN],
         approved_in_all=len(approved),
         clocks=clocks(run, steps),
+        answers=list(answers(run, steps, *sides)),
+        forecast=[
+            (row.what, row.of, foretold_in_words(row), counted_in_words(row), error_in_words(row), row.by)
+            for row in rows(run, steps)[:SHOWN]
+        ],
+        picture=timeline(run, entries_of(told)),
+        width=WIDTH,
         writes={step.name: step.writes for step in STEPS[plan.kind, plan.mode]},
     )
     return (part.encode() for part in stream)

@@ -7,9 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-import jinja2
-
-from mirror_core.evidence.shown import shown
+from mirror_core.evidence.shown import html
 from mirror_core.model.files import writing
 from mirror_core.model.parity import Fate, Saved
 
@@ -29,20 +27,12 @@ _MEANS: Final[Mapping[Fate, str]] = MappingProxyType(
 
 def write_salvage_report(folder: Path, saved: Sequence[Saved], *, run: str, old: str, new: str) -> Path:
     """Write the page into the folder of the Parquet files; `old` and `new` are the clusters' names."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("mirror_core.evidence", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     totals = {fate: sum(s.fates.get(fate, 0) for s in saved) for fate in Fate}
     rows = [(s, fate) for s in saved for fate in Fate if s.fates.get(fate)]
     page = folder / PAGE
     with writing("report of a salvage", page, "make room and rights there, then resume the run"):
         page.write_text(
-            environment.get_template("salvage.html.j2").render(
+            html("salvage.html.j2").render(
                 run=run,
                 old=old,
                 new=new,

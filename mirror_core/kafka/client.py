@@ -19,7 +19,7 @@ from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopi
 from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import TopicName
 
-from mirror_core.kafka.codec import AnyResponse, Request, Response
+from mirror_core.kafka.codec import Request, Response
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.kept import KEPT
@@ -104,6 +104,7 @@ class ClusterClient:
         self._connections: dict[tuple[str, int], Connection] = {}
         self._brokers: Mapping[int, tuple[str, int]] = {}
         self._controller = -1
+        self.silent: dict[int, float] = {}  # brokers that let a time limit pass, and when (monotonic): of `at_once`
 
     # -- sending -------------------------------------------------------------------------------------------------
 
@@ -120,10 +121,6 @@ class ClusterClient:
             some = requests[start : start + _IN_FLIGHT]
             found += self._once_more(broker, partial(Connection.call_each, requests=some, answer=answer))
         return found
-
-    def call_all(self, asked: Sequence[tuple[Request, type[AnyResponse]]], broker: int) -> list[AnyResponse]:
-        """A few requests of several kinds, each with the kind of its answer, in one round trip and in this order."""
-        return self._once_more(broker, lambda connection: connection.call_all(asked))
 
     def _once_more(self, broker: int | None, send: Callable[[Connection], Answer]) -> Answer:
         address = self.address(broker)
@@ -243,7 +240,7 @@ class ClusterClient:
         problems: list[MirrorError] = []
         deadline = time.monotonic() + self.timeout_s + 0.5
         pool = ThreadPoolExecutor(len(addresses))
-        opening = {pool.submit(self._open, address): address for address in addresses}
+        opening = {pool.submit(self.open, address): address for address in addresses}
         pool.shutdown(wait=False)  # a broker that answers drop by drop keeps its thread, not us
         try:
             while opening:
@@ -299,33 +296,43 @@ class ClusterClient:
         except KeyError:
             raise Unreachable(f"cluster {self.name}: broker {broker} is not in the cluster now") from None
 
-    def _key(self, address: tuple[str, int]) -> Hashable:
+    def key(self, address: tuple[str, int]) -> Hashable:
+        """Of connections to this broker that are alike: see `kept.KEPT`."""
         return address, tuple(sorted(self.config.properties(self.principal).items()))
 
     def _has(self, address: tuple[str, int]) -> bool:
         """Whether there is a connection, of ours or kept by another client; it may have died while idle."""
-        if address not in self._connections and (kept := KEPT.take(self._key(address))):
+        if address not in self._connections and (kept := KEPT.take(self.key(address))):
             kept.wait_for(self.timeout_s)
             self._connections[address] = kept
         return address in self._connections
 
-    def _open(self, address: tuple[str, int]) -> Connection:
+    def lend(self, address: tuple[str, int]) -> Connection | None:
+        """A connection that is open, for another thread; to be given back when its answer was taken whole."""
+        return self._connections.pop(address) if self._has(address) else None
+
+    def give_back(self, address: tuple[str, int], connection: Connection) -> None:
+        self._drop(address)
+        self._connections[address] = connection
+
+    def open(self, address: tuple[str, int]) -> Connection:
+        """A new one, which is the caller's. By any thread."""
         return Connection(self.config, self.principal, *address, timeout_s=self.timeout_s)
 
     def _connect(self, address: tuple[str, int]) -> Connection:
         if address not in self._connections:
-            self._connections[address] = self._open(address)
+            self._connections[address] = self.open(address)
         return self._connections[address]
 
     def _drop(self, address: tuple[str, int]) -> None:
         connection = self._connections.pop(address, None)
         if connection:
             connection.close()
-            KEPT.forget(self._key(address))
+            KEPT.forget(self.key(address))
 
     def close(self) -> None:
         for address in list(self._connections):
-            KEPT.put(self._key(address), self._connections.pop(address))
+            KEPT.put(self.key(address), self._connections.pop(address))
 
     def __enter__(self) -> ClusterClient:
         return self

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
 from mirror_core.kafka.subject import NoSubject, subject_of
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.hooks import Hook, hooks_of
+from mirror_core.model.mirror_set import MirrorSet, sets_of
 from mirror_core.model.names import ClusterName, MirrorName, base_name
 
 ANONYMOUS: Final = "ANONYMOUS"
@@ -93,6 +94,17 @@ class Config:
     path: Path
     clusters: Mapping[ClusterName, ClusterConfig]
     switch: Mapping[MirrorName, tuple[Hook, ...]] = field(default_factory=dict)
+    signing_key: Path | None = None
+    """Signs evidence; None: it stays unsigned."""
+    together: Mapping[MirrorName, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    """Topics that belong together, by mirror: groups of regular expressions."""
+    evidence_copy: str | None = None
+    """A folder, or a URL of a file system that Spark reaches: where each bundle is written to, too."""
+    sets: Mapping[str, MirrorSet] = field(default_factory=dict)
+    """Mirrors that move together."""
+    expectations: object = field(default_factory=dict)
+    """As the file has them, or the path of the file that it names. Whoever judges by them checks them: a mistake in
+    what is expected of a mirror must hold up neither its copying nor its failover."""
 
     def cluster(self, name: str) -> ClusterConfig:
         try:
@@ -104,6 +116,10 @@ class Config:
     def hooks(self, mirror: MirrorName) -> tuple[Hook, ...]:
         """Of this mirror, or of the one that it is the way home of: applications move back by the same hooks."""
         return self.switch.get(mirror, self.switch.get(base_name(mirror), ()))
+
+    def belonging(self, mirror: MirrorName) -> tuple[tuple[str, ...], ...]:
+        """Groups of this mirror's topics that belong together, on the way home, too."""
+        return self.together.get(mirror, self.together.get(base_name(mirror), ()))
 
     def resolved(self, where: str, text: str) -> str:
         """A value of the file with its references replaced: a secret, perhaps. BadRequest when one leads nowhere."""
@@ -117,14 +133,16 @@ def find_config(explicit: Path | None) -> Path:
         raise BadRequest(
             f"no configuration at {chosen}: give --config FILE, set MIRRORBOOK_CONFIG, or write mirrorbook.yaml"
         )
-    return chosen.resolve()
+    # Links stay: Kubernetes leads them elsewhere with each change of a secret, and otherwise on an executor.
+    return chosen.absolute()
 
 
-def load_config(path: Path, *, only_data: bool = False) -> Config:
+def load_config(path: Path, *, only: Principal | None = None) -> Config:
     """Read and check a mirrorbook.yaml.
 
-    `only_data`: on an executor, which connects as the data principal and as nobody else. What leads to secrets of the
-    control principal is not followed: they need not be there.
+    `only`: who connects as one principal and as nobody else. What leads to secrets of the other one is not followed:
+    they need not be there. DATA is for executors; CONTROL for who only looks, and reads no more of the data principal
+    than who it is.
     """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -139,24 +157,63 @@ def load_config(path: Path, *, only_data: bool = False) -> Config:
         raise BadRequest(f"{path}: needs a mapping `clusters:` of name to client properties")
     return Config(
         path,
-        {ClusterName(str(name)): _cluster(path, str(name), raw, only_data) for name, raw in clusters.items()},
-        _switch(path, document.get("mirrors", {})),
+        {ClusterName(str(name)): _cluster(path, str(name), raw, only) for name, raw in clusters.items()},
+        **_mirrors(path, document.get("mirrors", {})),
+        **_evidence(path, document.get("evidence", {})),
+        sets=sets_of(f"{path}: sets", document.get("sets", {})),
+        expectations=_expectations(path, document.get("expectations", {})),
     )
 
 
-def _switch(path: Path, mirrors: object) -> dict[MirrorName, tuple[Hook, ...]]:
+def _expectations(path: Path, section: object) -> object:
+    return path.parent / section if isinstance(section, str) else section
+
+
+def _evidence(path: Path, section: object) -> dict[str, Any]:
+    """Relative paths are relative to the file's folder. The key itself is read by whoever signs."""
+    known = {"signing_key", "copy_to"}
+    if not isinstance(section, dict) or section.keys() - known:
+        raise BadRequest(f"{path}: `evidence:` must be a mapping with the keys {', '.join(sorted(known))}")
+    for key, named in section.items():
+        if not isinstance(named, str) or not named:
+            what = "the path of a file" if key == "signing_key" else "a folder or a URL"
+            raise BadRequest(f"{path}: evidence.{key}: must be {what}")
+    key, copy = section.get("signing_key"), section.get("copy_to")
+    return {
+        "signing_key": None if key is None else path.parent / key,
+        "evidence_copy": copy if copy is None or "://" in copy else str(path.parent / copy),
+    }
+
+
+def _mirrors(path: Path, mirrors: object) -> dict[str, Any]:
     if not isinstance(mirrors, dict):
-        raise BadRequest(f"{path}: `mirrors:` must be a mapping of a mirror's name to its section `switch:`")
-    found = {}
+        raise BadRequest(f"{path}: `mirrors:` must be a mapping of a mirror's name to its section")
+    switch, together = dict[MirrorName, tuple[Hook, ...]](), dict[MirrorName, tuple[tuple[str, ...], ...]]()
     for name, section in mirrors.items():
         where = f"{path}: mirrors.{name}"
-        if not isinstance(section, dict) or section.keys() != {"switch"}:
-            raise BadRequest(f"{where}: must be a mapping with the one key `switch`")
-        found[MirrorName(str(name))] = hooks_of(f"{where}.switch", section["switch"])
-    return found
+        if not isinstance(section, dict) or not section or section.keys() - {"switch", "together"}:
+            raise BadRequest(f"{where}: must be a mapping with the keys `switch` and `together` only")
+        if "switch" in section:
+            switch[MirrorName(str(name))] = hooks_of(f"{where}.switch", section["switch"])
+        if "together" in section:
+            together[MirrorName(str(name))] = _together(f"{where}.together", section["together"])
+    return {"switch": switch, "together": together}
 
 
-def _cluster(path: Path, name: str, raw: object, only_data: bool) -> ClusterConfig:
+def _together(where: str, raw: object) -> tuple[tuple[str, ...], ...]:
+    if not isinstance(raw, list) or not all(
+        isinstance(group, list) and group and all(isinstance(one, str) for one in group) for group in raw
+    ):
+        raise BadRequest(f"{where}: must be a list of lists of regular expressions")
+    for one in (one for group in raw for one in group):
+        try:
+            re.compile(one)
+        except re.error as error:
+            raise BadRequest(f"{where}: {one!r} is not a regular expression: {error}") from None
+    return tuple(tuple(group) for group in raw)
+
+
+def _cluster(path: Path, name: str, raw: object, only: Principal | None) -> ClusterConfig:
     where = f"{path}: clusters.{name}"
     if not isinstance(raw, dict):
         raise BadRequest(f"{where}: must be a mapping of client properties")
@@ -164,17 +221,18 @@ def _cluster(path: Path, name: str, raw: object, only_data: bool) -> ClusterConf
     if not isinstance(overrides, dict):
         raise BadRequest(f"{where}.data: must be a mapping of client properties of the data principal")
     ours, data = _user(path, where, raw), _user(path, f"{where}.data", overrides)
-    control = _properties(path, where, {k: v for k, v in raw.items() if not (only_data and k in overrides)})
-    own = _properties(path, f"{where}.data", overrides)
+    is_data, is_control = only is Principal.DATA, only is Principal.CONTROL
+    control = _properties(path, where, {k: v for k, v in raw.items() if not (is_data and k in overrides)})
+    own = _properties(path, f"{where}.data", {k: v for k, v in overrides.items() if not is_control or k in _LOGINS})
     both = {**control, **own}
-    if not (both if only_data else control).get("bootstrap.servers"):
+    if not (both if is_data else control).get("bootstrap.servers"):
         raise BadRequest(f"{where}: bootstrap.servers is missing")
     if data is None and not own.keys() & _LOGINS:
         data = ours  # it connects as the control principal does
     users = {Principal.CONTROL: ours, Principal.DATA: data}
     return ClusterConfig(
         ClusterName(name),
-        both if only_data else control,
+        both if is_data else control,
         both,
         {p: user for p, user in users.items() if user is not None},
     )
@@ -213,7 +271,7 @@ def _resolve(path: Path, where: str, match: re.Match[str]) -> str:
     file, colon, key = argument.rpartition(":")
     if not colon:
         raise BadRequest(f"{where}: a file reference is written ${{file:PATH:KEY}}")
-    source = (path.parent / file).resolve()
+    source = (path.parent / file).absolute()
     try:
         lines = source.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+import select
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.request import MetadataRequest
+from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
 from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
@@ -30,6 +33,7 @@ MAX_FRAME = 128 << 20
 _OTHER_NAME = frozenset({62, 64})
 """OpenSSL's codes for a certificate that is good, but for another host name or address."""
 
+_NO_TOPICS = MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
 _TIMEVAL = struct.Struct("@ll")
 
 Buffer = bytes | bytearray | memoryview
@@ -209,20 +213,31 @@ class Connection:
 
     def receive_into(self, view: memoryview) -> None:
         """Fill the view from the socket."""
-        flags = 0 if isinstance(self.sock, ssl.SSLSocket) else socket.MSG_WAITALL
+        while len(view):
+            view = view[self.receive_some(view) :]
+
+    def receive_some(self, view: memoryview, *, whole: bool = True) -> int:
+        """Bytes that have come into the view: at least one; all, where the kernel waits for them and they are to be
+        `whole`, as far as they come within the time limit."""
+        flags = 0 if isinstance(self.sock, ssl.SSLSocket) or not whole else socket.MSG_WAITALL
         try:
-            while len(view):
-                count = self.sock.recv_into(view, 0, flags)
-                if not count:
-                    raise Unreachable(f"{self.where}: the broker closed the connection{self._hint}")
-                view = view[count:]
-                self._hint = ""
+            count = self.sock.recv_into(view, 0, flags)
         except (TimeoutError, BlockingIOError):
             raise Unreachable(f"{self.where}: no answer within {self.timeout_s} s") from None
         except OSError as error:
             raise Unreachable(
                 f"{self.where}: connection lost: {error.strerror or type(error).__name__}{self._hint}"
             ) from None
+        if not count:
+            raise Unreachable(f"{self.where}: the broker closed the connection{self._hint}")
+        self._hint = ""
+        return count
+
+    @property
+    def has_something(self) -> bool:
+        """To be read at once, or an end."""
+        decrypted = self.sock.pending() if isinstance(self.sock, ssl.SSLSocket) else 0
+        return decrypted > 0 or bool(readable([self.sock], 0.0))
 
     def another(self) -> Connection:
         """One more to the same broker. Uses nothing of this one, so any thread may ask for it."""
@@ -238,6 +253,28 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def answering(connection: Connection) -> Connection:
+    """The same, when an answer has come on it; else it is closed. Threads of their own take connections and let us sign
+    in, also where those that handle requests hang, as on a disk that does."""
+    try:
+        connection.call(_NO_TOPICS, MetadataResponse)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def readable(sockets: Iterable[socket.socket], limit_s: float) -> set[socket.socket]:
+    """Those with something to read, or with an error to be found by reading; waits for the first one so long.
+
+    By poll: select takes no file descriptor from 1024 on, and the process may be an application's with many open.
+    """
+    poll, by_fd = select.poll(), {one.fileno(): one for one in sockets}
+    for fd in by_fd:
+        poll.register(fd, select.POLLIN)
+    return {by_fd[fd] for fd, _ in poll.poll(1000 * limit_s)}
 
 
 def frame_size(header: bytes | bytearray | memoryview, where: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
@@ -15,7 +15,9 @@ from kio.schema.offset_for_leader_epoch.v2.response import OffsetForLeaderEpochR
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
+from mirror_core.kafka.at_once import ask_brokers
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import fault
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
@@ -32,31 +34,20 @@ class EpochEnds:
     """Why not: Unreachable, or MissingPermission."""
 
 
-def epoch_ends(client: ClusterClient, epochs: Mapping[Partition, int]) -> EpochEnds:
+def epoch_ends(client: ClusterClient, epochs: Mapping[Partition, int], led: Mapping[int, list[Partition]]) -> EpochEnds:
     """Next offset after the last record of each partition's epoch, or of the newest older one that its leader knows.
 
     Records that were read under this epoch and lie at that offset or behind are no part of the log any more. An epoch
     that was current is answered with the log end, one that retention has forgotten with the log start. One request a
-    broker; needs DESCRIBE.
+    broker; needs DESCRIBE. `led`: the partitions by the broker that leads them.
     """
     found, unknown = dict[Partition, Offset](), dict[Partition, RemoteFault]()
-    for broker, mine in client.leaders(sorted(epochs)).items() if epochs else ():
-        if broker < 0:
-            unknown |= {p: Unreachable(f"cluster {client.name}: no leader for {p}") for p in mine}
+    asked = {broker: _question({p: epochs[p] for p in mine}) for broker, mine in led.items()}
+    for broker, said in ask_brokers(client, asked).items():
+        if isinstance(said, Unreachable):
+            unknown |= dict.fromkeys(led[broker], said)
             continue
-        topics: dict[str, list[OffsetForLeaderPartition]] = {}
-        for partition in mine:
-            row = OffsetForLeaderPartition(partition=i32(partition.index), leader_epoch=i32(epochs[partition]))
-            topics.setdefault(partition.topic, []).append(row)
-        request = OffsetForLeaderEpochRequest(
-            topics=tuple(OffsetForLeaderTopic(topic=TopicName(t), partitions=tuple(rows)) for t, rows in topics.items())
-        )
-        try:
-            answers = client.call(request, OffsetForLeaderEpochResponse, broker).topics
-        except Unreachable as error:
-            unknown |= dict.fromkeys(mine, error)
-            continue
-        for topic in answers:
+        for topic in said.topics:
             for answer in topic.partitions:
                 partition = Partition(str(topic.topic), int(answer.partition))
                 if answer.error_code in TRANSIENT or answer.error_code is ErrorCode.unknown_topic_or_partition:
@@ -67,3 +58,14 @@ def epoch_ends(client: ClusterClient, epochs: Mapping[Partition, int]) -> EpochE
                 elif answer.end_offset >= 0:
                     found[partition] = Offset(int(answer.end_offset))
     return EpochEnds(found, unknown)
+
+
+def _question(epochs: Mapping[Partition, int]) -> Callable[[Connection], OffsetForLeaderEpochResponse]:
+    topics: dict[str, list[OffsetForLeaderPartition]] = {}
+    for partition, epoch in epochs.items():
+        row = OffsetForLeaderPartition(partition=i32(partition.index), leader_epoch=i32(epoch))
+        topics.setdefault(partition.topic, []).append(row)
+    request = OffsetForLeaderEpochRequest(
+        topics=tuple(OffsetForLeaderTopic(topic=TopicName(t), partitions=tuple(rows)) for t, rows in topics.items())
+    )
+    return lambda connection: connection.call(request, OffsetForLeaderEpochResponse)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from mirror_core.kafka.connection import CLIENT_ID, Connection, frame_size
+from mirror_core.kafka.connection import CLIENT_ID, Connection, frame_size, readable
 from mirror_core.kafka.fetch_size import NEAR_BYTES, FetchSizer
-from mirror_core.model.errors import RemoteFault
+from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch
 from mirror_core.wire.fields import MalformedAnswer
@@ -20,6 +21,8 @@ _LEAST_SHARE: Final = 128 << 10
 """Bytes of a partition; a thousand partitions take turns."""
 _PER_PARTITION: Final = 16 << 10
 """Bytes of the whole answer for each partition asked for: a question about a thousand costs the broker more."""
+_LENGTH: Final = 4
+"""Bytes that say how long the answer is."""
 
 
 class FetchLink:
@@ -42,8 +45,12 @@ class FetchLink:
         """Bytes of the newest answer."""
         self._sizer = FetchSizer(max_bytes, max_bytes if at_once else NEAR_BYTES)
         self._partition_max_bytes = partition_max_bytes
-        self._asked_at = 0.0
-        self._buffer = bytearray(0)
+        self._asked_at = self._heard_at = 0.0
+        self._max_wait_ms = 0
+        self._buffer = bytearray(_LENGTH)
+        self._have, self._due = 0, _LENGTH
+        """Bytes of the answer and its length: that have come, and in all, as far as is known."""
+        self._late = False
         self._correlation = 0
         self._asked: dict[tuple[str, int], Partition] = {}
 
@@ -67,8 +74,17 @@ class FetchLink:
             partition_max_bytes=share,
         )
         self.connection.send([request])
-        self._asked_at = time.monotonic()
+        self._asked_at = self._heard_at = time.monotonic()
+        self._max_wait_ms = max_wait_ms
+        self._have, self._due = 0, _LENGTH
         self.pending = True
+
+    @property
+    def waits_s(self) -> float:
+        """For how long an answer, or more of it, has been due that the broker has no reason to hold back; below 0
+        before that."""
+        due = max(self._heard_at, self._asked_at + (self._max_wait_ms + self.throttle_ms) / 1000)
+        return time.monotonic() - due if self.pending else -math.inf
 
     @property
     def partitions(self) -> Collection[Partition]:
@@ -85,16 +101,35 @@ class FetchLink:
         """Whether the newest request named one partition only."""
         return len(self._asked) == 1
 
-    def take(self) -> Iterator[fetch.Fetched]:
-        """Read the answer into the reused buffer and go through its partitions."""
-        header = bytearray(4)
-        self.connection.receive_into(memoryview(header))
-        size = frame_size(header, self.connection.where)
-        if len(self._buffer) < size:
+    def arrived(self) -> bool:
+        """Receive the answer into the reused buffer; whether it is there, to be taken. One that takes longer than a
+        time limit though bytes come is received as they do from then on, and whoever else is there has the time."""
+        began, limit_s = time.monotonic(), self.connection.timeout_s
+        while self._have < self._due:
+            if self._late and not self.connection.has_something:
+                return False
+            view = memoryview(self._buffer)[self._have : self._due]
+            self._have += self.connection.receive_some(view, whole=not self._late)
+            self._heard_at = time.monotonic()
+            if self._have == _LENGTH:
+                self._make_room()
+            self._late = self._late or (self._have < self._due and self._heard_at - began >= limit_s)
+        self._late = False
+        return True
+
+    def _make_room(self) -> None:
+        self._due = _LENGTH + frame_size(self._buffer, self.connection.where)
+        if len(self._buffer) < self._due:
             # A new one, not a longer one: page faults of fresh memory cost more than the copy, so grow seldom.
-            self._buffer = bytearray(size + (1 << 20))
-        frame = memoryview(self._buffer)[:size]
-        self.connection.receive_into(frame)
+            self._buffer = bytearray(self._due + (1 << 20))
+
+    def take(self) -> Iterator[fetch.Fetched]:
+        """Wait until the answer is there, and go through its partitions."""
+        while not self.arrived():
+            if not readable([self.connection.sock], self.connection.timeout_s):
+                raise Unreachable(f"{self.connection.where}: no answer within {self.connection.timeout_s} s")
+        size = self._due - _LENGTH
+        frame = memoryview(self._buffer)[_LENGTH : self._due]
         self.pending = False
         self.took = size
         self._sizer.took(size, time.monotonic() - self._asked_at)

@@ -5,8 +5,11 @@ What cannot be answered at this moment (a coordinator that moves, or loads) is l
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -18,7 +21,8 @@ from kio.static.primitive import i8
 
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.kafka.faults import DENIED, fault
-from mirror_core.kafka.groups import Offsets, commit_request, fetch_request, offsets_in
+from mirror_core.kafka.groups import Group, Offsets, commit_request, fetch_request, offsets_in
+from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
 Commits = Mapping[Partition, tuple[Offset, str]]
@@ -26,30 +30,80 @@ Commits = Mapping[Partition, tuple[Offset, str]]
 DONE: Final = ErrorCode.none.name
 JOINED: Final = frozenset({"unknown_member_id", "illegal_generation", "rebalance_in_progress", "stale_member_epoch"})
 """The broker's words for a group that has members."""
+_PAUSE_S: Final = 0.05
 NOT_ALLOWED: Final = frozenset({"group_authorization_failed", "topic_authorization_failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What groups committed, and why that of others is not known."""
+
+    offsets: Mapping[str, Offsets]
+    faults: Mapping[str, RemoteFault]
+
+
+def fetch_all(client: ClusterClient, groups: Iterable[Group]) -> Fetched:
+    """Everything that these groups committed, as far as it can be known within the client's time limit."""
+    coordinators = {group.id: group.coordinator for group in groups}
+    return GroupBatches(client, coordinators).fetch_known(dict.fromkeys(coordinators))
 
 
 class GroupBatches:
     """Asks about groups of one cluster, and commits for them. Remembers where their coordinators are."""
 
-    def __init__(self, client: ClusterClient) -> None:
+    def __init__(self, client: ClusterClient, coordinators: Mapping[str, int] = MappingProxyType({})) -> None:
+        """`coordinators`: as far as they are known already, by group."""
         self._client = client
-        self._coordinators: dict[str, int] = {}
+        self._coordinators = dict(coordinators)
 
     def fetch(self, wanted: Mapping[str, Collection[Partition] | None]) -> dict[str, Offsets]:
         """What these groups committed on these partitions (None: on all), of groups that we may DESCRIBE."""
-        found = dict[str, Offsets]()
-        for broker, groups in self._by_coordinator(wanted)[0].items():
+        found, faults = self._fetch(wanted, self._by_coordinator(wanted)[0])
+        for error in faults.values():
+            raise error
+        return found
+
+    def fetch_known(self, wanted: Mapping[str, Collection[Partition] | None]) -> Fetched:
+        """The same, with the reason for those of which it cannot be known. Tried until the client's time limit."""
+        found, faults = dict[str, Offsets](), dict[str, RemoteFault]()
+        deadline = time.monotonic() + self._client.timeout_s
+        while rest := {g: p for g, p in wanted.items() if g not in found and g not in faults}:
+            led, denied = self._by_coordinator(rest)
+            for group, word in denied.items():
+                faults[group] = fault(self._client, f"group {group}", "FindCoordinator", ErrorCode[word])
+            some, problems = self._fetch(rest, led)
+            found |= some
+            faults |= problems
+            moving = rest.keys() - found.keys() - faults.keys()
+            if moving and time.monotonic() > deadline:
+                words = f"no coordinator answered for it within {self._client.timeout_s} s"
+                faults |= {g: RemoteFault(f"cluster {self._client.name}, group {g}: {words}") for g in moving}
+            elif moving:
+                time.sleep(_PAUSE_S)
+        return Fetched(found, faults)
+
+    def _fetch(
+        self, wanted: Mapping[str, Collection[Partition] | None], led: Mapping[int, list[str]]
+    ) -> tuple[dict[str, Offsets], dict[str, RemoteFault]]:
+        found, faults = dict[str, Offsets](), dict[str, RemoteFault]()
+        for broker, groups in led.items():
             requests = [fetch_request(group, wanted[group]) for group in groups]
-            answers = self._client.call_each(requests, OffsetFetchResponse, broker)
+            try:
+                answers = self._client.call_each(requests, OffsetFetchResponse, broker)
+            except Unreachable as error:
+                faults |= dict.fromkeys(groups, error)
+                continue
             for group, answer in zip(groups, answers, strict=True):
                 if answer.error_code in TRANSIENT:
                     self._coordinators.pop(group, None)
                 elif answer.error_code is not ErrorCode.none:
-                    raise fault(self._client, f"group {group}", "OffsetFetch", answer.error_code)
+                    faults[group] = fault(self._client, f"group {group}", "OffsetFetch", answer.error_code)
                 else:
-                    found[group] = offsets_in(self._client, group, answer)
-        return found
+                    try:
+                        found[group] = offsets_in(self._client, group, answer)
+                    except RemoteFault as error:
+                        faults[group] = error
+        return found, faults
 
     def commit(self, wanted: Mapping[str, Commits]) -> dict[str, dict[Partition, str]]:
         """Commit for groups without members; the broker's word for each partition, `DONE` when it took the commit.

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kio.schema.delete_groups.v1.request import DeleteGroupsRequest
+from kio.schema.delete_groups.v1.response import DeleteGroupsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v2.request import FindCoordinatorRequest
 from kio.schema.find_coordinator.v2.response import FindCoordinatorResponse
@@ -19,7 +21,6 @@ from kio.schema.offset_commit.v6.request import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from kio.schema.offset_commit.v6.response import OffsetCommitResponse
 from kio.schema.offset_fetch.v7.request import OffsetFetchRequest, OffsetFetchRequestTopic
 from kio.schema.offset_fetch.v7.response import OffsetFetchResponse
 from kio.schema.types import GroupId, TopicName
@@ -27,9 +28,8 @@ from kio.static.primitive import i8, i32, i64
 
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.kafka.coordinators import Moving, ask_all
-from mirror_core.kafka.faults import fault
+from mirror_core.kafka.faults import fault, settle
 from mirror_core.kafka.versions import api_versions
-from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.group_offsets import TOPIC as OFFSETS
 
@@ -123,19 +123,15 @@ def find_coordinator(client: ClusterClient, group: str) -> int:
         time.sleep(0.05)  # the first look at a new cluster makes it create __consumer_offsets
 
 
-def fetch_offsets(client: ClusterClient, group: str, coordinator: int | None = None) -> Offsets:
-    """Everything the group committed on topics that this principal may DESCRIBE. Needs DESCRIBE on the group."""
-    deadline = time.monotonic() + client.timeout_s
-    while True:
-        broker = coordinator if coordinator is not None else find_coordinator(client, group)
-        answer = client.call(fetch_request(group), OffsetFetchResponse, broker)
-        if answer.error_code is ErrorCode.none:
-            break
-        if answer.error_code not in TRANSIENT or time.monotonic() > deadline:
-            raise fault(client, f"group {group}", "OffsetFetch", answer.error_code)
-        coordinator = None
-        time.sleep(0.05)
-    return offsets_in(client, group, answer)
+def delete_group(client: ClusterClient, group: str) -> None:
+    """Delete it with all that it has committed; done already when it does not exist. Needs DELETE on the group."""
+
+    def attempt(groups: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
+        request = DeleteGroupsRequest(groups_names=tuple(GroupId(one) for one in groups))
+        rows = client.call(request, DeleteGroupsResponse, find_coordinator(client, group)).results
+        return {str(row.group_id): (row.error_code, None) for row in rows}
+
+    settle(client, "DeleteGroups (needs DELETE)", [group], attempt, expected=(ErrorCode.group_id_not_found,))
 
 
 def fetch_request(group: str, partitions: Iterable[Partition] | None = None) -> OffsetFetchRequest:
@@ -164,49 +160,18 @@ def offsets_in(client: ClusterClient, group: str, answer: OffsetFetchResponse) -
     return Offsets(committed, frozenset(unsettled))
 
 
-def commit_offsets(
-    client: ClusterClient, group: str, offsets: Mapping[Partition, tuple[Offset, str]], coordinator: int | None = None
-) -> dict[Partition, str]:
-    """Commit offsets (next to be read) with their metadata for a group without members.
-
-    Returns the partitions that were refused, with the broker's word for it: `unknown_member_id` and its like mean that
-    the group has members. The leader epoch is -1: with another cluster's epoch Java consumers hang. Needs READ on the
-    group and the topics.
-    """
-    refused: dict[Partition, str] = {}
-    rest = dict(offsets)
-    deadline = time.monotonic() + client.timeout_s
-    while rest:
-        broker = coordinator if coordinator is not None else find_coordinator(client, group)
-        again = False
-        for topic in client.call(commit_request(group, rest), OffsetCommitResponse, broker).topics:
-            for row in topic.partitions:
-                partition = Partition(str(topic.name), int(row.partition_index))
-                if row.error_code in TRANSIENT:
-                    again = True
-                    continue
-                rest.pop(partition, None)
-                if row.error_code is not ErrorCode.none:
-                    refused[partition] = row.error_code.name
-        if rest and not again:
-            raise RemoteFault(f"cluster {client.name}, group {group}: OffsetCommit: no answer for {min(rest)}")
-        if rest and time.monotonic() > deadline:
-            raise Unreachable(f"cluster {client.name}, group {group}: no coordinator took the commit in time")
-        if rest:
-            coordinator = None
-            time.sleep(0.05)
-    return refused
-
-
 def commit_request(group: str, offsets: Mapping[Partition, tuple[Offset, str]]) -> OffsetCommitRequest:
-    """As an administrator commits, for a group without members; the leader epoch is -1."""
-    by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
+    """As an administrator commits offsets (next to be read) with their metadata, for a group without members.
+
+    The leader epoch is -1: with another cluster's epoch Java consumers hang.
+    """
+    none, by_topic = i32(-1), dict[str, list[OffsetCommitRequestPartition]]()
     for partition, (offset, metadata) in _sorted(offsets.items()):
         by_topic.setdefault(partition.topic, []).append(
             OffsetCommitRequestPartition(
                 partition_index=i32(partition.index),
                 committed_offset=i64(offset),
-                committed_leader_epoch=i32(-1),
+                committed_leader_epoch=none,
                 committed_metadata=metadata,
             )
         )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kio.schema.describe_producers.v0.response import DescribeProducersResponse
 from kio.schema.list_offsets.v5.response import ListOffsetsResponse
 
+from mirror_core.kafka.at_once import ask_brokers
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.codec import AnyResponse, Request
+from mirror_core.kafka.codec import AnyResponse
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.offsets import (
     Point,
     Producers,
@@ -49,46 +50,44 @@ class Looked:
 _POINTS = (Point.START, Point.LOG_END, Point.HIGH_WATERMARK, Point.LOG_END)
 
 
-def look(client: ClusterClient, partitions: Iterable[Partition]) -> Looked:
-    """Left out: what has no leader, whose broker does not answer, what cannot be told at the moment."""
+def look(client: ClusterClient, led: Mapping[int, list[Partition]]) -> Looked:
+    """`led`: partitions by the broker that leads them. Left out: what it does not lead any more, whose broker does not
+    answer, what cannot be told at the moment."""
     logs: dict[Partition, LogLook] = {}
     unknown: dict[Partition, RemoteFault] = {}
-    for broker, mine in client.leaders(sorted(partitions)).items():
-        if broker < 0:
-            unknown |= {p: Unreachable(f"cluster {client.name}: no leader for {p}") for p in mine}
-            continue
-        start, before, replicated, after = ((offsets_request(mine, p), ListOffsetsResponse) for p in _POINTS)
-        asked: list[tuple[Request, type[AnyResponse]]] = [
-            start,
-            before,
-            (producers_request(mine), DescribeProducersResponse),
-            replicated,
-            after,
-        ]
-        try:
-            answers = client.call_all(asked, broker)
-        except Unreachable as error:
-            unknown |= dict.fromkeys(mine, error)
-            continue
-        found, missing = _together(client, answers)
-        logs |= found
-        unknown |= missing
+    answers = ask_brokers(client, {broker: _question(mine) for broker, mine in led.items()})
+    for broker, answer in answers.items():
+        if isinstance(answer, Unreachable):
+            unknown |= dict.fromkeys(led[broker], answer)
+        else:
+            found, missing = _together(client, answer)
+            logs |= found
+            unknown |= missing
     return Looked(logs, unknown)
 
 
+def _question(partitions: list[Partition]) -> Callable[[Connection], list[AnyResponse]]:
+    start, before, replicated, after = ((offsets_request(partitions, p), ListOffsetsResponse) for p in _POINTS)
+    producers = producers_request(partitions), DescribeProducersResponse
+    return lambda connection: connection.call_all([start, before, producers, replicated, after])
+
+
 def ends_of(
-    client: ClusterClient, partitions: Iterable[Partition], first: Point, last: Point
+    client: ClusterClient, led: Mapping[int, list[Partition]], first: Point, last: Point
 ) -> dict[Partition, tuple[Offset, Offset]]:
     """Two points of each log, the last one asked for after the first. Left out as in `look`."""
     found: dict[Partition, tuple[Offset, Offset]] = {}
-    for broker, mine in client.leaders(sorted(partitions)).items():
-        if broker < 0:
-            continue
-        with suppress(Unreachable):
-            requests = [offsets_request(mine, point) for point in (first, last)]
-            one, other = map(offsets_of, client.call_each(requests, ListOffsetsResponse, broker))
+    asked = {broker: _ends(mine, first, last) for broker, mine in led.items()}
+    for answer in ask_brokers(client, asked).values():
+        if not isinstance(answer, Unreachable):
+            one, other = map(offsets_of, answer)
             found |= {p: (one[p], other[p]) for p in one.keys() & other.keys()}
     return found
+
+
+def _ends(partitions: list[Partition], *points: Point) -> Callable[[Connection], list[ListOffsetsResponse]]:
+    requests = [offsets_request(partitions, point) for point in points]
+    return lambda connection: connection.call_each(requests, ListOffsetsResponse)
 
 
 def _together(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +21,7 @@ from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta
 
+from mirror_core.kafka.at_once import ask_brokers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.faults import ErrorCode, fault, settle
 from mirror_core.model.errors import Unreachable
@@ -68,9 +68,10 @@ def known_ids(client: ClusterClient, topic: str) -> frozenset[str]:
         include_topic_authorized_operations=False,
     )
     found = set[str]()
-    for broker in client.brokers():
-        with suppress(Unreachable):
-            [row] = client.call(request, MetadataResponse, broker).topics
+    answers = ask_brokers(client, dict.fromkeys(client.brokers(), lambda one: one.call(request, MetadataResponse)))
+    for answer in answers.values():
+        if not isinstance(answer, Unreachable):
+            [row] = answer.topics
             if row.topic_id and row.error_code in (ErrorCode.none, ErrorCode.leader_not_available):
                 found.add(row.topic_id.hex)
     return frozenset(found)

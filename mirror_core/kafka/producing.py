@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 import struct
 import time
@@ -45,6 +46,8 @@ class _Due(NamedTuple, Generic[Tag]):
     size: int
     answer_size: int
     """About what its answer will take."""
+    sent_at: float
+    """Monotonic time."""
 
 
 class ProduceLink(Generic[Tag]):
@@ -54,8 +57,11 @@ class ProduceLink(Generic[Tag]):
         """`most_bytes`: without an answer; mostly it will be less (`Window`)."""
         self.connection = connection
         self.outstanding: deque[_Due[Tag]] = deque()
+        self.took_s = 0.0
+        """From the newest answered request to its answer."""
         self._window = Window(connection.round_trip_s, most_bytes)
         self._bytes = self._answers_bytes = 0
+        self._heard_at = -math.inf
         self._buffer = bytearray(1 << 18)
         self._start = self._end = 0
 
@@ -72,11 +78,23 @@ class ProduceLink(Generic[Tag]):
         topics = {row.topic for row in rows}
         answer_size = _ANSWER_BYTES + _ROW_BYTES * len(rows) + sum(_TOPIC_BYTES + len(topic) for topic in topics)
         self.outstanding.append(
-            _Due(correlation, {(row.topic, row.partition): row.tag for row in rows}, size, answer_size)
+            _Due(
+                correlation,
+                {(row.topic, row.partition): row.tag for row in rows},
+                size,
+                answer_size,
+                time.monotonic(),
+            )
         )
         self._bytes += size
         self._answers_bytes += answer_size
         self.connection.send(parts)
+
+    @property
+    def waits_s(self) -> float:
+        """How long an answer has been due and none has come. On a thin link each request waits behind those before
+        it."""
+        return time.monotonic() - max(self.outstanding[0].sent_at, self._heard_at) if self.outstanding else 0.0
 
     @property
     def full(self) -> bool:
@@ -93,12 +111,14 @@ class ProduceLink(Generic[Tag]):
 
     def _one(self, frame: bytes) -> Iterator[tuple[Tag, produce.Produced]]:
         (correlation,) = struct.unpack_from(">i", frame)
-        due, tags, size, answer_size = self.outstanding.popleft()
+        due, tags, size, answer_size, sent_at = self.outstanding.popleft()
         if correlation != due:
             raise RemoteFault(f"{self.connection.where}: Produce answer {correlation} where {due} was due")
         self._bytes -= size
         self._answers_bytes -= answer_size
-        self._window.acknowledged(size, time.monotonic())
+        self._heard_at = time.monotonic()
+        self.took_s = self._heard_at - sent_at
+        self._window.acknowledged(size, self._heard_at)
         try:
             for row in produce.decode(memoryview(frame)[4:]):
                 tag = tags.pop((row.topic, row.partition), None)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -18,18 +18,23 @@ from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import CLIENT_ID, Connection
 from mirror_core.kafka.empty_answers import Proof, proof
+from mirror_core.kafka.kept import KEPT
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.tiered import SILENT, local_start
-from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire import fetch, legacy
-from mirror_core.wire.batch import HEADER, BatchHeader, MalformedBatch
+from mirror_core.wire.batch import HEADER, BatchHeader, MalformedBatch, batches
 from mirror_core.wire.committed import committed
 from mirror_core.wire.fields import MalformedAnswer
 from mirror_core.wire.records import Record, decode
 
 MAX_BYTES: Final = 8 << 20
 """Bytes asked for at once, and so the memory of a reader (a single larger batch comes whole all the same)."""
+AHEAD: Final = 200
+"""Logs whose beginnings are worth one request."""
+AHEAD_BYTES: Final = 4 << 20
+"""Asked for at once for all of them: what lies ready beside what is being read."""
 MAX_WAIT_MS: Final = 500
 PAUSE_S: Final = 0.05
 PATIENCE: Final = 2
@@ -52,6 +57,16 @@ class Trimmed(RemoteFault):
         super().__init__(f"{where}: the log now starts at {log_start}")
 
 
+class Pace(Protocol):
+    """How fast may be read; `now` is monotonic."""
+
+    def took(self, size: int, now: float) -> None: ...
+
+    def wait_s(self, now: float) -> float: ...
+
+    def answer_bytes(self, most: int) -> int: ...
+
+
 class LogReader:
     """Reads partitions of one cluster, each from its leader. Not for use by several threads at once."""
 
@@ -62,15 +77,48 @@ class LogReader:
         *,
         timeout_s: float = 10.0,
         max_bytes: int = MAX_BYTES,
+        pace: Pace | None = None,
     ) -> None:
         self.name = cluster.name
+        self._pace = pace
         self._cluster = cluster
-        self._max_bytes = max_bytes
+        self._max_bytes = pace.answer_bytes(max_bytes) if pace else max_bytes
         self._client = ClusterClient(cluster, principal, timeout_s=timeout_s)
         self._connections: dict[tuple[str, int], Connection] = {}
         self._leaders: dict[Partition, tuple[tuple[str, int], int]] = {}
         """Address, and leader epoch."""
+        self._ahead: dict[Partition, tuple[int, fetch.Fetched]] = {}
+        """Answers that lie ready, each with the next offset to be read that was asked for."""
+        self._one_by_one = False
         self._silent = 0
+
+    def ahead(self, wanted: Mapping[Partition, Offset]) -> None:
+        """Ask for what these logs hold from there on, all in one request to each leader: it lies ready when it is read.
+
+        Whoever reads thousands of small ranges one after the other would wait for each of them, and far away for
+        minutes. What does not come, or not whole, is asked for again in its turn, and what is wrong told then.
+        """
+        self._ahead.clear()
+        if self._one_by_one or len(wanted) < 2:
+            return
+        most = self._pace.answer_bytes(AHEAD_BYTES) if self._pace else AHEAD_BYTES
+        share = max(1, most // len(wanted))
+        asked: dict[tuple[str, int], tuple[dict[Partition, Offset], int]] = {}
+        leaders: set[tuple[str, int]] = set()
+        try:
+            self._learn(wanted)
+            leaders = {self._leaders[partition][0] for partition in wanted if partition in self._leaders}
+            for address in leaders:
+                mine = {p: at for p, at in wanted.items() if p in self._leaders and self._leaders[p][0] == address}
+                asked[address] = mine, self._send(self._connect(address), mine, 0, most, share)
+            for address, (mine, correlation) in asked.items():
+                for row in self._received(self._connections[address], correlation, mine)[1]:
+                    if not row.error and _begins_whole(row):
+                        self._ahead[row.partition] = mine[row.partition], row
+        except MirrorError:
+            self._one_by_one = True  # which one it is, and how long it is waited for, is known there
+            for address in leaders & self._connections.keys():  # an answer may still be on its way
+                self._connections.pop(address).close()
 
     def batches(self, partition: Partition, start: Offset, end: Offset) -> Iterator[Batch]:
         """Data batches that overlap [start, end), in order; the first and last may reach beyond it.
@@ -129,6 +177,9 @@ class LogReader:
 
     def _fetch(self, partition: Partition, position: int, end: int) -> fetch.Fetched:
         """An answer with data, or one that proves that there is none up to the last stable offset."""
+        at, ready = self._ahead.pop(partition, (-1, None))
+        if ready is not None and at == position:
+            return ready
         where = f"cluster {self.name}, {partition}, offset {position}"
         if self._silent >= PATIENCE:
             raise Unreachable(f"{where}: not tried: the cluster has not answered for {PATIENCE} partitions before")
@@ -186,56 +237,90 @@ class LogReader:
         return proof(position, upto, size, honest=honest, before=before, local_start=start)
 
     def _ask(self, partition: Partition, position: int) -> tuple[int, fetch.Fetched]:
-        connection, epoch = self._connection(partition)
+        connection, _ = self._connection(partition)
+        wanted = {partition: Offset(position)}
+        correlation = self._send(connection, wanted, MAX_WAIT_MS, self._max_bytes, self._max_bytes)
+        throttle_ms, (row,) = self._received(connection, correlation, wanted)
+        return throttle_ms, row
+
+    def _send(
+        self,
+        connection: Connection,
+        wanted: Mapping[Partition, Offset],
+        max_wait_ms: int,
+        max_bytes: int,
+        partition_max_bytes: int,
+    ) -> int:
+        """Correlation id of a Fetch that is on its way to the leader of all these."""
+        if self._pace:
+            time.sleep(self._pace.wait_s(time.monotonic()))
         correlation = connection.next_id()
-        wanted = fetch.Wanted(partition, position, epoch)
         request = fetch.encode(
-            [wanted],
+            [fetch.Wanted(partition, at, self._leaders[partition][1]) for partition, at in wanted.items()],
             correlation,
             CLIENT_ID,
             isolation=fetch.Isolation.READ_COMMITTED,
-            max_wait_ms=MAX_WAIT_MS,
-            max_bytes=self._max_bytes,
-            partition_max_bytes=self._max_bytes,
+            max_wait_ms=max_wait_ms,
+            max_bytes=max_bytes,
+            partition_max_bytes=partition_max_bytes,
         )
         connection.send([request])
+        return correlation
+
+    def _received(
+        self, connection: Connection, correlation: int, wanted: Iterable[Partition]
+    ) -> tuple[int, list[fetch.Fetched]]:
+        """For how many ms the broker throttles us, and a row for each partition that was asked for."""
         frame = connection.receive()
+        if self._pace:
+            self._pace.took(len(frame), time.monotonic())
+        known = {(partition.topic, partition.index): partition for partition in wanted}
         try:
             answered, throttle_ms = struct.unpack_from(">ii", frame)
-            rows = list(fetch.decode(memoryview(frame)[4:], {(partition.topic, partition.index): partition}))
+            rows = list(fetch.decode(memoryview(frame)[4:], known))
         except (MalformedAnswer, struct.error) as error:
             raise RemoteFault(f"{connection.where}: Fetch answer not understood: {error}") from None
-        if answered != correlation or len(rows) != 1:
+        if answered != correlation or {(r.partition.topic, r.partition.index) for r in rows} != known.keys():
             raise RemoteFault(f"{connection.where}: a Fetch answer to something else than what was asked")
-        return throttle_ms, rows[0]
+        return throttle_ms, rows
+
+    def _learn(self, partitions: Iterable[Partition]) -> None:
+        """Who leads them, of those whose leader is not known; nothing about those that have none."""
+        unknown = [partition for partition in partitions if partition not in self._leaders]
+        if not unknown:
+            return
+        view = self._client.metadata({partition.topic for partition in unknown})
+        for partition in unknown:
+            topic = view.topics.get(partition.topic)
+            leader = topic.partitions.get(partition.index) if topic else None
+            if leader is not None and leader.broker in view.brokers:
+                self._leaders[partition] = view.brokers[leader.broker], leader.epoch
 
     def _connection(self, partition: Partition) -> tuple[Connection, int]:
         """To the partition's leader, and its epoch."""
+        self._learn([partition])
         if partition not in self._leaders:
-            view = self._client.metadata([partition.topic])
-            topic = view.topics.get(partition.topic)
-            leader = topic.partitions.get(partition.index) if topic else None
-            if leader is None or leader.broker not in view.brokers:
-                why = "no leader" if leader else "no such partition"
-                raise Unreachable(f"cluster {self.name}, {partition}: {why}")
-            self._leaders[partition] = view.brokers[leader.broker], leader.epoch
+            raise Unreachable(f"cluster {self.name}, {partition}: no leader, or no such partition")
         address, epoch = self._leaders[partition]
+        return self._connect(address), epoch
+
+    def _connect(self, address: tuple[str, int]) -> Connection:
         if address not in self._connections:
-            self._connections[address] = Connection(
-                self._cluster, self._client.principal, *address, timeout_s=self._client.timeout_s
-            )
-        return self._connections[address], epoch
+            if kept := KEPT.take(self._client.key(address)):
+                kept.wait_for(self._client.timeout_s)
+            self._connections[address] = kept or self._client.open(address)
+        return self._connections[address]
 
     def _drop(self, partition: Partition) -> None:
         leader = self._leaders.pop(partition, None)
         connection = self._connections.pop(leader[0], None) if leader else None
-        if connection:
+        if leader and connection:
             connection.close()
+            KEPT.forget(self._client.key(leader[0]))
 
     def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        for address in list(self._connections):
+            KEPT.put(self._client.key(address), self._connections.pop(address))
         self._client.close()
 
     def __enter__(self) -> LogReader:
@@ -245,6 +330,14 @@ class LogReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _begins_whole(answer: fetch.Fetched) -> bool:
+    """Whether at least one whole batch is in it."""
+    try:
+        return next(batches(answer.records), None) is not None
+    except MalformedBatch:
+        return False
 
 
 def _as_copied(header: BatchHeader, message: memoryview, position: int) -> Iterator[Batch]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from kio.schema.create_partitions.v1.request import CreatePartitionsRequest, CreatePartitionsTopic
 from kio.schema.create_partitions.v1.response import CreatePartitionsResponse
@@ -53,6 +53,10 @@ _DYNAMIC_TOPIC: Final = 1
 _SET: Final = i8(0)
 _DELETE: Final = i8(1)
 _MOST_IN_ONE_REQUEST: Final = 500
+_MOST_CHANGES: Final = 2_000
+"""Of metadata (topics, partitions, settings) by one request: a controller refuses a request of more than 10,000, and
+does nothing else while it makes them."""
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,12 @@ def alter_configs(client: ClusterClient, changes: Mapping[str, Mapping[str, str 
     """Set overrides, or remove those whose new value is None, by topic. A topic's changes are applied all or none."""
 
     def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
+        answers: dict[str, tuple[ErrorCode, str | None]] = {}
+        for some in _shares(names, lambda name: len(changes[name])):
+            answers |= alter(some)
+        return answers
+
+    def alter(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
         resources = tuple(
             AlterConfigsResource(
                 resource_type=_TOPIC,
@@ -130,6 +140,12 @@ def create_topics(client: ClusterClient, topics: Iterable[NewTopic], *, validate
     wanted = {topic.name: topic for topic in topics}
 
     def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
+        answers: dict[str, tuple[ErrorCode, str | None]] = {}
+        for some in _shares(names, lambda name: _size(wanted[name])):
+            answers |= create(some)
+        return answers
+
+    def create(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
         request = CreateTopicsRequest(
             topics=tuple(_creatable(wanted[name]) for name in names),
             timeout=_timeout(client),
@@ -148,21 +164,26 @@ def create_topics(client: ClusterClient, topics: Iterable[NewTopic], *, validate
 def await_leaders(client: ClusterClient, topics: Collection[str], widths: Mapping[str, int] | None = None) -> None:
     """Return when every partition of these topics has a leader, and (`widths`) there are at least so many.
 
-    Unreachable after the client's time limit.
+    Unreachable when none has got one more within the client's time limit.
     """
-    deadline = time.monotonic() + client.timeout_s
-    while True:
-        view = client.metadata(topics).topics
-        if all(
-            name in view
+    deadline, left = time.monotonic() + client.timeout_s, set(topics)
+    while left:
+        view = client.metadata(sorted(left)).topics
+        led = {
+            name
+            for name in left
+            if name in view
             and len(view[name].partitions) >= (widths or {}).get(name, 1)
             and all(leader.broker >= 0 for leader in view[name].partitions.values())
-            for name in topics
-        ):
-            return
-        if time.monotonic() > deadline:
-            raise Unreachable(f"cluster {client.name}: not all of {', '.join(sorted(topics))} have leaders yet")
-        time.sleep(0.05)
+        }
+        left -= led
+        if led:
+            deadline = time.monotonic() + client.timeout_s
+        elif time.monotonic() > deadline:
+            more = f" and {len(left) - 10} more" if len(left) > 10 else ""
+            raise Unreachable(f"cluster {client.name}: no leaders yet of {', '.join(sorted(left)[:10])}{more}")
+        if left:
+            time.sleep(0.05)
 
 
 def create_partitions(client: ClusterClient, counts: Mapping[str, int]) -> None:
@@ -255,6 +276,23 @@ def delete_records(client: ClusterClient, until: Mapping[Partition, Offset]) -> 
     return starts
 
 
+def _shares(wanted: Iterable[Key], size: Callable[[Key], int]) -> Iterator[list[Key]]:
+    """These in lists, each as much as goes into one request."""
+    share, total = list[Key](), 0
+    for key in wanted:
+        if share and total + size(key) > _MOST_CHANGES:
+            yield share
+            share, total = [], 0
+        share.append(key)
+        total += size(key)
+    if share:
+        yield share
+
+
+def _size(topic: NewTopic) -> int:
+    return 1 + max(topic.partitions, len(topic.assignments)) + len(topic.configs)
+
+
 def _creatable(topic: NewTopic) -> CreatableTopic:
     assigned = bool(topic.assignments)
     return CreatableTopic(
@@ -274,7 +312,7 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
 def _await_forgotten(client: ClusterClient, topics: Collection[str], topic_id: str | None) -> None:
     deadline = time.monotonic() + client.timeout_s
     for broker in client.brokers():
-        while known := _known_to(client, broker, topics, topic_id):
+        while known := known_to(client, broker, topics, topic_id):
             if time.monotonic() > deadline:
                 raise Unreachable(
                     f"cluster {client.name}, broker {broker}: still lists deleted topics after "
@@ -283,7 +321,7 @@ def _await_forgotten(client: ClusterClient, topics: Collection[str], topic_id: s
             time.sleep(0.05)
 
 
-def _known_to(client: ClusterClient, broker: int, topics: Collection[str], topic_id: str | None) -> list[str]:
+def known_to(client: ClusterClient, broker: int, topics: Collection[str], topic_id: str | None = None) -> list[str]:
     """Which of these topics this one broker still lists; with an id, only that one counts."""
     request = MetadataRequest(
         topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in sorted(topics)),

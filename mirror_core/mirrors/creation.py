@@ -16,7 +16,7 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Desired, Gaps, Mirror
-from mirror_core.model.names import MirrorName
+from mirror_core.model.names import DRILL, MirrorName
 from mirror_core.state import active
 from mirror_core.state.link import Link, link_of, states
 from mirror_core.state.records import TOPIC, State
@@ -46,7 +46,7 @@ def create(
 
     `gaps`: how they are to be filled; None: with markers, where the data principal may write those.
     """
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name.removeprefix(DRILL)):  # every mirror can be drilled, also one with a long name
         raise BadRequest(f"mirror name {name!r}: use letters, digits, dot, underscore and hyphen, 63 at most")
     if not topics:
         raise BadRequest(f"mirror {name}: say which topics: --topics 'orders.*'")

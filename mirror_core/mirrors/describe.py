@@ -8,8 +8,9 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.dataplane.planning import COPIED
-from mirror_core.decide.loss import loss
+from mirror_core.decide.loss import Loss, loss
 from mirror_core.decide.loss_figures import ago, heartbeats
+from mirror_core.decide.proof import in_words, recorded
 from mirror_core.decide.standing import slip_in_words, words
 from mirror_core.decide.topics import cleans
 from mirror_core.decide.view import some
@@ -48,6 +49,8 @@ class PartitionRow:
     source_end: int | None
     lag: int | None
     lmo: int | None
+    proved: int | None
+    """Next offset after the last one that a comparison found equal to the source, as recorded; None: none was."""
     kind: str | None
     """What sort of failure; None when it is not FAILED."""
     reason: str | None
@@ -69,6 +72,11 @@ class Description:
 
 def describe(link: Link, state: State, now_ms: int) -> Description:
     """Look at both clusters, for at most a few seconds each."""
+    return describe_with_loss(link, state, now_ms)[0]
+
+
+def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Description, Loss]:
+    """The same look, and what a failover without the source would lose by it."""
     mirror = link.mirror
     statuses = state.partitions.get(mirror.name, {})
     # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
@@ -78,6 +86,8 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
     run = state.active_run(mirror.name)
     held = is_fresh(lease, now_ms)
     debt = state.debts.get(mirror.name)
+    proof = state.proofs.get(mirror.name)
+    proved = recorded(proof, _ids(statuses.values()))
     rows = []
     for partition, status in sorted(statuses.items()):
         end, position = ends.get(partition), positions.get(partition)
@@ -90,6 +100,7 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
                 source_end=end,
                 lag=None if end is None or position is None else end - position,
                 lmo=status.lmo,
+                proved=proved[partition].end if partition in proved else None,
                 kind=status.kind,
                 reason=status.reason,
             )
@@ -98,7 +109,9 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
     beats = _heartbeats(link)
     lost = loss(statuses, state.sightings.get(mirror.name), positions, beats, now_ms=now_ms)
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
-    return Description(
+    # Of no partition nothing is known: before its first epoch a mirror has not caught up with an empty source.
+    lag = None if not rows or None in lags else sum(lag or 0 for lag in lags)
+    seen = Description(
         facts={
             "mirror": mirror.name,
             "source": f"{mirror.source} ({mirror.source_id})",
@@ -114,9 +127,10 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
             "standing fence": "; ".join(words(debt)) if debt else "none",
             "slipped in": slip_in_words(debt, statuses, state.sightings.get(mirror.name)),
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
-            "lag": None if any(lag is None for lag in lags) else sum(lag or 0 for lag in lags),
+            "lag": lag,
             "source last looked at": ago(lost.silent_s),
-            "offsets known to be missing": None if lost.unknown else lost.known,
+            "offsets known to be missing": None if lost.unknown or not rows else max(lost.known, lag or 0),
+            "proved equal": in_words(proof, positions, _ids(statuses.values()), now_ms),
             "newest heartbeats on the destination": heartbeats(beats, now_ms),
             "security of the source": link.source.control.get("security.protocol", "PLAINTEXT"),
             "security of the destination": link.destination.control.get("security.protocol", "PLAINTEXT"),
@@ -124,6 +138,12 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
         },
         rows=tuple(rows),
     )
+    return seen, lost
+
+
+def _ids(statuses: Iterable[PartitionStatus]) -> dict[str, str]:
+    """Of the destination's topics, as recorded."""
+    return {status.partition.topic: status.destination_topic_id for status in statuses}
 
 
 def _heartbeats(link: Link) -> tuple[Heartbeat, ...]:

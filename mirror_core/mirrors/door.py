@@ -5,18 +5,32 @@ Taking the control id ends whoever has it, at his next write. So a verb that may
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
 
 from mirror_core.decide.verbs import RULES, Seen, Verb, effects, interrupted, refusals
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import HeldByRun, Refused
+from mirror_core.model.errors import HeldByRun, LostOwnership, Refused
+from mirror_core.model.logs import logger
 from mirror_core.state.lease import copier
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_whole
 from mirror_core.state.writer import StateWriter, control_id
+
+_log = logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TRIES: Final = 4
+_PAUSE_S: Final = (0.2, 1.0)
+"""Longer than it takes to take over, and not the same for two who meet."""
 
 Look = Callable[[State], Iterable[str]]
 """More reasons why a verb may not act: those that the state topic alone does not tell."""
@@ -63,6 +77,24 @@ def door(link: Link, verb: Verb, more: Look = lambda state: ()) -> Iterator[Stat
         if refused is not None:
             raise refused
         yield writer
+
+
+def insistent(verb: Callable[P, T]) -> Callable[P, T]:
+    """For what a person asks for, and may be repeated: it is done, though a sync or a proof that runs by the clock took
+    the mirror's state over in the middle. Each try looks anew, so a run that has begun meanwhile refuses it.
+    """
+
+    @wraps(verb)
+    def insisting(*args: P.args, **kwargs: P.kwargs) -> T:
+        for left in reversed(range(1, TRIES)):
+            try:
+                return verb(*args, **kwargs)
+            except LostOwnership as error:
+                _log.info("%s is tried again, %d time(s) more: %s", verb.__name__, left, error)
+                time.sleep(random.uniform(*_PAUSE_S))
+        return verb(*args, **kwargs)
+
+    return insisting
 
 
 def _seen(link: Link, state: State) -> Seen:

@@ -40,6 +40,7 @@ NEEDED_APIS: Final = (
     (32, "DescribeConfigs", 1),
     (35, "DescribeLogDirs", 1),
     (37, "CreatePartitions", 1),
+    (42, "DeleteGroups", 1),
     (44, "IncrementalAlterConfigs", 0),
     (61, "DescribeProducers", 0),
     (65, "DescribeTransactions", 0),

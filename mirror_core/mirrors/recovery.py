@@ -33,6 +33,15 @@ from mirror_core.state.writer import StateWriter
 Say = Callable[[str], None]
 
 
+def check_shown(link: Link, seen: RecoveryPlan, shown: str) -> None:
+    """Refused when what would be done is not what somebody was shown, by its hash."""
+    if seen.hash != shown:
+        reason = (
+            f"what was approved is plan {shown}, and it is {seen.hash} now: something has changed since, look again"
+        )
+        raise Refused(f"mirror {link.mirror.name}: recover", [reason])
+
+
 def salvage(link: Link, agreed: RecoveryPlan, folder: Path, say: Say) -> None:
     """Save what recopies will delete and the source may not have; raises unless every record of it is there."""
     saved = LocalSalvage(link.config.path)(link.destination.name, agreed.lost, folder)
@@ -62,6 +71,10 @@ def _carry_out(link: Link, writer: StateWriter, agreed: RecoveryPlan, say: Say) 
             records.append(Forget(PartitionRecord(link.mirror.name, proposal.status)))
         elif proposal.action is Action.RETRY:
             records.append(_retried(link.mirror.name, proposal.status))
+    # What was compared before it failed, perhaps with another history of the source, is compared anew.
+    proof = writer.state.proofs.get(link.mirror.name)
+    if records and proof:
+        records.append(proof.without({proposal.partition for proposal in agreed.agreed}))
     if records:
         writer.put(*records)
     doomed = {p.partition.topic for p in agreed.agreed if p.action is Action.RECOPY}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +11,8 @@ from mirror_core.decide.filters import topics_named
 from mirror_core.decide.recovery import OWN_RECORDS, REMEDIES, Action, TopicNow, blockers, kind_now
 from mirror_core.decide.verbs import held_by
 from mirror_core.kafka.client import ClusterClient, ClusterView
-from mirror_core.kafka.groups import OFFSET_KINDS, fetch_offsets, list_groups
+from mirror_core.kafka.group_batches import fetch_all
+from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.sizes import log_sizes
 from mirror_core.model.errors import HeldByRun, RemoteFault
@@ -82,6 +84,17 @@ class RecoveryPlan:
     def lost(self) -> tuple[ParityRange, ...]:
         """What the recopies that are done delete, and the source may not have."""
         return tuple(p.lost for p in self.agreed if p.lost is not None)
+
+    @property
+    def hash(self) -> str:
+        """Twelve hexadecimal digits over what would be done: an approval is bound to it. A log that has grown since, or
+        another topic of the same name, is another plan."""
+        lines = [
+            f"{p.partition} {p.kind} {p.action} {p.position} {p.status.failed_at} {p.status.reason}"
+            for p in self.agreed
+        ]
+        lines += [f"{cost.topic} {cost.destination_id}" for cost in self.costs]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
     @property
     def agreed(self) -> tuple[Proposal, ...]:
@@ -209,12 +222,14 @@ def _groups(client: ClusterClient, topics: list[str]) -> dict[str, dict[str, boo
     """Groups with committed offsets by topic, and whether each is without members; None when that is not to be seen."""
     found: dict[str, dict[str, bool]] = {}
     try:
-        for group in list_groups(client).values():
-            if group.kind not in OFFSET_KINDS:
-                continue
-            for partition in fetch_offsets(client, group.id, group.coordinator).committed:
-                if partition.topic in topics:
-                    found.setdefault(partition.topic, {})[group.id] = group.idle
+        groups = {name: group for name, group in list_groups(client).items() if group.kind in OFFSET_KINDS}
+        fetched = fetch_all(client, groups.values())
     except RemoteFault:
         return None
+    if fetched.faults:
+        return None
+    for name, offsets in fetched.offsets.items():
+        for partition in offsets.committed:
+            if partition.topic in topics:
+                found.setdefault(partition.topic, {})[name] = groups[name].idle
     return found

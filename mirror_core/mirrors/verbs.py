@@ -15,7 +15,7 @@ from mirror_core.kafka.acls import AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config
 from mirror_core.kafka.offsets import Point, list_offsets
-from mirror_core.mirrors.door import Intent, Look, door
+from mirror_core.mirrors.door import Intent, Look, door, insistent
 from mirror_core.mirrors.door import intend as look_at
 from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.drift import Part
@@ -54,6 +54,7 @@ def resume(link: Link) -> Mirror:
     return _desire(link, Verb.RESUME, Desired.STARTED)
 
 
+@insistent
 def throttle(link: Link, bytes_per_s: int | None) -> Mirror:
     """Limit what is read from the source, or lift the limit; a running data plane takes it up at its next epoch."""
     if bytes_per_s is not None and bytes_per_s < 1:
@@ -70,6 +71,7 @@ def sync(link: Link, *, only: frozenset[Part] = cycle.ALL_PARTS) -> cycle.SyncRe
         return cycle.sync(link, writer, only=only)
 
 
+@insistent
 def stop(link: Link, say: Callable[[str], None] = lambda line: None) -> dict[Partition, Offset]:
     """End mirroring and record the LMO of each partition, FAILED ones too. Applications get no rights by this.
 
@@ -109,6 +111,7 @@ def delete(link: Link, gone: ClusterName | None = None) -> None:
             *(Forget(settings) for (mirror, _), settings in state.settings.items() if mirror == name),
             *(Forget(seen) for mirror, seen in state.groups.items() if mirror == name),
             *(Forget(sighting) for mirror, sighting in state.sightings.items() if mirror == name),
+            *(Forget(proof) for mirror, proof in state.proofs.items() if mirror == name),
         )
 
 
@@ -186,6 +189,7 @@ def _more(link: Link, verb: Verb, gone: ClusterName | None = None) -> Look:
     return lambda state: ()
 
 
+@insistent
 def _desire(link: Link, verb: Verb, desired: Desired) -> Mirror:
     with door(link, verb, _more(link, verb)) as writer:
         return _put(writer, replace(writer.state.mirrors[link.mirror.name], desired=desired))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from mirror_core.model.mirror import FailureKind, Gaps
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -19,6 +20,9 @@ class Assigned:
     """Stop when the position (next offset to copy) has reached this one; None: go on until `stop_ms`."""
     source_epoch: int | None = None
     """Leader epoch of the source under which the copy was last known to agree with it; None: not known."""
+    answered: bool = False
+    """Whether all that tasks have sent so far was answered, as far as the driver knows; or else the end of the log is
+    looked at first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,23 @@ class Assignment:
     nobody, and it is not."""
 
 
+PIECE_OFFSETS: Final = 50_000
+"""A batch or gap that reaches the next multiple of it ends a piece. Pieces that begin between two multiples are one
+when they are stored together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What the destination's log holds of [first, next), as it was sent and acknowledged: a certificate."""
+
+    first: Offset
+    next: Offset
+    records: int
+    """The other offsets hold none."""
+    digest: str
+    """The sum of its batches' numbers (`wire.digest`), 32 hexadecimal digits."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """What one task did to one partition in one epoch."""
@@ -85,10 +106,10 @@ class Receipt:
     batches: int
     bytes: int
     """Bytes of batches, headers included, as sent to the destination."""
-    digest: str
-    """XXH3-128, hexadecimal, over each batch in order: base offset and record count (big-endian, 8 and 4 bytes), then
-    the 16 bytes of XXH3-128 over the bytes after its header. Empty when some of the range was never acknowledged to
-    this task but found on the destination afterwards."""
+    pieces: tuple[Piece, ...]
+    """In order, without what was never acknowledged to this task but found on the destination afterwards."""
+    source_topic_id: str
+    destination_topic_id: str
     source_end: Offset | None
     """Source's last stable offset as last seen; None when no fetch was answered."""
     started_ms: int
@@ -112,6 +133,8 @@ class Aligned:
 
     partition: Partition
     source_epoch: int
+    answered: bool = False
+    """Nothing that the task has sent is without an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

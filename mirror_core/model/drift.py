@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+from msgspec import UNSET, UnsetType
 
 from mirror_core.model.names import MirrorName
 
@@ -46,6 +50,9 @@ CHANGES = frozenset({Deed.CREATE, Deed.WIDEN, Deed.ADOPT, Deed.SET, Deed.REMOVE,
 """Deeds that write something; the others only say."""
 
 
+_ON_TOPIC: Final = re.compile(r"\w+ \w+ on TOPIC literal '([a-zA-Z0-9._-]+)' for ")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftRow:
     """One line of the table of differences."""
@@ -60,7 +67,27 @@ class DriftRow:
     deed: Deed
     reason: str = ""
     done: bool = False
-    """The deed was carried out (never so in a dry run)."""
+    """The deed was carried out; in a dry run only what an earlier sync has staged for promotion."""
+    offset: int | UnsetType = UNSET
+    """Of a group: what the deed commits on the destination, or what is committed there and stays. Unset, and not in the
+    JSON, where there is none."""
+
+    @property
+    def topic(self) -> str:
+        """The one topic that it is about; empty when it is about none, or about whichever begin with a word.
+
+        Of a group as a whole it may be the end of the group's name.
+        """
+        match self.part:
+            case Part.TOPICS:
+                return self.subject
+            case Part.CONFIGS:
+                return self.subject.partition(": ")[0]
+            case Part.GROUPS:
+                return self.subject.rpartition(" ")[2].rpartition("-")[0]
+            case Part.ACLS:
+                named = _ON_TOPIC.match(self.subject)
+                return named[1] if named else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

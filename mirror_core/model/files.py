@@ -6,8 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Final
 
 from mirror_core.model.errors import MirrorError
+
+ROOM: Final = 32 * 1024 * 1024
+"""More than the report of a comparison of 50,000 partitions."""
 
 
 class Unwritable(MirrorError):
@@ -34,6 +39,14 @@ def check_writable(what: str, folder: Path, advice: str) -> None:
         raise _unwritable(what, folder, f"{there} is not a folder", advice)
     if not os.access(there, os.W_OK | os.X_OK):
         raise _unwritable(what, folder, f"no right to write in {there}", advice)
+
+
+def check_room(what: str, folder: Path, advice: str) -> None:
+    """Unwritable when this folder, which is there, does not take ROOM bytes now. Leaves nothing behind."""
+    with writing(what, folder, advice), TemporaryFile(dir=folder) as probe:
+        probe.write(bytes(ROOM))
+        probe.flush()
+        os.fsync(probe.fileno())
 
 
 def _unwritable(what: str, path: Path, why: str, advice: str) -> Unwritable:

@@ -66,9 +66,9 @@ class Hook:
         return f"{what}, at most {self.retries + 1} time(s), {self.timeout_s:g} s each"
 
 
-def asset_uri(mirror: MirrorName) -> str:
-    """Whose events say that a mirror's applications have another active cluster."""
-    return f"mirrorbook://{mirror}/active"
+def asset_uri(mirror: MirrorName, what: str = "active") -> str:
+    """Whose events tell of a mirror; `active`: its applications have another active cluster."""
+    return f"mirrorbook://{mirror}/{what}"
 
 
 def hooks_of(where: str, raw: object) -> tuple[Hook, ...]:

@@ -125,6 +125,10 @@ class PartitionStatus:
     """First offset below the LMO at which a failback found the old source to hold something else; None: none known."""
     source_epoch: int | None = None
     """Leader epoch of the source (KIP-101) under which what is copied was last known to be what the source holds."""
+    began: Offset | None = None
+    """The destination's log start before anything was copied, in this or any other direction: a cluster that
+    applications come home to may have deleted by its own clock. Whatever else is missing there later, and not on the
+    source, somebody has deleted. None: not looked at yet, as in what older versions recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,3 +48,12 @@ HEARTBEATS: Final = "mirrorbook.heartbeats."
 def heartbeat_topic(name: MirrorName) -> str:
     """The topic of a mirror's heartbeats on its source, and so on its destination; the same for the way home."""
     return HEARTBEATS + base_name(name)
+
+
+DRILL: Final = "drill."
+"""Beginning of the names of mirrors that are made for a drill."""
+
+
+def drill_group(name: MirrorName) -> str | None:
+    """The consumer group of a drill's mirror, which no other mirror carries; None for any other mirror."""
+    return f"mirrorbook.{name}" if name.startswith(DRILL) else None

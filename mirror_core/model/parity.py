@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParityResult:
-    """The answer, with its sample."""
+    """The answer, with its sample. `proven` is so whatever the user expects beside it."""
 
     verdict: Verdict
     records: int
@@ -54,9 +54,13 @@ class ParityResult:
     chunks: int
     proven: Mapping[Partition, Offset] = field(default_factory=dict)
     """Next offset after the last compared equal, per partition."""
+    sampled: Mapping[Partition, int] = field(default_factory=dict)
+    """Records compared, per partition."""
     findings: tuple[Finding, ...] = ()
     reasons: tuple[str, ...] = ()
     """Why it is indeterminate."""
+    unmet: tuple[str, ...] = ()
+    """What the user expects beyond all of this, and was not so, or is not known."""
     report: str = ""
     """Path of the static report; empty when none was asked for."""
     seconds: float = 0.0

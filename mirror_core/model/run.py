@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import UNSET, UnsetType
+
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
+from mirror_core.model.reckoning import Counted, Foretold
 
 Evidence = Mapping[str, str | int | float | bool | None]
 """What a step saw, for people: counts, verdicts, the first few of something. Flat, without secrets; nobody reads it
@@ -108,6 +111,9 @@ class Plan:
     """Failback: what becomes of each topic."""
     discarded: int | None = None
     """Failback: offsets that only the old source has, to be salvaged and then given up. None: unknown."""
+    foretold: Foretold | UnsetType = UNSET
+    """A failover's figures as numbers: not hashed. Unset, and not in the JSON, of plans of an older Mirrorbook: their
+    runs hold that JSON's digest."""
 
     @property
     def hash(self) -> str:
@@ -122,6 +128,17 @@ class Plan:
             "unknown": sorted(self.unknown),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """Somebody said yes to a plan."""
+
+    id: str
+    """By which whoever asked tells people apart."""
+    name: str
+    at_ms: int | None
+    """Wall clock of whoever asked; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +161,14 @@ class Run:
     note: str = ""
     approved_by: str = ""
     """Who approved the plan, as the terminal or Airflow knows them; empty: nobody was asked."""
+    approvals: tuple[Approval, ...] = ()
+    """The same with times, where they are known."""
+    part_of: str = ""
+    """The failover of a set of mirrors that it belongs to."""
     continues: str | None = None
     """The planned run that this one has taken over, with its fence and what it had drained."""
+    counted: Counted | None = None
+    """What became of what was foretold. None: nothing was counted (yet)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,3 +183,9 @@ class StepRecord:
     ended_ms: int | None = None
     evidence: Evidence = field(default_factory=dict)
     error: str = ""
+    first_ms: int | None = None
+    """When its first attempt began, of a later one: what that had done may have stood since."""
+
+    @property
+    def begun_ms(self) -> int:
+        return self.started_ms if self.first_ms is None else self.first_ms

@@ -29,6 +29,9 @@ class TopicSeen:
     """How long before the sighting each was seen; empty when all were seen then."""
     leaderless: tuple[int, ...] = ()
     """Nobody led these."""
+    whole_ago_ms: tuple[tuple[int, int], ...] = ()
+    """Of partitions that were not copied up to their end: how long before the sighting they had been copied up to what
+    the end was then. One that is behind and is not listed was never seen so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,12 @@ class Sighting:
                 if end is not None:
                     ago = row.ago_ms[index] if row.ago_ms else 0
                     yield Partition(row.topic, index), Seen(Offset(end), self.at_ms - ago)
+
+    def whole(self) -> Iterator[tuple[Partition, int]]:
+        """Wall clock of the look whose ends had been copied, of partitions that were behind the newest one."""
+        for row in self.topics:
+            for index, ago in row.whole_ago_ms:
+                yield Partition(row.topic, index), self.at_ms - ago
 
     def leaderless(self) -> Iterator[Partition]:
         """Partitions that nobody led."""

@@ -9,17 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from mirror_core.decide.parity import CHUNK_OFFSETS, ENDS, RECORDS, Row, compare_ends, fill_gaps, judge, share
+from mirror_core.decide.parity import CHUNK_OFFSETS, ENDS, RECORDS, Row, compare_ends, fill_gaps, judge, rounds
 from mirror_core.evidence.parity_report import write_report
+from mirror_core.evidence.suites import Demands
 from mirror_core.kafka.config import Config, load_config
+from mirror_core.kafka.kept import KEPT
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import ClusterName
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.parity.compare import CompareTask, compare, read_ends
 
 RunTasks = Callable[[Sequence[CompareTask]], Sequence[Row]]
+SoFar = Callable[[ParityResult], None]
+"""Told after each round what was compared by then, while more is to come."""
 
 THREADS: Final = 4
+SELDOM: Final = 20
+"""What was compared so far is told when this many times as long has gone by as telling took: a table grows long."""
 
 
 class LocalParity:
@@ -32,33 +38,49 @@ class LocalParity:
         threads: int = THREADS,
         level: int = RECORDS,
         chunk: int = CHUNK_OFFSETS,
-        expectations: bool = False,
+        demands: Demands | None = None,
+        throttle: int | None = None,
     ) -> None:
+        """`throttle`: bytes per second that are read of each cluster, by all threads together."""
         self._config_path = config_path
         self._threads = threads
         self._level = level
         self._chunk = chunk
-        self._expectations = expectations
+        self._demands = demands
+        self._throttle = throttle
 
     def __call__(
-        self, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange], output: Path | None
+        self,
+        source: ClusterName,
+        destination: ClusterName,
+        ranges: Sequence[ParityRange],
+        output: Path | None,
+        so_far: SoFar | None = None,
     ) -> ParityResult:
-        return check(
-            self._config_path,
-            source,
-            destination,
-            ranges,
-            output,
-            run=self._run,
-            tasks=self._threads * 2,
-            level=self._level,
-            chunk=self._chunk,
-            expectations=self._expectations,
-        )
+        with KEPT.keeping():  # each round has tasks of its own: far away, signing in would take longer than reading
+            return check(
+                self._config_path,
+                source,
+                destination,
+                ranges,
+                output,
+                run=self._run,
+                tasks=self._threads * 2,
+                level=self._level,
+                chunk=self._chunk,
+                demands=self._demands,
+                so_far=so_far,
+                throttle=share_of(self._throttle, self._threads),
+            )
 
     def _run(self, tasks: Sequence[CompareTask]) -> Sequence[Row]:
         with ThreadPoolExecutor(self._threads) as pool:
             return [row for rows in pool.map(compare, tasks) for row in rows]
+
+
+def share_of(throttle: int | None, tasks: int) -> int | None:
+    """Of each of so many tasks that read at the same time."""
+    return None if throttle is None else max(1, throttle // max(1, tasks))
 
 
 def check(
@@ -72,37 +94,56 @@ def check(
     tasks: int,
     level: int,
     chunk: int,
-    expectations: bool,
+    demands: Demands | None,
+    so_far: SoFar | None = None,
+    throttle: int | None = None,
 ) -> ParityResult:
-    """Look at both ends, compare in at most `tasks` tasks, judge, and write the report when `output` is given.
+    """Look at both ends, compare in at most `tasks` tasks at a time, judge; write the report when `output` is given.
 
     What cannot be reached makes the result indeterminate and is named in its reasons; only a wrong request raises.
-    With `expectations` Great Expectations judges the same table, and must agree.
+    `throttle`: bytes per second that each task may read of each cluster.
+    With `demands` Great Expectations judges the same table when a report is written, and must agree.
     """
     if not ENDS <= level <= RECORDS:
         raise BadRequest(f"parity level {level}: there are 1 (ends and counts), 2 (digests) and 3 (records)")
     started, began = time.time(), time.monotonic()
     config = load_config(config_path)
     rows, shared = _look_at_ends(config, source, destination, ranges)
-    if level > ENDS and shared:
-        work = [
-            CompareTask(
-                config_path=str(config.path.resolve()),
-                source=source,
-                destination=destination,
-                level=level,
-                chunk=chunk,
-                pieces=pieces,
-            )
-            for pieces in share(shared, tasks, chunk)
-        ]
-        rows += run(work) if work else ()
+    said_at = said_for = 0.0
+    planned = list(rounds(shared, tasks, chunk)) if level > ENDS else []
+    for number, shares in enumerate(planned, start=1):
+        rows += run([_task(config, source, destination, level, chunk, pieces, throttle) for pieces in shares])
+        now = time.monotonic()
+        if so_far is not None and number < len(planned) and now - said_at >= SELDOM * said_for:
+            so_far(judge(ranges, fill_gaps(ranges, rows, level), level))
+            said_at = time.monotonic()
+            said_for = said_at - now
     table = fill_gaps(ranges, rows, level)
     result = replace(judge(ranges, table, level), seconds=round(time.monotonic() - began, 3))
     if output is None:
         return result
     return write_report(
-        output, result, table, source=source, destination=destination, level=level, started=started, judge=expectations
+        output, result, table, source=source, destination=destination, level=level, started=started, demands=demands
+    )
+
+
+def _task(
+    config: Config,
+    source: ClusterName,
+    destination: ClusterName,
+    level: int,
+    chunk: int,
+    pieces: tuple[ParityRange, ...],
+    throttle: int | None,
+) -> CompareTask:
+    return CompareTask(
+        config_path=str(config.path.resolve()),
+        source=source,
+        destination=destination,
+        level=level,
+        chunk=chunk,
+        pieces=pieces,
+        throttle=throttle,
     )
 
 

@@ -7,6 +7,7 @@ without Spark. It opens the configuration itself, so that no secret travels with
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +16,12 @@ from typing import Final
 import xxhash
 
 from mirror_core.decide.parity import DIGEST, RECORDS, Ends, Row, chunks, trimmed
+from mirror_core.decide.rate import RateLimiter
 from mirror_core.decide.topics import cleans
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
 from mirror_core.kafka.offsets import Point, list_points
-from mirror_core.kafka.reader import LogReader, Trimmed
+from mirror_core.kafka.reader import AHEAD, LogReader, Trimmed
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError, MissingPermission
 from mirror_core.model.names import ClusterName, Offset, Partition
@@ -46,6 +48,8 @@ class CompareTask:
     chunk: int
     """Offsets of a chunk."""
     pieces: tuple[ParityRange, ...]
+    throttle: int | None = None
+    """Bytes per second that it may read of each cluster; None: as fast as it goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +74,28 @@ def compare(task: CompareTask) -> tuple[Row, ...]:
     """Compare all pieces of a task. What cannot be read becomes rows with an error, and the rest goes on."""
     rows: list[Row] = []
     try:
-        config = load_config(Path(task.config_path), only_data=True)
+        config = load_config(Path(task.config_path), only=Principal.DATA)
         sides = config.cluster(task.source), config.cluster(task.destination)
     except MirrorError as error:
         return unread(task, str(error))
-    with LogReader(sides[0]) as source, LogReader(sides[1]) as destination:
-        for piece in task.pieces:
+    paces = [RateLimiter(task.throttle) for _ in sides]
+    with LogReader(sides[0], pace=paces[0]) as source, LogReader(sides[1], pace=paces[1]) as destination:
+        for number, piece in enumerate(task.pieces):
+            if number % AHEAD == 0:
+                for side in (source, destination):
+                    side.ahead(beginnings(task.pieces[number : number + AHEAD]))
             try:
                 rows += _compare_piece(source, destination, piece, task)
             except MirrorError as error:
                 rows += _unread(piece, task.chunk, str(error))
+    # All of it is paid for: the next task begins with nothing due, and may be as short.
+    time.sleep(max(pace.wait_s(time.monotonic()) for pace in paces))
     return tuple(rows)
+
+
+def beginnings(pieces: Sequence[ParityRange]) -> dict[Partition, Offset]:
+    """Where reading begins, in each partition."""
+    return {piece.partition: piece.start for piece in reversed(pieces)}
 
 
 def unread(task: CompareTask, error: str) -> tuple[Row, ...]:

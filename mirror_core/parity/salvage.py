@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import Config, load_config
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.config import Config, Principal, load_config
+from mirror_core.kafka.offsets import Point, list_offsets, list_points
 from mirror_core.kafka.reader import LogReader
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.files import writing
@@ -149,7 +149,7 @@ def salvage(
 
 def record_batches(task: SalvageTask) -> Iterator[pa.RecordBatch]:
     """The partition's records as Arrow, a few thousand rows or some megabytes at a time."""
-    config = load_config(Path(task.config_path), only_data=True)
+    config = load_config(Path(task.config_path), only=Principal.DATA)
     wanted = task.wanted
     elsewhere = _look(config, task)
     rows: list[dict[str, Any]] = []
@@ -195,7 +195,7 @@ def _others(config: Config, cluster: ClusterName, wanted: Sequence[ParityRange])
         there = [
             p for p in (r.partition for r in wanted) if p.topic in topics and p.index in topics[p.topic].partitions
         ]
-        starts, ends = list_offsets(client, there, Point.START), list_offsets(client, there, Point.STABLE_END)
+        starts, ends = list_points(client, there, [Point.START, Point.STABLE_END]).values()
     found = {}
     for r in wanted:
         start = Offset(max(r.start, starts.get(r.partition, Offset(0))))
@@ -206,7 +206,7 @@ def _others(config: Config, cluster: ClusterName, wanted: Sequence[ParityRange])
 
 def count(task: SalvageTask) -> int:
     """Records of the range by the batches' own counts, without decoding whole batches: a second opinion."""
-    config = load_config(Path(task.config_path), only_data=True)
+    config = load_config(Path(task.config_path), only=Principal.DATA)
     wanted = task.wanted
     records = 0
     with LogReader(config.cluster(task.cluster)) as reader:

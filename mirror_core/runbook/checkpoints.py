@@ -14,7 +14,7 @@ import msgspec
 from mirror_core.decide.scope import Scope
 from mirror_core.model.checkpoint import Keepable
 from mirror_core.model.errors import Indeterminate
-from mirror_core.model.names import Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.state.active import Active
 from mirror_core.state.journal import Journal
@@ -61,6 +61,30 @@ class Equal:
 
     VERSION: ClassVar[int] = 1
     ends: Offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedBefore:
+    """Up to which offsets both sides were seen to be equal while the source that is lost still answered."""
+
+    VERSION: ClassVar[int] = 1
+    ends: Offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumes:
+    """Where each consumer group goes on on the destination (next offset to be read), as the last sync left it: kept
+    for step promote, from which on they do."""
+
+    VERSION: ClassVar[int] = 1
+    groups: Mapping[str, Offsets]
+
+    @classmethod
+    def of(cls, groups: Mapping[str, Mapping[Partition, Offset]]) -> Resumes:
+        return cls(groups={group: Offsets.of(offsets) for group, offsets in sorted(groups.items())})
+
+    def by_group(self) -> dict[str, dict[Partition, Offset]]:
+        return {group: offsets.by_partition() for group, offsets in self.groups.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +202,8 @@ LEFT: Final[tuple[tuple[str, type[Keepable]], ...]] = (
     ("fence", Fenced),
     ("drain", Drained),
     ("parity", Equal),
+    ("promote", Resumes),
+    ("record_lmo", ComparedBefore),
     ("switch", Announced),
     ("switch", Called),
     ("salvage", Salvaged),

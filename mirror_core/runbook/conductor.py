@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import ClassVar, Final, Generic, TypeVar
@@ -18,13 +19,18 @@ from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import names, point_of_no_return
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.kept import KEPT
+from mirror_core.mirrors.door import insistent
+from mirror_core.model.chronicle import Kind
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
-from mirror_core.model.run import Evidence, Plan, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.garbage import seldom_sought
+from mirror_core.model.run import Approval, Evidence, Plan, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.runbook.bundles import keep_or_say, signer_of
 from mirror_core.runbook.services import Services
-from mirror_core.state.journal import Journal, check_turn, find_run
+from mirror_core.state.journal import Journal, begun, check_turn, find_run, told
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, Record, State
+from mirror_core.state.remembered import REMEMBERED
 from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.writer import StateWriter, control_id
 
@@ -37,18 +43,34 @@ Choice = TypeVar("Choice")
 """What the operator chooses for the plan."""
 
 
+@contextmanager
+def at_work() -> Iterator[None]:
+    """Connections are kept, and what was read of state topics is remembered, from one look to the next."""
+    with KEPT.keeping(), REMEMBERED.keeping(), seldom_sought():
+        yield
+
+
 class Conductor(ABC, Generic[Choice]):
     """One mirror's runs of one kind. Holds no state of its own: that is in the destination's state topic."""
 
     KIND: ClassVar[RunKind]
 
     def __init__(
-        self, link: Link, services: Services, *, started_by: str, say: Callable[[str], None] = lambda line: None
+        self,
+        link: Link,
+        services: Services,
+        *,
+        started_by: str,
+        say: Callable[[str], None] = lambda line: None,
+        gate_limit_s: float | None = None,
     ) -> None:
+        """`gate_limit_s`: applications are not stopped where they would stand still longer than this for what is to be
+        compared then; None: however long."""
         self.link = link
         self.services = services
         self.started_by = started_by
         self._say = say
+        self._gate_limit_s = gate_limit_s
 
     def decide(self, choice: Choice | None = None) -> Decision:
         """The plan, and every reason why it may not be run now. Within seconds, also when a side is dead."""
@@ -58,30 +80,51 @@ class Conductor(ABC, Generic[Choice]):
         """The plan alone: also for what may not be run."""
         return self.decide(choice).plan
 
-    @KEPT.keeping()
-    def begin(self, plan_hash: str, choice: Choice | None = None, *, approved_by: str = "") -> Run:
-        """Open a run of the plan with this hash. Refused when it may not be run, or is another plan by now."""
+    @at_work()
+    @insistent
+    def begin(
+        self,
+        plan_hash: str,
+        choice: Choice | None = None,
+        *,
+        approved_by: str | Sequence[Approval] = "",
+        part_of: str = "",
+    ) -> Run:
+        """Open a run of the plan with this hash. Refused when it may not be run, or is another plan by now.
+
+        Tried again when a sync that had looked for a run before there was one takes the mirror's state over. `part_of`:
+        the failover of a set of mirrors that it belongs to.
+        """
         under_way = read_whole(self.link.destination).active_run(self.link.mirror.name)
         if under_way and not self._may_continue(under_way, choice):
             raise Refused(self._title(), [f"run {under_way.id} holds this mirror: resume or abort it first"])
         with self._control() as writer:
-            return self._open(writer, self._decide(writer.state, choice), plan_hash, approved_by)
+            return self._open(writer, self._decide(writer.state, choice), plan_hash, approved_by, part_of)
 
-    @KEPT.keeping()
     def step(self, run_id: str, name: str) -> StepRecord:
         """Take one step; at once when it is done already. Refused when an earlier one is not."""
-        state = read_whole(self.link.destination)
-        run, found = self._mine(state, run_id), state.steps.get((run_id, name))
-        steps = steps_of(run)
-        # The last step closes the run, which may be due although the step is done.
-        if found and found.state is StepState.DONE and (run.ended_ms is not None or name != steps[-1]):
-            return found
-        check_turn(state, run_id, steps, name)
-        with self._control() as writer:
-            return self._take(writer, self._journal(writer, run_id), name)
+        return self.take(run_id, (name,))[0]
 
-    @KEPT.keeping()
-    def drive(self, run_id: str) -> Run:
+    @at_work()
+    def take(self, run_id: str, wanted: Sequence[str], *, agreed_by: str = "") -> tuple[StepRecord, ...]:
+        """The same for steps that follow each other, in one go: those that are done are not taken again.
+
+        `agreed_by`: who said that they may be taken now, if anybody was asked.
+        """
+        state = read_whole(self.link.destination)
+        run, steps = self._mine(state, run_id), steps_of(self._mine(state, run_id))
+        done = [r for r in (state.steps.get((run_id, name)) for name in wanted) if r and r.state is StepState.DONE]
+        # The last step closes the run, which may be due although the step is done.
+        if len(done) == len(wanted) and (run.ended_ms is not None or wanted[-1] != steps[-1]):
+            return tuple(done)
+        check_turn(state, run_id, steps, wanted[min(len(done), len(wanted) - 1)])
+        with self._control() as writer:
+            journal = self._journal(writer, run_id)
+            self._agreed(writer, journal, agreed_by)
+            return tuple(self._take(writer, journal, name) for name in wanted)
+
+    @at_work()
+    def drive(self, run_id: str, *, agreed_by: str = "") -> Run:
         """Take all steps that can be taken, or finish an abort that was begun: also the way to resume."""
         run = self._mine(read_whole(self.link.destination), run_id)
         if run.state in (RunState.ABORTED, RunState.SUPERSEDED):
@@ -92,14 +135,15 @@ class Conductor(ABC, Generic[Choice]):
         with self._control() as writer:
             journal = self._journal(writer, run_id)
             if journal.run.state is RunState.ABORTING:
-                return self._abort(writer, journal)
+                return self._evident(writer, self._abort(writer, journal))
+            self._agreed(writer, journal, agreed_by)
             while (name := journal.next()) is not None:
                 if not self._ready(journal.run, name):
                     return journal.run
                 self._take(writer, journal, name)
-            return self._finish(writer, journal)
+            return self._evident(writer, self._finish(writer, journal))
 
-    @KEPT.keeping()
+    @at_work()
     def abort(self, run_id: str, *, only_mine: bool = False) -> Run:
         """Give up, and undo what was done. Refused from the point of no return on.
 
@@ -111,7 +155,9 @@ class Conductor(ABC, Generic[Choice]):
         with self._control() as writer:
             self._check_abort(writer.state, run_id, only_mine)
             journal = self._journal(writer, run_id)
-            return journal.run if journal.run.state is RunState.ABORTED else self._abort(writer, journal)
+            if journal.run.state is RunState.ABORTED:
+                return journal.run
+            return self._evident(writer, self._abort(writer, journal))
 
     def active(self) -> Run | None:
         """The run that holds this mirror now."""
@@ -174,13 +220,22 @@ class Conductor(ABC, Generic[Choice]):
     def _title(self) -> str:
         return f"{self.KIND} of mirror {self.link.mirror.name}"
 
-    def _open(self, writer: StateWriter, found: Decision, plan_hash: str, approved_by: str) -> Run:
+    def _open(
+        self,
+        writer: StateWriter,
+        found: Decision,
+        plan_hash: str,
+        approved_by: str | Sequence[Approval],
+        part_of: str,
+    ) -> Run:
         """A new run of this plan. Refused when it may not be run, or is not the one with this hash."""
         reasons = (*found.reasons, *other_plan(found.plan, plan_hash))
         if reasons:
             raise Refused(self._title(), reasons)
         self.services.check_evidence()
+        signer_of(self.link.config)
         started = now_ms()
+        people = () if isinstance(approved_by, str) else tuple(approved_by)
         run = Run(
             id=self._new_id(started),
             plan=found.plan,
@@ -190,11 +245,13 @@ class Conductor(ABC, Generic[Choice]):
             started_ms=started,
             desired=writer.state.mirrors[self.link.mirror.name].desired,
             conducted_by=self.started_by,
-            approved_by=approved_by,
+            approved_by=approved_by if isinstance(approved_by, str) else ", ".join(one.name for one in people),
+            approvals=people,
+            part_of=part_of,
             homecoming=writer.state.mirrors[self.link.mirror.name].homecoming,
         )
         run, more = self._more_of(run, found, writer.state)
-        writer.put(run, *more)
+        writer.put(run, begun(writer.state, run), *more)
         return run
 
     def _new_id(self, started_ms: int) -> str:
@@ -206,7 +263,8 @@ class Conductor(ABC, Generic[Choice]):
         """The run's journal in our hands: from here on others know who conducts it."""
         run = self._mine(writer.state, run_id)
         if run.ended_ms is None and run.conducted_by != self.started_by:
-            writer.put(replace(run, conducted_by=self.started_by))
+            run = replace(run, conducted_by=self.started_by)
+            writer.put(run, told(writer.state, run, Kind.CONDUCTED, {}))
         return Journal(writer, run_id, steps_of(run))
 
     def _mine(self, state: State, run_id: str) -> Run:
@@ -227,8 +285,17 @@ class Conductor(ABC, Generic[Choice]):
             record = journal.perform(name, act)
             self._say(f"{name} done in {((record.ended_ms or 0) - record.started_ms) / 1000:.1f} s")
         if journal.next() is None:
-            self._finish(writer, journal)
+            self._evident(writer, self._finish(writer, journal))
         return record
+
+    def _agreed(self, writer: StateWriter, journal: Journal, person: str) -> None:
+        if person:
+            writer.put(told(writer.state, journal.run, Kind.AGREED, {"by": person}))
+
+    def _evident(self, writer: StateWriter, run: Run) -> Run:
+        """A run that has ended, with its evidence as a bundle."""
+        keep_or_say(self.services, self.link.config, run, writer.state, self._say)
+        return run
 
     def _check_abort(self, state: State, run_id: str, only_mine: bool) -> Run:
         run = self._mine(state, run_id)

@@ -28,11 +28,13 @@ from mirror_core.kafka.sizes import log_sizes
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
-from mirror_core.model.run import Evidence, Run, RunKind, RunState
+from mirror_core.model.run import Evidence, Fact, Run, RunKind, RunState
+from mirror_core.model.standing import Owed
 from mirror_core.runbook.checkpoints import all_left
 from mirror_core.runbook.conductor import PLAN_S, Conductor
-from mirror_core.runbook.failback_steps import FailbackSteps, is_home, reverse_link
+from mirror_core.runbook.failback_steps import FailbackSteps, home_run, reverse_link
 from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.giving_up import lift_or_owe
 from mirror_core.runbook.observe import CALL_S, SIDE_S, Ask
 from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link
@@ -53,11 +55,17 @@ class Failback(Conductor[Allowed]):
 
     def home(self) -> Failover:
         """The failover that brings applications home; to be planned, approved and driven before the last step."""
-        return Failover(reverse_link(self.link), self.services, started_by=self.started_by, say=self._say)
+        return Failover(
+            reverse_link(self.link),
+            self.services,
+            started_by=self.started_by,
+            say=self._say,
+            gate_limit_s=self._gate_limit_s,
+        )
 
     def is_home(self, run: Run) -> bool:
         """Whether that failover is done."""
-        return is_home(read_state(self.link.source), run.id)
+        return home_run(read_state(self.link.source), run.id) is not None
 
     def _ready(self, run: Run, name: str) -> bool:
         return name not in needing(self.KIND, Need.HOME) or self.is_home(run)
@@ -72,7 +80,9 @@ class Failback(Conductor[Allowed]):
         if journal.run.ended_ms is None:
             steps = [r for r in (journal.record(name) for name in journal.steps) if r]
             statuses = writer.state.partitions.get(self.link.mirror.name, {})
-            write_run_report(self.services.run_dir(journal.run_id), journal.run, steps, statuses, all_left(journal))
+            folder, sides = self.services.run_dir(journal.run_id), (self.link.source.name, self.link.destination.name)
+            told = writer.state.chronicle(journal.run_id)
+            write_run_report(folder, journal.run, steps, statuses, all_left(journal), sides=sides, told=told)
         return journal.end(RunState.DONE)
 
     def _no_way_back(self) -> str:
@@ -82,8 +92,15 @@ class Failback(Conductor[Allowed]):
         )
 
     def _abort(self, writer: StateWriter, journal: Journal) -> Run:
-        """Nothing on the old source was changed, and applications stay where they are: there is nothing to undo."""
-        return journal.end(RunState.ABORTED)
+        """Nothing on the old source was changed, and applications stay where they are. A failover's fence stays, too.
+
+        A mirror that was only stopped owes none: the one that stands is this run's own, and goes.
+        """
+        debt, note = writer.state.debts.get(self.link.mirror.name), ""
+        stood = Fact("fenced", str(True)) in journal.run.plan.bound
+        if debt.owed is Owed.UNFENCE if debt else not stood:
+            note = lift_or_owe(self.link, writer, journal.run)
+        return journal.end(RunState.ABORTED, note)
 
     def _decide(self, state: State, choice: Allowed | None) -> Decision:
         mirror = state.mirrors.get(self.link.mirror.name, self.link.mirror)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -27,7 +27,7 @@ from mirror_core.model.drift import Part
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Partition, reverse_name
-from mirror_core.model.run import Evidence, RunKind, RunState
+from mirror_core.model.run import Evidence, Mode, Run, RunKind, RunState
 from mirror_core.runbook.tails import TailSteps
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
@@ -36,7 +36,7 @@ from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
 from mirror_core.sync.cycle import sync
-from mirror_core.sync.fence import lift_denials
+from mirror_core.sync.fence import RESOLVE_S, STILL_S, await_stillness, lift_denials
 from mirror_core.sync.homecoming import bring_home
 from mirror_core.sync.ledger import forget_debt, remember_there_too
 
@@ -58,7 +58,7 @@ class FailbackSteps(TailSteps):
     def demote(self) -> Evidence:
         """On the old source applications may not change the topics, the mirror may: denials first, then no fence."""
         self._await_zombies()
-        topics = self._present_topics(self.link.source)
+        topics = self._present_topics(self.link.source, self._topics())
         forget_debt(self.writer, self.link.mirror.name)
         rows = demote(self.link, self.writer, topics, self.link.source.name)
         return {"access": len(rows), "such_as": some(f"{r.deed} {r.subject}" for r in rows)}
@@ -79,7 +79,7 @@ class FailbackSteps(TailSteps):
             with ClusterClient(self.link.source) as old:
                 lift_denials(back, writer, old)  # of an earlier homecoming, against its tasks: they are over
                 groups = bring_home(back, old, self._topics())
-            remember_there_too(writer, back.name, self.writer.state, self.link.source.name)
+            remember_there_too(writer, back.name, self.writer.state, self.link.source.name, self._topics())
             report = sync(link, writer, only=frozenset({Part.CONFIGS}))
         return {
             "mirror": back.name,
@@ -106,10 +106,14 @@ class FailbackSteps(TailSteps):
         left = state.partitions.get(back.name, {})
         yield from (Forget(PartitionRecord(back.name, s)) for p, s in sorted(left.items()) if p not in fresh)
         yield from (PartitionRecord(back.name, s) for s in fresh.values())
+        # It spoke of an earlier way home, and of what the new primary held then.
+        yield from (Forget(proof) for proof in [state.proofs.get(back.name)] if proof)
 
     def catch_up(self) -> Evidence:
         """Copy until the old source is close behind: by the data plane that runs, or by this process if none does."""
         link = self._reverse_link()
+        if home_run(read_state(self.link.source), self.journal.run_id):
+            return {"lag": f"not copied: {self.link.destination.name} was given up, and applications are home"}
         started = time.monotonic()
         best, moved = None, started
         first_end = None
@@ -140,25 +144,31 @@ class FailbackSteps(TailSteps):
         link = self._reverse_link()
         self._refuse_unless_home(link, read_whole(self.link.source))  # before its conductor is taken over
         with StateWriter(self.link.source, control_id(link.mirror.name)) as back:
-            self._refuse_unless_home(link, back.state)
+            given_up = self._refuse_unless_home(link, back.state).plan.mode is Mode.UNPLANNED
             statuses = dict(sorted(back.state.partitions.get(link.mirror.name, {}).items()))
-            with ClusterClient(self.link.destination) as client:
-                self._refuse_if_written(client, statuses)
+            # Also those that began on the new primary, and have come home with the others.
+            topics, cluster = sorted({p.topic for p in statuses}), self.link.destination
+            with ClusterClient(cluster) as client:
+                if not given_up:
+                    self._refuse_if_written(client, statuses)
                 self._await_zombies()
                 forget_debt(back, link.mirror.name)
-                rows = demote(link, back, self._present_topics(self.link.destination), self.link.destination.name)
+                rows = demote(link, back, self._present_topics(cluster, topics), cluster.name)
+                own = self._own_records(client, statuses) if given_up else {}
                 lift_denials(self.link.mirror, self.writer, client)
-                remember_there_too(self.writer, self.link.mirror.name, back.state, self.link.destination.name)
-                bring_home(self.link.mirror, client, self._topics())
+                remember_there_too(self.writer, self.link.mirror.name, back.state, cluster.name, topics)
+                bring_home(self.link.mirror, client, topics)
             mirror = self.writer.state.mirrors[self.link.mirror.name]
             recorded = dict(self.writer.state.partitions.get(mirror.name, {}))
             self.writer.put(
                 # A new producer id: under the old one the logs say that others have written since, which is a fault
                 # everywhere but here, where the applications did, and their records are on both sides.
                 replace(mirror, desired=Desired.STARTED, producer_id=new_producer_id()),
-                *(PartitionRecord(mirror.name, self._protected(s)) for s in statuses.values()),
+                *(PartitionRecord(mirror.name, self._protected(s, own.get(p))) for p, s in statuses.items()),
                 # Not brought home, since they are not there: what the old source has of them is new to the mirror.
                 *(Forget(PartitionRecord(mirror.name, s)) for p, s in recorded.items() if p not in statuses),
+                # It spoke of what the old source held before it was cut, or made anew.
+                *(Forget(proof) for proof in [self.writer.state.proofs.get(mirror.name)] if proof),
             )
         report = sync(self.link, self.writer, only=frozenset({Part.CONFIGS}), run_id=self.journal.run_id)
         return {
@@ -166,11 +176,17 @@ class FailbackSteps(TailSteps):
             "such_as": some(f"{r.deed} {r.subject}" for r in rows),
             "settings_changed": sum(r.done for r in report.rows),
             "partitions": len(statuses),
+            **({"to_be_saved": some(f"{p} {went}" for p, went in own.items())} if own else {}),
         }
 
-    def _protected(self, came_home: PartitionStatus) -> PartitionStatus:
-        """M's status of a partition, from what M-back left of it."""
+    def _protected(self, came_home: PartitionStatus, own: str | None) -> PartitionStatus:
+        """M's status of a partition, from what M-back left of it. `own`: how far the new primary went without it."""
         reason = None
+        if own:
+            reason = (
+                f"{self.link.destination.name} was given up while applications were there, and its log goes {own}: "
+                f"what {self.link.source.name} never got is there only: save it first"
+            )
         if came_home.reason:
             reason = (
                 f"it was FAILED when applications came home, so {self.link.destination.name} holds records that "
@@ -183,14 +199,15 @@ class FailbackSteps(TailSteps):
             source_topic_id=came_home.destination_topic_id,
             destination_topic_id=came_home.source_topic_id,
             reason=reason,
+            failed_at=came_home.lmo if own else None,
             kind=FailureKind.DIVERGED if reason else None,
         )
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _present_topics(self, cluster: ClusterConfig) -> list[str]:
+    def _present_topics(self, cluster: ClusterConfig, topics: list[str]) -> list[str]:
         with ClusterClient(cluster) as client:
-            return sorted(client.metadata(self._topics()).topics)
+            return sorted(client.metadata(topics).topics)
 
     def _await_zombies(self) -> None:
         """Until no task of an earlier data plane, in either direction, can be alive to write."""
@@ -239,32 +256,50 @@ class FailbackSteps(TailSteps):
         lag = None if missing else sum(max(0, ends[p] - positions[p]) for p in partitions)
         return lag, sum(ends.values())
 
-    def _refuse_unless_home(self, link: Link, back: State) -> None:
-        if not is_home(back, self.journal.run_id):
+    def _refuse_unless_home(self, link: Link, back: State) -> Run:
+        """The failover that has brought applications home."""
+        run = home_run(back, self.journal.run_id)
+        if run is None:
             raise Refused(
                 f"failback {self.journal.run_id}: step reprotect",
                 [f"mirror {link.mirror.name} is not failed over yet: applications are still on {link.source.name}"],
             )
+        return run
 
     def _refuse_if_written(self, client: ClusterClient, statuses: Mapping[Partition, PartitionStatus]) -> None:
-        views = client.metadata({p.topic for p in statuses}).topics
-        there = [p for p in statuses if p.topic in views and p.index in views[p.topic].partitions]
-        written = written_since(statuses, list_offsets(client, there, Point.LOG_END))
+        written = written_since(statuses, list_offsets(client, _there(client, statuses), Point.LOG_END))
         if written:
             raise Refused(
                 f"failback {self.journal.run_id}: step reprotect",
-                [f"somebody wrote to {client.name} after applications had left it: {some(written)}"],
+                [
+                    f"somebody wrote to {client.name} after applications had left it: "
+                    f"{some(f'{p} {went}' for p, went in written.items())}"
+                ],
             )
 
+    def _own_records(
+        self, client: ClusterClient, statuses: Mapping[Partition, PartitionStatus]
+    ) -> Mapping[Partition, str]:
+        """What a new primary that was given up has otherwise than what came home, now that nobody writes there."""
+        there = _there(client, statuses)
+        return written_since(statuses, await_stillness(client, there, pause_s=STILL_S, resolve_s=RESOLVE_S))
 
-def is_home(back: State, failback: str) -> bool:
-    """Whether the failover that leads home from this failback run is done, by the state on the old source.
 
-    It carries the run's id: clocks of two hosts say nothing about what came first.
+def _there(client: ClusterClient, partitions: Iterable[Partition]) -> list[Partition]:
+    """Those that the cluster has."""
+    wanted = list(partitions)
+    views = client.metadata({p.topic for p in wanted}).topics
+    return [p for p in wanted if p.topic in views and p.index in views[p.topic].partitions]
+
+
+def home_run(back: State, failback: str) -> Run | None:
+    """The failover that leads home from this failback run, once it is done, by the state on the old source.
+
+    It carries the run's id: clocks of two hosts say nothing about what came first. An unplanned one, where the new
+    primary was given up on the way.
     """
-    return any(
-        (r.plan.kind, r.state, r.homecoming) == (RunKind.FAILOVER, RunState.DONE, failback) for r in back.runs.values()
-    )
+    wanted = (RunKind.FAILOVER, RunState.DONE, failback)
+    return next((r for r in back.runs.values() if (r.plan.kind, r.state, r.homecoming) == wanted), None)
 
 
 def reverse_link(link: Link) -> Link:

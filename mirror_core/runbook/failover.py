@@ -6,25 +6,24 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mirror_core.decide import failover as decision
-from mirror_core.decide.steps import point_of_no_return
+from mirror_core.decide.steps import point_of_no_return, standing_still
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.mirror import Desired, Lease, PartitionState
 from mirror_core.model.run import Evidence, Fact, Mode, Run, RunKind, RunState
-from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import Drained
 from mirror_core.runbook.conductor import Conductor
+from mirror_core.runbook.counting import stay
 from mirror_core.runbook.failover_steps import Steps
+from mirror_core.runbook.giving_up import lift_or_owe
 from mirror_core.runbook.lost_steps import LostSteps
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.promotion import owner
-from mirror_core.state.journal import Journal, checkpoint
+from mirror_core.state.journal import Journal, checkpoint, ended
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
 from mirror_core.state.writer import StateWriter, data_id
-from mirror_core.sync.fence import lift_denials, lift_fence, standing
-from mirror_core.sync.identity import check_source
+from mirror_core.sync.fence import lift_denials
 
 
 class Failover(Conductor[Mode]):
@@ -59,7 +58,8 @@ class Failover(Conductor[Mode]):
             return run, tuple(more)
         more += [Forget(c) for c in state.checkpoints.values() if c.run == before.id]
         note = f"its source died; run {run.id} goes on from where it was"
-        more.append(replace(before, state=RunState.SUPERSEDED, ended_ms=run.started_ms, note=note))
+        before = replace(before, state=RunState.SUPERSEDED, ended_ms=run.started_ms, note=note)
+        more += [before, ended(state, before)]
         return replace(run, continues=before.id, desired=before.desired), tuple(more)
 
     def _act(self, writer: StateWriter, journal: Journal, name: str) -> Callable[[], Evidence]:
@@ -68,12 +68,16 @@ class Failover(Conductor[Mode]):
         steps = (Steps if mode is Mode.PLANNED else LostSteps)(link, self.services, writer, journal)
         if name == point_of_no_return(self.KIND, mode) and not journal.begun(name):
             steps.check_before_promotion()
+        if isinstance(steps, Steps) and name == standing_still(self.KIND)[0]:
+            rest = steps.close_in(self._gate_limit_s)
+            if rest is not None:
+                self._say(f"left to compare behind the fence: {rest}")
         return steps.act(name)
 
     def _finish(self, writer: StateWriter, journal: Journal) -> Run:
         if journal.run.ended_ms is None:
             self._release_lease(writer, journal.run_id)
-        return journal.end(RunState.DONE)
+        return journal.end(RunState.DONE, stay=stay(journal.run))
 
     def _no_way_back(self) -> str:
         return (
@@ -84,36 +88,13 @@ class Failover(Conductor[Mode]):
     def _abort(self, writer: StateWriter, journal: Journal) -> Run:
         """Lift the fence, let the mirror go on. A source that does not answer is owed it."""
         run, mirror = journal.run, self.link.mirror
-        if run.state is not RunState.ABORTING:
-            # Owed first: whatever happens from here on, the denials will be found.
-            writer.put(replace(run, state=RunState.ABORTING), self._owed(run))
-        note = ""
-        try:
-            with ClusterClient(self.link.source) as source:
-                if standing(mirror, writer, source):  # otherwise nothing is asked of a source that may be dead
-                    check_source(self.link, source)
-                    lift_fence(mirror, writer, source)
-            writer.put(Forget(self._owed(run)))
-        except LostOwnership:
-            raise
-        except MirrorError as error:
-            note = f"{self.link.source.name} does not answer, and its fence is still there: it is lifted when it does"
-            writer.put(replace(self._owed(run), trouble=str(error)))
+        note = lift_or_owe(self.link, writer, run)
         with ClusterClient(self.link.destination) as destination:
             lift_denials(mirror, writer, destination)
         writer.put(*self._mirroring_again(writer.state, run))
         self._release_lease(writer, run.id)
         self._say(f"aborted: {note or 'the fence is lifted'}; the mirror goes on")
         return journal.end(RunState.ABORTED, note)
-
-    def _owed(self, run: Run) -> Debt:
-        return Debt(
-            mirror=self.link.mirror.name,
-            cluster=self.link.source.name,
-            owed=Owed.UNFENCE,
-            run=run.id,
-            since_ms=now_ms(),
-        )
 
     def _mirroring_again(self, state: State, run: Run) -> list[Record]:
         """The mirror and its partitions as they were when the run began."""

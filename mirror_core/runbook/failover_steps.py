@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from mirror_core.decide.evidence import NONE, NOT_COMPARED
 from mirror_core.decide.parity import NOTHING_COMPARED
+from mirror_core.decide.reckoning import lost_behind_fence
 from mirror_core.decide.scope import strayed
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, known_offsets, list_offsets, list_points
+from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
+from mirror_core.mirrors.proving import compare_rest
+from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
-from mirror_core.model.errors import Indeterminate, MirrorError, Refused
+from mirror_core.model.errors import Indeterminate, MirrorError, Refused, RemoteFault
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
-from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, left_by
+from mirror_core.parity.check import SoFar
+from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, Resumes, left_by
+from mirror_core.runbook.drained import verify_drained
 from mirror_core.runbook.observe import CALL_S
 from mirror_core.runbook.promotion import Promotion, counted, owner
+from mirror_core.runbook.rest import MANY, ROUNDS, SHRINKS, Rest, refuse_above, rest_of
+from mirror_core.runbook.services import ParityCheck
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Forget, Record
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.cycle import sync
 from mirror_core.sync.fence import denials_of, raise_fence, undenied
 from mirror_core.sync.group_commits import stop_commits
+from mirror_core.sync.groups import resumes
+from mirror_core.sync.ledger import entered
 
 SHOWN: Final = 20
 """Partitions that a refusal names."""
@@ -41,34 +51,123 @@ class GateClosed(MirrorError):
     """The two sides differ: nothing is promoted. The findings are in the message and in the parity report."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """One comparison of what was new."""
+
+    ends: Mapping[Partition, Offset]
+    """Next offset after the last one that was seen to be equal, in all."""
+    records: int
+    records_before: int
+    """Compared by earlier ones."""
+    chunks: int
+    report: str
+    per_second: float | None
+    """Offsets, with all that it took to begin; None: too fast to be measured."""
+
+
 class Steps(Promotion):
     """The acts of a planned failover."""
 
     __slots__ = ()
 
     def prove(self) -> Evidence:
-        """Parity of all that is mirrored so far, while applications still write: keeps the standstill short."""
-        with ClusterClient(self.link.destination) as destination:
-            positions = list_offsets(destination, self.scope.drained, Point.LOG_END)
-        ranges = [ParityRange(partition=p, start=Offset(0), end=end) for p, end in sorted(positions.items()) if end]
+        """Parity of all that is mirrored so far, while applications still write, and again of what came meanwhile:
+        keeps the standstill short, however much there is and however long it took."""
+        ranges = self._ranges()
         if not ranges:
             self.journal.keep("prove", Proven(ends=Offsets(), records=0))
             return {"verdict": "nothing mirrored yet", "records": 0}
-        result = self.services.parity(
-            self.link.source.name,
-            self.link.destination.name,
-            ranges,
-            self.services.run_dir(self.journal.run_id) / "prove",
-        )
-        _open_gate(result, "the proof of what is mirrored so far", earlier_records=0)
-        self.journal.keep("prove", Proven(ends=Offsets.of(dict(result.proven)), records=result.records))
+        first = self._prove_once(ranges, self.services.parity, "prove")
+        rounds: list[_Round] = []
+        try:
+            rounds, rest = self._prove_rest(self._rest(first.ends, first.per_second), "prove")
+            left = str(rest)
+        except RemoteFault as error:  # what is proved is kept; it is looked again before anybody is stopped
+            left = f"not known: {error}"
         return {
-            "verdict": result.verdict,
-            "records": result.records,
-            "chunks": result.chunks,
-            "partitions": len(result.proven),
-            "report": result.report,
+            "verdict": Verdict.PASSED,
+            "records": first.records + sum(one.records for one in rounds),
+            "records_proved_before": first.records_before,
+            "chunks": first.chunks + sum(one.chunks for one in rounds),
+            "partitions": len(first.ends),
+            "report": first.report,
+            "rounds": 1 + len(rounds),
+            "left_for_the_gate": left,
         }
+
+    def close_in(self, limit_s: float | None) -> Rest | None:
+        """Before anybody is stopped: compare what has come since the proof, while applications still write.
+
+        After an hour of waiting for a person that is an hour's writes. Refused when the gate would have to read for
+        longer than `limit_s` all the same. A fence that may be up already waits for nothing (None).
+        """
+        if entered(self.writer, self.link.mirror.name, self.link.source.name, AclPurpose.FENCE):
+            return None
+        self.services.check_room(self.journal.run_id)  # before applications stand still, and not while they do
+        proven = left_by(self.journal, "prove", Proven).ends.by_partition()
+        try:
+            rest = self._rest(proven, None)
+        except RemoteFault:
+            self.check_approval("fence", source_needed=True)  # it says what can be done about a source that is dead
+            raise
+        if not rest.is_little or (limit_s is not None and rest.seconds > limit_s):
+            _, rest = self._prove_rest(rest, "close-in")
+        refuse_above(rest, limit_s, self.journal.run_id, self.link.mirror.name)
+        return rest
+
+    def _prove_rest(self, rest: Rest, folder: str) -> tuple[list[_Round], Rest]:
+        """Compare what is new, until it is little, or becomes no less: applications write on meanwhile."""
+        rounds = list[_Round]()
+        while not rest.is_little and len(rounds) < ROUNDS and (ranges := self._ranges()):
+            compare = self.services.parity if rest.offsets > MANY else self.services.quick_parity
+            rounds.append(self._prove_once(ranges, compare, f"{folder}-{len(rounds) + 2}"))
+            before, rest = rest, self._rest(rounds[-1].ends, rounds[-1].per_second)
+            if rest.offsets > before.offsets * SHRINKS:
+                break
+        return rounds, rest
+
+    def _rest(self, proven: Mapping[Partition, Offset], per_second: float | None) -> Rest:
+        return rest_of(self.link, self.scope.drained, proven, per_second)
+
+    def _ranges(self) -> list[ParityRange]:
+        """All that is mirrored by now."""
+        with ClusterClient(self.link.destination) as destination:
+            positions = list_offsets(destination, self.scope.drained, Point.LOG_END)
+        return [ParityRange(partition=p, start=Offset(0), end=end) for p, end in sorted(positions.items()) if end]
+
+    def _prove_once(self, ranges: Sequence[ParityRange], compare: ParityCheck, name: str) -> _Round:
+        """Compare what of these was not compared yet, and keep how far that went."""
+
+        def comparing(rest: Sequence[ParityRange], so_far: SoFar) -> ParityResult:
+            folder = self.services.run_dir(self.journal.run_id) / name
+            return compare(self.link.source.name, self.link.destination.name, rest, folder, so_far)
+
+        # What is cleaned by key is compared whole by a run's first round only: else none would be shorter than it.
+        first = self.journal.kept("prove", Proven) is None
+        result, proof, before = compare_rest(
+            self.link,
+            self.writer.state,
+            ranges,
+            comparing,
+            whole=False,
+            keep=self.writer.put,
+            cleaned=first,
+            further=(),
+        )
+        earlier = before.of(ranges)
+        _open_gate(result, "the proof of what is mirrored so far", earlier_records=earlier)
+        self.writer.put(proof)
+        self.journal.keep("prove", Proven(ends=Offsets.of(dict(result.proven)), records=result.records + earlier))
+        offsets = sum(max(0, result.proven[r.partition] - r.start) for r in before.rest(ranges))
+        return _Round(
+            ends=result.proven,
+            records=result.records,
+            records_before=earlier,
+            chunks=result.chunks,
+            report=result.report,
+            per_second=offsets / result.seconds if result.seconds else None,
+        )
 
     def fence(self) -> Evidence:
         """Nobody writes any more what is to be promoted. What was approved still holds, or nobody is held up."""
@@ -109,26 +208,9 @@ class Steps(Promotion):
             data.put(replace(lease, beat_ms=now_ms()))
         with ClusterClient(self.link.destination) as destination:
             late = stop_commits(self.link.mirror, self.writer, destination)
-        positions = self._verify_drained(ends)
+        positions = verify_drained(self.link, ends)
         self.journal.keep("drain", Drained(positions=Offsets.of(positions)))
         return {"partitions": len(positions), "copied_ms": now_ms() - started, "late_commits": late}
-
-    def _verify_drained(self, ends: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
-        """The source has not moved and every position is its log end, as the brokers say, not the copier."""
-        with ClusterClient(self.link.source) as source, ClusterClient(self.link.destination) as destination:
-            now = list_offsets(source, ends, Point.LOG_END)
-            points = list_points(destination, ends, [Point.LOG_END, Point.HIGH_WATERMARK])
-        positions, replicated = points.values()
-        name = self.link.source.name
-        problems = [f"{p}: log end on {name} went from {ends[p]} to {now[p]}" for p in ends if now[p] != ends[p]]
-        problems += [f"{p}: position {positions[p]}, log end {ends[p]}" for p in ends if positions[p] != ends[p]]
-        problems += [f"{p}: replicated up to {replicated[p]} of {ends[p]}" for p in ends if replicated[p] < ends[p]]
-        if problems:
-            raise MirrorError(
-                f"mirror {self.link.mirror.name}: not drained: {some(problems)}. "
-                "Resume the run to go on copying, or abort it"
-            )
-        return positions
 
     def final_sync(self) -> Evidence:
         """Configurations, rights and group offsets. No new topics: what is behind the fence is what was approved."""
@@ -138,6 +220,7 @@ class Steps(Promotion):
             only=frozenset({Part.CONFIGS, Part.ACLS, Part.GROUPS}),
             run_id=self.journal.run_id,
         )
+        self.journal.keep("promote", Resumes.of(resumes(report.rows)))
         return counted(report.rows)
 
     def parity(self) -> Evidence:
@@ -150,12 +233,7 @@ class Steps(Promotion):
             ParityRange(partition=p, start=min(proven.get(p, Offset(0)), end), end=end)
             for p, end in sorted(ends.items())
         ]
-        result = self.services.quick_parity(
-            self.link.source.name,
-            self.link.destination.name,
-            ranges,
-            self.services.run_dir(self.journal.run_id) / "parity",
-        )
+        result = self.services.gate(self.link.source.name, self.link.destination.name, ranges, self.journal.run_id)
         _open_gate(result, "the parity gate", earlier_records=proof.records)
         self.journal.keep("parity", Equal(ends=Offsets.of(ends)))
         return {
@@ -163,8 +241,14 @@ class Steps(Promotion):
             "records_since_proof": result.records,
             "records_in_all": result.records + proof.records,
             "partitions": len(ends),
+            NOT_COMPARED: self._as_it_is(),
             "report": result.report,
         }
+
+    def _as_it_is(self) -> str:
+        """What is promoted all the same: FAILED partitions, and those that the source has no more."""
+        left = sorted(set(self.scope.promoted) - set(self.scope.drained))
+        return f"{len(left)} partition(s): {some(left)}" if left else NONE
 
     @property
     def positions(self) -> dict[Partition, Offset]:
@@ -182,6 +266,11 @@ class Steps(Promotion):
             ends=fenced.ends,
             trouble="" if fenced.authorizer else f"cluster {self.link.source.name} has no authorizer",
         )
+
+    def lost(self) -> tuple[int | None, str]:
+        gate = self.journal.record("parity")
+        promoted = set(self.scope.promoted) - set(self.scope.drained)
+        return lost_behind_fence(gate.evidence if gate else {}, promoted)
 
     def check_before_promotion(self) -> None:
         """Refused when what was approved holds no more, or the source was written behind the fence.

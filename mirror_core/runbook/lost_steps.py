@@ -10,19 +10,24 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
+from mirror_core.decide import heads
+from mirror_core.decide.proof import never_compared
+from mirror_core.decide.reckoning import lost_with_source
 from mirror_core.decide.steps import point_of_no_return
+from mirror_core.decide.together import COMPLETE, in_words, together
 from mirror_core.decide.view import some
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.mirrors.old_source import keep_out, still
+from mirror_core.mirrors.proving import known
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.run import Evidence, Mode, RunKind
 from mirror_core.model.standing import Debt, Owed
-from mirror_core.runbook.checkpoints import Settled, left_by
+from mirror_core.runbook.checkpoints import ComparedBefore, Resumes, Settled, left_by
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Record
@@ -30,7 +35,7 @@ from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.access import silence_copiers
 from mirror_core.sync.fence import denials_of, intended
 from mirror_core.sync.group_commits import stop_commits
-from mirror_core.sync.groups import clamp_groups
+from mirror_core.sync.groups import clamp_groups, resumes
 from mirror_core.sync.identity import check_source
 
 STILL_S: Final = 0.2
@@ -124,9 +129,34 @@ class LostSteps(Promotion):
         self.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(ends)))
         return {"fence": "stands", "denials": len(denials)}
 
+    def record_lmo(self) -> Evidence:
+        """As every failover does; and what of it was ever compared with the source, while there was one."""
+        done = super().record_lmo()
+        with ClusterClient(self.link.destination) as destination:
+            holding = known(self.link, self.writer.state, destination).holding
+        ends = {p: s.lmo for p, s in self.statuses().items() if s.lmo is not None}
+        without = never_compared(holding, ends)
+        self.journal.keep(
+            "record_lmo", ComparedBefore(ends=Offsets.of({p: Offset(one.end) for p, one in holding.items()}))
+        )
+        missing = sum(end - first for first, end in without.values())
+        named = [f"{p} [{first}, {end})" for p, (first, end) in sorted(without.items())]
+        state, name = self.writer.state, self.link.mirror.name
+        groups = self.link.config.belonging(name)
+        whole = together(groups, self.statuses(), state.sightings.get(name), ends)
+        return {
+            **done,
+            **{f"{COMPLETE}, {one.name}": in_words(one) for one in whole},
+            "compared_before": f"{sum(ends.values()) - missing} of {sum(ends.values())} offsets",
+            "never_compared": some(named) or "none",
+            "receipts": heads.in_words(state.receipts.get(name, {})),
+        }
+
     def final_offsets(self) -> Evidence:
         """No group may start from an offset that its partition does not have."""
-        return counted(clamp_groups(self.link, self.scope.names))
+        rows = clamp_groups(self.link, self.scope.names)
+        self.journal.keep("promote", Resumes.of(resumes(rows)))
+        return counted(rows)
 
     @property
     def positions(self) -> dict[Partition, Offset]:
@@ -134,6 +164,9 @@ class LostSteps(Promotion):
 
     def standing(self) -> Iterator[Record]:
         yield from ()
+
+    def lost(self) -> tuple[int | None, str]:
+        return lost_with_source(self.writer.state.debts.get(self.link.mirror.name), self.statuses())
 
     def check_before_promotion(self) -> None:
         """Refused when what was approved holds no more. The source is not asked."""

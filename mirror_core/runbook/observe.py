@@ -6,24 +6,29 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Generic, TypeVar
 
-from mirror_core.decide.acls import covers, may_change
+from mirror_core.decide.access import strangers
+from mirror_core.decide.acls import Names, may_change
+from mirror_core.decide.drills import forecast
 from mirror_core.decide.filters import group_filter, topic_filter
-from mirror_core.decide.steps import standing_still
 from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View, healthy
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient, TopicView
-from mirror_core.kafka.groups import fetch_offsets, list_groups
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.group_batches import fetch_all
+from mirror_core.kafka.groups import list_groups
 from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.transactions import open_transactions
+from mirror_core.kafka.users import scram_users
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
-from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.model.run import Mode
 from mirror_core.runbook.hook_calls import hook_problems
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
@@ -35,15 +40,22 @@ SIDE_S: Final = 4.0
 """Everything that is asked of one side."""
 GROUPS_S: Final = 1.0
 """Of that, for the offsets of its groups."""
+_AT_ONCE: Final = 32
+"""Groups asked for in one round trip."""
 OFFSETS_S: Final = 1.0
 """For log ends that a leader does not know yet: a new one learns them within moments."""
 HEARTBEATS_S: Final = 2.0
 
+NO_GROUPS: Final[tuple[dict[str, dict[Partition, Offset]], tuple[str, ...]]] = ({}, ())
+
 T = TypeVar("T")
 
 
-def observe(link: Link, state: State, mode: Mode) -> View:
+def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True) -> View:
     """The view that a failover plan is made from. A side that fails or is late becomes `Unseen`; nothing is raised.
+
+    `offsets`: with what groups have committed, which only the plan's figures tell of. Without, no group is asked for
+    it: whether an approved plan still holds does not depend on it.
 
     The destination's groups are asked apart: they need an answer of every broker, and one that hangs must not keep
     everything else from being seen until the controllers have given it up.
@@ -52,8 +64,9 @@ def observe(link: Link, state: State, mode: Mode) -> View:
     statuses = state.partitions.get(mirror.name, {})
     partitions = tuple(healthy(statuses))
     positions_read = threading.Event()
-    source = Ask(lambda: _look_at_source(link, partitions, positions_read))
-    destination = Ask(lambda: _look_at_destination(link, state, positions_read))
+    source = Ask(lambda: _look_at_source(link, partitions, positions_read, offsets=offsets))
+    destination = Ask(lambda: _look_at_destination(link, state, positions_read, offsets=offsets))
+    users = [Ask(partial(_users, side)) for side in (link.source, link.destination)] if offsets else []
     deadline = time.monotonic() + SIDE_S
     seen_there, seen_here = destination.answer(deadline), source.answer(deadline)
     if mode is Mode.UNPLANNED and isinstance(seen_here, SourceView) and seen_here.cluster_id != mirror.source_id:
@@ -71,28 +84,16 @@ def observe(link: Link, state: State, mode: Mode) -> View:
         active_run=active.id if active else None,
         debt=state.debts.get(mirror.name),
         grants=seen_here.grants if isinstance(seen_here, SourceView) and mode is Mode.PLANNED else staged,
-        earlier_seconds=earlier_seconds(state, mirror),
+        forecast=forecast(state.runs.values(), state.steps_of, mirror.name, mode),
         now_ms=now_ms(),
         hooks={hook.name: hook.words for hook in link.config.hooks(mirror.name)},
         hook_problems=tuple(hook_problems(link.config, mirror.name)),
         sighting=state.sightings.get(mirror.name),
+        proof=state.proofs.get(mirror.name),
         groups=state.groups.get(mirror.name),
+        together=link.config.belonging(mirror.name),
+        strangers=_strangers(link, state, *(one.answer(deadline) for one in users)) if users else (),
     )
-
-
-def earlier_seconds(state: State, mirror: Mirror) -> float | None:
-    """Seconds without writes in the newest finished failover of this mirror, steps only; None without one."""
-    runs = [
-        r
-        for r in state.runs.values()
-        if r.plan.mirror == mirror.name and r.plan.kind is RunKind.FAILOVER and r.state is RunState.DONE
-    ]
-    if not runs:
-        return None
-    newest = max(runs, key=lambda r: r.started_ms)
-    timed = standing_still(RunKind.FAILOVER)
-    records = [s for s in state.steps.values() if s.run == newest.id and s.step in timed and s.ended_ms]
-    return sum((s.ended_ms or 0) - s.started_ms for s in records) / 1000
 
 
 @dataclass(slots=True)
@@ -118,23 +119,40 @@ class Ask(Generic[T]):
         return self._found[0] if self._found else Unseen(f"no complete answer within {SIDE_S:.0f} s")
 
 
-def _look_at_source(link: Link, partitions: tuple[Partition, ...], positions_read: threading.Event) -> SourceView:
+def _users(side: ClusterConfig) -> frozenset[str] | None:
+    with ClusterClient(side, timeout_s=CALL_S) as client:
+        return scram_users(client)
+
+
+def _strangers(
+    link: Link, state: State, here: frozenset[str] | Unseen | None, there: frozenset[str] | Unseen | None
+) -> tuple[str, ...]:
+    entries = [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.mirror.destination]
+    if isinstance(here, Unseen) or isinstance(there, Unseen):
+        return ()
+    return strangers(entries, here, there)
+
+
+def _look_at_source(
+    link: Link, partitions: tuple[Partition, ...], positions_read: threading.Event, *, offsets: bool
+) -> SourceView:
     mirror = link.mirror
     with ClusterClient(link.source, timeout_s=CALL_S) as client:
         view = client.metadata()
-        topics = _topics({t: v for t, v in view.topics.items() if t in topic_filter(mirror) and not v.internal})
+        chosen = topic_filter(mirror)
+        topics = _topics({t: v for t, v in view.topics.items() if t in chosen and not v.internal})
         present = [p for p in partitions if p.topic in topics and p.index < topics[p.topic].partitions]
         acls = describe_acls(client)
         transactions = open_transactions(client, set(topics))
-        groups, committed, _ = _groups(client, mirror, topics)
-        own = own_principals(link)
+        groups, committed, _ = _groups(client, mirror, topics, offsets=offsets)
+        own, names = own_principals(link), Names(topics)
         grants = (
             ()
             if isinstance(acls, AuthorizerOff)
             else tuple(
                 str(a)
                 for a in sorted(acls.entries)
-                if may_change(a) and a.principal not in own and any(covers(a, t) for t in topics)
+                if may_change(a) and a.principal not in own and names.any_covered(a)
             )
         )
         # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
@@ -153,10 +171,12 @@ def _look_at_source(link: Link, partitions: tuple[Partition, ...], positions_rea
         )
 
 
-def _look_at_destination(link: Link, state: State, positions_read: threading.Event) -> DestinationView:
+def _look_at_destination(
+    link: Link, state: State, positions_read: threading.Event, *, offsets: bool
+) -> DestinationView:
     heartbeats = Ask(lambda: newest(link.destination, heartbeat_topic(link.mirror.name), timeout_s=HEARTBEATS_S))
     recorded_topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
-    groups = Ask(lambda: _groups_there(link, recorded_topics))
+    groups = Ask(lambda: _groups_there(link, recorded_topics)) if offsets else None
     deadline = time.monotonic() + SIDE_S - 0.5
     try:
         with ClusterClient(link.destination, timeout_s=CALL_S) as client:
@@ -169,7 +189,7 @@ def _look_at_destination(link: Link, state: State, positions_read: threading.Eve
             held = describe_acls(client)
             rights = promotion_remarks(link, state, held, view.topics)
             beats = heartbeats.answer(deadline)
-            asked = groups.answer(deadline)
+            asked = groups.answer(deadline) if groups else NO_GROUPS
             committed, joined = ({}, ()) if isinstance(asked, Unseen) else asked
             return DestinationView(
                 cluster_id=view.cluster_id,
@@ -193,12 +213,12 @@ def _topics(found: Mapping[str, TopicView]) -> dict[str, Topic]:
 
 def _groups_there(link: Link, topics: Collection[str]) -> tuple[dict[str, dict[Partition, Offset]], tuple[str, ...]]:
     with ClusterClient(link.destination, timeout_s=CALL_S) as client:
-        _, committed, joined = _groups(client, link.mirror, topics)
+        _, committed, joined = _groups(client, link.mirror, topics, offsets=True)
         return committed, joined
 
 
 def _groups(
-    client: ClusterClient, mirror: Mirror, topics: Collection[str]
+    client: ClusterClient, mirror: Mirror, topics: Collection[str], *, offsets: bool
 ) -> tuple[tuple[str, ...], dict[str, dict[Partition, Offset]], tuple[str, ...]]:
     """Groups in scope; what they committed on these topics, as far as there is time to ask; of those, the ones that
     have members."""
@@ -206,10 +226,13 @@ def _groups(
     groups = [g for _, g in sorted(list_groups(client).items()) if g.id in chosen and g.kind in ("classic", "consumer")]
     committed: dict[str, dict[Partition, Offset]] = {}
     deadline = time.monotonic() + GROUPS_S
-    for group in groups:
+    for start in range(0, len(groups) if offsets else 0, _AT_ONCE):
         if time.monotonic() > deadline:
             break
-        offsets = fetch_offsets(client, group.id, group.coordinator).committed
-        committed[group.id] = {p: c.offset for p, c in offsets.items() if p.topic in topics}
-    found = {g: offsets for g, offsets in committed.items() if offsets}
+        fetched = fetch_all(client, groups[start : start + _AT_ONCE])
+        for error in fetched.faults.values():
+            raise error
+        for name, one in fetched.offsets.items():
+            committed[name] = {p: c.offset for p, c in one.committed.items() if p.topic in topics}
+    found = {name: mine for name, mine in committed.items() if mine}
     return tuple(g.id for g in groups), found, tuple(g.id for g in groups if g.id in found and not g.idle)

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from mirror_core.decide.failover import broken_since, changed_since, decide
+from mirror_core.decide.failover import bound_of, broken_since, changed_since
 from mirror_core.decide.scope import Scope
 from mirror_core.decide.view import SourceView, Unseen, some
 from mirror_core.evidence.run_report import write_run_report
@@ -21,6 +21,7 @@ from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
 from mirror_core.model.mirror import PartitionState as State
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Evidence, Mode
+from mirror_core.runbook import counting
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.canary import run_canary
 from mirror_core.runbook.checkpoints import all_left, left_by
@@ -47,6 +48,10 @@ class Promotion(Acts):
         """Log ends of the destination (next offset to copy) at which an earlier step saw its partitions stand still."""
 
     @abstractmethod
+    def lost(self) -> tuple[int | None, str]:
+        """Offsets that the source had acknowledged and the destination does not have, and how that is known."""
+
+    @abstractmethod
     def standing(self) -> Iterator[Record]:
         """What is to be remembered of the fence that stays on the source, if no step has done so."""
 
@@ -56,9 +61,9 @@ class Promotion(Acts):
         `source_needed`: Unreachable when it is not seen, which may pass: nothing that was approved has changed by that.
         """
         approved = self.journal.run.plan
-        view = observe(self.link, self.writer.state, approved.mode)
+        view = observe(self.link, self.writer.state, approved.mode, offsets=False)
         seen = approved.mode is Mode.PLANNED and isinstance(view.source, SourceView)
-        reasons = changed_since(approved.bound, decide(view).plan.bound, source_seen=seen)
+        reasons = changed_since(approved.bound, bound_of(view), source_seen=seen)
         if source_needed and not reasons and isinstance(view.source, Unseen):
             name = self.link.source.name
             raise Unreachable(
@@ -112,9 +117,17 @@ class Promotion(Acts):
         return run_canary(self.link.destination, self.link.mirror.name, note, self.scope.names)
 
     def report(self) -> Evidence:
+        lost = self.lost()
+        debt = self.writer.state.debts.get(self.link.mirror.name)
+        ask = self.journal.run.plan.mode is Mode.PLANNED or (debt is not None and debt.paid_ms is not None)
+        found = counting.counted(self.link, self.journal, lost, ask=ask)
+        self.writer.put(replace(self.journal.run, counted=found))
         steps = [r for r in (self.journal.record(name) for name in self.journal.steps) if r and r.step != "report"]
         folder, left = self.services.run_dir(self.journal.run_id), all_left(self.journal)
-        return {"report": str(write_run_report(folder, self.journal.run, steps, self.statuses(), left))}
+        run, sides = self.journal.run, (self.link.source.name, self.link.destination.name)
+        told = self.writer.state.chronicle(run.id)
+        page = write_run_report(folder, run, steps, self.statuses(), left, sides=sides, told=told)
+        return {"report": str(page), **counting.in_words(found)}
 
 
 def owner(run_id: str) -> str:

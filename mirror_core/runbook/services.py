@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 from mirror_core.dataplane.local import LocalCopy
-from mirror_core.model.files import check_writable, writing
+from mirror_core.evidence.folders import Folder, local_folder
+from mirror_core.model.files import Unwritable, check_room, check_writable, writing
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Saved
-from mirror_core.parity.check import LocalParity
+from mirror_core.parity.check import LocalParity, SoFar
 from mirror_core.parity.salvage import LocalSalvage
 from mirror_core.state.link import Link
 
@@ -19,10 +20,16 @@ ADVICE: Final = "make room and rights there, or give another folder (--evidence)
 
 
 class ParityCheck(Protocol):
-    """Compares both clusters over ranges of offsets."""
+    """Compares both clusters over ranges of offsets; tells meanwhile what it has compared, so that it need not be done
+    again."""
 
     def __call__(
-        self, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange], output: Path | None
+        self,
+        source: ClusterName,
+        destination: ClusterName,
+        ranges: Sequence[ParityRange],
+        output: Path | None,
+        so_far: SoFar | None = None,
     ) -> ParityResult: ...
 
 
@@ -41,6 +48,10 @@ class Copy(Protocol):
         """Nothing is written that `until` was not told of before, as a wall-clock time in milliseconds."""
 
 
+def _on_this_machine(place: str) -> Folder:
+    return local_folder(place, private=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """Doers of the heavy work. None of them writes to the state topic."""
@@ -54,6 +65,8 @@ class Services:
     """Makes the in-process copier of a mirror: a failback copies with the reverse mirror, too."""
     evidence_dir: Path
     """Folder in which each run gets a folder of its own."""
+    copies: Callable[[str], Folder] = _on_this_machine
+    """Opens the place where bundles are written to, too. BadRequest when it is not reached from here."""
     by_airflow: bool = False
     """Steps are taken by Airflow's tasks, which alone can emit events of its assets."""
 
@@ -67,6 +80,21 @@ class Services:
     def check_evidence(self) -> None:
         """Unwritable when evidence cannot be kept: asked before a run is begun."""
         check_writable("evidence", self.evidence_dir, ADVICE)
+
+    def check_room(self, run_id: str) -> None:
+        """The same of a run that has begun: whether there is room, too, for what its gate has to keep."""
+        self.check_evidence()
+        check_room("evidence", self.run_dir(run_id), ADVICE)
+
+    def gate(
+        self, source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange], run_id: str
+    ) -> ParityResult:
+        """Compare while applications stand still. They don't wait for room on a disk: a report that cannot be written
+        is said in place of its path. What was compared is in the journal all the same."""
+        try:
+            return self.quick_parity(source, destination, ranges, self.run_dir(run_id) / "parity")
+        except Unwritable as error:
+            return replace(self.quick_parity(source, destination, ranges, None), report=f"not written: {error}")
 
 
 def local_services(config_path: Path, *, evidence_dir: Path) -> Services:

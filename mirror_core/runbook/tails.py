@@ -26,10 +26,11 @@ from mirror_core.model.run import Evidence, Strategy
 from mirror_core.model.standing import Owed
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Placed, Salvaged, left_by
+from mirror_core.runbook.counting import counted_later
 from mirror_core.runbook.offline import cut_offline
 from mirror_core.runbook.parking import check_majority, cut_by_replica, prepare
 from mirror_core.state.records import PartitionRecord
-from mirror_core.sync.fence import raise_fence
+from mirror_core.sync.fence import Fence, raise_fence
 
 _ENDS: Final = frozenset({"log start", "log end"})
 """Kinds of findings that say that a log moved while it was compared."""
@@ -44,8 +45,9 @@ class TailSteps(Acts):
         """Save the divergent tails, from the first difference on; what is saved is all that may be discarded later."""
         with ClusterClient(self.link.source) as old:
             topics, there = self._old_source(old)
-            ends = dict(raise_fence(self.link, self.writer, old, self._topics(), there).ends)
-        self._pay(ends)
+            fence = raise_fence(self.link, self.writer, old, self._topics(), there)
+        ends = dict(fence.ends)
+        self._pay(fence)
         compared = self._compare(topics, ends)
         found = tails(self.statuses(), topics, ends)
         self._refuse_unapproved(found)
@@ -55,6 +57,7 @@ class TailSteps(Acts):
             "compared_records": compared.records if compared else 0,
             **self._shown(found, saved),
             "folder": str(self._folder("salvage")) if found else "",
+            **counted_later(self.link, self.writer, found),
         }
 
     def check_approval(self) -> None:
@@ -104,11 +107,11 @@ class TailSteps(Acts):
         there = [p for p in self.statuses() if p.topic in views and p.index in views[p.topic].partitions]
         return {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}, there
 
-    def _pay(self, ends: Mapping[Partition, Offset]) -> None:
-        """The fence that an unplanned failover may have left owed stands now."""
+    def _pay(self, fence: Fence) -> None:
+        """The fence that an unplanned failover may have left owed stands now. Without an authorizer none ever does."""
         debt = self.writer.state.debts.get(self.link.mirror.name)
-        if debt is not None and debt.owed is Owed.FENCE and debt.paid_ms is None:
-            self.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(ends), trouble=""))
+        if fence.authorizer and debt is not None and debt.owed is Owed.FENCE and debt.paid_ms is None:
+            self.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(fence.ends), trouble=""))
 
     def _compare(self, topics: Mapping[str, Topic], ends: Mapping[Partition, Offset]) -> ParityResult | None:
         """Below the last mirrored offsets, too: an unclean election may have given the old source another past.

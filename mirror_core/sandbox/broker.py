@@ -7,11 +7,9 @@ file this cannot point to a stranger, and it finds brokers that a killed `up` le
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,13 +19,15 @@ import psutil
 from mirror_core.java import java_home
 from mirror_core.sandbox.errors import SandboxFailed
 from mirror_core.sandbox.ports import is_free
+from mirror_core.sandbox.process import end, running, spawn
 from mirror_core.sandbox.state import NodePorts
 
 MAIN_CLASS: Final = "kafka.Kafka"
 TOOL_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 180.0
-END_PAUSE_S: Final = 0.02
 LOG_TAIL_LINES: Final = 12
+JVM_OPTIONS: Final = "KAFKA_JVM_PERFORMANCE_OPTS"
+"""As Kafka's own scripts read it: how the JVM collects and compiles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +73,7 @@ class Broker:
                     f"{self.label} cannot start: port {port} is taken by another process. Stop that process, "
                     "or get new ports with `mirrorbook sandbox down --delete` and `up`"
                 )
-        command = java_command(self.jars, "512m", MAIN_CLASS, str(self.properties_path))
-        log = (os.POSIX_SPAWN_OPEN, 1, str(self.log_path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), log, (os.POSIX_SPAWN_DUP2, 1, 2)]
-        # Not subprocess.Popen: that object complains when it is dropped while its process lives on.
-        pid = os.posix_spawn(
-            command[0], command, os.environ, file_actions=actions, setsid=True, setsigdef=(signal.SIGINT,)
-        )
-        return psutil.Process(pid)
+        return spawn(java_command(self.jars, "512m", MAIN_CLASS, str(self.properties_path)), self.log_path)
 
     def stop(self, signal_number: signal.Signals) -> None:
         """End the process by SIGTERM (orderly) or SIGKILL, and wait until it is gone. Nothing to do when it is."""
@@ -103,51 +96,10 @@ class Broker:
         return "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:])
 
 
-def running(main_class: str, arguments: Sequence[object]) -> Iterator[psutil.Process]:
-    """Living processes that run this Java class with one of these as its only argument.
-
-    A dead child that nobody has waited for yet is not alive.
-    """
-    wanted = {str(argument) for argument in arguments}
-    for process in psutil.process_iter():
-        try:
-            command = process.cmdline()
-            if command[-2:-1] == [main_class] and command[-1] in wanted and is_alive(process):
-                yield process
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue  # ended meanwhile, or another user's: not ours
-
-
-def end(processes: Sequence[psutil.Process], signal_number: signal.Signals, timeout_s: float) -> list[psutil.Process]:
-    """Signal all, wait for all, and return those that are still alive after `timeout_s`.
-
-    psutil never signals a stranger who got the pid of a process that has ended.
-    """
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(signal_number)
-            process.send_signal(signal.SIGCONT)  # a suspended process would never get to its orderly end
-    deadline = time.monotonic() + timeout_s
-    # Not psutil.wait_procs: for a process that is not our child it waits until init has buried it, too.
-    while (alive := [process for process in processes if is_alive(process)]) and time.monotonic() < deadline:
-        time.sleep(END_PAUSE_S)
-    for process in set(processes) - set(alive):
-        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-            process.wait(0)  # bury our own children
-    return alive
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        # The first thread of a killed process may be dead while others still hold its ports and files.
-        return process.is_running() and (process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
-    except psutil.NoSuchProcess:
-        return False
-
-
 def java_command(jars: Path, heap: str, *arguments: str) -> list[str]:
     java = str(java_home() / "bin" / "java")
-    options = ["-XX:+UseSerialGC", f"-Xmx{heap}", "-Djava.net.preferIPv4Stack=true"]
+    tuned = shlex.split(os.environ.get(JVM_OPTIONS, "-XX:+UseSerialGC"))
+    options = [*tuned, f"-Xmx{heap}", "-Djava.net.preferIPv4Stack=true"]
     log_format = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"]
     return [java, *options, *log_format, "-cp", f"{jars}/*", *arguments]
 

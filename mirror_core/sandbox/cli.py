@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirror_core.model.errors import BadRequest
+from mirror_core.sandbox.route import Weather
 
 if TYPE_CHECKING:
     from mirror_core.sandbox.sandbox import Sandbox
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 sandbox_app = typer.Typer(help="Two small Kafka clusters of real brokers on this machine.", no_args_is_help=True)
 
 DirOption = Annotated[Path, typer.Option("--dir", help="The sandbox's folder.")]
+ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="east or west.")]
+NodeOption = Annotated[int | None, typer.Option("--node", min=1, help="Only this node. Default: the whole cluster.")]
 DEFAULT_DIR = Path(".sandbox")
 
 
@@ -34,9 +37,17 @@ def up(
     nodes: Annotated[
         int | None, typer.Option(help="Nodes of each cluster: 1 or 3. Default: as it is, at first 1.")
     ] = None,
+    link: Annotated[
+        bool | None,
+        typer.Option(
+            "--link",
+            help="Lead Mirrorbook's way to them, and not that of applications, over a link for `slow` and `partition`.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Start clusters `east` and `west`, or what of them is not running."""
-    _sandbox(dir).up(nodes)
+    _sandbox(dir).up(nodes, link=link)
     typer.echo("ready")
 
 
@@ -80,3 +91,74 @@ def status(
 def config(dir: DirOption = DEFAULT_DIR) -> None:
     """Print a mirrorbook.yaml for both clusters; passwords stay in the sandbox's own private file."""
     typer.echo(_sandbox(dir).mirrorbook_yaml(), nl=False)
+
+
+@sandbox_app.command()
+def kill(cluster: ClusterArgument, node: NodeOption = None, dir: DirOption = DEFAULT_DIR) -> None:
+    """Let brokers die, as a crash or a lost site does it (SIGKILL). `up` starts them again, on their data."""
+    site = _sandbox(dir).cluster(cluster)
+    for number in site.nodes(node):
+        running = site.pid(number)
+        site.kill(number)
+        typer.echo(f"{site.name} node {number}: " + ("was not running" if running is None else "killed"))
+
+
+@sandbox_app.command()
+def pause(cluster: ClusterArgument, node: NodeOption = None, dir: DirOption = DEFAULT_DIR) -> None:
+    """Let brokers hang (SIGSTOP): they keep their connections, and answer nothing."""
+    site = _sandbox(dir).cluster(cluster)
+    for number in site.nodes(node):
+        site.stop_process(number)
+        typer.echo(f"{site.name} node {number}: hangs")
+
+
+@sandbox_app.command()
+def resume(cluster: ClusterArgument, node: NodeOption = None, dir: DirOption = DEFAULT_DIR) -> None:
+    """Let brokers that hang go on."""
+    site = _sandbox(dir).cluster(cluster)
+    for number in site.nodes(node):
+        site.cont_process(number)
+        typer.echo(f"{site.name} node {number}: goes on")
+
+
+@sandbox_app.command("fill-disk")
+def fill_disk(cluster: ClusterArgument, node: NodeOption = None, dir: DirOption = DEFAULT_DIR) -> None:
+    """Let brokers find their disk full: no file takes another byte, and they end. `up` starts them again, with room."""
+    site = _sandbox(dir).cluster(cluster)
+    for number in site.nodes(node):
+        site.fill_disk(number)
+        typer.echo(f"{site.name} node {number}: its disk seems full")
+
+
+@sandbox_app.command()
+def slow(
+    cluster: ClusterArgument,
+    latency: Annotated[float, typer.Option("--latency-ms", min=0.1, help="Of the link to it, each way.")],
+    node: NodeOption = None,
+    dir: DirOption = DEFAULT_DIR,
+) -> None:
+    """Let a cluster be far away: what Mirrorbook sends to it and gets from it takes its time. Needs `up --link`."""
+    _weather(cluster, node, dir, f"{latency:g} ms away, each way", delay_ms=latency)
+
+
+@sandbox_app.command()
+def partition(cluster: ClusterArgument, node: NodeOption = None, dir: DirOption = DEFAULT_DIR) -> None:
+    """Cut Mirrorbook off from a cluster that goes on serving its applications. Needs `up --link`."""
+    _weather(cluster, node, dir, "cut off", stalled=True)
+
+
+@sandbox_app.command()
+def heal(cluster: ClusterArgument, node: NodeOption = None, dir: DirOption = DEFAULT_DIR) -> None:
+    """Let the link to a cluster be as it was before `slow` or `partition`."""
+    _weather(cluster, node, dir, "near by")
+
+
+def _weather(
+    cluster: str, node: int | None, dir: Path, words: str, *, delay_ms: float = 0.0, stalled: bool = False
+) -> None:
+    sandbox = _sandbox(dir)
+    site = sandbox.cluster(cluster)
+    numbers = site.nodes(node)
+    sandbox.link.becomes(site.link_ports(node), Weather(delay_ms=delay_ms, stalled=stalled))
+    for number in numbers:
+        typer.echo(f"{site.name} node {number}: {words}")

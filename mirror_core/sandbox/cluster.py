@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +15,12 @@ import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from mirror_core.sandbox.broker import Broker, is_alive, run_tool
+from mirror_core.model.errors import BadRequest
+from mirror_core.sandbox.broker import Broker, run_tool
 from mirror_core.sandbox.credentials import ADMIN, scram_config
 from mirror_core.sandbox.errors import SandboxFailed
 from mirror_core.sandbox.ports import HOST
+from mirror_core.sandbox.process import is_alive
 
 READY_TIMEOUT_S: Final = 120.0
 PROBE_TIMEOUT_S: Final = 2.0
@@ -39,6 +42,11 @@ class SandboxCluster:
         return ",".join(f"{HOST}:{broker.ports.client}" for broker in self.brokers)
 
     @property
+    def by_link(self) -> str:
+        """Where Mirrorbook finds the brokers: by way of the link, in a sandbox that has one."""
+        return ",".join(f"{HOST}:{broker.ports.link or broker.ports.client}" for broker in self.brokers)
+
+    @property
     def controllers(self) -> str:
         """Addresses of the controller listener: SASL PLAIN, user `admin`, for what must be set before brokers start."""
         return ",".join(f"{HOST}:{broker.ports.controller}" for broker in self.brokers)
@@ -46,6 +54,20 @@ class SandboxCluster:
     def client_config(self, user: str) -> dict[str, str]:
         """librdkafka properties for one of the sandbox's users. Holds the password: not for logs."""
         return scram_config(self.bootstrap, user, self.passwords[user])
+
+    def nodes(self, wanted: int | None = None) -> tuple[int, ...]:
+        """All numbers, or the one that is wanted. BadRequest when there is none of this number."""
+        known = tuple(broker.node for broker in self.brokers)
+        if wanted is None:
+            return known
+        if wanted not in known:
+            raise BadRequest(f"{self.name} has {len(known)} node(s), and none of number {wanted}")
+        return (wanted,)
+
+    def link_ports(self, node: int | None = None) -> tuple[int, ...]:
+        """Of the link, on the way to all nodes or this one; none in a sandbox without."""
+        found = (self._broker(number).ports.link for number in self.nodes(node))
+        return tuple(port for port in found if port is not None)
 
     def pid(self, node: int = 1) -> int | None:
         """None when the broker is not running."""
@@ -70,6 +92,17 @@ class SandboxCluster:
 
     def cont_process(self, node: int = 1) -> None:
         self._living(node).send_signal(signal.SIGCONT)
+
+    def fill_disk(self, node: int = 1) -> None:
+        """From now on no file of the broker takes another byte, as on a full disk: it gives up its logs, and ends.
+
+        A limit of the process (RLIMIT_FSIZE), which the next one does not have: nothing is filled in truth.
+        """
+        if sys.platform != "linux":
+            raise SandboxFailed("a disk can be made to seem full on Linux only: limits of a running process are set")
+        process = self._living(node)
+        _, hard = process.rlimit(psutil.RLIMIT_FSIZE)
+        process.rlimit(psutil.RLIMIT_FSIZE, (0, hard))
 
     def start(self, node: int = 1) -> None:
         """Start a dead broker on its data and wait until it answers. A living one is only waited for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +28,7 @@ def load_passwords(folder: Path) -> Mapping[str, str]:
     return read_passwords(folder / SECRETS_FILE)
 
 
-def read_passwords(path: Path) -> Mapping[str, str]:
+def read_passwords(path: Path, users: Sequence[str] = USERS) -> Mapping[str, str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -37,7 +37,7 @@ def read_passwords(path: Path) -> Mapping[str, str]:
             "`mirrorbook sandbox down --delete`, then `up`"
         ) from None
     found = dict(line.split("=", 1) for line in lines if "=" in line)
-    if missing := [user for user in USERS if user not in found]:
+    if missing := [user for user in users if user not in found]:
         raise SandboxFailed(
             f"{path} lacks the passwords of {', '.join(missing)}: `mirrorbook sandbox down --delete`, then `up`"
         )

@@ -13,11 +13,13 @@ from typing import Final
 from mirror_core.model.errors import BadRequest
 from mirror_core.sandbox.credentials import SECRETS_FILE
 from mirror_core.sandbox.errors import SandboxFailed
+from mirror_core.sandbox.link import LOG_FILE, TAKEN_UP_FILE, WEATHER_FILE
 from mirror_core.sandbox.state import STATE_FILE
 
 NAMES: Final = ("east", "west")
 LOCK_FILE: Final = "lock"
-FILES: Final = (STATE_FILE, STATE_FILE + ".new", SECRETS_FILE, SECRETS_FILE + ".new", LOCK_FILE)
+_REPLACED: Final = (STATE_FILE, SECRETS_FILE, WEATHER_FILE, TAKEN_UP_FILE)
+FILES: Final = (*_REPLACED, *(name + ".new" for name in _REPLACED), LOCK_FILE, LOG_FILE)
 
 
 def claim(folder: Path) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from mirror_core.sandbox.broker import Broker, end, java_command, running
+from mirror_core.sandbox.broker import Broker, java_command
 from mirror_core.sandbox.credentials import ADMIN, USERS
 from mirror_core.sandbox.errors import SandboxFailed
+from mirror_core.sandbox.process import end, running
 from mirror_core.sandbox.properties import broker_properties, to_text
 from mirror_core.sandbox.state import SandboxState, write_atomically
 

@@ -65,7 +65,7 @@ def put(admin: AdminClient, bindings: Iterator[AclBinding]) -> None:
 def main(passwords: Path, clusters: Mapping[str, str]) -> None:
     """For clusters that somebody else starts (docker-compose): name -> bootstrap servers."""
     for name, bootstrap in clusters.items():
-        admin = AdminClient({**scram_config(bootstrap, ADMIN, read_passwords(passwords)[ADMIN])})
+        admin = AdminClient({**scram_config(bootstrap, ADMIN, read_passwords(passwords, (ADMIN,))[ADMIN])})
         put(admin, baseline(name))
 
 

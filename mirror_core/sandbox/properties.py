@@ -65,6 +65,11 @@ def broker_properties(
         "background.threads": "2",
         "log.cleaner.dedupe.buffer.size": "16777216",
     }
+    if ports.far is not None:
+        ours["listeners"] += f",LINK://{HOST}:{ports.far}"
+        ours["advertised.listeners"] += f",LINK://{HOST}:{ports.link}"
+        ours["listener.security.protocol.map"] += ",LINK:SASL_PLAINTEXT"
+        ours["listener.name.link.scram-sha-512.sasl.jaas.config"] = f"{SCRAM_LOGIN} required;"
     return {**ours, **extra}
 
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 
 from mirror_core.model.errors import BadRequest
 from mirror_core.sandbox import folder, formatting, grants
-from mirror_core.sandbox.broker import MAIN_CLASS, Broker, end, running
+from mirror_core.sandbox.broker import MAIN_CLASS, Broker
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import (
     ADMIN,
@@ -34,7 +34,9 @@ from mirror_core.sandbox.credentials import (
 from mirror_core.sandbox.errors import SandboxFailed
 from mirror_core.sandbox.folder import NAMES
 from mirror_core.sandbox.jars import ensure_jars, jars_dir
+from mirror_core.sandbox.link import Link
 from mirror_core.sandbox.ports import choose_ports
+from mirror_core.sandbox.process import end, running
 from mirror_core.sandbox.state import (
     ClusterState,
     NodePorts,
@@ -63,19 +65,19 @@ class Sandbox:
         self.dir = Path(os.path.abspath(dir))
         self._say = say
 
-    def up(self, nodes: int | None = None, extra: Mapping[str, str] | None = None) -> None:
+    def up(self, nodes: int | None = None, extra: Mapping[str, str] | None = None, *, link: bool | None = None) -> None:
         """Start both clusters, or what of them is not running, and return when every broker answers.
 
-        `nodes` of each cluster and `extra` broker properties hold for the life of the folder; None means what it
-        has, at first 1 and nothing. Raises BadRequest for a wish that contradicts the folder, SandboxFailed
-        otherwise; brokers that this call started are then stopped again.
+        `nodes` of each cluster, `extra` broker properties and the `link` between sites hold for the life of the folder;
+        None means what it has, at first 1 and nothing. Raises BadRequest for a wish that contradicts the folder,
+        SandboxFailed otherwise; brokers that this call started are then stopped again.
         """
         if nodes is not None and nodes not in NODE_COUNTS:
             raise BadRequest(f"a sandbox has 1 or 3 nodes in each cluster, not {nodes}")
         try:
             folder.claim(self.dir)
             with folder.exclusive(self.dir):
-                self._up(nodes, extra)
+                self._up(nodes, extra, link)
         except OSError as error:
             raise SandboxFailed(
                 f"cannot write the sandbox in {self.dir}: {error.strerror or error} ({error.filename or 'no name'}). "
@@ -92,12 +94,18 @@ class Sandbox:
             formatting.stop_formatters(path.parent for path in paths)
             stopped = list(running(MAIN_CLASS, paths))
             # Combined nodes that stop together lose their quorum, and the last one may wait for it in vain.
+            self.link.down()
             stubborn = end(stopped, signal.SIGTERM, GRACE_S)
             if immortal := end(stubborn, signal.SIGKILL, GRACE_S):
                 raise SandboxFailed(f"could not stop pid {immortal[0].pid}: the system doesn't let it die")
             if delete:
                 folder.clear(self.dir)
             return len(stopped)
+
+    @property
+    def link(self) -> Link:
+        """Between Mirrorbook and the clusters; only a sandbox that was made with one has it."""
+        return Link(self.dir)
 
     @property
     def state(self) -> SandboxState:
@@ -118,7 +126,7 @@ class Sandbox:
         for cluster in self.clusters():
             lines += [
                 f"  {cluster.name}:",
-                f'    bootstrap.servers: "{cluster.bootstrap}"',
+                f'    bootstrap.servers: "{cluster.by_link}"',
                 "    security.protocol: SASL_PLAINTEXT",
                 "    sasl.mechanism: SCRAM-SHA-512",
                 f"    sasl.username: {CONTROL}",
@@ -132,8 +140,8 @@ class Sandbox:
     def _reference(self, user: str) -> str:
         return f"${{file:{self.dir / SECRETS_FILE}:{user}}}"
 
-    def _up(self, nodes: int | None, extra: Mapping[str, str] | None) -> None:
-        state = self._state_for(nodes, extra)
+    def _up(self, nodes: int | None, extra: Mapping[str, str] | None, link: bool | None) -> None:
+        state = self._state_for(nodes, extra, link)
         if not (self.dir / SECRETS_FILE).exists() and not any(self.dir.glob("*/*/formatted")):
             create_passwords(self.dir)
         passwords = load_passwords(self.dir)
@@ -161,16 +169,20 @@ class Sandbox:
             # Also on Ctrl-C: what this call started and has not handed over must not run on unseen.
             end(started, signal.SIGKILL, GRACE_S)
             raise
+        if state.linked:
+            self.link.up([port for cluster in clusters for port in cluster.link_ports()])
+            self._say("the link between the sites is up: `mirrorbook sandbox config` leads over it")
 
-    def _state_for(self, nodes: int | None, extra: Mapping[str, str] | None) -> SandboxState:
+    def _state_for(self, nodes: int | None, extra: Mapping[str, str] | None, link: bool | None = None) -> SandboxState:
         state = load_state(self.dir)
         if state is None:
             count = nodes or 1
-            ports = iter(choose_ports(2 * count * len(NAMES)))
+            names = ("client", "controller", *(("far", "link") if link else ()))
+            ports = iter(choose_ports(len(names) * count * len(NAMES)))
             clusters = {
                 name: ClusterState(
                     cluster_id=_new_cluster_id(),
-                    nodes=tuple(NodePorts(client=next(ports), controller=next(ports)) for _ in range(count)),
+                    nodes=tuple(NodePorts(**{one: next(ports) for one in names}) for _ in range(count)),
                 )
                 for name in NAMES
             }
@@ -179,6 +191,11 @@ class Sandbox:
         if nodes not in (None, state.node_count):
             raise BadRequest(
                 f"the sandbox in {self.dir} has {state.node_count} node(s) in each cluster, not {nodes}: "
+                "`mirrorbook sandbox down --delete` first, or another --dir"
+            )
+        if link is not None and link != state.linked:
+            raise BadRequest(
+                f"the sandbox in {self.dir} was made {'with' if state.linked else 'without'} a link: "
                 "`mirrorbook sandbox down --delete` first, or another --dir"
             )
         if extra is not None and dict(extra) != dict(state.extra):

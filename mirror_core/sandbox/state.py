@@ -21,6 +21,10 @@ class NodePorts:
 
     client: int
     controller: int
+    far: int | None = None
+    """Of one more listener, which says that its address is the link's. None: the sandbox has no link."""
+    link: int | None = None
+    """Of the link, on the way to that listener."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,11 @@ class SandboxState:
     def node_count(self) -> int:
         """Nodes of each cluster."""
         return len(next(iter(self.clusters.values())).nodes)
+
+    @property
+    def linked(self) -> bool:
+        """Whether Mirrorbook's way to the brokers is over a link."""
+        return all(ports.link is not None for cluster in self.clusters.values() for ports in cluster.nodes)
 
 
 def load_state(folder: Path) -> SandboxState | None:

@@ -20,10 +20,13 @@ import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from mirror_core.dataplane.runner import RunnerGone
+from mirror_core.evidence.folders import Folder, is_url, local_folder
 from mirror_core.model import logs
 from mirror_core.model.copying import Assignment, Listening, TaskReport
 from mirror_core.model.errors import MirrorError
 from mirror_core.spark import task
+from mirror_core.spark.hadoop import HadoopFolder
 from mirror_core.spark.jobs import results
 from mirror_core.spark.session import NO_CONF, PORT, context, existing, first_line, local_master
 from mirror_core.spark.slots import NoSlot, slots_wanted
@@ -31,6 +34,8 @@ from mirror_core.spark.slots import NoSlot, slots_wanted
 R = TypeVar("R")
 
 APP: Final = "mirrorbook-replicate"
+_NUMBERS: Final = itertools.count()
+"""Of jobs. Runners of one process have one Spark: none may cancel a group of another's."""
 _MAX_JOBS: Final = 16
 """Jobs that may wait for Spark at once. Two are normal; more pile up only while Spark doesn't answer."""
 
@@ -48,7 +53,7 @@ class SparkFailed(MirrorError):
     retryable: ClassVar[bool] = True
 
 
-class SparkGone(SparkFailed):
+class SparkGone(SparkFailed, RunnerGone):
     """Spark's own process is dead: nothing can be submitted any more by this process."""
 
     retryable: ClassVar[bool] = False
@@ -58,15 +63,17 @@ class SparkRunner:
     """A `dataplane.runner.Runner`. Takes seconds to construct: starts Spark and two workers for each of `slots`.
 
     Raises SparkFailed when the master does not give us twice as many task slots as `slots`: epochs could not overlap.
+    `number`: which one of this process's runners, where several mirrors share one Spark.
     """
 
-    def __init__(self, master: str = "local[*]", slots: int = 2, conf: Mapping[str, str] = NO_CONF) -> None:
+    def __init__(
+        self, master: str = "local[*]", slots: int = 2, conf: Mapping[str, str] = NO_CONF, *, number: int = 0
+    ) -> None:
         self.slots = slots
         self._ours = existing() is None
-        self._context = context(APP, master, _cores(master, slots), conf)
-        self.listening = listening(dict(self._context.getConf().getAll()))
+        self._context = context(APP, master, cores(master, slots), conf)
+        self.listening = listening(dict(self._context.getConf().getAll()), number)
         self._threads = ThreadPoolExecutor(_MAX_JOBS, thread_name_prefix="spark-job")
-        self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._jobs: dict[str, Future[Any]] = {}
         self._closed = False
@@ -78,7 +85,10 @@ class SparkRunner:
             # Barrier: all of them at the same time or not at all, so that every slot gets a worker of its own. There is
             # none where executors come and go.
             barrier = self._context.getConf().get("spark.dynamicAllocation.enabled", "false") != "true"
-            self._run("mirrorbook-warm", task.warm, [b""] * (2 * slots), barrier=barrier)
+            self._run(_group(), task.warm, [b""] * (2 * slots), barrier=barrier)
+        except SparkGone:
+            self.close()
+            raise
         except (SparkFailed, NoSlot) as error:
             self.close()
             raise SparkFailed(
@@ -95,6 +105,9 @@ class SparkRunner:
         payloads = [msgspec.json.encode(assignment) for assignment in assignments]
         stop_file = str(self._stop_file) if self._stop_file else ""
         return self._start(partial(task.copy, stop_file, logs.current()), payloads, task.report_of)
+
+    def folder(self, place: str) -> Folder:
+        return HadoopFolder(self._context, place) if is_url(place) else local_folder(place)
 
     def close(self) -> None:
         """End what still runs, wait for it, and stop Spark, unless it had been started by somebody else.
@@ -123,7 +136,7 @@ class SparkRunner:
 
     def _start(self, work: task.Work, payloads: Sequence[bytes], read: Callable[[bytes], R]) -> Future[tuple[R, ...]]:
         """Run `work`, a module's function, on each payload, in a thread of its own, and `read` each result."""
-        group = f"mirrorbook-{next(self._numbers)}"
+        group = _group()
         with self._lock:
             if self._closed:
                 raise SparkGone("Spark, job not started: this runner has been closed")
@@ -172,14 +185,19 @@ def _bare(text: str) -> str:
     return _CLASS_NAME.sub("", text).split(" Consider setting ")[0].strip()
 
 
-def listening(settings: Mapping[str, str]) -> Listening:
-    """Where Spark's own driver is reached by its executors; behind a port of ours."""
+def listening(settings: Mapping[str, str], number: int = 0) -> Listening:
+    """Where Spark's own driver is reached by its executors; behind a port of ours, or the `number`-th after it."""
     host = settings["spark.driver.host"]
     bind = settings.get("spark.driver.bindAddress", host)
-    return Listening(bind=bind, host=host, port=int(settings.get(PORT, "0")))
+    port = int(settings.get(PORT, "0"))
+    return Listening(bind=bind, host=host, port=port + number if port else 0)
 
 
-def _cores(master: str, slots: int) -> int:
+def cores(master: str, slots: int) -> int:
     """Task slots to ask for: two epochs' worth, or the user's own number for this machine when that is more."""
     wanted = re.match(r"local\[(\d+)", master) if local_master(master, None) else None
     return max(2 * slots, int(wanted.group(1)) if wanted else 0)
+
+
+def _group() -> str:
+    return f"mirrorbook-{next(_NUMBERS)}"

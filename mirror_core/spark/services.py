@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from mirror_core.runbook.services import Services, local_services
+from mirror_core.spark.hadoop import private_folder
 from mirror_core.spark.parity import SparkParity
 from mirror_core.spark.salvage import SparkSalvage
+from mirror_core.spark.session import NO_CONF
 
 
-def spark_services(config_path: Path, *, evidence_dir: Path, master: str = "local[*]") -> Services:
+def spark_services(
+    config_path: Path, *, evidence_dir: Path, master: str = "local[*]", conf: Mapping[str, str] = NO_CONF
+) -> Services:
     """Parity of everything and salvage by Spark; what applications wait for in this process, without its start-up."""
     return replace(
         local_services(config_path, evidence_dir=evidence_dir),
-        parity=SparkParity(config_path, master),
-        salvage=SparkSalvage(config_path, master),
+        parity=SparkParity(config_path, master, conf=conf),
+        salvage=SparkSalvage(config_path, master, conf=conf),
+        copies=partial(private_folder, master, conf),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,8 @@ _NOT_YOURS: Final = {
 }
 """Settings that nobody else may choose: what they are, and why."""
 
+_STARTING: Final = threading.Lock()
+"""Several mirrors of a set are proved at once, each by a thread of its own: one of them starts Spark."""
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d*)(?:,([1-9]\d*))?\])?")
 _ON_THIS_MACHINE = re.compile(r"spark://(127\.0\.0\.1|localhost)[:,]")
@@ -50,9 +53,11 @@ def context(
     Other masters than local ones need this package, in the same Python version, installed on their executors.
     BadRequest when there is no Java or the master is no master; RemoteFault when Spark does not start.
     """
-    there = existing()
-    if there is not None:
-        return there
+    with _STARTING:
+        return existing() or _started(app, master, cores, conf)
+
+
+def _started(app: str, master: str, cores: int | None, conf: Mapping[str, str]) -> SparkContext:
     submitted = _submitted()
     master = submitted.pop("spark.master", master)
     settings = _settings(master, cores, {**submitted, **conf})

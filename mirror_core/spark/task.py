@@ -24,6 +24,7 @@ from mirror_core.model.errors import (
     RemoteFault,
     Unreachable,
 )
+from mirror_core.model.garbage import seldom_sought
 
 Work = Callable[[bytes], bytes]
 """One task's work: JSON in, JSON out."""
@@ -48,6 +49,10 @@ class Outcome:
     error: str = ""
 
 
+_OUTCOME: Final = msgspec.json.Decoder(Outcome)
+"""Made by the thread that imports this: two that meet a type for the first time crash msgspec (0.22)."""
+
+
 def each(work: Work, payloads: Sequence[bytes], number: int, _: Iterator[int]) -> Iterator[bytes]:
     """The work of the task with this number."""
     yield work(payloads[number])
@@ -60,7 +65,9 @@ def copy(stop_file: str, log: logs.Settings, payload: bytes) -> bytes:
     logs.configure(log)  # a worker is a process of its own; what it logs is in its executor's standard error
     assignment = msgspec.json.decode(payload, type=Assignment)
     try:
-        outcome = Outcome(report=copy_task.run(assignment, lambda: bool(stop_file) and os.path.exists(stop_file)))
+        with seldom_sought():
+            report = copy_task.run(assignment, lambda: bool(stop_file) and os.path.exists(stop_file))
+        outcome = Outcome(report=report)
     except MirrorError as error:
         outcome = Outcome(error_class=type(error).__name__, error=f"task {assignment.task}: {error}")
     except Exception as error:  # noqa: BLE001 - told to the driver, without a text that nobody checked for secrets
@@ -77,7 +84,7 @@ def warm(payload: bytes) -> bytes:
 
 def report_of(result: bytes) -> TaskReport:
     """The report in a task's answer. An error that may pass becomes a report's `retry`; any other is raised."""
-    outcome = msgspec.json.decode(result, type=Outcome)
+    outcome = _OUTCOME.decode(result)
     if outcome.report is not None:
         return outcome.report
     error = _BY_NAME.get(outcome.error_class, TaskCrashed)

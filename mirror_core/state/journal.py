@@ -5,13 +5,14 @@ Who writes holds the mirror's transactional id (KIP-98 fences the one before), s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from mirror_core.model.checkpoint import Checkpoint, Keepable
+from mirror_core.model.chronicle import Kind, Told, canonical, hash_of, next_line
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, MirrorError, Refused
 from mirror_core.model.logs import about, logger
@@ -76,13 +77,18 @@ class Journal:
             state=StepState.STARTED,
             attempt=before.attempt + 1 if before else 1,
             started_ms=now_ms(),
+            first_ms=before.begun_ms if before else None,
         )
-        self.log.put(started)
+        self._write(started)
         with about(mirror=self.run.plan.mirror, run=self.run_id, step=step):
             evidence = self._act(started, act)
         finished = replace(started, state=StepState.DONE, ended_ms=now_ms(), evidence=evidence)
-        self.log.put(finished)
+        self._write(finished)
         return finished
+
+    def _write(self, step: StepRecord) -> None:
+        """The step's newest word, and that it was said."""
+        self.log.put(step, told(self.log.state, self.run, Kind.STEP, step))
 
     def _act(self, started: StepRecord, act: Callable[[], Evidence]) -> Evidence:
         _log.info("begins, attempt %d", started.attempt)
@@ -93,7 +99,7 @@ class Journal:
             raise
         except MirrorError as error:
             _log.info("failed: %s", error)
-            self.log.put(replace(started, state=StepState.FAILED, ended_ms=now_ms(), error=str(error)))
+            self._write(replace(started, state=StepState.FAILED, ended_ms=now_ms(), error=str(error)))
             raise
         _log.info("done in %.1f s", (now_ms() - started.started_ms) / 1000)
         return evidence
@@ -115,18 +121,48 @@ class Journal:
         found = self.log.state.checkpoints.get((self.run_id, step, kind.__name__))
         return None if found is None else found.value
 
-    def end(self, state: RunState, note: str = "") -> Run:
-        """Close the run, and forget what its steps kept for each other. Closing it twice changes nothing."""
+    def end(self, state: RunState, note: str = "", *, stay: Collection[str] = ()) -> Run:
+        """Close the run, and forget what its steps kept for each other, but for these kinds. Closing it twice changes
+        nothing."""
         run = self.run
         if run.ended_ms is None:
             run = replace(run, state=state, ended_ms=now_ms(), note=note or run.note)
-            kept = [c for c in self.log.state.checkpoints.values() if c.run == self.run_id]
-            self.log.put(run, *map(Forget, kept))
+            kept = [c for c in self.log.state.checkpoints.values() if c.run == self.run_id and c.kind not in stay]
+            self.log.put(run, ended(self.log.state, run), *map(Forget, kept))
         return run
 
     def check_turn(self, step: str) -> None:
         """Refused unless the run is under way and all earlier steps are done."""
         check_turn(self.log.state, self.run_id, self.steps, step)
+
+
+def told(state: State, run: Run, kind: Kind, body: object) -> Told:
+    """The next line of the run's chronicle, to be written with what it tells of."""
+    lines = state.chronicle(run.id)
+    return next_line(lines, run=run.id, at_ms=now_ms(), by=run.conducted_by, kind=kind, body=body)
+
+
+def begun(state: State, run: Run) -> Told:
+    """The first line: which plan it is, and who wanted it so."""
+    body = {
+        "mirror": run.plan.mirror,
+        "kind": run.plan.kind,
+        "mode": run.plan.mode,
+        "plan_hash": run.plan_hash,
+        "plan_sha256": hash_of(canonical(run.plan)),
+        "approved_by": run.approved_by,
+        "started_by": run.started_by,
+        "continues": run.continues,
+        "homecoming": run.homecoming,
+        "approvals": run.approvals,
+        "part_of": run.part_of,
+    }
+    return told(state, run, Kind.BEGUN, body)
+
+
+def ended(state: State, run: Run) -> Told:
+    """The line of a run that has ended."""
+    return told(state, run, Kind.ENDED, {"state": run.state, "note": run.note})
 
 
 def checkpoint(run_id: str, step: str, value: Keepable) -> Checkpoint:

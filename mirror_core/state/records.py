@@ -7,7 +7,6 @@ record that cannot be read is the trouble of the mirror it is about, and of no o
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from sys import intern
@@ -18,10 +17,13 @@ import msgspec
 
 from mirror_core.model.acl import LedgerEntry
 from mirror_core.model.checkpoint import Checkpoint
+from mirror_core.model.chronicle import Told
 from mirror_core.model.drift import TopicSettings
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.mirror import GroupsSeen, Lease, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.proof import Proof
+from mirror_core.model.receipts import ReceiptsHead
 from mirror_core.model.run import Run, StepRecord
 from mirror_core.model.sighting import Sighting
 from mirror_core.model.standing import Debt
@@ -37,6 +39,7 @@ from mirror_core.state.encoding import (
     piece_of,
     uncut,
 )
+from mirror_core.state.keys import mirror_of
 
 TOPIC: Final = "__mirrorbook_state"
 
@@ -68,9 +71,10 @@ Record = (
     | Debt
     | GroupsSeen
     | Sighting
+    | Proof
+    | ReceiptsHead
+    | Told
 )
-
-_RUN_ID: Final = re.compile(r"(?P<mirror>.+)-(?:failover|failback)-\d{8}T\d{6}-[0-9a-f]{4}")
 
 
 @dataclass(slots=True)
@@ -89,6 +93,11 @@ class State:
     debts: dict[MirrorName, Debt] = field(default_factory=dict)
     groups: dict[MirrorName, GroupsSeen] = field(default_factory=dict)
     sightings: dict[MirrorName, Sighting] = field(default_factory=dict)
+    proofs: dict[MirrorName, Proof] = field(default_factory=dict)
+    receipts: dict[MirrorName, dict[str, ReceiptsHead]] = field(default_factory=dict)
+    """By mirror and part."""
+    told: dict[str, dict[int, Told]] = field(default_factory=dict)
+    """By run: its chronicle."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Keys of records that cannot be read, and why."""
     _pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
@@ -96,12 +105,30 @@ class State:
     _heads: dict[str, Head] = field(default_factory=dict)
     """Of values that were cut: also of those that are put together."""
 
+    def copy(self) -> State:
+        """Another one that says the same; neither learns what the other is told later."""
+        same = {name: dict(getattr(self, name)) for name in self.__slots__}
+        same["partitions"] = {mirror: dict(statuses) for mirror, statuses in self.partitions.items()}
+        same["receipts"] = {mirror: dict(heads) for mirror, heads in self.receipts.items()}
+        same["told"] = {run: dict(lines) for run, lines in self.told.items()}
+        same["_pieces"] = {key: dict(pieces) for key, pieces in self._pieces.items()}
+        return State(**same)
+
     def ledger_of(self, mirror: MirrorName) -> tuple[LedgerEntry, ...]:
         return tuple(entry for entry in self.ledger.values() if entry.mirror == mirror)
+
+    def chronicle(self, run: str) -> tuple[str, ...]:
+        """What was told of this run, in order, up to the first line that is missing."""
+        lines = self.told.get(run, {})
+        return tuple(lines[n].line for n in range(next(n for n in range(len(lines) + 1) if n not in lines)))
 
     def active_run(self, mirror: MirrorName) -> Run | None:
         """The run that holds this mirror now: at most one, since one is never begun beside another."""
         return next((r for r in self.runs.values() if r.plan.mirror == mirror and r.ended_ms is None), None)
+
+    def steps_of(self, run: Run) -> tuple[StepRecord, ...]:
+        """Its steps so far, in the order of the plan."""
+        return tuple(self.steps[run.id, s.name] for s in run.plan.steps if (run.id, s.name) in self.steps)
 
     def require(self, mirror: MirrorName) -> None:
         """Indeterminate when a record about this mirror cannot be read: what it says might forbid what is intended."""
@@ -186,8 +213,6 @@ class State:
             case PartitionRecord():
                 status = _sharing(record.status)
                 self.partitions.setdefault(record.mirror, {})[status.partition] = status
-            case Lease():
-                self.leases[record.mirror] = record
             case LedgerEntry():
                 self.ledger[_ledger_key(record)] = record
             case Run():
@@ -196,14 +221,25 @@ class State:
                 self.steps[record.run, record.step] = record
             case Checkpoint():
                 self.checkpoints[record.run, record.step, record.kind] = record
+            case Told():
+                self.told.setdefault(record.run, {})[record.number] = record
             case TopicSettings():
                 self.settings[record.mirror, record.topic] = record
-            case Debt():
-                self.debts[record.mirror] = record
-            case GroupsSeen():
-                self.groups[record.mirror] = record
-            case Sighting():
-                self.sightings[record.mirror] = record
+            case ReceiptsHead():
+                self.receipts.setdefault(record.mirror, {})[record.part] = record
+            case Lease() | Debt() | GroupsSeen() | Sighting() | Proof():
+                self._one_each(_ONE_EACH[type(record)])[record.mirror] = record
+
+    def _one_each(self, kind: str) -> dict[MirrorName, Any]:
+        """Records of which a mirror has one at most."""
+        found: dict[str, dict[MirrorName, Any]] = {
+            "lease": self.leases,
+            "debt": self.debts,
+            "groups": self.groups,
+            "sighting": self.sightings,
+            "proof": self.proofs,
+        }
+        return found[kind]
 
     def _drop(self, key: str) -> None:
         """Know no more what stands under a key. A key that no record has forgets nothing."""
@@ -215,8 +251,6 @@ class State:
                 self.mirrors.pop(MirrorName(mirror), None)
             case "partition", [mirror, topic, index] if is_number(index):
                 self.partitions.get(MirrorName(mirror), {}).pop(Partition(topic, int(index)), None)
-            case "lease", [mirror]:
-                self.leases.pop(MirrorName(mirror), None)
             case "ledger", _:
                 self.ledger.pop(rest, None)
             case "run", [run]:
@@ -225,14 +259,19 @@ class State:
                 self.steps.pop((run, step), None)
             case "checkpoint", [run, step, kind]:
                 self.checkpoints.pop((run, step, kind), None)
+            case "told", [run, number] if is_number(number):
+                self.told.get(run, {}).pop(int(number), None)
             case "settings", [mirror, topic]:
                 self.settings.pop((MirrorName(mirror), topic), None)
-            case "debt", [mirror]:
-                self.debts.pop(MirrorName(mirror), None)
-            case "groups", [mirror]:
-                self.groups.pop(MirrorName(mirror), None)
-            case "sighting", [mirror]:
-                self.sightings.pop(MirrorName(mirror), None)
+            case "receipts", [mirror, part]:
+                self.receipts.get(MirrorName(mirror), {}).pop(part, None)
+            case (("lease" | "debt" | "groups" | "sighting" | "proof"), [mirror]):
+                self._one_each(kind).pop(MirrorName(mirror), None)
+
+
+_ONE_EACH: Final[Mapping[type, str]] = MappingProxyType(
+    {Lease: "lease", Debt: "debt", GroupsSeen: "groups", Sighting: "sighting", Proof: "proof"}
+)
 
 
 # Made once, by the thread that imports this: msgspec reads a dataclass when it meets it for the first time, and crashes
@@ -248,10 +287,13 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
             ("run", Run),
             ("step", StepRecord),
             ("checkpoint", Checkpoint),
+            ("told", Told),
             ("settings", TopicSettings),
             ("debt", Debt),
             ("groups", GroupsSeen),
             ("sighting", Sighting),
+            ("proof", Proof),
+            ("receipts", ReceiptsHead),
         )
     }
 )
@@ -264,8 +306,6 @@ def key_of(record: Record) -> str:
             return f"mirror/{record.name}"
         case PartitionRecord():
             return f"partition/{record.mirror}/{record.status.partition.topic}/{record.status.partition.index}"
-        case Lease():
-            return f"lease/{record.mirror}"
         case LedgerEntry():
             return f"ledger/{_ledger_key(record)}"
         case Run():
@@ -274,14 +314,14 @@ def key_of(record: Record) -> str:
             return f"step/{record.run}/{record.step}"
         case Checkpoint():
             return f"checkpoint/{record.run}/{record.step}/{record.kind}"
+        case Told():
+            return f"told/{record.run}/{record.number}"
         case TopicSettings():
             return f"settings/{record.mirror}/{record.topic}"
-        case Debt():
-            return f"debt/{record.mirror}"
-        case GroupsSeen():
-            return f"groups/{record.mirror}"
-        case Sighting():
-            return f"sighting/{record.mirror}"
+        case ReceiptsHead():
+            return f"receipts/{record.mirror}/{record.part}"
+        case Lease() | Debt() | GroupsSeen() | Sighting() | Proof():
+            return f"{_ONE_EACH[type(record)]}/{record.mirror}"
 
 
 def _sharing(status: PartitionStatus) -> PartitionStatus:
@@ -298,18 +338,3 @@ def _ledger_key(entry: LedgerEntry) -> str:
     # The purpose is not in the key: an entry that is promoted replaces the staged one.
     content = f"{entry.cluster}|{entry.acl}"
     return f"{entry.mirror}/{hashlib.sha256(content.encode()).hexdigest()[:24]}"
-
-
-def mirror_of(key: str) -> MirrorName | None:
-    """The mirror that the record of this key is about; None when the key is none of ours."""
-    kind, _, rest = key.partition("/")
-    first = rest.partition("/")[0]
-    match kind:
-        case "mirror" | "partition" | "lease" | "ledger" | "settings" | "debt" | "groups" | "sighting":
-            return MirrorName(first)
-        case "run" | "step" | "checkpoint":
-            found = _RUN_ID.fullmatch(first)
-            return MirrorName(found["mirror"]) if found else None
-        case "piece":
-            return mirror_of(rest)
-    return None

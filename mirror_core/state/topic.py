@@ -13,6 +13,7 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.faults import ErrorCode, fault
 from mirror_core.model.errors import BadRequest, LostOwnership, MissingPermission, RemoteFault, Unreachable
 from mirror_core.state.records import TOPIC, State
+from mirror_core.state.remembered import REMEMBERED, Memory, log_now, read_on
 
 FENCED: Final = frozenset(
     {
@@ -61,7 +62,27 @@ def read_state(
     Behind the open transaction of a killed owner, committed records of others are hidden until the broker aborts it.
     For a look that is good enough; who is about to act (`whole`) waits for it within the time limit.
     The limit is for silence: while answers come, it begins anew, until the end was seen once; `heard` is told so.
+    While a run is at work, it is read on from where it was read before (`remembered`).
     """
+    if not REMEMBERED.keeps:
+        return _from_the_beginning(cluster, timeout_s, whole, heard)[0]
+    known = REMEMBERED.take(cluster)
+    memory = read_on(cluster, known, heard) if known else None
+    if memory is None:
+        log = log_now(cluster, TOPIC)  # before it is read: ids and epochs that hold later have held all the time
+        state, low, position = _from_the_beginning(cluster, timeout_s, whole, heard)
+        if log is None or position is None:
+            return state
+        memory = Memory(log, low, position, state)
+    state = memory.state.copy()  # whoever asked puts into it what it writes; what is remembered was read
+    REMEMBERED.put(cluster, memory)
+    return state
+
+
+def _from_the_beginning(
+    cluster: ClusterConfig, timeout_s: float, whole: bool, heard: Callable[[], None]
+) -> tuple[State, int, int | None]:
+    """The state, the log start, and the next offset to be read; None unless all before it was decided."""
     properties = {
         **cluster.properties(),
         **QUIET,
@@ -100,15 +121,16 @@ def read_state(
                 if key is not None:
                     value = message.value()
                     state.apply(_text(key), value if value is None or isinstance(value, bytes) else value.encode())
-            if at_end and (_all_decided(consumer, low) or (time.monotonic() > settled and not whole)):
-                return state
+            decided = _all_decided(consumer, low) if at_end else None
+            if decided is not None or (at_end and time.monotonic() > settled and not whole):
+                return state, low, decided
             if time.monotonic() > deadline:
                 raise Unreachable(f"cluster {cluster.name}: state topic {TOPIC} not read within {timeout_s} s")
     except KafkaException as error:
         code = error.args[0].code()
         if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC):
             _is_absent(cluster, timeout_s)
-            return state
+            return state, 0, None
         raise translate(cluster, error, "read") from None
     finally:
         consumer.close()
@@ -149,14 +171,16 @@ def _beginning(consumer: Consumer, deadline: float) -> int:
         time.sleep(POLL_S)
 
 
-def _all_decided(consumer: Consumer, low: int) -> bool:
-    """Whether no transaction is open at the end of the topic, as far as the broker's last answer says.
+def _all_decided(consumer: Consumer, low: int) -> int | None:
+    """The next offset to be read; None while a transaction is open before the end of the topic, as far as the broker's
+    last answer says.
 
     A commit is answered before its marker is in the topic (KIP-98): what was just committed could be missed.
     """
     (position,) = consumer.position([TopicPartition(TOPIC, 0)])
     _, high = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), cached=True)
-    return max(position.offset, low) >= high  # a position below 0: nothing was read yet
+    reached = max(position.offset, low)  # a position below 0: nothing was read yet
+    return reached if reached >= high else None
 
 
 def _text(key: bytes | str) -> str:

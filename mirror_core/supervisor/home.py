@@ -1,4 +1,4 @@
-"""Where a supervisor of a mirror is found on its host, and what it says of itself.
+"""Where a supervisor of a mirror is found, and what it says of itself. Several hosts may share the folder.
 
 <home>/<mirror>/supervisor.lock   held (flock) while a supervisor lives, whatever kills it
 <home>/<mirror>/status.json       its `Status`
@@ -23,6 +23,7 @@ import msgspec
 
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import MirrorName
+from mirror_core.supervisor.identity import Machine, Process, here, this_process
 
 MAX_LOG_BYTES: Final = 16 << 20
 _SETTLE_S: Final = 1.0
@@ -49,6 +50,28 @@ class Status:
     """Path of the child's output."""
     alive: bool = True
     """Whether the supervisor is there. False: it was killed, and this is its last word."""
+    host: str = ""
+    boot: str = ""
+    started: int | None = None
+    """With `pid`: which process, of which machine's which start (`identity`). Empty: of a version that did not say."""
+
+    @property
+    def process(self) -> Process:
+        return Process(self.pid, Machine(self.host, self.boot), self.started)
+
+
+def status_here(mirror: MirrorName, since_ms: int, log: Path) -> Status:
+    """The first word of a supervisor that is this process."""
+    us = this_process()
+    return Status(
+        mirror=mirror,
+        pid=us.pid,
+        since_ms=since_ms,
+        log=str(log),
+        host=us.machine.host,
+        boot=us.machine.boot,
+        started=us.started,
+    )
 
 
 class Home:
@@ -105,7 +128,10 @@ class Home:
             if not held:
                 return replace(found, alive=False) if found else None
             # A new supervisor holds the lock before it has replaced the last word of a killed one.
-            if (found is not None and _exists(found.pid)) or time.monotonic() > deadline:
+            # On another machine nobody here can tell.
+            if found is not None and (found.host not in ("", here().host) or found.process.doubt() is None):
+                return found
+            if time.monotonic() > deadline:
                 return found
             time.sleep(_PAUSE_S)
 
@@ -135,14 +161,5 @@ class Home:
     def _refusal(self) -> Refused:
         found = self.read()
         who = f"process {found.pid}" if found and found.alive else "another process"
-        return Refused(f"mirror {self.mirror}: not supervised a second time", [f"{who} on this host does so already"])
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        where = f"host {found.host}" if found and found.host not in ("", here().host) else "this host"
+        return Refused(f"mirror {self.mirror}: not supervised a second time", [f"{who} on {where} does so already"])

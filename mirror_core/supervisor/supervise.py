@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from mirror_core.model.errors import BadRequest, Indeterminate
+from mirror_core.model.errors import BadRequest, Indeterminate, Refused
 from mirror_core.model.logs import Settings, current
 from mirror_core.model.names import MirrorName
 from mirror_core.supervisor.home import Home, Status
@@ -82,11 +81,18 @@ def stop(home: Path, mirror: MirrorName, *, timeout_s: float = STOP_S + 30.0) ->
     """Stop this host's supervisor of the mirror, with its child, and wait for it. Without one, nothing is done.
 
     This stops a process, not the mirror: `mirrorbook mirror stop` does that. Indeterminate when it is still there.
+    Refused when it cannot be proved which process it is: on another host of a shared folder, in another container.
     """
     found = status(home, mirror)
     if found is None or not found.alive:
         return
-    os.kill(found.pid, signal.SIGTERM)
+    if doubt := found.process.signal(signal.SIGTERM):
+        if not Home(home, mirror).held():
+            return  # it has just ended by itself
+        raise Refused(
+            f"mirror {mirror}: its supervisor is not stopped from here, and nobody was signalled",
+            [f"{doubt}; end it where it runs"],
+        )
     _await(
         lambda: not Home(home, mirror).held(),
         timeout_s,

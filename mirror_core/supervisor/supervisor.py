@@ -25,7 +25,7 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, LostOwnership, Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.supervisor.child import tethered
-from mirror_core.supervisor.home import Home, Status
+from mirror_core.supervisor.home import Home, Status, status_here
 
 FIRST_DELAY_S: Final = 0.5
 MAX_DELAY_S: Final = 30.0
@@ -70,7 +70,7 @@ class Supervisor:
         self._refused = tuple(refused)
         self._name = REPLICATE
         self._print = say
-        self._status = Status(mirror=mirror, pid=os.getpid(), since_ms=now_ms(), log=str(self._home.log))
+        self._status = status_here(mirror, now_ms(), self._home.log)
         self._child: subprocess.Popen[bytes] | None = None
         self._started = self._due = time.monotonic()
         self._delay_s = 0.0

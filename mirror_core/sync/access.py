@@ -5,7 +5,7 @@ Each deed goes through the ledger (`sync/ledger.py`), so a crash anywhere leaves
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -13,6 +13,7 @@ from mirror_core.decide.access import AclPlan, Scope, plan_acls
 from mirror_core.decide.acls import demotions, denial, undemotable
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.promotion import Promotion, forgery, narrowing, promotion, warnings
+from mirror_core.decide.provenance import forged
 from mirror_core.decide.topics import config_changes, promotion_configs
 from mirror_core.kafka.acls import (
     Acls,
@@ -28,7 +29,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
-from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import ClusterName
 from mirror_core.state.journal import Log
@@ -36,7 +37,7 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_foreign
 from mirror_core.sync.access_rows import off, row, rows_of, silent, unknown
-from mirror_core.sync.ledger import enter_and_put_up, entered, remember, take_away
+from mirror_core.sync.ledger import demoted_there, enter_and_put_up, entered, remember, take_away
 from mirror_core.sync.principals import doubtful_principals, guards
 from mirror_core.sync.topics import apply_changes, change_rows, known_settings
 
@@ -162,9 +163,16 @@ def _given(link: Link, state: State, topics: Collection[str], there: Collection[
 def _final_settings(link: Link, state: State, client: ClusterClient, topics: Collection[str]) -> Iterable[DriftRow]:
     views, current = client.metadata(topics).topics, describe_configs(client, topics)
     known = known_settings(client, topics)
-    for name in sorted(set(views) & set(current)):
-        settings = state.settings.get((link.mirror.name, name))
-        if settings is None:
+    synced, changes = dict[str, TopicSettings](), dict[str, Mapping[str, str | None]]()
+    there = sorted(set(views) & set(current))
+    for name in there:
+        if settings := state.settings.get((link.mirror.name, name)):
+            wanted = promotion_configs(settings.overrides, views[name].replication_factor)
+            wanted = {key: value for key, value in wanted.items() if not known or key in known}
+            synced[name], changes[name] = settings, config_changes(wanted, current[name].overrides)
+    refused = apply_changes(client, changes)
+    for name in there:
+        if name not in synced:
             yield DriftRow(
                 part=Part.CONFIGS,
                 subject=name,
@@ -174,11 +182,8 @@ def _final_settings(link: Link, state: State, client: ClusterClient, topics: Col
                 reason="its settings were never synced, so it keeps those of a mirror topic: set them by hand",
             )
             continue
-        wanted = promotion_configs(settings.overrides, views[name].replication_factor)
-        wanted = {key: value for key, value in wanted.items() if not known or key in known}
-        changes = config_changes(wanted, current[name].overrides)
-        refused = apply_changes(client, name, changes)
-        yield from change_rows(name, changes, settings.overrides, current[name].overrides, refused, dry_run=False)
+        before, problems = current[name].overrides, refused.get(name, {})
+        yield from change_rows(name, changes[name], synced[name].overrides, before, problems, dry_run=False)
 
 
 def _promote_access(
@@ -193,8 +198,8 @@ def _promote_access(
     create_acls(client, grants)
     present_on_every_broker(client, grants)
     zombie = silence_copiers(link, log, client, topics)
-    demoted = [e for e in log.state.ledger.values() if e.purpose is AclPurpose.DEMOTED and e.cluster == client.name]
-    elsewhere, rows = _demotions_of_the_source(link) if ask_source else (set[Acl](), list[DriftRow]())
+    demoted = demoted_there(log.state, client.name, topics)
+    elsewhere, rows = _demotions_of_the_source(link, topics) if ask_source else (set[Acl](), list[DriftRow]())
     delete_acls(client, elsewhere)
     absent_on_every_broker(client, elsewhere)
     take_away(log, client, demoted)
@@ -228,16 +233,16 @@ _OTHER_SIDE_S: Final = 3.0
 """Applications stand still while this is asked of a source that may be dead."""
 
 
-def _demotions_of_the_source(link: Link) -> tuple[set[Acl], list[DriftRow]]:
+def _demotions_of_the_source(link: Link, topics: Collection[str]) -> tuple[set[Acl], list[DriftRow]]:
     """Denials on our destination that a mirror of the other direction entered in its own ledger, on our source."""
     try:
-        entries = read_foreign(link.source, timeout_s=_OTHER_SIDE_S).ledger.values()
+        state = read_foreign(link.source, timeout_s=_OTHER_SIDE_S)
     except MirrorError as error:
         # Promotion must not need a living source. What is in our own ledger has been lifted already.
         reason = f"denials remembered on cluster {link.source.name} could not be looked up: {error}"
         return set(), [silent(link.source.name, reason)]
-    here = {e.acl for e in entries if e.purpose is AclPurpose.DEMOTED and e.cluster == link.destination.name}
-    return here, []
+    # What can never have been entered by us would take away whatever its author likes.
+    return {e.acl for e in demoted_there(state, link.destination.name, topics) if not forged(e)}, []
 
 
 def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> AclPlan:

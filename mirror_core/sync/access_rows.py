@@ -31,8 +31,9 @@ _TABLE: Final[tuple[_Group, ...]] = (
 
 
 def rows_of(plan: AclPlan, *, done: bool) -> list[DriftRow]:
+    staged = frozenset(plan.waiting)  # also in a dry run, where the others are not: an earlier sync did it
     rows = [
-        row(acl, deed, reason, done=done and deed in (Deed.CREATE, Deed.STAGE, Deed.REMOVE))
+        row(acl, deed, reason, done=(done and deed in (Deed.CREATE, Deed.STAGE, Deed.REMOVE)) or acl in staged)
         for acls_of, deed, reason in _TABLE
         for acl in acls_of(plan)
     ]

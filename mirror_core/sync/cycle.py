@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+
+import msgspec
 
 from mirror_core.decide.verbs import held_by
 from mirror_core.kafka.client import ClusterClient, TopicView
@@ -37,6 +39,8 @@ class SyncReport:
     dry_run: bool
     parts: tuple[Part, ...]
     rows: tuple[DriftRow, ...]
+    topics: frozenset[str] = frozenset()
+    """Those that were compared, also when nothing of them differs."""
 
     @property
     def refused(self) -> tuple[DriftRow, ...]:
@@ -54,7 +58,7 @@ class SyncReport:
             "mirror": self.mirror,
             "dry_run": self.dry_run,
             "parts": [str(part) for part in self.parts],
-            "rows": [asdict(row) for row in self.rows],
+            "rows": [msgspec.to_builtins(row) for row in self.rows],
         }
 
 
@@ -117,8 +121,13 @@ def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part], run_
         if row.done or row.deed in (Deed.SKIP, Deed.REFUSE):
             did = row.deed if row.done else f"{row.deed}, since {row.reason}"
             _log.info("%s %s: %s", row.part, row.subject, did, mirror=link.mirror.name)
-    parts = tuple(part for part in Part if part in only)
-    return SyncReport(mirror=link.mirror.name, dry_run=log is None, parts=parts, rows=tuple(rows))
+    return SyncReport(
+        mirror=link.mirror.name,
+        dry_run=log is None,
+        parts=tuple(part for part in Part if part in only),
+        rows=tuple(rows),
+        topics=frozenset(ready),
+    )
 
 
 def _still_ours(link: Link, topics: frozenset[str]) -> None:

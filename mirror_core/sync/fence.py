@@ -24,8 +24,7 @@ from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
-from mirror_core.state.records import Forget
-from mirror_core.sync.ledger import enter_and_put_up, entered, take_away
+from mirror_core.sync.ledger import enter_and_put_up, entered, take_away, take_away_unshared
 
 _log = logger(__name__)
 
@@ -145,16 +144,8 @@ def lift_fence(mirror: Mirror, log: Log, client: ClusterClient) -> None:
 
 
 def lift_denials(mirror: Mirror, log: Log, client: ClusterClient) -> None:
-    """The same for all denials in the ledger of this mirror, also those against copying tasks of the past.
-
-    One that another mirror needs, too (`stop_commits` has the same for all), stays, and is that one's alone.
-    """
-    mine = entered(log, mirror.name, client.name, AclPurpose.FENCE)
-    others = {e.acl for e in log.state.ledger.values() if e.mirror != mirror.name and e.cluster == client.name}
-    shared = [e for e in mine if e.acl in others]
-    if shared:
-        log.put(*(Forget(e) for e in shared))
-    take_away(log, client, [e for e in mine if e.acl not in others])
+    """The same for all denials in the ledger of this mirror, also those against copying tasks of the past."""
+    take_away_unshared(log, client, entered(log, mirror.name, client.name, AclPurpose.FENCE))
 
 
 def await_stillness(

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.offsets import Commit, clamp, decide
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.group_batches import DONE, JOINED, GroupBatches
-from mirror_core.kafka.groups import (
-    OFFSET_KINDS,
-    Committed,
-    Group,
-    Offsets,
-    commit_offsets,
-    fetch_offsets,
-    list_groups,
-)
-from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
+from mirror_core.kafka.group_batches import DONE, JOINED, Fetched, GroupBatches, fetch_all
+from mirror_core.kafka.groups import OFFSET_KINDS, Committed, Group, Offsets, list_groups
+from mirror_core.kafka.offsets import Point, known_offsets, list_points
 from mirror_core.model.drift import Deed, DriftRow, Part
-from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import MissingPermission, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
 from mirror_core.sync.group_commits import GroupCommits, commit_all
@@ -56,30 +48,30 @@ def sync_groups(
     """
     rows, there = list[DriftRow](), list_groups(destination)
     progress: dict[str, dict[Partition, Committed]] = {}
-    for name, group in sorted(groups_in_scope(link, source).items()):
-        if group.kind not in OFFSET_KINDS:
-            rows.append(
-                _skip(name, f"{group.kind} groups are not synced yet: set their start on the destination by hand")
-            )
-            continue
-        try:
-            offsets = fetch_offsets(source, name, group.coordinator)
-        except Unreachable:
-            raise
-        except RemoteFault as error:
-            rows.append(_skip(name, str(error)))
-            continue
+    groups = groups_in_scope(link, source)
+    rows += [
+        _skip(name, f"{group.kind} groups are not synced yet: set their start on the destination by hand")
+        for name, group in groups.items()
+        if group.kind not in OFFSET_KINDS
+    ]
+    fetched = fetch_all(source, [group for group in groups.values() if group.kind in OFFSET_KINDS])
+    for name, fault in fetched.faults.items():
+        if isinstance(fault, Unreachable):
+            raise fault
+        rows.append(_skip(name, str(fault)))
+    for name, offsets in sorted(fetched.offsets.items()):
         mine, left = _on_topics(name, offsets, topics)
         rows += left
         if mine:
             progress[name] = mine
     logs = _logs(destination, {partition for mine in progress.values() for partition in mine})
     todo = dict[str, dict[Partition, tuple[Offset, str]]]()
+    before = fetch_all(destination, [there[name] for name in progress if name in there and _ours(there[name])])
     for name, mine in progress.items():
-        try:
-            found, wanted = _look(destination, name, there.get(name), mine, logs)
-        except MissingPermission as error:
-            found, wanted = [_skip(name, str(error))], {}
+        error = before.faults.get(name)
+        if error is not None and not isinstance(error, MissingPermission):
+            raise error
+        found, wanted = ([_skip(name, str(error))], {}) if error else _look(name, there.get(name), mine, logs, before)
         rows += found
         if wanted:
             todo[name] = wanted
@@ -118,17 +110,21 @@ def _logs(destination: ClusterClient, partitions: Collection[Partition]) -> dict
     """Log ranges of those partitions that the destination has."""
     view = destination.metadata({partition.topic for partition in partitions}).topics
     present = [p for p in partitions if p.topic in view and p.index in view[p.topic].partitions]
-    starts = list_offsets(destination, present, Point.START)
-    ends = list_offsets(destination, present, Point.LOG_END)
+    starts, ends = list_points(destination, present, [Point.START, Point.LOG_END]).values()
     return {p: _Log(starts[p], ends[p]) for p in present}
 
 
+def _ours(there: Group) -> bool:
+    """Whether somebody else than its members may commit for it on the destination."""
+    return there.kind in OFFSET_KINDS and there.idle
+
+
 def _look(
-    destination: ClusterClient,
     name: str,
     there: Group | None,
     mine: Mapping[Partition, Committed],
     logs: Mapping[Partition, _Log],
+    fetched: Fetched,
 ) -> tuple[list[DriftRow], dict[Partition, tuple[Offset, str]]]:
     """A group's rows, and what is to be committed for it."""
     if there is not None and there.kind not in OFFSET_KINDS:
@@ -136,7 +132,7 @@ def _look(
     if there is not None and not there.idle:
         words = f"has members on the destination (it is {there.state} there): their progress is theirs"
         return [_skip(name, words)], {}
-    before = fetch_offsets(destination, name, there.coordinator).committed if there else {}
+    before = fetched.offsets[name].committed if name in fetched.offsets else {}
     rows, todo = list[DriftRow](), dict[Partition, tuple[Offset, str]]()
     for partition, committed in sorted(mine.items(), key=lambda item: item[0]):
         row, offset = _judge(f"{name} {partition}", committed, before.get(partition), logs.get(partition))
@@ -170,7 +166,10 @@ def _judge(
         deed, offset = Deed.COMMIT, decision.offset
     else:
         deed, reason, offset = Deed.EQUAL if decision.equal else Deed.SKIP, decision.reason, None
-    return _row(subject, deed, committed.offset, before.offset if before else None, reason), offset
+    there = before.offset if before else None
+    row = _row(subject, deed, committed.offset, there, reason)
+    stands = there if offset is None else offset
+    return row if stands is None else replace(row, offset=stands), offset
 
 
 def _row(
@@ -209,47 +208,62 @@ def clamp_groups(link: Link, topics: Collection[str]) -> list[DriftRow]:
     """
     with ClusterClient(link.destination) as destination:
         chosen = group_filter(link.mirror)
-        rows, found = list[DriftRow](), dict[str, tuple[Group, dict[Partition, Committed]]]()
-        for name, group in sorted(list_groups(destination).items()):
-            if name not in chosen or group.kind not in OFFSET_KINDS:
-                continue
-            try:
-                offsets = fetch_offsets(destination, name, group.coordinator).committed
-            except RemoteFault as error:
-                rows.append(_skip(name, str(error)))
-                continue
-            found[name] = group, {p: c for p, c in offsets.items() if p.topic in topics}
-        partitions = {p for _, mine in found.values() for p in mine}
+        groups = {n: g for n, g in list_groups(destination).items() if n in chosen and g.kind in OFFSET_KINDS}
+        fetched = fetch_all(destination, groups.values())
+        rows = [_skip(name, str(error)) for name, error in sorted(fetched.faults.items())]
+        found = {
+            name: {p: c for p, c in offsets.committed.items() if p.topic in topics}
+            for name, offsets in sorted(fetched.offsets.items())
+        }
+        partitions = {p for mine in found.values() for p in mine}
         starts = known_offsets(destination, partitions, Point.START)
         ends = known_offsets(destination, partitions, Point.LOG_END)
         logs = {p: _Log(starts[p], ends[p]) for p in starts.keys() & ends.keys()}
-        for name, (group, mine) in found.items():
-            rows += _clamp_group(destination, name, group, mine, logs)
+        outside = {name: _outside(mine, logs) for name, mine in found.items()}
+        todo = {name: mine for name, mine in outside.items() if mine and groups[name].idle}
+        with GroupCommits(destination, still_ours=None) as commits:
+            said = commit_all(commits, todo, destination)
+    for name, mine in found.items():
+        if groups[name].idle:
+            rows += _clamped(name, mine, logs, said.get(name, {}))
+        elif outside[name]:
+            rows.append(_skip(name, f"has members on the destination (it is {groups[name].state} there)"))
     return rows
 
 
-def _clamp_group(
-    destination: ClusterClient,
-    name: str,
-    group: Group,
-    mine: Mapping[Partition, Committed],
-    logs: Mapping[Partition, _Log],
-) -> list[DriftRow]:
-    outside = {
-        p: clamp(c.offset, logs[p].start, logs[p].end)
+def _outside(
+    mine: Mapping[Partition, Committed], logs: Mapping[Partition, _Log]
+) -> dict[Partition, tuple[Offset, str]]:
+    """What lies outside of its log, moved to where that begins or ends."""
+    return {
+        p: (clamp(c.offset, logs[p].start, logs[p].end), c.metadata)
         for p, c in mine.items()
         if p in logs and not logs[p].start <= c.offset <= logs[p].end
     }
-    if not group.idle:
-        return [_skip(name, f"has members on the destination (it is {group.state} there)")] if outside else []
-    todo = {p: (offset, mine[p].metadata) for p, offset in outside.items()}
-    refused = commit_offsets(destination, name, todo, group.coordinator) if todo else {}
+
+
+def _clamped(
+    name: str, mine: Mapping[Partition, Committed], logs: Mapping[Partition, _Log], said: Mapping[Partition, str]
+) -> list[DriftRow]:
+    """`said`: the broker's word for each partition that was committed for."""
     return [
         replace(
             _row(f"{name} {p}", Deed.COMMIT, None, mine[p].offset, f"the log is [{logs[p].start}, {logs[p].end}]"),
-            done=p not in refused,
+            done=said[p] == DONE,
+            offset=clamp(mine[p].offset, logs[p].start, logs[p].end),
         )
-        if p in outside
-        else _row(f"{name} {p}", Deed.EQUAL, None, mine[p].offset)
+        if p in said
+        else replace(_row(f"{name} {p}", Deed.EQUAL, None, mine[p].offset), offset=mine[p].offset)
         for p in sorted(mine)
     ]
+
+
+def resumes(rows: Iterable[DriftRow]) -> dict[str, dict[Partition, Offset]]:
+    """By group, where it goes on on the destination, by the rows of one round: of those that we could commit for."""
+    found = dict[str, dict[Partition, Offset]]()
+    for row in rows:
+        if row.part is Part.GROUPS and isinstance(row.offset, int) and (row.done or row.deed is Deed.EQUAL):
+            group, _, partition = row.subject.rpartition(" ")
+            topic, _, index = partition.rpartition("-")
+            found.setdefault(group, {})[Partition(topic, int(index))] = Offset(row.offset)
+    return found

@@ -14,8 +14,8 @@ from collections.abc import Collection
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.group_batches import DONE, JOINED, NOT_ALLOWED
-from mirror_core.kafka.groups import OFFSET_KINDS, fetch_offsets, list_groups
+from mirror_core.kafka.group_batches import DONE, JOINED, NOT_ALLOWED, fetch_all
+from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import Mirror
@@ -29,11 +29,11 @@ def bring_home(mirror: Mirror, client: ClusterClient, topics: Collection[str]) -
     Groups with members there are left alone: their consumers read the mirror topics now. Safe to repeat.
     """
     chosen = group_filter(mirror)
-    found = {
-        name: fetch_offsets(client, name, group.coordinator).committed
-        for name, group in list_groups(client).items()
-        if name in chosen and group.kind in OFFSET_KINDS and group.idle
-    }
+    groups = [g for n, g in list_groups(client).items() if n in chosen and g.kind in OFFSET_KINDS and g.idle]
+    fetched = fetch_all(client, groups)
+    for error in fetched.faults.values():
+        raise error
+    found = {name: offsets.committed for name, offsets in fetched.offsets.items()}
     ends = known_offsets(client, {p for mine in found.values() for p in mine if p.topic in topics}, Point.LOG_END)
     todo = dict[str, dict[Partition, tuple[Offset, str]]]()
     for name, mine in found.items():

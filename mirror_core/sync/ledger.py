@@ -45,13 +45,23 @@ def forget_debt(log: Log, mirror: MirrorName) -> None:
         log.put(Forget(debt))
 
 
-def remember_there_too(log: Log, mirror: MirrorName, state: State, cluster: ClusterName) -> None:
+def demoted_there(state: State, cluster: ClusterName, topics: Collection[str]) -> list[LedgerEntry]:
+    """What keeps applications from changing these topics on a cluster, whichever mirror has entered it.
+
+    Of these topics only: others there are another mirror's, whose copy goes on when this one's topics are given away.
+    """
+    names, there = frozenset(topics), (e for e in state.ledger.values() if e.cluster == cluster)
+    return [e for e in there if e.purpose is AclPurpose.DEMOTED and e.acl.name in names]
+
+
+def remember_there_too(
+    log: Log, mirror: MirrorName, state: State, cluster: ClusterName, topics: Collection[str]
+) -> None:
     """Enter in this mirror's ledger, too, who was demoted on a cluster by the mirror of the other direction.
 
     That one's ledger is on the other cluster: should it die, promotion here must still know which denials to lift.
     """
-    known = [e for e in state.ledger.values() if e.purpose is AclPurpose.DEMOTED and e.cluster == cluster]
-    entries = [replace(entry, mirror=mirror) for entry in known]
+    entries = [replace(entry, mirror=mirror) for entry in demoted_there(state, cluster, topics)]
     if entries:
         log.put(*entries)
 
@@ -71,6 +81,30 @@ def take_away(log: Log, client: ClusterClient, entries: Collection[LedgerEntry])
         except LostOwnership:
             _settle(log, client, acls)
             raise
+
+
+def take_away_unshared(log: Log, client: ClusterClient, mine: Iterable[LedgerEntry]) -> None:
+    """Delete these entries of one mirror on this cluster, but for those that another mirror has entered, too.
+
+    Such a one (`stop_commits` denies the same for all of them) stays, and is that other's alone: also when it was
+    entered since we looked last, or while we deleted it.
+    """
+    entries = tuple(mine)
+    if not entries:
+        return
+    others = _there(log.refresh(), client.name, entries)
+    if shared := [e for e in entries if e.acl in others]:
+        log.put(*(Forget(e) for e in shared))
+    alone = [e for e in entries if e.acl not in others]
+    take_away(log, client, alone)
+    if alone and (needed := _there(log.refresh(), client.name, entries) & {e.acl for e in alone}):
+        create_acls(client, needed)
+
+
+def _there(state: State, cluster: ClusterName, without: Collection[LedgerEntry]) -> set[Acl]:
+    """What the ledger wants on this cluster now, but for these entries: what is staged is not to be there yet."""
+    wanted = (e for e in state.ledger.values() if e.cluster == cluster and e.purpose is not AclPurpose.STAGED)
+    return {e.acl for e in wanted if e not in without}
 
 
 def put_up(log: Log, client: ClusterClient, entries: Sequence[LedgerEntry]) -> None:

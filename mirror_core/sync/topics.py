@@ -19,7 +19,6 @@ from mirror_core.decide.topics import (
     wanted_configs,
 )
 from mirror_core.kafka.client import ClusterClient, TopicView
-from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import (
     NewTopic,
     TopicConfigs,
@@ -29,13 +28,13 @@ from mirror_core.kafka.topics import (
     describe_configs,
 )
 from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
-from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind, Gaps, PartitionState
-from mirror_core.model.names import Partition
 from mirror_core.state.link import Link
 from mirror_core.state.records import TOPIC as STATE_TOPIC
 from mirror_core.state.records import State
 from mirror_core.sync.compaction import behind
+from mirror_core.sync.strange import Strange, wider_than
 
 _CATCH_UP_S: Final = 2.0
 """How long a sync waits for a topic to reach where the source's log just ended."""
@@ -80,12 +79,14 @@ def create_missing(
     A topic that is there already and not recorded as this mirror's is adopted when it is empty; with data, or wider
     than the source's, it is refused by name, and the others go on. May be repeated after a crash anywhere.
     """
-    topics = {name: view for name, view in topics.items() if name not in stopped_topics(link, state)}
+    stopped, recorded = stopped_topics(link, state), _recorded(state, link)
+    topics = {name: view for name, view in topics.items() if name not in stopped}
     present = destination.metadata(topics).topics
-    unknown = [name for name in topics if name not in present or not _recorded(state, link, present[name])]
+    unknown = [name for name in topics if name not in present or (name, present[name].id) not in recorded]
     settings = _settings(source, unknown)  # not of all: the data plane asks at each of its plans
     known = known_settings(destination, unknown) if unknown else frozenset()
     brokers = len(destination.brokers())
+    strange = Strange(link, state, destination, [present[name] for name in unknown if name in present])
     rows, refused, kinds = list[DriftRow](), dict[str, str](), dict[str, FailureKind]()
     new, adopted, wider = list[NewTopic](), dict[str, dict[str, str | None]](), dict[str, int]()
     for name, view in sorted(topics.items()):
@@ -104,13 +105,14 @@ def create_missing(
             new.append(NewTopic(name=name, partitions=width, replication_factor=factor, configs=configs))
             rows.append(_row(name, f"{width} partitions", "", Deed.CREATE))
             continue
-        problem = _problem(link, state, destination, there, width)
+        ours = (name, there.id) in recorded
+        problem = wider_than(destination, there, width) or (None if ours else strange.problem(there))
         if problem:
             refused[name], kinds[name] = problem
             words = refused[name]
             rows.append(_row(name, f"{width} partitions", f"{len(there.partitions)} partitions", Deed.REFUSE, words))
             continue
-        if not _recorded(state, link, there):
+        if not ours:
             wanted = wanted_configs(settings[name].overrides, settings[name].effective, there.replication_factor)
             adopted[name] = config_changes(_only(known, wanted), {})
             rows.append(_row(name, f"{width} partitions", "empty topic, not ours", Deed.ADOPT))
@@ -128,13 +130,14 @@ def create_missing(
             # Created in this very moment: by the data plane, by us (the first answer was lost), or by a stranger.
             again = create_missing(link, state, source, destination, {name: topics[name] for name in existed})
             rows, refused, kinds = [*rows, *again.rows], {**refused, **again.refused}, {**kinds, **again.kinds}
-        present = destination.metadata(topics).topics
+        if new or adopted or wider:
+            present = destination.metadata(topics).topics
     ready = {name: view for name, view in present.items() if name not in refused}
     return Placement(ready, tuple(rows), refused, kinds)
 
 
 def each(deed: Callable[[list[str]], object], names: Iterable[str]) -> dict[str, str]:
-    """Do it for all at once; if the broker refuses, for one after the other. Returns the refused, with the reason.
+    """Do it for all at once; if the broker refuses, for each half. Returns the refused, with the reason.
 
     One topic that breaks a policy of the cluster must not hold up the others; a missing right or a silent cluster
     concerns all of them and is raised.
@@ -149,10 +152,8 @@ def each(deed: Callable[[list[str]], object], names: Iterable[str]) -> dict[str,
     except RemoteFault as error:
         if len(todo) == 1:
             return {todo[0]: str(error)}
-    refused: dict[str, str] = {}
-    for name in todo:
-        refused |= each(deed, [name])
-    return refused
+    half = len(todo) // 2
+    return {**each(deed, todo[:half]), **each(deed, todo[half:])}
 
 
 def sync_configs(
@@ -172,13 +173,16 @@ def sync_configs(
         cleaned.clear()
     new = {name: topics[name] for name in cleaned if not cleans(ours[name].effective)}
     cleaned -= behind(source, destination, new, 0.0 if dry_run else _CATCH_UP_S)
-    rows, remember = list[DriftRow](), list[TopicSettings]()
-    for name in sorted(set(theirs) & set(ours)):
-        overrides, factor = theirs[name].overrides, topics[name].replication_factor
-        wanted = wanted_configs(overrides, theirs[name].effective, factor, cleaned=name in cleaned)
-        changes = config_changes(_only(known, wanted), ours[name].overrides)
-        outcome = {} if dry_run else apply_changes(destination, name, changes)
-        rows += change_rows(name, changes, overrides, ours[name].overrides, outcome, dry_run=dry_run)
+    rows, remember, changes = list[DriftRow](), list[TopicSettings](), dict[str, Mapping[str, str | None]]()
+    both = sorted(set(theirs) & set(ours))
+    for name in both:
+        factor = topics[name].replication_factor
+        wanted = wanted_configs(theirs[name].overrides, theirs[name].effective, factor, cleaned=name in cleaned)
+        changes[name] = config_changes(_only(known, wanted), ours[name].overrides)
+    outcome = {} if dry_run else apply_changes(destination, changes)
+    for name in both:
+        overrides, before = theirs[name].overrides, ours[name].overrides
+        rows += change_rows(name, changes[name], overrides, before, outcome.get(name, {}), dry_run=dry_run)
         rows += _waiting_rows(name, theirs[name], ours[name], topics[name].replication_factor, known)
         seen = state.settings.get((link.mirror.name, name))
         if seen is None or dict(seen.overrides) != dict(overrides):
@@ -186,8 +190,19 @@ def sync_configs(
     return rows, remember
 
 
-def apply_changes(destination: ClusterClient, topic: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Make these changes; returns what the broker refused, with its reason. One bad setting doesn't hold up others."""
+def apply_changes(
+    destination: ClusterClient, changes: Mapping[str, Mapping[str, str | None]]
+) -> dict[str, dict[str, str]]:
+    """Make these changes, by topic; returns by topic what the broker refused, with its reason.
+
+    One bad setting doesn't hold up others: where a topic's changes are refused as a whole, they are made one by one.
+    """
+    some = [topic for topic in changes if changes[topic]]
+    refused = each(lambda topics: alter_configs(destination, {t: changes[t] for t in topics}), some)
+    return {topic: _one_by_one(destination, topic, changes[topic]) for topic in refused}
+
+
+def _one_by_one(destination: ClusterClient, topic: str, changes: Mapping[str, str | None]) -> dict[str, str]:
     return each(lambda keys: alter_configs(destination, {topic: {key: changes[key] for key in keys}}), changes)
 
 
@@ -266,46 +281,10 @@ def _settings(source: ClusterClient, topics: Collection[str]) -> dict[str, Topic
         time.sleep(0.05)
 
 
-def _recorded(state: State, link: Link, there: TopicView) -> bool:
+def _recorded(state: State, link: Link) -> frozenset[tuple[str, str]]:
+    """The mirror's topics as it has them recorded: name, and id on the destination."""
     statuses = state.partitions.get(link.mirror.name, {}).values()
-    return any(s.partition.topic == there.name and s.destination_topic_id == there.id for s in statuses)
-
-
-def _problem(
-    link: Link, state: State, destination: ClusterClient, there: TopicView, width: int
-) -> tuple[str, FailureKind] | None:
-    """Why this existing topic must not be copied into; None when it may."""
-    where = f"destination topic {there.name} on cluster {destination.name}"
-    if len(there.partitions) > width:
-        return (
-            f"{where} has {len(there.partitions)} partitions, the source's has {width}: keys would go elsewhere; "
-            "delete the destination's topic, or exclude it"
-        ), FailureKind.OCCUPIED
-    if _recorded(state, link, there):
-        return None
-    for mirror, statuses in state.partitions.items():
-        mine = [s for s in statuses.values() if s.partition.topic == there.name]
-        if mirror == link.mirror.name and mine:
-            return (
-                f"{where} was deleted and created anew (id {there.id}, recorded {mine[0].destination_topic_id}): "
-                f"`mirrorbook mirror recover {mirror} --topics {there.name}` shows what can be done"
-            ), FailureKind.REPLACED
-        if any(s.destination_topic_id == there.id for s in mine):
-            return f"{where} belongs to mirror {mirror}: exclude it from one of the two", FailureKind.OCCUPIED
-    try:
-        partitions = [Partition(there.name, index) for index in there.partitions]
-        ends = list_offsets(destination, partitions, Point.LOG_END)
-        starts = list_offsets(destination, partitions, Point.START)
-    except MirrorError as error:
-        words = f"{where} is not this mirror's, and whether it is empty could not be seen: {error}"
-        return words, FailureKind.OCCUPIED
-    if any(ends.values()):
-        held = sum(ends[p] - starts[p] for p in partitions)
-        return (
-            f"{where} already holds {held} records that this mirror did not write "
-            f"(log ends add up to {sum(ends.values())}): delete or rename it, or exclude it from the mirror"
-        ), FailureKind.OCCUPIED
-    return None
+    return frozenset((s.partition.topic, s.destination_topic_id) for s in statuses)
 
 
 def _only(known: frozenset[str], configs: Mapping[str, str]) -> dict[str, str]:

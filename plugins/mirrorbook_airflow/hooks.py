@@ -1,7 +1,7 @@
-"""Connections of type `kafka_cluster`, and the private mirrorbook.yaml that is written from them.
+"""Connections of type `kafka_cluster` (or `kafka`), and the private mirrorbook.yaml that is written from them.
 
 The data plane is a process of its own that opens its configuration by path, so the connections that it needs are
-written to `$AIRFLOW_HOME/mirrorbook/config/`, readable by this user only. They reach no XCom, log or environment.
+written to `$AIRFLOW_HOME/mirrorbook/`, readable by this user only. They reach no XCom, log or environment.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import yaml
 from airflow.sdk import BaseHook
 
 from mirror_core.model.errors import BadRequest, MirrorError
+from mirrorbook_airflow import kafka_type
+from mirrorbook_airflow.passwords import Passwords
 
 _EXTRA: Final = (
     "security_protocol",
@@ -28,6 +30,7 @@ _EXTRA: Final = (
     "principal",
 )
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
+_SECTIONS: Final = frozenset({"mirrors", "evidence", "expectations", "sets"})
 _REFERENCE: Final = re.compile(r"\$\{(env|file):")
 
 
@@ -49,23 +52,26 @@ class KafkaClusterHook(BaseHook):
         Raises BadRequest when the connection cannot be a cluster.
         """
         connection = self.get_connection(self.kafka_conn_id)
-        if connection.conn_type != self.conn_type:
+        extra = {key: _text(value) for key, value in connection.extra_dejson.items() if value not in (None, "")}
+        if connection.conn_type == kafka_type.CONN_TYPE:
+            control, data = kafka_type.properties_of(self.kafka_conn_id, extra)
+        elif connection.conn_type == self.conn_type:
+            control = {
+                "bootstrap.servers": connection.host or "",
+                "sasl.username": connection.login or "",
+                "sasl.password": connection.password or "",
+                **{key.replace("_", "."): extra[key] for key in _EXTRA if key in extra},
+            }
+            data = {
+                "sasl.username": extra.get("data_username", ""),
+                "sasl.password": extra.get("data_password", ""),
+            }
+        else:
             raise BadRequest(
-                f"connection {self.kafka_conn_id} is of type {connection.conn_type}, not {self.conn_type}: "
-                "change its type, or name another one"
+                f"connection {self.kafka_conn_id} is of type {connection.conn_type}, not {self.conn_type} (nor "
+                f"{kafka_type.CONN_TYPE}): change its type, or name another one"
             )
-        extra = {key: str(value) for key, value in connection.extra_dejson.items() if value not in (None, "")}
-        control = {
-            "bootstrap.servers": connection.host or "",
-            "sasl.username": connection.login or "",
-            "sasl.password": connection.password or "",
-            **{key.replace("_", "."): extra[key] for key in _EXTRA if key in extra},
-        }
-        data = {
-            "sasl.username": extra.get("data_username", ""),
-            "sasl.password": extra.get("data_password", ""),
-        }
-        if not control["bootstrap.servers"]:
+        if not control.get("bootstrap.servers"):
             raise BadRequest(f"connection {self.kafka_conn_id}: the bootstrap servers are missing")
         for key, value in (*control.items(), *data.items()):
             if _REFERENCE.search(value):
@@ -86,34 +92,45 @@ class KafkaClusterHook(BaseHook):
 
 
 def write_config(name: str, connections: Iterable[str]) -> Path:
-    """Write `$AIRFLOW_HOME/mirrorbook/config/<name>.yaml` with these connections, if it is not so yet; its path."""
+    """Write `$AIRFLOW_HOME/mirrorbook/config/<name>.yaml` with these connections, if it is not so yet; its path.
+
+    Their passwords stand in two files of their own (`passwords`).
+    """
     if not _SAFE_NAME.fullmatch(name):
         raise BadRequest(f"{name!r} cannot be a mirror's name: letters, digits, dot, dash and underscore only")
-    clusters = {connection: KafkaClusterHook(connection).document() for connection in sorted(set(connections))}
-    content = yaml.safe_dump({"clusters": clusters, **_switching()}, sort_keys=True)
-    path = home("config") / f"{name}.yaml"
-    if not path.is_file() or path.read_text(encoding="utf-8") != content:
-        _write_private(path, content)
+    path, control = home("config") / f"{name}.yaml", home("control") / f"{name}.properties"
+    data = path.with_name(f"{name}.data.properties")
+    passwords = Passwords(f"../{control.parent.name}/{control.name}", data.name)
+    clusters = {
+        connection: passwords.taken_out(connection, KafkaClusterHook(connection).document())
+        for connection in sorted(set(connections))
+    }
+    _keep(control, "".join(f"{line}\n" for line in passwords.control))
+    _keep(data, "".join(f"{line}\n" for line in passwords.data))
+    _keep(path, yaml.safe_dump({"clusters": clusters, **_switching()}, sort_keys=True))
     return path
 
 
 def _switching() -> dict[str, Any]:
-    """Section `mirrors:` of `$AIRFLOW_HOME/mirrorbook/mirrors.yaml`, if there is such a file.
+    """What `$AIRFLOW_HOME/mirrorbook/mirrors.yaml` says besides clusters, if there is such a file.
 
-    A file, and no Variable: it names commands that workers run, and references to secrets that they can read.
+    A file, and no Variable: it names commands and keys that workers use, and references to secrets that they can read.
     """
     path = home("config").parent / "mirrors.yaml"
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadRequest(f"{path}: cannot be read: {type(error).__name__}") from None
-    if not isinstance(document, dict) or document.keys() - {"mirrors"}:
-        raise BadRequest(f"{path}: must have the one key `mirrors`")
+    if not isinstance(document, dict) or document.keys() - _SECTIONS:
+        raise BadRequest(f"{path}: must have no other keys than {', '.join(sorted(_SECTIONS))}")
+    if isinstance(named := document.get("expectations"), str):
+        document["expectations"] = str(path.parent / named)  # what is written from this lies in another folder
     return document
 
 
 def home(part: str) -> Path:
-    """A folder of this Airflow for this user only: `config`, `data-plane` (supervisors and their logs), `evidence`."""
+    """A folder of this Airflow for this user only: `config`, `control` (passwords), `data-plane` (supervisors and their
+    logs), `evidence`."""
     from airflow.configuration import AIRFLOW_HOME
 
     top = Path(AIRFLOW_HOME) / "mirrorbook"
@@ -125,6 +142,18 @@ def home(part: str) -> Path:
 
 def _given(properties: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in properties.items() if value}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _keep(path: Path, content: str) -> None:
+    """Have this content in the file, untouched if it is so; no file for nothing."""
+    if not content:
+        path.unlink(missing_ok=True)
+    elif not path.is_file() or path.read_text(encoding="utf-8") != content:
+        _write_private(path, content)
 
 
 def _write_private(path: Path, content: str) -> None:

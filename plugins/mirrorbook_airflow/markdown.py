@@ -16,14 +16,27 @@ from mirror_core.model.text import visible
 MAX_PARTITIONS: Final = 50
 MAX_GROUPS: Final = 20
 MAX_LINES: Final = 15
+MAX_RECOVERY: Final = 90
+LEAST: Final = 5
+"""Rows of a table, however many plans share the page."""
 
 _MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#!|~&$]")
 _LIST: Final = re.compile(r"(?:[-+=]|\d+(?=[.)]))")
 _LINK: Final = re.compile(r"://|www\.|@", re.IGNORECASE)
 
 
-def plan_markdown(plan: Plan) -> str:
-    """Everything that a person needs in order to say yes or no, most important first."""
+def set_markdown(name: str, order: str, joint_hash: str, plans: Sequence[Plan]) -> str:
+    """The same of several plans, which are approved together. Each gets its share of the rows."""
+    mirrors = ", ".join(_code(plan.mirror) for plan in plans)
+    head = (
+        f"**Fail over set {_code(name)}**, {order.replace('_', ' ')}: {mirrors}. All plans together are "
+        f"**{joint_hash}**: approving approves exactly these; when the state of one of them has changed, none is run."
+    )
+    return "\n\n---\n\n".join([head, *(plan_markdown(plan, share=len(plans)) for plan in plans)])
+
+
+def plan_markdown(plan: Plan, share: int = 1) -> str:
+    """Everything that a person needs in order to say yes or no, most important first. `share`: as one of so many."""
     verb = "Fail over" if plan.kind is RunKind.FAILOVER else "Fail back"
     parts = [
         f"**{verb} mirror {_code(plan.mirror)}**, {plan.mode}. Plan **{plan.hash}**: approving approves exactly this; "
@@ -35,9 +48,21 @@ def plan_markdown(plan: Plan) -> str:
     ]
     if plan.strategies:
         parts.append(_table(("topic", "strategy"), _cells(sorted(plan.strategies.items())), MAX_PARTITIONS))
-    parts.append(_table(("partition", "state"), _cells(plan.partitions.items()), MAX_PARTITIONS))
-    parts.append(_table(("consumer group", "progress"), _cells(plan.groups.items()), MAX_GROUPS))
+    parts.append(_table(("partition", "state"), _cells(plan.partitions.items()), max(LEAST, MAX_PARTITIONS // share)))
+    parts.append(_table(("consumer group", "progress"), _cells(plan.groups.items()), max(LEAST, MAX_GROUPS // share)))
     return "\n\n".join(part for part in parts if part)
+
+
+def recovery_markdown(mirror: str, plan_hash: str, lines: Sequence[str]) -> str:
+    """What a recovery would do, in the words of the command line; what is indented there belongs to the line before."""
+    parts = [
+        f"**Recover FAILED partitions of mirror {_code(mirror)}**. Plan **{plan_hash}**: approving approves exactly "
+        "this; when a log has grown since, it is not done.",
+        "\n".join(f"{'    ' if line.startswith(' ') else ''}- {_cell(line.strip())}" for line in lines[:MAX_RECOVERY]),
+    ]
+    if len(lines) > MAX_RECOVERY:
+        parts.append(f"... and {len(lines) - MAX_RECOVERY} more lines: `mirrorbook mirror recover --dry-run` has all")
+    return "\n\n".join(parts)
 
 
 def _steps(plan: Plan) -> Iterator[tuple[str, str, str]]:

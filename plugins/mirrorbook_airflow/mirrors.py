@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.sdk import Variable
 
+from mirror_core.decide.drills import is_drills
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.mirror import Desired
 from mirrorbook_airflow.hooks import write_config
 
 if TYPE_CHECKING:
+    from mirror_core.model.mirror_set import MirrorSet
     from mirror_core.state.link import Link
     from mirror_core.state.records import State
 
@@ -53,8 +55,10 @@ def config_path(mirror: str) -> Path:
 
 
 def started_mirrors() -> list[str]:
-    """Names of the mirrors that are meant to run, from every known cluster that answers."""
-    return sorted({m.name for state in _states() for m in state.mirrors.values() if m.desired is Desired.STARTED})
+    """Names of the mirrors that are meant to run, from every known cluster that answers. What drills have made, or have
+    left behind, is none of them."""
+    known = (mirror for state in _states() for mirror in state.mirrors.values() if not is_drills(mirror))
+    return sorted({mirror.name for mirror in known if mirror.desired is Desired.STARTED})
 
 
 def owing_mirrors() -> list[str]:
@@ -74,6 +78,14 @@ def _states() -> Iterator[State]:
             _log.warning("mirrors towards %s are left out: %s", cluster, answer)
         else:
             yield answer
+
+
+def find_set(name: str) -> MirrorSet:
+    """The mirrors that `mirrors.yaml` names so."""
+    from mirror_core.runbook.sets import set_named
+    from mirror_core.state.link import configured
+
+    return set_named(configured(write_config("all-clusters", known_clusters())), name)
 
 
 def find_mirror(mirror: str) -> tuple[Link, State]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import faulthandler
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -18,18 +16,17 @@ from mirror_core.model.text import visible
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.mirrors import config_path, find_mirror, owing_mirrors, remember_clusters, started_mirrors
-from mirrorbook_airflow.watching import DataPlaneTrigger, ended
+from mirrorbook_airflow.params import receipts, spark_conf
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 RETRIES: Final[dict[str, Any]] = {"retries": 2, "retry_delay": timedelta(seconds=2)}
-"""For errors that may pass, and for tasks whose process was killed: every step of the core may be repeated."""
+"""For errors that may pass, and for tasks whose process was killed: every step of the core may be repeated.
 
-MAX_PATIENCE_S: Final = 900
-STILL_AT_WORK_S: Final = 60
-PASSED_ON: Final = ("runner", "master", "metrics", "patience_s")
-"""Parameters of a data plane, which the run that starts it hands over."""
+Tasks that are mapped over mirrors must be given it: what an operator's `__init__` sets does not reach them.
+"""
+
 WAIT_S: Final = 45
 """A silent cluster that is owed a fence is waited for so long; the next run of the DAG is due soon after."""
 SHOWN: Final = 20
@@ -44,13 +41,6 @@ class MirrorOperator(BaseOperator):
     def __init__(self, *, mirror: str, **kwargs: Any) -> None:
         super().__init__(**{**RETRIES, **kwargs})
         self.mirror = mirror
-
-    def pre_execute(self, context: Any) -> None:
-        # While applications stand still, a task that hangs must say where it does, in its log.
-        faulthandler.dump_traceback_later(STILL_AT_WORK_S, file=2)
-
-    def post_execute(self, context: Any, result: Any = None) -> None:
-        faulthandler.cancel_dump_traceback_later()
 
 
 class CreateMirror(MirrorOperator):
@@ -161,92 +151,76 @@ class KeepFenced(MirrorOperator):
 
 
 class CheckParity(MirrorOperator):
-    """Compare both sides as a Spark job; red unless everything in scope was equal. The report's path is its result."""
+    """Compare both sides as a Spark job; red unless everything in scope was equal, and what else is expected is so.
+
+    The report's path is its result.
+    """
 
     def execute(self, context: Context) -> str:
+        from mirror_core.evidence.asked import expected
+        from mirror_core.evidence.suites import PARITY, Demands
+        from mirror_core.mirrors.proving import compare_and_remember
         from mirror_core.parity.scope import scope
         from mirror_core.spark.parity import SparkParity
+        from mirror_core.spark.session import check_conf
+        from mirror_core.state.link import configured, find
 
         with airflow_errors():
-            link, state = find_mirror(self.mirror)
+            config = configured(config_path(self.mirror))
+            demands = Demands(suite=PARITY, more=expected(config, PARITY).of(MirrorName(self.mirror)))
+            link, state = find(config, self.mirror)
             compared = scope(link, state)
             output = home("evidence") / self.mirror / f"parity-{context['dag_run'].start_date:%Y%m%dT%H%M%SZ}"
-            check = SparkParity(link.config.path, context["params"]["master"])
-            found = check(link.mirror.source, link.mirror.destination, compared.ranges, output)
+            check_conf(settings := spark_conf())
+            check = SparkParity(link.config.path, context["params"]["master"], demands=demands, conf=settings)
+            found = compare_and_remember(
+                link,
+                state,
+                compared.ranges,
+                lambda rest, so_far: check(link.mirror.source, link.mirror.destination, rest, output, so_far),
+                whole=context["params"]["whole"],
+                say=self.log.info,
+            )
         self.log.info("%s: %s records in %s chunks, %.1f s", found.verdict, found.records, found.chunks, found.seconds)
         for left_out, why in compared.left_out.items():
             self.log.warning("%s is not in scope: it is %s", left_out, why)
         if found.verdict is not Verdict.PASSED:
-            details = [*found.reasons, *(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in found.findings)]
+            details = [
+                *found.unmet,
+                *found.reasons,
+                *(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in found.findings),
+            ]
             listed = "".join(f"\n  - {line}" for line in details[:SHOWN])
             raise AirflowFailException(f"parity of mirror {self.mirror}: {found.verdict}; {found.report}{listed}")
         return found.report
 
 
-def replicate_options(params: Mapping[str, Any]) -> list[str]:
-    """Options of `mirrorbook replicate` as a run's parameters want them."""
-    options = ["--runner", params["runner"], "--receipts", str(home("evidence") / "receipts")]
-    if params["runner"] == "spark":
-        options += ["--master", params["master"]]
-    if params["metrics"]:
-        options += ["--metrics", params["metrics"]]
-    return options
+class CompactReceipts(MirrorOperator):
+    """Put receipts of past days together; red when some were lost or altered. Skipped while a run holds the mirror."""
 
-
-class WatchDataPlane(MirrorOperator):
-    """Make sure that the mirror has a supervisor here, and wait, without a worker, until it is stopped or ill."""
-
-    def execute(self, context: Context) -> None:
-        from mirror_core.supervisor.supervise import ensure
-
-        params = context["params"]
-        options = replicate_options(params)
-        with airflow_errors():
-            link, state = find_mirror(self.mirror)
-            if reason := ended(state, link.mirror.name):
-                raise Refused(f"replicate mirror {self.mirror}", [f"{reason}: start it first"])
-            ensure(link.config.path, link.mirror.name, home("data-plane"), options)
-        trigger = DataPlaneTrigger(
-            mirror=self.mirror,
-            destination=link.destination.name,
-            config_path=str(link.config.path),
-            home=str(home("data-plane")),
-            args=options,
-            patience_s=params["patience_s"],
-        )
-        self.defer(trigger=trigger, method_name="finish")
-
-    def finish(self, context: Context, event: dict[str, str]) -> str:
-        from mirror_core.supervisor.supervise import status, stop
+    def execute(self, context: Context) -> int:
+        from mirror_core.mirrors.receipts import closed, compact
+        from mirror_core.spark.parity import SparkProof
 
         with airflow_errors():
-            if event["status"] == "ended":
-                stop(home("data-plane"), MirrorName(self.mirror))
-                return event["reason"]
-            found = status(home("data-plane"), MirrorName(self.mirror))
-        where = f"its output: {found.log}" if found else "it has no supervisor"
-        raise AirflowFailException(f"the data plane of mirror {self.mirror} is not well: {event['reason']}; {where}")
+            link, _ = find_mirror(self.mirror)
+            folder = SparkProof(context["params"]["master"], conf=spark_conf()).folder(receipts_place())
+            try:
+                done = compact(link, folder, closed())
+            except HeldByRun as error:
+                raise AirflowSkipException(str(error)) from None
+            except LostOwnership as error:
+                raise AirflowSkipException(f"{error}: the next run does it") from None
+        for day, (before, after) in done.files.items():
+            self.log.info("%s: %d files are %d now", day, before, after)
+        if done.left:
+            listed = "".join(f"\n  - {day}: {path}" for day, path in done.left.items())
+            raise AirflowFailException(
+                f"receipts of mirror {self.mirror} were lost, altered or are not ours; `mirrorbook receipts rebuild "
+                f"{self.mirror}` looks at what they vouched for:{listed}"
+            )
+        return len(done.files)
 
 
-class ReplicateMirror(TriggerDagRunOperator):
-    """Start a run of DAG `mirror_replicate` for this mirror, with this run's choice of a runner."""
-
-    template_fields = ("mirror",)
-
-    def __init__(self, *, mirror: str, **kwargs: Any) -> None:
-        super().__init__(trigger_dag_id="mirror_replicate", logical_date=None, **kwargs)
-        self.mirror = mirror
-
-    def execute(self, context: Context) -> None:
-        params = context["params"]
-        self.conf = {"mirror": self.mirror, **{name: params[name] for name in PASSED_ON}}
-        super().execute(context)
-
-
-class WatchAgain(ReplicateMirror):
-    """The next run of the same DAG, with twice the patience: hours of incident are a dozen red runs, not hundreds."""
-
-    def execute(self, context: Context) -> None:
-        params = context["params"]
-        patience_s = min(MAX_PATIENCE_S, 2 * params["patience_s"])
-        super().execute({**context, "params": {**params, "patience_s": patience_s}})
+def receipts_place() -> str:
+    return receipts() or str(home("evidence") / "receipts")

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Final
 from airflow.configuration import conf
 from airflow.sdk import Param
 
+from mirror_core.model.errors import BadRequest
+
 if TYPE_CHECKING:
     from airflow.sdk.execution_time.hitl import HITLUser
 
 _SECTION: Final = "mirrorbook"
+_DAYS_S: Final = 30 * 86_400.0
 
 
 def mirror(description: str) -> Param:
@@ -18,11 +21,31 @@ def mirror(description: str) -> Param:
     return Param(type="string", minLength=1, description_md=description)
 
 
+def pause() -> Param:
+    """Whether a planned failover asks at the moment before it stops applications."""
+    return Param(
+        True,
+        type="boolean",
+        description_md="Ask again when all is proved, just before applications are stopped; else go on by itself",
+    )
+
+
+def gate_limit() -> Param:
+    """How long the comparison behind the fence may take."""
+    return Param(
+        None,
+        type=["number", "null"],
+        minimum=0,
+        description_md="Stop nobody where the comparison behind the fence would take more seconds than this. Empty: "
+        "however many",
+    )
+
+
 def strategies() -> Param:
     """What a failback may do with topics that have a divergent tail."""
     return Param(
-        "",
-        type="string",
+        None,
+        type=["string", "null"],  # an empty text would be a field that must be filled in
         description_md="What may be done with topics that have a divergent tail: `STRATEGY` for all, `TOPIC=STRATEGY` "
         "for one, with spaces between: none, recreate, offline, replica. Empty: recreate, where there is a tail",
     )
@@ -34,9 +57,58 @@ def spark_master() -> Param:
     return Param(masters[0], type="string", enum=masters, description_md="Spark master")
 
 
+def spark_conf() -> dict[str, str]:
+    """Spark's settings, `KEY=VALUE` on lines of their own. A deployment's, never a run's: they can name code that runs
+    on the worker, beside the control principals' secrets."""
+    found = dict[str, str]()
+    for line in conf.get(_SECTION, "spark_conf", fallback="").splitlines():
+        key, equals, value = line.strip().partition("=")
+        if key and not equals:
+            raise BadRequest(f"Airflow's setting [{_SECTION}] spark_conf: {key!r} is not KEY=VALUE")
+        if key:
+            found[key.strip()] = value
+    return found
+
+
+def receipts() -> str:
+    """Folder or URL for receipts of all data planes; empty: this Airflow's own folder."""
+    return conf.get(_SECTION, "receipts", fallback="")
+
+
+def starts_data_planes() -> bool:
+    """Whether data planes are started by Airflow, beside its worker and triggerer. False: somebody else runs them
+    (systemd, Kubernetes), and is only watched."""
+    chosen = conf.get(_SECTION, "data_plane", fallback="") or "start"
+    if chosen not in ("start", "watch"):
+        raise BadRequest(f"Airflow's setting [{_SECTION}] data_plane is {chosen!r}: it may be start or watch")
+    return chosen == "start"
+
+
 def approvers() -> list[HITLUser] | None:
     """The only users whose approval counts, by their ids in the auth manager; None: whoever may answer in Airflow."""
     return [{"id": user, "name": user} for user in conf.get(_SECTION, "approvers", fallback="").split()] or None
+
+
+def two_people() -> bool:
+    """Whether a failover or failback has to be approved by a second person, too."""
+    return conf.getboolean(_SECTION, "two_people", fallback=False)
+
+
+def notify() -> list[str]:
+    """Notifiers as `module:object`: called with the context of a run that is red, or of a task that asks."""
+    return conf.get(_SECTION, "notify", fallback="").split()
+
+
+def deadline_s() -> float:
+    """A failover that has not ended so long after it was asked for is told of; 0: none is."""
+    given = conf.get(_SECTION, "deadline_s", fallback="") or "0"
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds <= _DAYS_S:
+        raise BadRequest(f"Airflow's setting [{_SECTION}] deadline_s is {given!r}: it must be seconds, 30 days at most")
+    return seconds
 
 
 def data_plane() -> dict[str, Param]:
@@ -45,10 +117,16 @@ def data_plane() -> dict[str, Param]:
         "runner": Param("spark", type="string", enum=["spark", "local"], description_md="Where copying tasks run"),
         "master": spark_master(),
         "metrics": Param(
-            "",
-            type="string",
+            None,
+            type=["string", "null"],
             pattern=r"^$|^(.+:)?[0-9]{1,5}$",
             description_md="`[HOST:]PORT` where the data plane serves its metrics; empty: nowhere",
+        ),
+        "prove_at": Param(
+            "50MB/s",
+            type=["string", "null"],
+            description_md="Compare what was copied with the source all the time, reading each side at this rate, so "
+            "that a failover has little left to prove. Empty: leave it to `mirror_parity`",
         ),
         "patience_s": Param(
             90, type="integer", minimum=10, maximum=900, description_md="Seconds that a start may take"

@@ -1,34 +1,33 @@
 """Tasks of the runbooks. Each phase is one step of a run of the core, which journals it: repeating a task is harmless.
 
-plan >> approve >> begin >> the steps, with a teardown that aborts a failed run for as long as that is possible.
+plan >> approve >> begin >> the steps, with a teardown that aborts a failed run for as long as that is possible. Those
+during which applications can write nowhere are one task, `cut_over`, together with the one that tells them where to go:
+from task to task Airflow takes seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import pairwise
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.providers.standard.exceptions import HITLRejectException
-from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk import Asset, AssetAlias, BaseOperator, TaskGroup
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import BaseOperator, TaskGroup
 
 from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
 from mirror_core.decide.strategies import Allowed
 from mirror_core.model.errors import LostOwnership, Refused
-from mirror_core.model.hooks import AssetEvent, asset_uri
-from mirror_core.model.names import MirrorName, base_name, reverse_name
+from mirror_core.model.names import MirrorName, reverse_name
 from mirror_core.model.run import Mode, RunKind, RunState
 from mirror_core.model.text import visible, visible_lines
+from mirrorbook_airflow.approving import ApprovePlan, ApproveSecond, GoAhead, agreed, approved
 from mirrorbook_airflow.errors import airflow_errors
+from mirrorbook_airflow.events import FENCED, HOME, SWITCHED, emit_home, emit_switched
 from mirrorbook_airflow.markdown import plan_markdown
 from mirrorbook_airflow.mirrors import find_mirror
-from mirrorbook_airflow.operators import RETRIES, MirrorOperator, ReplicateMirror
-from mirrorbook_airflow.params import approvers
+from mirrorbook_airflow.operators import MirrorOperator
+from mirrorbook_airflow.params import two_people
+from mirrorbook_airflow.replicating import ReplicateMirror
 from mirrorbook_airflow.services import services
 
 if TYPE_CHECKING:
@@ -38,16 +37,11 @@ if TYPE_CHECKING:
     from mirror_core.runbook.failback import Failback
     from mirror_core.runbook.failover import Failover
 
-APPROVAL_TIMEOUT: Final = timedelta(hours=1)
-"""A plan that nobody has approved for so long is stale; it counts as rejected."""
-
-_SET_UP_BY: Final[Mapping[Mode, str]] = MappingProxyType({Mode.PLANNED: "fence", Mode.UNPLANNED: "stand"})
-"""The last step of those without which no later one may be taken again."""
 STAND_STILL: Final = standing_still(RunKind.FAILOVER)[0]
 """The step from which on a planned failover keeps applications from writing."""
 SWITCH: Final = "switch"
-SWITCHED: Final = AssetAlias("mirrorbook-switched")
-"""Which mirror's asset it is, is known when the task runs."""
+CUT_OVER: Final = "cut_over"
+NOW: Final = "Stop applications of mirror {mirror} now?"
 LOST: Final = "lost"
 """XCom of a step that somebody else took over while its task ran."""
 
@@ -68,15 +62,16 @@ class RunOperator(MirrorOperator):
         """What the plan is asked for: a failover's mode; what a failback may do with topics that have a tail."""
         return self.mode if self.kind is RunKind.FAILOVER else Allowed.parse(tuple(self.strategies.split()))
 
-    def engine(self, context: Context, step: str | None = None) -> Failover | Failback:
-        """The core's conductor, equipped for `step`; every task of this DAG run conducts in the same name."""
+    def engine(self, context: Context, steps: Sequence[str] = ()) -> Failover | Failback:
+        """The core's conductor, equipped for these steps; every task of this DAG run conducts in the same name."""
         from mirror_core.runbook.failback import Failback
         from mirror_core.runbook.failover import Failover
 
         link, _ = find_mirror(self.mirror)
         make = Failover if self.kind is RunKind.FAILOVER else Failback
-        equipment = services(link, step, context["params"]["master"])
-        return make(link, equipment, started_by=conductor(context), say=self.say)
+        params = context["params"]
+        equipment, limit_s = services(link.config.path, steps, params["master"]), params.get("gate_limit_s")
+        return make(link, equipment, started_by=conductor(context), say=self.say, gate_limit_s=limit_s)
 
     def say(self, words: str) -> None:
         """Into the task's log, which shows colours: names in it are anybody's."""
@@ -103,38 +98,13 @@ class PlanRun(RunOperator):
         return {"hash": decision.plan.hash, "body": body}
 
 
-class ApprovePlan(ApprovalOperator):
-    """Ask a person. Nothing has been done so far, and a Reject, also by silence, leaves everything as it is.
-
-    Airflow 3.3 may lose an answer that comes while its scheduler is busy, and fail the task: then it asks again.
-    """
-
-    def __init__(self, *, question: str, plan: BaseOperator, **kwargs: Any) -> None:
-        pulled = f"ti.xcom_pull(task_ids='{plan.task_id}')"
-        super().__init__(
-            subject=f"{question} Plan {{{{ {pulled}['hash'] }}}}",
-            body=f"{{{{ {pulled}['body'] }}}}",
-            defaults=[self.REJECT],
-            fail_on_reject=True,
-            response_timeout=APPROVAL_TIMEOUT,
-            assigned_users=approvers(),
-            **{**RETRIES, **kwargs},
-        )
-
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        try:
-            return super().execute_complete(context, event)
-        except HITLRejectException:
-            raise AirflowFailException("rejected, nothing was done") from None  # a no is never asked about again
-
-
 class BeginRun(RunOperator):
     """Open a run of the plan that was approved, if it still holds; the run's id. Takes up its own run again."""
 
-    def __init__(self, *, plan: BaseOperator, approval: BaseOperator, **kwargs: Any) -> None:
+    def __init__(self, *, plan: BaseOperator, approvals: Sequence[BaseOperator], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.plan_task = plan.task_id
-        self.approval_task = approval.task_id
+        self.approval_tasks = tuple(task.task_id for task in approvals)
 
     def execute(self, context: Context) -> str:
         with airflow_errors():
@@ -142,18 +112,9 @@ class BeginRun(RunOperator):
             own = [run for run in state.runs.values() if self._is_own(run, context)]
             if own:
                 return max(own, key=lambda run: run.started_ms).id
-            approved = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
-            engine, person = self.engine(context), self._approver(context)
-            try:
-                return engine.begin(approved, self.choice, approved_by=person).id
-            except LostOwnership:  # to a sync that had looked for a run before there was one: once, not again
-                return engine.begin(approved, self.choice, approved_by=person).id
-
-    def _approver(self, context: Context) -> str:
-        """Who answered, as Airflow knows them."""
-        answer = context["ti"].xcom_pull(task_ids=self.approval_task) or {}
-        person = answer.get("responded_by_user") or {}
-        return str(person.get("name") or person.get("id") or "")
+            wanted = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
+            people = approved(context, self.approval_tasks, f"{self.kind} of mirror {self.mirror}")
+            return self.engine(context).begin(wanted, self.choice, approved_by=people).id
 
     def _is_own(self, run: Run, context: Context) -> bool:
         """Begun by this DAG run and not given up. It may be done, too, when somebody else has finished it."""
@@ -162,57 +123,69 @@ class BeginRun(RunOperator):
         return known == wanted and run.state in (RunState.RUNNING, RunState.DONE)
 
 
-class TakeStep(RunOperator):
-    """One step of the run. At once when it is done already; the core refuses it when an earlier one is not."""
+class TakeSteps(RunOperator):
+    """Steps of the run that follow each other. Those that are done are not taken again; the core refuses them when an
+    earlier one is not."""
 
-    def __init__(self, *, step: str, begin: BaseOperator, **kwargs: Any) -> None:
-        super().__init__(task_id=step, **kwargs)
-        self.step = step
+    def __init__(
+        self, *, steps: Sequence[str], begin: BaseOperator, go_ahead: BaseOperator | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.steps = tuple(steps)
         self.begin_task = begin.task_id
+        self.go_ahead_task = go_ahead.task_id if go_ahead else None
 
     def execute(self, context: Context) -> dict[str, object]:
         run = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
-            engine = self.engine(context, self.step)
+            engine = self.engine(context, self.steps)
+            agreed_by = agreed(context, self.go_ahead_task, run) if self.go_ahead_task else ""
             try:
-                record = self._take(engine, run)
+                records = self._take(engine, run, agreed_by)
             except LostOwnership:
                 context["ti"].xcom_push(key=LOST, value=True)
                 raise
-        for name, value in record.evidence.items():
-            self.log.info("%s: %s", name, visible(str(value)))
-        return {"run": run, "attempt": record.attempt}
+        for record in records:
+            for name, value in record.evidence.items():
+                self.log.info("%s: %s: %s", record.step, name, visible(str(value)))
+        said = [f"- {r.step}, {name}: {visible(str(value))}" for r in records for name, value in r.evidence.items()]
+        return {
+            "run": run,
+            "attempts": {record.step: record.attempt for record in records},
+            "said": "\n".join(said) or "nothing",
+        }
 
-    def _take(self, engine: Failover | Failback, run: str) -> StepRecord:
+    def _take(self, engine: Failover | Failback, run: str, agreed_by: str) -> tuple[StepRecord, ...]:
         try:
-            return engine.step(run, self.step)
+            return engine.take(run, self.steps, agreed_by=agreed_by)
         except LostOwnership:
             # A failback writes the reverse mirror's state, too, which no run holds yet: a sync may take it from us.
             if self.kind is RunKind.FAILOVER or engine.status(run)[0].conducted_by != engine.started_by:
                 raise
-            return engine.step(run, self.step)
+            return engine.take(run, self.steps, agreed_by=agreed_by)
 
 
-class SwitchStep(TakeStep):
-    """The step that tells applications; after it, and whoever took it, the asset event that the mirror's hooks ask for.
+class TellingStep(TakeSteps):
+    """A step that Airflow's own DAGs hear of, whoever took it, by asset events. A repeated task emits them again.
 
-    A repeated task emits it again.
+    `cut_over` takes the one that tells applications; here it is found done.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(outlets=[SWITCHED], **kwargs)
+    def __init__(self, *, steps: Sequence[str], **kwargs: Any) -> None:
+        outlets, self.emit = _TELLING[steps[-1]]
+        super().__init__(steps=steps, outlets=list(outlets), **kwargs)
 
     def execute(self, context: Context) -> dict[str, object]:
         done = super().execute(context)
         with airflow_errors():
-            link, _ = find_mirror(self.mirror)
-        if any(isinstance(hook.call, AssetEvent) for hook in link.config.hooks(link.mirror.name)):
-            mirror = base_name(link.mirror.name)
-            uri = asset_uri(mirror)
-            extra: dict[str, Any] = {"mirror": mirror, "active": link.destination.name, "run": done["run"]}
-            context["outlet_events"][SWITCHED].add(Asset(uri=uri, name=uri), extra=extra)
+            link, state = find_mirror(self.mirror)
+        for uri in self.emit(link, state, str(done["run"]), context):
             self.log.info("asset event: %s", uri)
         return done
+
+
+_TELLING: Final = {SWITCH: ((FENCED, SWITCHED), emit_switched), names(RunKind.FAILBACK)[-1]: ((HOME,), emit_home)}
+"""Steps after which there are asset events: the aliases that they go out by, and who emits them."""
 
 
 class AbortRun(RunOperator):
@@ -266,13 +239,17 @@ def failover_phases(mirror: str, question: str, mode: str = Mode.PLANNED) -> Pha
     plan, begin = _approved_run(mirror, RunKind.FAILOVER, question, chosen)
     common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILOVER, "begin": begin, "mode": chosen}
     order = names(RunKind.FAILOVER, chosen)
-    steps = [(SwitchStep if step == SWITCH else TakeStep)(step=step, **common) for step in order]
-    # Set-up tasks run again when a later task is cleared: after an abort, nothing is ever drained without a fence, or
-    # promoted while copiers write.
-    last_setup = order.index(_SET_UP_BY[chosen])
-    setups = [task.as_setup() for task in (begin, *steps[: last_setup + 1])]
+    still, told = order.index(standing_still(RunKind.FAILOVER, chosen)[0]), order.index(SWITCH)
+    before = [_step(name, **common) for name in order[:still]]
+    now = NOW.format(mirror=mirror)
+    asked = [GoAhead(task_id="go_ahead", question=now, plan=plan, proof=proof) for proof in before[-1:]]
+    at_once = order[still : told + 1]
+    cut_over = TakeSteps(task_id=CUT_OVER, steps=at_once, go_ahead=asked[0] if asked else None, **common)
+    steps = [*before, cut_over, *(_step(name, **common) for name in order[told:])]
+    # Set-up tasks run again when a later task is cleared: after an abort there is another run, and its own proof.
+    setups = [task.as_setup() for task in (begin, *before)]
     abort = AbortRun(task_id="abort", steps=steps, **common)
-    last = _chain(begin, *steps)
+    last = chain(begin, *before, *asked, *steps[len(before) :])
     last >> abort
     abort.as_teardown(setups=setups, on_failure_fail_dagrun=True)
     return Phases(plan, last)
@@ -286,29 +263,42 @@ def failback_phases(mirror: str, question: str, home: str, strategies: str = "")
     last: BaseOperator = begin
     for step in STEPS[RunKind.FAILBACK, Mode.PLANNED]:
         if Need.REVERSE_COPY in step.needs:
-            last = _chain(last, ReplicateMirror(task_id="replicate_reverse", mirror=back))
+            last = chain(last, ReplicateMirror(task_id="replicate_reverse", mirror=back))
         if Need.HOME in step.needs:
             with TaskGroup("home"):
                 way_home = failover_phases(back, home)
-            _chain(last, way_home.first)
+            chain(last, way_home.first)
             last = way_home.last
-        last = _chain(last, TakeStep(step=step.name, **common))
-    return Phases(plan, _chain(last, ReplicateMirror(task_id="replicate", mirror=mirror)))
+        last = chain(last, _step(step.name, **common))
+    return Phases(plan, chain(last, ReplicateMirror(task_id="replicate", mirror=mirror)))
+
+
+def _step(name: str, **common: Any) -> TakeSteps:
+    """A task for one step."""
+    return (TellingStep if name in _TELLING else TakeSteps)(task_id=name, steps=(name,), **common)
 
 
 def _approved_run(
     mirror: str, kind: RunKind, question: str, mode: Mode, strategies: str = ""
 ) -> tuple[PlanRun, BeginRun]:
     plan = PlanRun(task_id="plan", mirror=mirror, kind=kind, mode=mode, strategies=strategies)
-    approve = ApprovePlan(task_id="approve", question=question, plan=plan)
-    begin = BeginRun(
-        task_id="begin", mirror=mirror, kind=kind, plan=plan, approval=approve, mode=mode, strategies=strategies
-    )
-    _chain(plan, approve, begin)
+    asked = approvals_of(plan, question)
+    common: dict[str, Any] = {"mirror": mirror, "kind": kind, "mode": mode, "strategies": strategies}
+    begin = BeginRun(task_id="begin", plan=plan, approvals=asked, **common)
+    chain(plan, *asked, begin)
     return plan, begin
 
 
-def _chain(*tasks: BaseOperator) -> BaseOperator:
+def approvals_of(plan: BaseOperator, question: str) -> tuple[BaseOperator, ...]:
+    """The tasks that ask about a plan: one, or two where the deployment wants another person to agree."""
+    first = ApprovePlan(task_id="approve", question=question, plan=plan)
+    if not two_people():
+        return (first,)
+    return first, ApproveSecond(task_id="approve_second", question=question, plan=plan, first=first)
+
+
+def chain(*tasks: BaseOperator) -> BaseOperator:
+    """Put tasks one behind the other; the last one."""
     for earlier, later in pairwise(tasks):
         earlier >> later
     return tasks[-1]

@@ -14,6 +14,7 @@ from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
 from mirror_core.state.records import State
+from mirrorbook_airflow.params import starts_data_planes
 
 POLL_S: Final = 2.0
 
@@ -23,19 +24,25 @@ def ended(state: State, mirror: MirrorName) -> str | None:
     found = state.mirrors.get(mirror)
     if found is None:
         return "the mirror was deleted"
-    return None if found.desired is Desired.STARTED else f"the mirror is {found.desired.lower()}"
+    return "the mirror is stopped" if found.desired is Desired.STOPPED else None
 
 
-def last_sign_ms(state: State, mirror: MirrorName, now_ms: int) -> int:
-    """Wall clock of the newest sign of life. A run that holds the mirror is one: it keeps the data plane away. Pure."""
-    if state.active_run(mirror):
-        return now_ms
+def excused(state: State, mirror: MirrorName) -> bool:
+    """Whether the data plane is away on purpose, and will be back: a run holds the mirror, or it is paused. Pure.
+
+    Watching goes on, or nobody would be there to see that it comes back.
+    """
+    return bool(state.active_run(mirror)) or state.mirrors[mirror].desired is Desired.PAUSED
+
+
+def last_sign_ms(state: State, mirror: MirrorName) -> int:
+    """Wall clock of the newest sign of life. Pure."""
     lease = state.leases.get(mirror)
     return 0 if lease is None or lease.released else lease.beat_ms
 
 
 class DataPlaneTrigger(BaseTrigger):
-    """Fires once: `ended` with the reason, or `unhealthy` with what is wrong."""
+    """Fires once: `ended` with the reason, or `unhealthy` with what is wrong, and the newest sign of life before it."""
 
     def __init__(self, mirror: str, destination: str, config_path: str, home: str, args: list[str], patience_s: float):
         super().__init__()
@@ -43,41 +50,49 @@ class DataPlaneTrigger(BaseTrigger):
         self.destination = destination
         self.config_path = config_path
         self.home = home
+        """The supervisors' folder. Empty: data planes are run by somebody else, and no process is started here."""
         self.args = args
         self.patience_s = patience_s
-        """How long the data plane may take to show its first sign of life."""
+        """How long the data plane may take to show its first sign of life, also after a pause or a run."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         fields = ("mirror", "destination", "config_path", "home", "args", "patience_s")
         return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in fields}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        healthy_ms = now_ms() + round((self.patience_s - FRESH_S) * 1000)
+        grace_ms = round((self.patience_s - FRESH_S) * 1000)
+        healthy_ms = now_ms() + grace_ms
         problem = "its lease has no heartbeat"
+        known: dict[str, Any] = {"seen_ms": 0}
         while True:
             try:
                 state = await asyncio.to_thread(self._look)
                 if reason := ended(state, self.mirror):
                     yield TriggerEvent({"status": "ended", "reason": reason})
                     return
-                healthy_ms = max(healthy_ms, last_sign_ms(state, self.mirror, now_ms()))
+                mirror, sign_ms = state.mirrors[self.mirror], last_sign_ms(state, self.mirror)
+                known["seen_ms"] = max(known["seen_ms"], sign_ms)
+                known |= {"source": mirror.source, "destination": mirror.destination}
+                back_ms = now_ms() + grace_ms if excused(state, self.mirror) else sign_ms
+                healthy_ms = max(healthy_ms, back_ms)
                 problem = "its lease has no heartbeat"
             except Unreachable as error:
                 problem = str(error)
             except MirrorError as error:
-                yield TriggerEvent({"status": "unhealthy", "reason": str(error)})
+                yield TriggerEvent({"status": "unhealthy", "reason": str(error), **known})
                 return
             silent_s = (now_ms() - healthy_ms) / 1000
             if silent_s > FRESH_S:
-                yield TriggerEvent({"status": "unhealthy", "reason": f"{problem} for {silent_s:.0f} s"})
+                yield TriggerEvent({"status": "unhealthy", "reason": f"{problem} for {silent_s:.0f} s", **known})
                 return
             await asyncio.sleep(POLL_S)
 
     def _look(self) -> State:
-        """The mirror's state now; a supervisor that has died is started again first."""
+        """The mirror's state now. A supervisor of ours that has died is started again first."""
         from mirror_core.state.link import configured, state_on
         from mirror_core.supervisor.supervise import ensure
 
         path = Path(self.config_path)
-        ensure(path, self.mirror, Path(self.home), self.args)
+        if self.home and starts_data_planes():
+            ensure(path, self.mirror, Path(self.home), self.args)
         return state_on(configured(path), self.destination)

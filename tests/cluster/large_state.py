@@ -126,7 +126,7 @@ class LargeFailover(Failover):
                 lease=None,
                 active_run=None,
                 grants=tuple(f"ALLOW WRITE ON TOPIC {topic(n)} TO User:app" for n in range(TOPICS)),
-                earlier_seconds=None,
+                forecast=None,
                 now_ms=0,
             )
         )

@@ -44,7 +44,7 @@ RUN: Final = {
 STEP: Final = {"step", "state", "attempt", "started_ms", "ended_ms", "evidence", "error"}
 MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed"}
 ROW: Final = {
-    *("partition", "state", "position", "source_start", "source_end", "lag", "lmo", "kind", "reason"),
+    *("partition", "state", "position", "source_start", "source_end", "lag", "lmo", "proved", "kind", "reason"),
 }
 
 
@@ -168,6 +168,10 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
     assert document(desk.run("runs", "show", run["id"], "--json")) == run
     assert "Evidence" in done(desk.run("runs", "show", run["id"]))
     assert desk.run("runs", "show", "no-such-run").code == 2
+    printed = done(desk.run("mirror", "runbook", name))
+    assert f"# Runbook of mirror {name}" in printed
+    assert f"| {run['id']} | planned | DONE | " in printed
+    assert "(last run) |" in printed
     assert "only a failback leads back" in refused(failover(desk, "abort", mirrored, "--yes"))
 
     assert f"mirror {name} has no failback run" in desk.run("failback", "status", name).err
@@ -181,7 +185,7 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
         desk.run("failback", "run", name, "--plan-hash", plan["hash"], *local)
     )
     assert desk.traces() == before
-    assert document(desk.run("failback", "run", name, "--json", *local))["state"] == "DONE"
+    assert f"mirror {name} is to be copied again, and nobody does" in done(desk.run("failback", "run", name, *local))
     back = document(desk.run("failback", "status", name, "--json"))
     assert set(back) == RUN
     assert [(s["step"], s["state"]) for s in back["steps"]] == [(step, "DONE") for step in names(RunKind.FAILBACK)]

@@ -21,6 +21,7 @@ from mirror_core.model.mirror import Desired, FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Offset, Partition, reverse_name
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.run import Mode, Run, RunState
+from mirror_core.parity.check import SoFar
 from mirror_core.runbook.failback_steps import FailbackSteps, reverse_link
 from mirror_core.runbook.failover import Failover
 from mirror_core.state.records import TOPIC, PartitionRecord
@@ -47,13 +48,17 @@ def test_a_partition_that_fails_while_the_rest_is_proven_stops_the_promotion(pai
     link, failed = mirrored.link, mirrored.statuses[Partition(topic, 1)]
 
     def parity(
-        source: ClusterName, destination: ClusterName, ranges: Sequence[ParityRange], output: Path | None
+        source: ClusterName,
+        destination: ClusterName,
+        ranges: Sequence[ParityRange],
+        output: Path | None,
+        so_far: SoFar | None = None,
     ) -> ParityResult:
         """It takes hours, in which the data plane goes on, and says what it finds."""
         kind, state = FailureKind.DIVERGED, PartitionState.FAILED
         with StateWriter(link.destination, data_id(link.mirror.name)) as data:
             data.put(PartitionRecord(link.mirror.name, replace(failed, state=state, kind=kind, reason="not the same")))
-        return mirrored.services.parity(source, destination, ranges, output)
+        return mirrored.services.parity(source, destination, ranges, output, so_far)
 
     failover = Failover(link, replace(mirrored.services, parity=parity), started_by="test")
     run = begin(failover)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,24 +12,29 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from mirror_core.copy.sending import Sender
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.mirrors.gaps import limit_in_words
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.model.parity import Verdict
+from mirror_core.parity.salvage import LocalSalvage
 from mirror_core.runbook.switch import OTHER_SIDE_S
 from mirror_core.state.active import Active, announce, newest
-from tests.brokers import Pair, new_topic
+from tests.brokers import Pair, new_topic, produce
 from tests.distant import Distant, distant_clusters
 from tests.drill.one_task import one_task
 from tests.driving import driving
 from tests.logs import assert_equal, transaction, transactional
 from tests.mirroring import new_mirror
-from tests.same import assert_same, assert_same_offsets
+from tests.parity_topics import content, send, whole
+from tests.relay import Weather
+from tests.same import assert_parity, assert_same, assert_same_offsets, parity
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +53,7 @@ def transact(pair: Pair, topic: str, times: int) -> None:
         producer.commit_transaction()
 
 
-LONG = pytest.mark.drill
+LONG = pytest.mark.long
 """It takes a minute."""
 
 
@@ -109,13 +115,34 @@ def test_ten_thousand_transactions_come_over(distant: Distant, tmp_path: Path, s
     assert_equal(pair, topic, records=30_000)
 
 
+@pytest.mark.parametrize(("side", "round_trip_ms"), [("west", 20), ("east", 200)])
+def test_both_sides_are_compared_and_tails_are_saved(
+    distant: Distant, tmp_path: Path, side: str, round_trip_ms: int
+) -> None:
+    pair = distant.pair
+    topic = new_topic(pair.east, 4, retention_ms="-1")
+    send(pair.east, topic, content(300))
+    transact(pair, topic, 2)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    with distant.is_far(getattr(pair, side), round_trip_ms):
+        mirrored.copy()
+        assert_parity(mirrored)
+        produce(pair.west, topic, 1, partition=1)  # somebody else's, behind the copy
+        produce(pair.east, topic, 1, partition=1)
+        found = parity(mirrored)
+        saved = LocalSalvage(pair.config_path)(ClusterName(side), [whole(topic, 300, start=100)], tmp_path / "saved")
+    assert found.verdict is Verdict.FAILED
+    assert {finding.partition for finding in found.findings} == {Partition(topic, 1)}
+    assert {partition: one.records for partition, one in saved.items()} == {Partition(topic, 0): 200}
+
+
 def test_distance_is_said_before_a_mirror_is_created(distant: Distant) -> None:
     west = load_config(distant.pair.config_path).cluster("west")
     with distant.is_far(distant.pair.west, 100):
         assert "hidden records (`--gaps hidden`)" in limit_in_words(west, Gaps.MARKERS)
 
 
-@pytest.mark.parametrize("side", ["east", "west"])
+@pytest.mark.parametrize("side", [pytest.param("east", marks=LONG), "west"])
 def test_much_is_on_its_way_at_a_time(distant: Distant, tmp_path: Path, side: str) -> None:
     """96 MB, 400 ms away: with 2 MiB a round trip it would take 46 of them."""
     pair, round_trip_s, records = distant.pair, 0.4, 96_000
@@ -149,6 +176,38 @@ def fill(pair: Pair, topic: str, records: int) -> None:
         if number % 1000 == 0:
             producer.poll(0)
     assert producer.flush(60) == 0
+
+
+@LONG
+@pytest.mark.parametrize("size", [16_000, pytest.param(900_000, marks=LONG)])
+def test_a_thin_way_is_no_silence(distant: Distant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """8 MB at 200 KB/s: what is sent at once takes longer than a broker may keep silent."""
+    pair, total, a_second = distant.pair, 8_000_000, 200_000
+    given_up, lost = list[str](), Sender.lost
+
+    def gives_up(self: Sender, broker: int, why: str) -> None:
+        given_up.append(why)
+        lost(self, broker, why)
+
+    monkeypatch.setattr(Sender, "lost", gives_up)
+    topic = new_topic(pair.east, 8)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    settings = {"batch.size": size + 1000, "linger.ms": 20, "message.max.bytes": 2_000_000}
+    producer = Producer({**pair.east.client_config("admin"), **settings})
+    for number in range(total // size):
+        producer.produce(topic, secrets.token_bytes(size), partition=number % 8)
+    assert producer.flush(60) == 0
+    begun = time.monotonic()
+    distant.becomes(pair.west, Weather(delay_ms=100, bytes_per_s=a_second))
+    try:
+        mirrored.copy()
+    finally:
+        distant.becomes(pair.west, Weather())
+    took_s, least_s = time.monotonic() - begun, total / a_second
+    print(f"{took_s:.0f} s of at least {least_s:.0f} s; given up: {given_up}")
+    assert given_up == []
+    assert_same(pair, [topic])
 
 
 @pytest.mark.parametrize("side", ["east", "west"])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer
 
 from mirror_core.copy.divergence import Divergence
 from mirror_core.dataplane.local import LocalCopy
@@ -17,23 +16,14 @@ from mirror_core.kafka.epochs import epoch_ends
 from mirror_core.model.errors import PartitionFailed
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.desk import Desk
-from tests.cutting import give_back, lose_tails
+from tests.cutting import batch_of_100, give_back, lose_tails
 from tests.mirroring import new_mirror, replicate
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 LOST = "the source lost records that were copied (unclean leader election)"
-
-
-def batch_of_100(cluster: SandboxCluster, topic: str, first: int) -> None:
-    """Records whose every byte follows from their number."""
-    producer = Producer({**cluster.client_config("admin"), "linger.ms": 1000, "batch.num.messages": 100})
-    for number in range(first, first + 100):
-        producer.produce(topic, value=b"%d" % number, partition=0, timestamp=1_700_000_000_000 + number)
-    assert producer.flush(TIMEOUT_S) == 0
 
 
 def test_what_the_source_lost_fails_its_partition_at_the_first_record_that_differs(pair: Pair, tmp_path: Path) -> None:
@@ -92,7 +82,7 @@ def test_what_the_source_lost_fails_its_partition_at_the_first_record_that_diffe
     ):
         partition, epoch = Partition(grown, 0), before[grown]
         assert epoch is not None
-        assert epoch_ends(source, {partition: epoch}).offsets == {partition: 300}
+        assert epoch_ends(source, {partition: epoch}, source.leaders([partition])).offsets == {partition: 300}
         # Also without knowing the epoch the place is found; and what is below it agrees.
         assert divergence.first_divergence(partition, Offset(3_000)) == 300
         assert divergence.first_divergence(partition, Offset(300)) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -22,16 +22,18 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition, heartbeat_topic
-from mirror_core.model.run import Mode, RunKind, RunState, StepState
+from mirror_core.model.run import Mode, Run, RunKind, RunState, StepState
 from mirror_core.runbook.failover import Failover
 from mirror_core.state.lease import take_over
 from mirror_core.state.link import Link
-from mirror_core.state.writer import StateWriter
+from mirror_core.state.records import Forget, Record
+from mirror_core.state.writer import StateWriter, WriterId, control_id
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.desk import Desk
 from tests.cluster.links import writer_of
+from tests.cluster.test_unplanned import begin
 from tests.commands import mirrorbook
-from tests.mirroring import new_mirror
+from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -45,8 +47,10 @@ def command(verb: Verb, name: str) -> tuple[str, ...]:
     return ("mirror", verb, name, *rate, "--yes")
 
 
-TYPED: Final = tuple(verb for verb in Verb if verb is not Verb.WATCH)
-"""What people ask of a mirror. A watcher acts by itself, and only says so while a run holds the mirror."""
+TYPED: Final = tuple(verb for verb in Verb if verb not in (Verb.WATCH, Verb.PROVE, Verb.RECEIPTS))
+"""What people ask of a mirror. A watcher acts by itself, and only says so while a run holds the mirror; so does a
+comparison, whose answer stands though how far it is proved is not kept then: `test_proving`. Of receipts something is
+written down only where there is something to write: `test_certified`."""
 CALLS: Final[Mapping[Verb, Callable[[Link], object]]] = {
     Verb.START: verbs.start,
     Verb.PAUSE: verbs.pause,
@@ -215,7 +219,7 @@ def test_a_stop_beside_a_running_data_plane_records_where_the_last_task_ended(pa
 
 
 def test_a_stop_that_was_taken_over_while_it_waited_records_nothing_and_the_next_one_finishes(
-    pair: Pair, tmp_path: Path
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic(pair.east)
     produce(pair.east, topic, 7)
@@ -228,12 +232,71 @@ def test_a_stop_that_was_taken_over_while_it_waited_records_nothing_and_the_next
     def another_takes_over(line: str) -> None:
         writer_of(link).__enter__()
 
+    monkeypatch.setattr(door, "TRIES", 1)
     with pytest.raises(LostOwnership):
         verbs.stop(link, another_takes_over)
     assert now_ms() >= until_ms, "it would have read LMOs while tasks may still write"
     assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.MIRRORING, None)}
     assert verbs.stop(link) == {Partition(topic, 0): 7}
     assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.STOPPED, 7)}
+
+
+@pytest.fixture
+def met(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirrored]:
+    """A mirror of which a sync takes the state over before the first thing is written about it."""
+    mirrored = new_mirror(pair, tmp_path, new_topic(pair.east))
+    mirrored.copy()
+    link, begun, put = mirrored.link, list[WriterId](), StateWriter.put
+
+    def meeting(writer: StateWriter, *records: Record | Forget) -> None:
+        if not begun:
+            begun.append(writer.id)
+            verbs.sync(link)
+        put(writer, *records)
+
+    monkeypatch.setattr(StateWriter, "put", meeting)
+    yield mirrored
+    assert begun == [control_id(mirrored.name)]
+
+
+def test_what_a_person_asks_for_is_done_though_a_sync_takes_over_in_the_middle(met: Mirrored) -> None:
+    verbs.pause(met.link)
+    assert met.link.mirror.desired is Desired.PAUSED
+
+
+def test_a_mirror_is_stopped_though_a_sync_takes_over_in_the_middle(met: Mirrored) -> None:
+    verbs.stop(met.link)
+    assert met.link.mirror.desired is Desired.STOPPED
+    assert {s.state for s in met.statuses.values()} == {PartitionState.STOPPED}
+
+
+def test_a_run_begins_though_a_sync_takes_over_in_the_middle(met: Mirrored) -> None:
+    run = begin(met.failover, Mode.PLANNED)
+    active = met.state.active_run(met.name)
+    assert active is not None
+    assert active.id == run.id
+
+
+def test_a_run_that_begins_in_the_middle_is_not_insisted_against(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(pair.east)
+    produce(pair.east, topic, 7)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    link, runs, put = mirrored.link, list[Run](), StateWriter.put
+
+    def met_by_a_run(writer: StateWriter, *records: Record | Forget) -> None:
+        if not runs:
+            runs.append(Run)  # type: ignore[arg-type]  # what the run writes goes through here, too
+            runs[0] = begin(mirrored.failover, Mode.PLANNED)
+        put(writer, *records)
+
+    monkeypatch.setattr(StateWriter, "put", met_by_a_run)
+    with pytest.raises(HeldByRun):
+        verbs.pause(link)
+    assert mirrored.link.mirror.desired is Desired.STARTED
+    mirrored.failover.drive(runs[0].id)
 
 
 def test_other_clusters_under_the_same_names_are_refused(desk: Desk) -> None:

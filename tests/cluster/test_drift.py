@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mirror_core.copy.endings import ending_as_sent
+from mirror_core.dataplane.local import LocalRunner
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.producing import ProduceLink, Tag
 from mirror_core.kafka.topics import alter_configs, delete_records
-from mirror_core.model.errors import PartitionFailed
+from mirror_core.model.copying import Assignment, TaskReport
+from mirror_core.model.errors import PartitionFailed, Unreachable
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.records import PartitionRecord
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
+from tests.cluster.links import writer_of
+from tests.drill.one_task import one_task
 from tests.driving import driving
-from tests.mirroring import new_mirror
+from tests.mirroring import Mirrored, new_mirror, replicate
+from tests.shapes import Row, new_producer, send
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -37,6 +49,67 @@ def test_a_broker_that_gives_records_its_own_time_is_found(pair: Pair, tmp_path:
     produce(pair.east, topic, 3)
     with pytest.raises(PartitionFailed, match=f"cluster west, {partition}: from offset 5 on records have the broker's"):
         mirrored.copy()
+    status = mirrored.statuses[partition]
+    assert (status.state, status.kind, status.failed_at) == (PartitionState.FAILED, FailureKind.ALTERED, 5)
+
+
+@contextmanager
+def answers_lost(monkeypatch: pytest.MonkeyPatch, cluster: SandboxCluster, partition: Partition) -> Iterator[list[int]]:
+    """The connection breaks as soon as what was sent is in the log; how far the log went then, once that happened."""
+    before, lost = offset(cluster, partition, Point.LOG_END), list[int]()
+    answers = ProduceLink.answers
+
+    def broken(link: ProduceLink[Tag]) -> object:
+        if lost:
+            return answers(link)
+        wait_until(
+            lambda: offset(cluster, partition, Point.LOG_END) > before, timeout_s=TIMEOUT_S, why="the batch has landed"
+        )
+        lost.append(offset(cluster, partition, Point.LOG_END))
+        raise Unreachable("cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ProduceLink, "answers", broken)
+        yield lost
+
+
+def stamped(pair: Pair, folder: Path) -> tuple[Mirrored, Partition]:
+    """Copied up to 5; the broker gives what comes then its own times."""
+    topic = new_topic(pair.east)
+    mirrored = new_mirror(pair, folder, topic)
+    produce(pair.east, topic, 5)
+    mirrored.copy()
+    with as_admin(pair.west) as client:
+        alter_configs(client, {topic: {"message.timestamp.type": "LogAppendTime"}})
+    produce(pair.east, topic, 3)
+    return mirrored, Partition(topic, 0)
+
+
+def test_the_brokers_own_time_is_found_also_where_the_answer_that_tells_it_was_lost(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, partition = stamped(pair, tmp_path)
+    with (
+        answers_lost(monkeypatch, pair.west, partition) as lost,
+        one_task(mirrored, [partition], {partition: 8}) as task,
+    ):
+        [failure] = task.ends().failures
+    assert lost == [8]
+    assert (failure.kind, failure.offset) == (FailureKind.ALTERED, 5), failure.reason
+
+
+def test_the_brokers_own_time_is_found_by_who_comes_after_a_copier_that_was_killed(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the broker has stopped doing so meanwhile, and nothing comes behind."""
+    mirrored, partition = stamped(pair, tmp_path)
+    with answers_lost(monkeypatch, pair.west, partition) as lost, one_task(mirrored, [partition]) as task:
+        wait_until(lambda: lost, timeout_s=TIMEOUT_S, why="the answer is lost")
+        task.ended()
+    assert lost == [8]
+    with as_admin(pair.west) as client:
+        alter_configs(client, {partition.topic: {"message.timestamp.type": "CreateTime"}})
+    assert set(replicate(mirrored.link).failed) == {partition}
     status = mirrored.statuses[partition]
     assert (status.state, status.kind, status.failed_at) == (PartitionState.FAILED, FailureKind.ALTERED, 5)
 
@@ -72,3 +145,83 @@ def test_what_is_deleted_on_the_destination_alone_is_found(pair: Pair, tmp_path:
             why="what the source deletes goes here, too",
         )
     assert {mirrored.statuses[p].state for p in (both, none)} == {PartitionState.MIRRORING}
+
+
+def test_what_is_deleted_on_the_destination_while_nobody_copies_is_found(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east, 3)
+    here, both, none = [Partition(topic, index) for index in range(3)]
+    mirrored = new_mirror(pair, tmp_path, topic)
+    for partition in (here, both, none):
+        produce(pair.east, topic, 10, partition=partition.index)
+    mirrored.copy()
+    with as_admin(pair.east) as east, as_admin(pair.west) as west:
+        delete_records(west, {here: Offset(4), both: Offset(4)})
+        delete_records(east, {both: Offset(6)})
+    with driving(mirrored):
+        wait_until(
+            lambda: mirrored.statuses[here].kind is FailureKind.DELETED, timeout_s=TIMEOUT_S, why="that is found"
+        )
+        wait_until(
+            lambda: offset(pair.west, both, Point.START) == 6,
+            timeout_s=TIMEOUT_S,
+            why="what the source deletes goes here, too",
+        )
+    assert mirrored.statuses[here].failed_at == 0
+    assert {mirrored.statuses[p].state for p in (both, none)} == {PartitionState.MIRRORING}
+
+
+def test_where_a_log_began_that_an_older_version_recorded_is_taken_as_it_is_found(pair: Pair, tmp_path: Path) -> None:
+    """So are logs that applications come home to: what is missing there by then is nobody's fault."""
+    topic = new_topic(pair.east)
+    partition = Partition(topic, 0)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    produce(pair.east, topic, 10)
+    mirrored.copy()
+    assert mirrored.statuses[partition].began == 0
+    with writer_of(mirrored.link) as writer:
+        writer.put(PartitionRecord(mirrored.name, replace(mirrored.statuses[partition], began=None)))
+    with as_admin(pair.west) as west:
+        delete_records(west, {partition: Offset(4)})
+        with driving(mirrored) as said:
+            wait_until(lambda: mirrored.statuses[partition].began == 4, timeout_s=TIMEOUT_S, why="that is recorded")
+        assert not said
+        delete_records(west, {partition: Offset(6)})
+    with driving(mirrored):
+        wait_until(
+            lambda: mirrored.statuses[partition].kind is FailureKind.DELETED, timeout_s=TIMEOUT_S, why="that is found"
+        )
+    assert mirrored.statuses[partition].began == 4
+
+
+def test_the_ends_of_many_logs_are_looked_at_together(pair: Pair) -> None:
+    """Also where no answer has room for all of them."""
+    fine, altered = (new_topic(pair.west, 70) for _ in range(2))
+    ends = {Partition(topic, index): 1 for topic in (fine, altered) for index in range(70)}
+    with as_admin(pair.west) as client:
+        alter_configs(client, {altered: {"message.timestamp.type": "LogAppendTime"}})
+        producer = new_producer(pair.west, compression_type="none")
+        for partition in ends:
+            send(producer, partition.topic, [Row(value=bytes(300_000))], partition=partition.index)
+        led = {broker: {p: ends[p] for p in mine} for broker, mine in client.leaders(ends).items()}
+        assert ending_as_sent(client, led) == {p for p in ends if p.topic == fine}
+
+
+def test_a_data_plane_that_goes_on_looks_at_the_ends_of_logs_once(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(pair.east)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    produce(pair.east, topic, 5)
+    mirrored.copy()
+    told = list[bool]()
+    submit = LocalRunner.submit
+
+    def listening(runner: LocalRunner, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
+        told.extend(one.answered for a in assignments for one in a.partitions if one.partition.topic == topic)
+        return submit(runner, assignments)
+
+    monkeypatch.setattr(LocalRunner, "submit", listening)
+    with driving(mirrored):
+        wait_until(lambda: len(told) >= 4, timeout_s=TIMEOUT_S, why="epochs go by")
+    # The second epoch is planned before the first one's tasks have said anything.
+    assert told[:4] == [False, False, True, True]

@@ -14,16 +14,18 @@ from mirror_core.decide.strategies import Allowed
 from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_topic, describe_configs
+from mirror_core.mirrors import verbs
 from mirror_core.model.acl import Permission
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
-from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.names import ClusterName, Partition, reverse_name
 from mirror_core.model.run import Mode, RunState, Strategy
 from mirror_core.parity.salvage import MANIFEST
 from mirror_core.runbook import conductor
 from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.topic import read_state
 from tests.administering import as_admin
 from tests.brokers import Pair, Record, grant, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import app_topic, begin, denied
@@ -63,6 +65,7 @@ def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
     sent = produce(pair.east, topic, 100) + produce(pair.east, topic, 40, partition=1)
     mirrored = failed_over(pair, tmp_path, topic)
     sent += produce(pair.west, topic, 60)
+    assert mirrored.state.proofs[mirrored.name].topics
     failback = failback_of(mirrored)
     plan = failback.plan()
     assert plan.strategies == {topic: "none"}
@@ -83,6 +86,7 @@ def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
     assert content(read_all_aiokafka(pair.east, topic)) == sorted(sent)
     assert {s.state for s in mirrored.statuses.values()} == {PartitionState.MIRRORING}
     assert mirrored.state.mirrors[mirrored.name].desired is Desired.STARTED
+    assert mirrored.name not in mirrored.state.proofs, "what was proved spoke of the source as it was then"
     with ClusterClient(mirrored.config.cluster("east")) as client:
         assert describe_configs(client, [topic])[topic].overrides == {"retention.ms": "86400000"}
     assert (tmp_path / f"run-{run.id}" / "report.html").exists()
@@ -96,8 +100,11 @@ def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
     assert denied(pair.east, topic)
     sent += produce(pair.west, topic, 7, partition=1)
     failback = failback_of(mirrored)
+    east, back = mirrored.config.cluster("east"), reverse_name(mirrored.name)
+    assert back in read_state(east).proofs, "of the first way home"
     run = failback.begin(failback.plan().hash)
     failback.drive(run.id)
+    assert back not in read_state(east).proofs, "the new primary's logs are others than those that were compared then"
     go_home(failback, run.id)
     assert not denied(pair.east, topic)
     assert content(read_all(pair.east, topic)) == sorted(sent)
@@ -242,7 +249,24 @@ def test_a_failback_can_be_given_up_before_anything_is_changed(pair: Pair, tmp_p
     failback.step(run.id, "salvage")
     assert failback.abort(run.id).state is RunState.ABORTED
     assert not denied(pair.west, topic)
+    assert denied(pair.east, topic), "the failover's fence"
     assert failback.decide().reasons == ()
+
+
+def test_given_up_it_lifts_the_fence_that_it_has_raised_itself(pair: Pair, tmp_path: Path) -> None:
+    """Of a mirror that was only stopped: applications are on the old source still, and no failover wants them out."""
+    topic = app_topic(pair)
+    produce(pair.east, topic, 4)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    verbs.stop(mirrored.link)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    failback.step(run.id, "salvage")
+    assert denied(pair.east, topic)
+    assert failback.abort(run.id).state is RunState.ABORTED
+    assert not denied(pair.east, topic)
+    assert mirrored.name not in mirrored.state.debts
 
 
 def test_a_mirror_that_is_not_failed_over_cannot_come_home(pair: Pair, tmp_path: Path) -> None:

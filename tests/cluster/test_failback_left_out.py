@@ -6,16 +6,18 @@ import secrets
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
 
+from mirror_core.dataplane.results import raise_if_failed
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.runbook.failback_steps import reverse_link
 from tests.administering import as_admin
-from tests.brokers import Pair, produce, read_all
+from tests.brokers import Pair, grant, produce, read_all
 from tests.cluster.test_failback import failback_of, go_home
-from tests.cluster.test_failover import app_topic, begin
+from tests.cluster.test_failover import app_topic, begin, denied
 from tests.cluster.test_failover_dead_side import suspended
 from tests.cluster.test_unplanned import begin as give_up
 from tests.mirroring import new_mirror, replicate
@@ -70,6 +72,30 @@ def test_a_topic_that_failed_on_the_way_home_is_failed_afterwards_and_the_others
     assert found[Partition(topic, 0)].state is PartitionState.MIRRORING
     assert found[Partition(strange, 0)].state is PartitionState.FAILED
     assert "it was FAILED when applications came home" in (found[Partition(strange, 0)].reason or "")
+
+
+def test_a_topic_that_began_on_the_new_primary_is_a_mirror_topic_there_afterwards(pair: Pair, tmp_path: Path) -> None:
+    prefix = f"t-{secrets.token_hex(4)}-"
+    topic, newcomer, group = app_topic(pair, prefix=prefix), f"{prefix}new", f"g-{prefix}"
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, f"{prefix}.*", groups=(group,))
+    mirrored.copy()
+    mirrored.failover.drive(begin(mirrored.failover))
+    with as_admin(pair.west) as client:
+        create_topics(client, [NewTopic(name=newcomer, partitions=1, replication_factor=1, configs={})])
+    grant(pair.west, "app", ResourceType.TOPIC, newcomer, [AclOperation.READ, AclOperation.WRITE])
+    sent = produce(pair.west, newcomer, 10)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    failback.drive(run.id)
+    raise_if_failed(replicate(reverse_link(mirrored.link)))
+    go_home(failback, run.id)
+    assert read_all(pair.east, newcomer) == sent
+    mirrored.copy()
+    assert denied(pair.west, newcomer)
+    assert denied(pair.west, topic)
+    mirrored.failover.drive(begin(mirrored.failover))
+    assert not denied(pair.west, newcomer)
 
 
 def test_a_topic_that_never_came_to_the_new_primary_stays_where_it_is(pair: Pair, tmp_path: Path) -> None:

@@ -17,17 +17,19 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from mirror_core.decide.steps import Need, names, needing
 from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.topics import describe_configs
+from mirror_core.kafka.topics import delete_records, describe_configs
 from mirror_core.model.acl import Acl
 from mirror_core.model.errors import MirrorError, PartitionFailed, Refused
 from mirror_core.model.mirror import Desired, PartitionState
-from mirror_core.model.names import Partition
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunKind, RunState, StepState
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.failover_steps import GateClosed
 from mirror_core.sandbox.cluster import SandboxCluster
+from tests.administering import as_admin
 from tests.brokers import Pair, grant, new_topic, produce, read_all, read_all_aiokafka
 from tests.mirroring import Mirrored, new_mirror, replicate
+from tests.same import assert_same_offsets
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -82,6 +84,18 @@ def begin(failover: Failover) -> str:
     return failover.begin(failover.plan(Mode.PLANNED).hash).id
 
 
+def test_what_the_source_deleted_at_the_last_moment_does_not_rise_from_the_dead(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair, 2)
+    kept = produce(pair.east, topic, 20)[12:] + produce(pair.east, topic, 5, partition=1)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()  # the data plane looks at log starts, and no more
+    with as_admin(pair.east) as east:
+        delete_records(east, {Partition(topic, 0): Offset(12)})
+    mirrored.failover.drive(begin(mirrored.failover))
+    assert read_all(pair.west, topic) == sorted(kept)
+    assert_same_offsets(pair, [topic])
+
+
 def test_a_planned_failover_moves_records_groups_and_rights(pair: Pair, tmp_path: Path) -> None:
     topic, group = app_topic(pair, 2, retention_ms="86400000"), "g-" + secrets.token_hex(4)
     sent = produce(pair.east, topic, 500) + produce(pair.east, topic, 300, partition=1, compression_type="zstd")
@@ -94,6 +108,7 @@ def test_a_planned_failover_moves_records_groups_and_rights(pair: Pair, tmp_path
     run = failover.begin(failover.plan(Mode.PLANNED).hash)
     for name in STEPS[: STEPS.index("promote")]:
         failover.step(run.id, name)
+    commit(pair.east, group, topic, 150)  # it still reads there, behind the final sync
     assert denied(pair.east, topic), "the fence does not hold"
     assert denied(pair.west, topic), "promoted too early"
 
@@ -118,6 +133,10 @@ def test_a_planned_failover_moves_records_groups_and_rights(pair: Pair, tmp_path
     evidence = json.loads((tmp_path / f"run-{run.id}" / "run.json").read_text())
     assert [p["lmo"] for p in evidence["partitions"]] == [550, 300]
     assert evidence["clocks"]["write_block_upper"] > 0
+    forecast = {f"{row['what']} {row['of']}": row for row in evidence["forecast"]}
+    assert [forecast["offsets lost "][key] for key in ("least", "most", "counted", "error")] == [0, 0, 0, 0]
+    assert [forecast[f"offsets read again {group}"][key] for key in ("most", "counted", "error")] == [0, 30, 30]
+    assert forecast["seconds without writes "]["counted"] == evidence["clocks"]["write_block_upper"]
     assert stat.S_IMODE((tmp_path / f"run-{run.id}").stat().st_mode) == 0o700, "others may read it"
     page = (tmp_path / f"run-{run.id}" / "report.html").read_text()
     assert run.plan_hash in page
@@ -248,6 +267,9 @@ def test_a_failed_partition_is_promoted_as_it_is_and_the_others_whole(pair: Pair
     assert (healthy.state, healthy.lmo, healthy.reason) == (PartitionState.STOPPED, 17, None)
     assert (failed.state, failed.lmo) == (PartitionState.STOPPED, 11)
     assert failed.reason is not None, "that it had failed is forgotten"
+    [page] = mirrored.evidence.rglob("report.html")
+    assert f"promoted as they were, and not compared: 1 partition(s): {topic}-1" in page.read_text()
+    assert '"verdict":"moved; not proved equal"' in page.with_name("head.json").read_text()
 
 
 def test_a_source_that_dies_when_no_step_needs_it_any_more_does_not_hold_the_failover_up(

@@ -21,7 +21,7 @@ from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
-from mirror_core.kafka.groups import Committed, commit_offsets, fetch_offsets
+from mirror_core.kafka.groups import Committed
 from mirror_core.kafka.offsets_topic import OffsetsTopic
 from mirror_core.mirrors import verbs
 from mirror_core.model.errors import MissingPermission
@@ -30,6 +30,7 @@ from mirror_core.state.link import Link
 from mirror_core.sync.group_rounds import Rounds, Waiting
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.test_sync_groups import consumer
+from tests.committing import commit_offsets, fetch_offsets
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
 

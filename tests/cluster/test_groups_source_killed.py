@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.groups import fetch_offsets
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.broker import java_command
@@ -23,10 +22,11 @@ from tests.administering import tool_properties
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.test_failover_dead_side import killed
 from tests.cluster.test_following import replicating
+from tests.committing import fetch_offsets
 from tests.mirroring import new_mirror
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 PARTITIONS = 3
 RECENT_S = 2.0

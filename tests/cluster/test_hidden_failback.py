@@ -18,7 +18,7 @@ from tests.cluster.desk import Desk
 from tests.logs import bounds, transaction, transactional
 from tests.managed import managed
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 
 def applications(cluster: SandboxCluster, *topics: str) -> None:

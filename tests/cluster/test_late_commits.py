@@ -14,7 +14,7 @@ from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.kafka.group_batches import Commits, GroupBatches
-from mirror_core.kafka.groups import Committed, commit_offsets
+from mirror_core.kafka.groups import Committed
 from mirror_core.model.acl import Resource
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import MirrorName, Offset, Partition
@@ -25,6 +25,7 @@ from tests.brokers import Pair, new_topic, produce
 from tests.cluster.test_failback import failback_of, go_home
 from tests.cluster.test_failover import app_topic, begin, committed
 from tests.cluster.test_sync_groups import consumer
+from tests.committing import commit_offsets
 from tests.memory import MemoryLog
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until

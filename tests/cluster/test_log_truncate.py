@@ -24,7 +24,7 @@ from tests.cluster.desk import Desk
 from tests.logs import transactional, write
 from tests.shapes import CODECS, HOUR_MS, await_cleaner, compacted, compacted_transactions, new_producer
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 SMALL_SEGMENTS = {"index_interval_bytes": "1", "segment_index_bytes": "96"}
 """Of eight batches or so."""

@@ -21,6 +21,7 @@ from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.metrics import Exposition
 from mirror_core.dataplane.progress import Progress
 from mirror_core.evidence import receipts
+from mirror_core.evidence.folders import LocalFolder
 from mirror_core.model.names import Partition
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.desk import Desk
@@ -57,7 +58,7 @@ def measured(mirrored: Mirrored) -> Iterator[str]:
     """Copy in a thread of this process with short epochs; the endpoint's address. Ends well, or the test does not."""
     stop, counters, said, failures = threading.Event(), Counters(), list[str](), list[Exception]()
     progress, link = Progress(), mirrored.link
-    options = Options(epoch_s=EPOCH_S, receipts=mirrored.evidence / "receipts", progress=progress)
+    options = Options(epoch_s=EPOCH_S, receipts=str(mirrored.evidence / "receipts"), progress=progress)
     copying = Replication(link, LocalRunner, options, stop=stop, say=lambda line: None, counters=counters)
 
     def run() -> None:
@@ -109,7 +110,11 @@ def test_figures_are_those_of_the_copy_and_a_failed_partition_is_seen(pair: Pair
     assert now("copied_records_total", topic=bad) in (None, 0), "nothing was added behind the foreign record"
     assert now("lease_generation") == lease.generation
     assert now("retries_total", what="task") == now("retries_total", what="plan") == 0
-    stored = [r for r in receipts.read(mirrored.evidence / "receipts", mirrored.name).to_pylist() if r["topic"] == good]
+    stored = [
+        r
+        for r in receipts.read(LocalFolder(mirrored.evidence / "receipts"), mirrored.name).to_pylist()
+        if r["topic"] == good
+    ]
     assert sum(r["records"] for r in stored) == 600
     assert sum(r["bytes"] for r in stored) == now("copied_bytes_total", topic=good)
     assert sum(r["batches"] for r in stored) == now("copied_batches_total", topic=good)

@@ -9,6 +9,8 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors import verbs
+from mirror_core.mirrors.describe import describe
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
@@ -39,6 +41,16 @@ def test_a_paused_mirror_is_not_copied_and_goes_on_when_resumed(mirrored: Mirror
     verbs.resume(mirrored.link)
     mirrored.copy()
     assert read_all(mirrored.pair.east, topic) == read_all(mirrored.pair.west, topic)
+
+
+def test_of_a_mirror_that_has_copied_nothing_nothing_is_said_to_be_there(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east)
+    produce(pair.east, topic, 100)
+    made = new_mirror(pair, tmp_path, topic)
+    facts = describe(made.link, made.state, now_ms()).facts
+    assert (facts["lag"], facts["offsets known to be missing"]) == (None, None)
+    made.copy()
+    assert describe(made.link, made.state, now_ms()).facts["lag"] == 0
 
 
 def test_stop_records_where_mirroring_ended_and_start_does_not_undo_it(mirrored: Mirrored) -> None:

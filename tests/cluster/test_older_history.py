@@ -19,8 +19,7 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.jars import ensure_jars
 from tests.aside import in_place_of
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
-from tests.cluster.test_diverged import batch_of_100
-from tests.cutting import lose_tails
+from tests.cutting import batch_of_100, lose_tails
 from tests.drill.one_task import one_task
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.shapes import Row as Record

@@ -35,6 +35,37 @@ def test_status_tells_living_from_dead_nodes(pair: Pair) -> None:
     assert [line.split()[-1] for line in plain.stdout.splitlines()] == ["answering", "down"]
 
 
+def test_a_site_hangs_dies_and_comes_back(pair: Pair) -> None:
+    where = ("--dir", str(pair.sandbox.dir))
+    before = pair.west.pid()
+    try:
+        paused = mirrorbook("sandbox", "pause", "west", *where)
+        assert (paused.returncode, paused.stdout) == (0, "west node 1: hangs\n")
+        assert pair.west.answering(1, timeout_s=1.0) == []
+        assert pair.west.pid() == before
+        resumed = mirrorbook("sandbox", "resume", "west", "--node", "1", *where)
+        assert (resumed.returncode, resumed.stdout) == (0, "west node 1: goes on\n")
+        assert pair.west.answering(1) == [1]
+        killed = mirrorbook("sandbox", "kill", "west", *where)
+        assert (killed.returncode, killed.stdout) == (0, "west node 1: killed\n")
+        assert pair.west.pid() is None
+        assert mirrorbook("sandbox", "kill", "west", *where).stdout == "west node 1: was not running\n"
+        assert "west node 1 is not running" in mirrorbook("sandbox", "pause", "west", *where).stderr
+        assert mirrorbook("sandbox", "up", *where).returncode == 0
+    finally:
+        pair.west.start()
+    assert pair.west.pid() not in (None, before)
+
+
+def test_what_is_not_there_cannot_be_killed(pair: Pair) -> None:
+    where = ("--dir", str(pair.sandbox.dir))
+    for arguments, words in ((("north",), "not north"), (("west", "--node", "2"), "west has 1 node(s)")):
+        done = mirrorbook("sandbox", "kill", *arguments, *where)
+        assert done.returncode == 2
+        assert words in done.stderr
+    assert pair.west.pid() is not None
+
+
 def test_config_prints_what_the_pair_uses(pair: Pair) -> None:
     done = mirrorbook("sandbox", "config", "--dir", str(pair.sandbox.dir))
     assert (done.returncode, done.stdout) == (0, pair.config_path.read_text(encoding="utf-8"))

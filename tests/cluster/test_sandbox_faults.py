@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.sandbox.broker import MAIN_CLASS, running
+from mirror_core.sandbox.broker import MAIN_CLASS
 from mirror_core.sandbox.errors import SandboxFailed
 from mirror_core.sandbox.formatting import ARGUMENTS_FILE
 from mirror_core.sandbox.ports import HOST
+from mirror_core.sandbox.process import running
 from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.sandbox.state import STATE_FILE
 from tests.brokers import Pair

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -76,7 +77,10 @@ def test_the_bound_that_a_plan_says_holds_and_widens_when_the_source_is_killed_u
     assert said(first) == said(later)
     assert silence(later) > silence(first) > 0, "it widens"
     assert "number" in first.figures["newest heartbeats on the destination"]
+    whole_ms = instant(first.figures["complete up to, all topics together"])
+    assert 0 <= state.sightings[mirrored.name].at_ms - whole_ms < 10_000, "it went along with the copy"
     lost = {key for key, at in acknowledged.told.items() if at[1] >= positions[at[0]]}
+    assert [at for at in map(acknowledged.told.__getitem__, lost) if at[2] < whole_ms] == [], "it was not whole then"
     for partition, offset, when_ms in (acknowledged.told[key] for key in lost):
         known = offset < seen[partition].end
         assert known or when_ms >= seen[partition].at_ms, "acknowledged before the last look, and not in the bound"
@@ -142,6 +146,10 @@ def unplanned(mirrored: Mirrored) -> Plan:
 
 def said(plan: Plan) -> int:
     return int(plan.figures["loss"].split()[2].replace(",", ""))
+
+
+def instant(figure: str) -> int:
+    return round(datetime.fromisoformat(figure.split(" UTC")[0]).replace(tzinfo=UTC).timestamp() * 1000)
 
 
 def silence(plan: Plan) -> float:

@@ -21,7 +21,7 @@ from tests.cluster.test_standing import copied, debt_of, promoted
 from tests.cluster.test_unplanned import begin
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 TIMEOUT_S = 90.0
 
 

@@ -38,9 +38,9 @@ def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
     found: list[State] = []
     real, undecided = state_topic._all_decided, threading.Event()
 
-    def watched(consumer: Consumer, low: int) -> bool:
+    def watched(consumer: Consumer, low: int) -> int | None:
         decided = real(consumer, low)
-        if not decided:
+        if decided is None:
             undecided.set()
         return decided
 

@@ -197,8 +197,51 @@ def test_a_demotion_in_the_other_directions_ledger_is_undone_too(pair: Pair, top
     name = topic + secrets.token_hex(2)
     reverse = new_link(pair, new_topic(pair.west, prefix=name), source="west", destination="east")
     with writer_of(reverse) as writer:
-        apply_promotion(reverse, writer, [])
+        apply_promotion(reverse, writer, [topic])
     assert may_write(pair.east, topic)
+
+
+def test_a_promotion_opens_no_topic_of_another_mirror(pair: Pair, link: Link, topic: str) -> None:
+    """Each of two mirrors was failed over and came home; then one of them goes again, or a drill does."""
+    elsewhere = new_topic(pair.east)
+    other = new_link(pair, elsewhere)
+    with writer_of(link) as writer:
+        sync(link, writer)
+        apply_promotion(link, writer, [topic])
+        demote(link, writer, [topic], link.destination.name)
+    with writer_of(other) as writer:
+        apply_promotion(other, writer, [elsewhere])
+    assert not may_write(pair.west, topic)
+    with writer_of(link) as writer:
+        apply_promotion(link, writer, [topic])
+    assert may_write(pair.west, topic)
+
+
+def test_a_promotion_opens_no_topic_of_another_way_home(pair: Pair, link: Link, topic: str) -> None:
+    """The same, of what the mirror of the other direction has in its ledger only."""
+    elsewhere = new_topic(pair.west)
+    other = new_link(pair, elsewhere, source="west", destination="east")
+    with writer_of(link) as writer:
+        demote(link, writer, [topic], link.source.name)
+    with writer_of(other) as writer:
+        apply_promotion(other, writer, [elsewhere])
+    assert not may_write(pair.east, topic)
+
+
+def test_a_promotion_takes_no_grant_away_because_somebody_wrote_so_into_the_other_sides_state(
+    pair: Pair, link: Link, topic: str
+) -> None:
+    granted = acl(topic, Operation.WRITE)
+    grant(link, granted)
+    forgery = LedgerEntry(mirror=link.mirror.name, cluster=link.source.name, acl=granted, purpose=AclPurpose.DEMOTED)
+    reverse = new_link(
+        pair, new_topic(pair.west, prefix=topic + secrets.token_hex(2)), source="west", destination="east"
+    )
+    with writer_of(link) as writer:
+        writer.put(forgery)
+    with writer_of(reverse) as writer:
+        apply_promotion(reverse, writer, [topic])
+    assert granted in on(link, "source", topic)
 
 
 def test_a_grant_to_everybody_is_refused_by_name_at_demotion(link: Link, topic: str) -> None:

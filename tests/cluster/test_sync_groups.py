@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.groups import Committed, commit_offsets, fetch_offsets, list_groups
+from mirror_core.kafka.groups import Committed, list_groups
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Deed, DriftRow, Part
@@ -24,6 +24,7 @@ from mirror_core.sync import groups
 from mirror_core.sync.cycle import SyncReport, sync
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.links import new_link, record, writer_of
+from tests.committing import commit_offsets, fetch_offsets
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
+from mirror_core.dataplane.results import raise_if_failed
+from mirror_core.decide.standing import Judgement, Standing
 from mirror_core.decide.steps import names
 from mirror_core.mirrors import verbs
+from mirror_core.mirrors.standing import look_after
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.mirror import Desired, FailureKind, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, Run, RunKind, RunState, StepState
 from mirror_core.model.standing import Owed
+from mirror_core.runbook.failback_steps import reverse_link
 from mirror_core.runbook.failover import Failover
 from mirror_core.state.records import PartitionRecord
 from mirror_core.state.writer import StateWriter, data_id
@@ -23,7 +29,8 @@ from tests.brokers import TIMEOUT_S, Pair, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import acls, app_topic, commit, committed, denied
 from tests.cluster.test_failover_dead_side import Harm, killed, suspended
-from tests.mirroring import Mirrored, new_mirror
+from tests.commands import mirrorbook
+from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -50,6 +57,7 @@ def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, 
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
     mirrored.copy()
     verbs.sync(mirrored.link)
+    commit(pair.east, group, topic, 60)
     lost = produce(pair.east, topic, 7)
     with harm(pair.east):
         run = begin(mirrored.failover)
@@ -71,6 +79,25 @@ def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, 
         with pytest.raises(Refused, match="only a failback leads back"):
             mirrored.failover.abort(run.id)
     assert len(read_all(pair.east, topic)) == len(sent) + len(lost)
+    assert counted(mirrored, run, group) == {"offsets lost": (0, None, None), "offsets read again": (0, None, None)}
+    failback = failback_of(mirrored)
+    home = failback.begin(failback.plan().hash)
+    failback.step(home.id, "salvage")
+    assert counted(mirrored, run, group) == {"offsets lost": (0, 7, 7), "offsets read again": (0, 18, 0)}
+    assert [c for c in mirrored.state.checkpoints.values() if c.run == run.id] == []
+    failback.abort(home.id)
+
+
+def counted(mirrored: Mirrored, run: Run, group: str) -> dict[str, tuple[object, object, object]]:
+    """Foretold at the least, counted, error: as people see it over time."""
+    said = mirrorbook("runs", "forecast", mirrored.name, "--config", str(mirrored.config.path), "--json")
+    (found,) = [one for one in json.loads(said.stdout)["runs"] if one["run"] == run.id]
+    wanted = ("offsets lost", "offsets read again")
+    return {
+        row["what"]: (row["least"], row["counted"], row["error"])
+        for row in found["rows"]
+        if row["what"] in wanted and row["of"] in ("", group)
+    }
 
 
 def test_a_source_that_wakes_up_behind_the_promotion_is_fenced_by_the_next_step(pair: Pair, tmp_path: Path) -> None:
@@ -270,3 +297,40 @@ def test_the_primary_that_dies_on_the_way_home_leaves_the_old_source_to_be_promo
         assert home.drive(begin(home).id).state is RunState.DONE
         assert not denied(pair.east, topic)
         assert [r for r in read_all(pair.east, topic) if r.value != b"x"] == sent
+
+
+def test_the_primary_that_died_on_the_way_home_is_fenced_when_it_is_back_and_protects_again(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """What it alone holds is never overwritten in silence: its partition is FAILED, and to be saved by `recover`."""
+    prefix = f"t-{secrets.token_hex(4)}-"
+    ahead, even = app_topic(pair, prefix=prefix), app_topic(pair, prefix=prefix)
+    for topic in (ahead, even):
+        produce(pair.east, topic, 30)
+    mirrored = failed_over(pair, tmp_path, f"{prefix}.*")
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    for step in ("salvage", "align", "demote", "create_reverse"):
+        failback.step(run.id, step)
+    raise_if_failed(replicate(reverse_link(mirrored.link)))
+    produce(pair.west, ahead, 5)
+    home = failback.home()
+    with killed(pair.west):
+        assert home.drive(begin(home).id).state is RunState.DONE
+
+    def fenced() -> Judgement | None:
+        found = look_after(home.link)
+        return found if found.standing is Standing.STANDS else None
+
+    found = wait_until(fenced, timeout_s=TIMEOUT_S, why="west answers, and is fenced")
+    assert found is not None
+    assert found.slipped == {Partition(ahead, 0): (30, 35)}
+    assert denied(pair.west, ahead)
+    assert failback.drive(run.id).state is RunState.DONE
+    assert denied(pair.west, ahead)
+    status = mirrored.statuses[Partition(ahead, 0)]
+    assert (status.state, status.kind, status.failed_at) == (PartitionState.FAILED, FailureKind.DIVERGED, 30)
+    assert "35" in (status.reason or "")
+    sent = produce(pair.east, even, 4)
+    assert set(replicate(mirrored.link).failed) <= {Partition(ahead, 0)}
+    assert read_all(pair.west, even)[-4:] == sent

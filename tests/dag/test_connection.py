@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName
+from mirror_core.sandbox.credentials import CONTROL, DATA
 from tests.brokers import Pair
 from tests.dag.airflow_home import add_connection, connection_of
 
@@ -56,6 +59,73 @@ def test_a_connection_connects_as_both_principals(east: str) -> None:
 
 
 @pytest.mark.cluster
+def test_a_connection_of_airflows_own_type_is_a_cluster_too(pair: Pair, east: str) -> None:
+    from mirrorbook_airflow.hooks import write_config
+
+    properties = {**pair.west.client_config(CONTROL), "group.id": "theirs", "enable.auto.commit": False}
+    data = pair.west.client_config(DATA)
+    ours = {"mirrorbook.data.username": data["sasl.username"], "mirrorbook.data.password": data["sasl.password"]}
+    add_connection("west-theirs", {"conn_type": "kafka", "extra": json.dumps({**properties, **ours})})
+
+    config = load_config(write_config("m2", ["west-theirs"])).cluster("west-theirs")
+
+    assert [config.user(principal) for principal in Principal] == ["mirror-control", "mirror-data"]
+    assert "group.id" not in config.control
+    for principal in Principal:
+        with ClusterClient(config, principal, timeout_s=10) as client:
+            assert client.metadata(()).cluster_id
+
+
+def passwords(folder: Path) -> set[str]:
+    """Which passwords somebody who sees this folder can read."""
+    text = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file())
+    return {word for word in ("pw-control", "pw-data", "pw-both", "pw-key") if word in text}
+
+
+def test_executors_can_be_shown_a_folder_without_the_control_principals_passwords(
+    airflow_database: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from mirrorbook_airflow.hooks import home, write_config
+
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    monkeypatch.setattr("airflow.configuration.AIRFLOW_HOME", str(tmp_path))
+    sasl = {"conn_type": "kafka_cluster", "host": "b:1", "login": "c"}
+    data = {"data_username": "d", "data_password": "pw-data", "ssl_key_password": "pw-key"}
+    add_connection("two:users", {**sasl, "password": "pw-control", "extra": json.dumps(data)})
+    add_connection("one-user", {**sasl, "password": "pw-both"})
+    add_connection("two:users.data", {**sasl, "password": "pw-both"})
+
+    path = write_config("m3", ["two:users", "one-user", "two:users.data"])
+
+    assert passwords(home("config")) == {"pw-data", "pw-both", "pw-key"}
+    assert passwords(home("control")) == {"pw-control"}
+    for folder in ("config", "control"):
+        for file in home(folder).iterdir():
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    known = load_config(path).cluster("two:users")
+    assert (known.control["sasl.password"], known.data["sasl.password"]) == ("pw-control", "pw-data")
+    assert (known.control["ssl.key.password"], known.data["ssl.key.password"]) == ("pw-key", "pw-key")
+    assert load_config(path).cluster("two:users.data").data["sasl.password"] == "pw-both"
+    shutil.rmtree(home("control"))
+    assert load_config(path, only=Principal.DATA).cluster("two:users").data["sasl.password"] == "pw-data"
+    assert load_config(path, only=Principal.DATA).cluster("one-user").data["sasl.password"] == "pw-both"
+    write_config("m3", [])
+    assert passwords(tmp_path) == set(), "of connections that are there no more nothing is kept"
+
+
+@pytest.mark.parametrize("password", [" x", "x\t", "x\ny"])
+def test_a_password_that_no_file_of_lines_can_keep_is_refused(
+    password: str, airflow_database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mirrorbook_airflow.hooks import write_config
+
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    add_connection("odd", {"conn_type": "kafka_cluster", "host": "b:1", "login": "c", "password": password})
+    with pytest.raises(BadRequest, match=r"connection odd: sasl\.password begins or ends with white space"):
+        write_config("m4", ["odd"])
+
+
+@pytest.mark.cluster
 def test_a_wrong_password_is_told_without_the_password(pair: Pair, east: str) -> None:
     from mirrorbook_airflow.hooks import KafkaClusterHook
 
@@ -87,7 +157,7 @@ def test_the_written_configuration_is_private_and_works(pair: Pair, east: str) -
     assert path.stat().st_ino == before, "an unchanged file was written again"
 
 
-def test_hooks_come_from_a_file_on_the_worker(airflow_database: None) -> None:
+def test_hooks_and_expectations_come_from_a_file_on_the_worker(airflow_database: None) -> None:
     from mirrorbook_airflow.hooks import home, write_config
 
     hooks = home("config").parent / "mirrors.yaml"
@@ -96,8 +166,13 @@ def test_hooks_come_from_a_file_on_the_worker(airflow_database: None) -> None:
         hooks.write_text(yaml.safe_dump(section), encoding="utf-8")
         assert yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8")) == {"clusters": {}, **section}
         hooks.write_text("m1: {}", encoding="utf-8")
-        with pytest.raises(BadRequest, match=r"mirrors.yaml: must have the one key `mirrors`"):
+        with pytest.raises(
+            BadRequest, match=r"mirrors.yaml: must have no other keys than evidence, expectations, mirrors, sets"
+        ):
             write_config("m1", [])
+        hooks.write_text("expectations: more.yaml", encoding="utf-8")
+        written = yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8"))
+        assert written["expectations"] == str(hooks.parent / "more.yaml"), "it is written into another folder"
     finally:
         hooks.unlink()
     assert yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8")) == {"clusters": {}}
@@ -114,7 +189,11 @@ def test_a_name_cannot_lead_out_of_the_folder(name: str, airflow_database: None)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"conn_type": "kafka"}, "is of type kafka, not kafka_cluster"),
+        ({"conn_type": "http"}, r"is of type http, not kafka_cluster \(nor kafka\)"),
+        ({"conn_type": "kafka", "extra": "{}"}, "bootstrap servers are missing"),
+        ({"conn_type": "kafka", "extra": '{"ssl.ca.pem": "x", "group.id": "g"}'}, "its extra has ssl.ca.pem, which"),
+        ({"conn_type": "kafka", "extra": '{"mirrorbook.data.user": "x"}'}, "its extra has mirrorbook.data.user, which"),
+        ({"conn_type": "kafka", "extra": '{"bootstrap.servers": "b:1", "sasl.username": "${env:X}"}'}, "must not hold"),
         ({"host": ""}, "bootstrap servers are missing"),
         ({"login": "${env:HOME}"}, "must not hold"),
         ({"password": "x${file:/etc/passwd:root}"}, "must not hold"),

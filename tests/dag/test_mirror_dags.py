@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
+from mirror_core.decide.drills import drill_name
 from mirror_core.kafka.config import load_config
-from mirror_core.model.mirror import Desired
+from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode
+from mirror_core.model.run import Mode, RunState
+from mirror_core.runbook.drill import past
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import local_services
 from mirror_core.state.link import find
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter, control_id
-from tests.brokers import Pair, admin_client, new_topic
+from tests.brokers import Pair, admin_client, new_topic, produce
 from tests.dag.airflow_home import add_connection, connection_of, run_dag
-from tests.mirroring import replicate
+from tests.mirroring import new_mirror, replicate
+from tests.parity_topics import content, send
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
@@ -105,3 +110,131 @@ def test_a_sync_beside_a_run_is_skipped_and_the_runs_conductor_is_not_disturbed(
 
 def test_sync_of_an_unknown_mirror_is_red(dag_bag: DagBag, mirror: MirrorName) -> None:
     assert run_dag(dag_bag.dags["mirror_sync"], {"mirrors": [mirror]}).state == "failed"
+
+
+def test_receipts_of_past_days_are_put_together_and_a_lost_one_is_red(
+    pair: Pair, airflow_database: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow import operators
+
+    mirrored = new_mirror(pair, tmp_path, topic := new_topic(pair.east, retention_ms="-1"))  # its records are old
+    send(pair.east, topic, content(10))
+    for _ in range(2):
+        mirrored.copy(operators.receipts_place())
+    monkeypatch.setattr(operators, "find_mirror", lambda name: (mirrored.link, mirrored.state))
+    monkeypatch.setattr("mirror_core.mirrors.receipts.closed", lambda: "9999-01-01")
+    context: Any = {"params": {"master": "local[1]"}}
+    task = operators.CompactReceipts(task_id="receipts", mirror=mirrored.name)
+    assert task.execute(context) == 1
+    [whole] = Path(operators.receipts_place(), f"mirror={mirrored.name}").rglob("*.parquet")
+    assert whole.name.startswith("day-")
+    assert task.execute(context) == 0
+    whole.unlink()
+    with pytest.raises(AirflowFailException, match=rf"(?s)lost, altered or are not ours.*{whole.name}"):
+        task.execute(context)
+
+
+@pytest.mark.drill
+def test_a_comparison_is_red_where_something_else_is_expected_of_it(
+    dag_bag: DagBag, pair: Pair, mirror: MirrorName
+) -> None:
+    """Both sides are equal; the file on the worker asks for more."""
+    from mirrorbook_airflow.hooks import home
+
+    topic = new_topic(pair.east)
+    produce(pair.east, topic, 30)
+    params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [topic]}
+    assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
+    replicate(find(load_config(pair.config_path), mirror)[0])
+    compare = {"mirrors": [mirror], "whole": True}
+    assert run_dag(dag_bag.dags["mirror_parity"], compare).state == "success"
+    own = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "compared", "max_value": 7}}
+    file = home("config").parent / "mirrors.yaml"
+    file.write_text(yaml.safe_dump({"expectations": {"parity": [own]}}), encoding="utf-8")
+    try:
+        assert run_dag(dag_bag.dags["mirror_parity"], compare).state == "failed"
+    finally:
+        file.unlink()
+    results = sorted((home("evidence") / mirror).glob("parity-*/result.json"))
+    (said,) = json.loads(results[-1].read_text(encoding="utf-8"))["unmet"]
+    assert "expectations: parity[0]: expect_column_values_to_be_between(compared)" in said
+
+
+def test_a_watch_that_is_refused_is_not_begun_again_without_end(
+    dag_bag: DagBag, pair: Pair, mirror: MirrorName
+) -> None:
+    params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
+    assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
+    assert run_dag(dag_bag.dags["mirror_control"], {"mirror": mirror, "action": "stop"}).state == "success"
+
+    run = run_dag(dag_bag.dags["mirror_replicate"], {"mirror": mirror, "runner": "local"})
+
+    states = {task.task_id: task.state for task in run.get_task_instances()}
+    assert (run.state, states) == ("failed", {"watch": "failed", "watch_again": "skipped", "done": "upstream_failed"})
+
+
+def test_a_mirror_is_controlled_without_a_shell(
+    dag_bag: DagBag, pair: Pair, mirror: MirrorName, tmp_path: Path
+) -> None:
+    params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
+    assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
+    config = load_config(pair.config_path)
+
+    def ends(action: str, **more: int) -> str:
+        return str(run_dag(dag_bag.dags["mirror_control"], {"mirror": mirror, "action": action, **more}).state)
+
+    def recorded() -> Mirror:
+        return read_state(config.cluster("west")).mirrors[mirror]
+
+    for _ in range(2):
+        assert (ends("pause"), recorded().desired) == ("success", Desired.PAUSED)
+    assert (ends("resume"), recorded().desired) == ("success", Desired.STARTED)
+    assert (ends("throttle", bytes_per_s=5000), recorded().throttle) == ("success", 5000)
+    assert (ends("throttle", bytes_per_s=0), recorded().throttle) == ("success", None)
+
+    link, _ = find(config, mirror)
+    replicate(link)
+    failover = Failover(link, local_services(config.path, evidence_dir=tmp_path), started_by="test")
+    run = failover.begin(failover.plan(Mode.PLANNED).hash)
+    assert ends("pause") == "failed", "a run holds it"
+    assert ends("abort") == "success"
+    assert read_state(config.cluster("west")).runs[run.id].state is RunState.ABORTED
+    assert ends("abort") == "failed", "nothing is there to be given up"
+    assert (ends("stop"), recorded().desired) == ("success", Desired.STOPPED)
+    assert ends("resume") == "failed"
+
+
+def test_a_second_run_for_the_same_mirror_is_red_and_does_not_disturb_the_first(
+    dag_bag: DagBag, pair: Pair, mirror: MirrorName, tmp_path: Path
+) -> None:
+    params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
+    assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
+    config = load_config(pair.config_path)
+    link, _ = find(config, mirror)
+    replicate(link)
+    failover = Failover(link, local_services(config.path, evidence_dir=tmp_path), started_by="first")
+    first = failover.begin(failover.plan(Mode.PLANNED).hash)
+
+    with StateWriter(link.destination, control_id(mirror)) as conductor:
+        second = run_dag(dag_bag.dags["mirror_failover"], {"mirror": mirror})
+
+        states = {task.task_id: task.state for task in second.get_task_instances()}
+        assert (second.state, states["plan"], states["approve"]) == ("failed", "failed", "upstream_failed")
+        conductor.put(link.mirror)  # LostOwnership, had the second run taken anything over
+    state = read_state(config.cluster("west"))
+    assert [(run.id, run.state) for run in state.runs.values() if run.plan.mirror == mirror] == [
+        (first.id, RunState.RUNNING)
+    ]
+
+
+@pytest.mark.parametrize("mode", ["planned", "unplanned"])
+def test_a_drill_is_run_and_cleaned_away(dag_bag: DagBag, pair: Pair, mirror: MirrorName, mode: str) -> None:
+    params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
+    assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
+    ended = run_dag(dag_bag.dags["mirror_drill"], {"mirrors": [mirror], "mode": mode})
+    assert ended.state == "success"
+    state = read_state(load_config(pair.config_path).cluster("west"))
+    (found,) = past(state, mirror)
+    assert (found.mode, found.state) == (mode, RunState.DONE)
+    assert drill_name(mirror) not in state.mirrors

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from demo.airflow import REPOSITORY, Airflow, AirflowFailed
+from mirror_core.decide.evidence import Conclusion
+from mirror_core.evidence.verify import verify
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.run import RunState
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from tests.brokers import Pair, grant, new_topic, produce, read_all
+from tests.browsing import browser
 from tests.commands import Forked
 from tests.mirroring import Mirrored, new_mirror
+from tests.restless import never_still
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill]
 
-CHROMIUM = Path("/usr/bin/chromium")
 RUN_S = 600
 DAG = "mirror_failover"
 
@@ -78,7 +78,7 @@ def runbook(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 
 def test_a_rejected_plan_is_a_red_run_and_leaves_the_source_writable(runbook: Runbook, tmp_path: Path) -> None:
     mirror, topic = runbook.new_mirror(tmp_path)
-    run = runbook.airflow.trigger(DAG, {"mirror": mirror.name})
+    run = runbook.airflow.trigger(DAG, {"mirror": mirror.name, "pause": False})
     runbook.airflow.await_question(DAG, run, "approve", RUN_S)
 
     subject, body = runbook.airflow.question(DAG, run, "approve")
@@ -89,7 +89,7 @@ def test_a_rejected_plan_is_a_red_run_and_leaves_the_source_writable(runbook: Ru
     assert runbook.wait_end(run) == "failed"
     tasks = runbook.airflow.tasks(DAG, run)
     assert tasks["approve"] == "failed"
-    assert {tasks[task] for task in ("begin", "prove", "fence", "promote", "done")} == {"upstream_failed"}
+    assert {tasks[task] for task in ("begin", "prove", "cut_over", "switch", "done")} == {"upstream_failed"}
     plan_hash = re.search(r"Plan ([0-9a-f]{12})$", subject)
     assert plan_hash is not None, subject
     assert f"**{plan_hash[1]}**" in body
@@ -113,30 +113,9 @@ def test_a_plan_that_may_not_be_run_is_red_with_its_reasons(runbook: Runbook, tm
     assert runbook.airflow.tasks(DAG, run)["approve"] == "upstream_failed"
 
 
-@contextmanager
-def never_still(pair: Pair, topic: str) -> Iterator[threading.Event]:
-    """A super user, whom no fence stops, writes until the event is set: so long the step `fence` waits."""
-    stop = threading.Event()
-
-    def write() -> None:
-        producer = Producer({**pair.east.client_config("admin"), "linger.ms": 0})
-        while not stop.wait(0.002):
-            producer.produce(topic, b"x", partition=0)
-            producer.poll(0)
-        producer.flush(60)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield stop
-    finally:
-        stop.set()
-        thread.join(90)
-
-
 def test_the_command_line_takes_a_run_over_and_airflow_aborts_nothing(runbook: Runbook, tmp_path: Path) -> None:
     mirror, topic = runbook.new_mirror(tmp_path)
-    run = runbook.airflow.trigger(DAG, {"mirror": mirror.name})
+    run = runbook.airflow.trigger(DAG, {"mirror": mirror.name, "pause": False})
     runbook.airflow.await_question(DAG, run, "approve", RUN_S)
     runbook.airflow.answer(DAG, run, "approve", "Approve")
     options = ["--config", str(mirror.config.path), "--runner", "local", "--evidence", str(tmp_path)]
@@ -157,14 +136,14 @@ def test_the_command_line_takes_a_run_over_and_airflow_aborts_nothing(runbook: R
         assert command.wait(300) == 0, (tmp_path / "cli.log").read_text(encoding="utf-8")
 
     assert runbook.wait_end(run) == "failed"
-    assert "LostOwnership (exit code 5)" in runbook.airflow.log_of(DAG, run, "fence")
+    assert "LostOwnership (exit code 5)" in runbook.airflow.log_of(DAG, run, "cut_over")
     assert runbook.airflow.tasks(DAG, run)["abort"] == "success"
     assert mirror.state.runs[found].state is RunState.DONE
     assert {status.state for status in mirror.statuses.values()} == {PartitionState.STOPPED}
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         produce(runbook.pair.east, topic, 1, user="app")
 
-    body = {"dag_run_id": run, "task_ids": ["fence"], "dry_run": False, "include_downstream": True}
+    body = {"dag_run_id": run, "task_ids": ["cut_over"], "dry_run": False, "include_downstream": True}
     runbook.airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "only_failed": False})
 
     wait_until(lambda: runbook.airflow.run_state(DAG, run) == "success", timeout_s=RUN_S, why="all is found done")
@@ -172,13 +151,15 @@ def test_the_command_line_takes_a_run_over_and_airflow_aborts_nothing(runbook: R
 
 
 def test_a_person_fails_over_in_the_browser(runbook: Runbook, tmp_path: Path) -> None:
-    if not CHROMIUM.exists():
-        reason = f"no browser: {CHROMIUM} is missing (apt-get install --no-install-recommends chromium)"
-        assert not os.environ.get("CI"), reason
-        pytest.skip(reason)
     mirror, topic = runbook.new_mirror(tmp_path)
 
     run = _trigger_and_approve(runbook.airflow, mirror.name, f"{topic}-0", tmp_path)
+    runbook.airflow.await_question(DAG, run, "go_ahead", RUN_S)
+    subject, body = runbook.airflow.question(DAG, run, "go_ahead")
+    assert subject.startswith(f"Stop applications of mirror {mirror.name} now?")
+    assert "- prove, verdict: passed" in body
+    produce(runbook.pair.east, topic, 5, user="app")
+    runbook.airflow.answer(DAG, run, "go_ahead", "Approve")
 
     assert runbook.wait_end(run) == "success", runbook.airflow.tasks(DAG, run)
     assert {status.state for status in mirror.statuses.values()} == {PartitionState.STOPPED}
@@ -190,51 +171,37 @@ def test_a_person_fails_over_in_the_browser(runbook: Runbook, tmp_path: Path) ->
     assert reports, "the run left no report"
     (done,) = [r for r in mirror.state.runs.values() if r.plan.mirror == mirror.name]
     assert done.approved_by == "admin"
+    folder = runbook.airflow.folder / "mirrorbook" / "evidence" / f"run-{done.id}"
+    found = verify(folder, None, done.id, mirror.state.told)
+    assert (found.verdict, found.flaws, found.approved_by) == (Conclusion.PROVED, (), "admin")
+    agreed = [line for line in mirror.state.chronicle(done.id) if '"kind":"agreed"' in line]
+    assert ['"body":{"by":"admin"}' in line for line in agreed] == [True]
 
 
 def _trigger_and_approve(airflow: Airflow, mirror: str, shown: str, pictures: Path) -> str:
     """What a person does: sign in, fill in the form, read the plan, approve. The run's id."""
-    from playwright.sync_api import expect, sync_playwright
+    from playwright.sync_api import expect
 
-    expect.set_options(timeout=60_000)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        page = browser.new_page(viewport={"width": 1400, "height": 950})
-        page.set_default_timeout(60_000)
-        try:
-            page.goto(airflow.url)
-            page.fill('input[name="username"]', "admin")
-            page.fill('input[name="password"]', airflow.password())
-            page.get_by_role("button", name=re.compile("sign in", re.IGNORECASE)).click()
-            page.wait_for_url(lambda url: "login" not in url)
-            page.goto(f"{airflow.url}/dags/{DAG}")
-            page.get_by_role("button", name=re.compile("^trigger", re.IGNORECASE)).first.click()
-            form = page.get_by_role("dialog")
-            form.locator('[name="element_mirror"]').fill(mirror)
-            form.get_by_role("button", name=re.compile("^trigger", re.IGNORECASE)).last.click()
-            expect(form).to_be_hidden()
-            run = _run_of(airflow, mirror)
+    with browser(airflow, "admin", pictures) as page:
+        page.goto(f"{airflow.url}/dags/{DAG}")
+        page.get_by_role("button", name=re.compile("^trigger", re.IGNORECASE)).first.click()
+        form = page.get_by_role("dialog")
+        form.locator('[name="element_mirror"]').fill(mirror)
+        form.get_by_role("button", name=re.compile("^trigger", re.IGNORECASE)).last.click()
+        expect(form).to_be_hidden()
+        run = _run_of(airflow, mirror)
 
-            airflow.await_question(DAG, run, "approve", RUN_S)
-            subject, _ = airflow.question(DAG, run, "approve")
-            page.goto(f"{airflow.url}/required_actions")
-            page.get_by_role("link", name=subject).first.click()
-            # What is approved is what is seen: hash, the step after which there is no way back, partitions.
-            expect(page.get_by_text(subject.rpartition(" ")[2]).first).to_be_visible()
-            expect(page.get_by_role("cell", name="no way back but a failback").first).to_be_visible()
-            expect(page.get_by_role("cell", name=shown, exact=True)).to_be_visible()
-            page.get_by_role("button", name="Approve", exact=True).click()
-            wait_until(
-                lambda: airflow.tasks(DAG, run).get("approve") == "success", timeout_s=RUN_S, why="it is approved"
-            )
-            return run
-        except Exception:
-            page.screenshot(path=pictures / "failed.png")
-            raise
-        finally:
-            browser.close()
+        airflow.await_question(DAG, run, "approve", RUN_S)
+        subject, _ = airflow.question(DAG, run, "approve")
+        page.goto(f"{airflow.url}/required_actions")
+        page.get_by_role("link", name=subject).first.click()
+        # What is approved is what is seen: hash, the step after which there is no way back, partitions.
+        expect(page.get_by_text(subject.rpartition(" ")[2]).first).to_be_visible()
+        expect(page.get_by_role("cell", name="no way back but a failback").first).to_be_visible()
+        expect(page.get_by_role("cell", name=shown, exact=True)).to_be_visible()
+        page.get_by_role("button", name="Approve", exact=True).click()
+        wait_until(lambda: airflow.tasks(DAG, run).get("approve") == "success", timeout_s=RUN_S, why="it is approved")
+        return run
 
 
 def _run_of(airflow: Airflow, mirror: str) -> str:

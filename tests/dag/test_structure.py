@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
-from mirror_core.decide.steps import names
+from mirror_core.decide.steps import names, standing_still
+from mirror_core.model.errors import BadRequest
 from mirror_core.model.run import Mode, RunKind
+from tests.dag import test_page
+from tests.dag.conftest import DAGS
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
@@ -17,22 +22,34 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]  # warnings of Airflow are not ours to mend
 
 EXPECTED = {
+    "mirror_control",
     "mirror_create",
+    "mirror_drill",
     "mirror_replicate",
     "mirror_sync",
     "mirror_watch",
     "mirror_parity",
     "mirror_failover",
+    "mirror_failover_set",
+    "mirror_failover_set_unplanned",
     "mirror_failover_unplanned",
     "mirror_failback",
 }
-PROVED, SETTLED = ("prove", "fence"), ("settle", "stand")
+APPROVED = (
+    "mirror_failover",
+    "mirror_failover_set",
+    "mirror_failover_set_unplanned",
+    "mirror_failover_unplanned",
+    "mirror_failback",
+)
+AFTER = ("cut_over", "switch", "canary", "report")
+PLANNED, UNPLANNED = ("prove", "go_ahead", *AFTER), AFTER
 RUNBOOKS = [
-    ("mirror_failover", "", Mode.PLANNED, PROVED),
-    ("mirror_failback", "home.", Mode.PLANNED, PROVED),
-    ("mirror_failover_unplanned", "", Mode.UNPLANNED, SETTLED),
+    ("mirror_failover", "", Mode.PLANNED, PLANNED),
+    ("mirror_failback", "home.", Mode.PLANNED, PLANNED),
+    ("mirror_failover_unplanned", "", Mode.UNPLANNED, UNPLANNED),
 ]
-"""The DAG, the task group of its failover, that one's mode, and steps that run again when a later one is cleared."""
+"""The DAG, the task group of its failover, that one's mode, and its tasks behind the approval."""
 
 
 def dag_of(bag: DagBag, name: str) -> DAG:
@@ -49,21 +66,31 @@ def test_every_dag_imports(dag_bag: DagBag) -> None:
     assert set(dag_bag.dags) == EXPECTED
 
 
-@pytest.mark.parametrize(("name", "group", "mode", "before"), RUNBOOKS)
+@pytest.mark.parametrize(("name", "group", "mode", "tasks"), RUNBOOKS)
 def test_steps_follow_each_other_as_the_engine_demands(
-    dag_bag: DagBag, name: str, group: str, mode: Mode, before: tuple[str, ...]
+    dag_bag: DagBag, name: str, group: str, mode: Mode, tasks: tuple[str, ...]
 ) -> None:
     dag = dag_of(dag_bag, name)
 
-    assert {f"{group}{step}" for step in before} <= set(dag.task_ids)
-    for earlier, later in pairwise(["plan", "approve", "begin", *names(RunKind.FAILOVER, mode)]):
+    taken = [step for task in tasks for step in vars(dag.get_task(f"{group}{task}")).get("steps", ())]
+    assert tuple(dict.fromkeys(taken)) == names(RunKind.FAILOVER, mode)
+    for earlier, later in pairwise(["plan", "approve", "begin", *tasks]):
         assert f"{group}{earlier}" in dag.get_task(f"{group}{later}").upstream_task_ids
+
+
+@pytest.mark.parametrize(("name", "group", "mode", "tasks"), RUNBOOKS)
+def test_no_task_begins_before_applications_are_told_where_they_can_write(
+    dag_bag: DagBag, name: str, group: str, mode: Mode, tasks: tuple[str, ...]
+) -> None:
+    taken = vars(dag_of(dag_bag, name).get_task(f"{group}cut_over"))["steps"]
+    assert taken == (*standing_still(RunKind.FAILOVER, mode), "switch")
+    assert taken[-2] == "promote"
 
 
 def test_a_failback_copies_home_before_the_switch_and_protects_again_after_it(dag_bag: DagBag) -> None:
     order = [
         *("plan", "approve", "begin", "salvage", "align", "demote", "create_reverse", "replicate_reverse", "catch_up"),
-        *("home.plan", "home.approve", "home.begin", "home.promote", "home.report", "reprotect", "replicate", "done"),
+        *("home.plan", "home.approve", "home.begin", "home.cut_over", "home.report", "reprotect", "replicate", "done"),
     ]
     dag = dag_of(dag_bag, "mirror_failback")
 
@@ -72,7 +99,7 @@ def test_a_failback_copies_home_before_the_switch_and_protects_again_after_it(da
         assert earlier in upstream(dag, later)
 
 
-@pytest.mark.parametrize("name", ["mirror_failover", "mirror_failover_unplanned", "mirror_failback"])
+@pytest.mark.parametrize("name", APPROVED)
 def test_a_plain_leaf_makes_a_rejected_or_failed_run_red(dag_bag: DagBag, name: str) -> None:
     dag = dag_of(dag_bag, name)
 
@@ -84,9 +111,9 @@ def test_a_plain_leaf_makes_a_rejected_or_failed_run_red(dag_bag: DagBag, name: 
     assert upstream(dag, "done") >= everything_else
 
 
-@pytest.mark.parametrize(("name", "group", "mode", "before"), RUNBOOKS)
+@pytest.mark.parametrize(("name", "group", "mode", "tasks"), RUNBOOKS)
 def test_a_failure_is_undone_and_a_cleared_task_never_runs_unfenced(
-    dag_bag: DagBag, name: str, group: str, mode: Mode, before: tuple[str, ...]
+    dag_bag: DagBag, name: str, group: str, mode: Mode, tasks: tuple[str, ...]
 ) -> None:
     dag = dag_of(dag_bag, name)
 
@@ -97,7 +124,7 @@ def test_a_failure_is_undone_and_a_cleared_task_never_runs_unfenced(
     assert abort.is_teardown
     assert abort.on_failure_fail_dagrun
     setups = {task.task_id for task in dag.tasks if task.is_setup}
-    assert setups == {f"{group}{step}" for step in ("begin", *before)}
+    assert setups == {f"{group}{task}" for task in ("begin", *(["prove"] if "prove" in tasks else []))}
     assert setups <= set(abort.upstream_task_ids)
 
 
@@ -108,9 +135,15 @@ def test_approvals_default_to_reject_and_fail_the_run(dag_bag: DagBag) -> None:
 
     assert {(task.dag_id, task.task_id) for task in found} == {
         ("mirror_failover", "approve"),
+        ("mirror_failover", "go_ahead"),
+        ("mirror_failover_set", "approve"),
+        ("mirror_failover_set", "go_ahead"),
+        ("mirror_failover_set_unplanned", "approve"),
+        ("mirror_control", "approve"),
         ("mirror_failover_unplanned", "approve"),
         ("mirror_failback", "approve"),
         ("mirror_failback", "home.approve"),
+        ("mirror_failback", "home.go_ahead"),
     }
     for task in found:
         assert task.defaults == ["Reject"]
@@ -119,8 +152,27 @@ def test_approvals_default_to_reject_and_fail_the_run(dag_bag: DagBag) -> None:
 
 
 def test_nothing_is_changed_before_the_first_approval(dag_bag: DagBag) -> None:
-    for name in ("mirror_failover", "mirror_failover_unplanned", "mirror_failback"):
+    for name in APPROVED:
         assert upstream(dag_of(dag_bag, name), "approve") == {"plan"}
+
+
+def test_all_mirrors_of_a_set_are_moved_by_one_task_and_told_of_also_when_one_failed(dag_bag: DagBag) -> None:
+    from mirrorbook_airflow.sets import SetOperator
+
+    before: tuple[str, ...]
+    for name, mode, before in (
+        ("mirror_failover_set", Mode.PLANNED, ("prove", "go_ahead")),
+        ("mirror_failover_set_unplanned", Mode.UNPLANNED, ()),
+    ):
+        dag = dag_of(dag_bag, name)
+        for earlier, later in pairwise(["plan", "approve", "begin", *before, "cut_over", "switched", "abort"]):
+            assert earlier in dag.get_task(later).upstream_task_ids
+        assert dag.get_task("switched").trigger_rule == "all_done"
+        assert dag.get_task("done").upstream_task_ids == {"cut_over", "switched"}
+        assert dag.get_task("abort").is_teardown
+        assert {task.task_id for task in dag.tasks if task.is_setup} == {"begin", *before[:1]}
+        conducting = [vars(task)["mode"] for task in dag.tasks if isinstance(task, SetOperator)]
+        assert set(conducting) == {mode}
 
 
 def test_an_incident_of_the_data_plane_is_red_and_watched_again(dag_bag: DagBag) -> None:
@@ -133,15 +185,18 @@ def test_an_incident_of_the_data_plane_is_red_and_watched_again(dag_bag: DagBag)
 
 @pytest.mark.parametrize("name", ["mirror_replicate", "mirror_failback"])
 def test_a_data_planes_parameters_become_options_of_replicate(dag_bag: DagBag, name: str) -> None:
-    from mirrorbook_airflow.operators import PASSED_ON, replicate_options
+    from mirrorbook_airflow.replicating import PASSED_ON, replicate_options
 
     params = dag_of(dag_bag, name).params.dump()
 
     assert set(PASSED_ON) <= set(params)
     assert "--metrics" not in replicate_options(params)
-    told = replicate_options({**params, "runner": "local", "metrics": "9465"})
+    told = replicate_options({**params, "runner": "local", "metrics": "9465", "prove_at": "1MB/s"})
     assert told[:2] == ["--runner", "local"]
-    assert told[-2:] == ["--metrics", "9465"]
+    assert told[-4:] == ["--metrics", "9465", "--prove-at", "1MB/s"]
+    assert "--prove-at" not in replicate_options({**params, "prove_at": None})
+    with pytest.raises(BadRequest, match="is no rate"):
+        replicate_options({**params, "prove_at": "fast"})
 
 
 def test_spark_masters_are_those_that_airflows_settings_name(dag_bag: DagBag, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,12 +214,60 @@ def test_spark_masters_are_those_that_airflows_settings_name(dag_bag: DagBag, mo
         spark_master().resolve("local[*]")
 
 
+def test_sparks_settings_are_the_deployments_and_no_runs(dag_bag: DagBag, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mirrorbook_airflow.params import spark_conf
+    from mirrorbook_airflow.replicating import replicate_options
+
+    assert spark_conf() == {}
+    lines = "\n  spark.driver.memory=2g\n  spark.driver.extraJavaOptions=-Da=b -Dc=d\n"
+    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__SPARK_CONF", lines)
+    assert spark_conf() == {"spark.driver.memory": "2g", "spark.driver.extraJavaOptions": "-Da=b -Dc=d"}
+    params = dag_of(dag_bag, "mirror_replicate").params.dump()
+    told = replicate_options(params)
+    assert told[told.index("--conf") :] == [
+        *("--conf", "spark.driver.memory=2g"),
+        *("--conf", "spark.driver.extraJavaOptions=-Da=b -Dc=d"),
+        *("--prove-at", "50MB/s"),
+    ]
+    assert "--conf" not in replicate_options({**params, "runner": "local"})
+    for dag in dag_bag.dags.values():
+        assert not [name for name in dag.params if "conf" in name], "who triggers a run names no code for the worker"
+    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__SPARK_CONF", "spark.driver.memory")
+    with pytest.raises(BadRequest, match="is not KEY=VALUE"):
+        spark_conf()
+
+
 def test_approvers_are_those_that_airflows_settings_name(monkeypatch: pytest.MonkeyPatch) -> None:
     from mirrorbook_airflow.params import approvers
 
     assert approvers() is None
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__APPROVERS", "ada grace")
     assert approvers() == [{"id": "ada", "name": "ada"}, {"id": "grace", "name": "grace"}]
+
+
+def test_a_task_whose_process_was_killed_is_begun_again(dag_bag: DagBag) -> None:
+    tasks = [task for dag in dag_bag.dags.values() for task in dag.tasks if task.task_id != "done"]
+    assert len(tasks) > 30
+    assert [(task.dag_id, task.task_id) for task in tasks if (task.retries or 0) < 2] == []
+
+
+def test_no_dag_brings_what_takes_long_to_import(airflow_database: None) -> None:
+    """All of them are imported again and again, by the DAG processor and by each task."""
+    slow = {"pyspark", "great_expectations", "pandas", "kio", "confluent_kafka"}
+    code = (
+        "import sys; from airflow.dag_processing.dagbag import DagBag; print(len(DagBag(sys.argv[1]).dags), "
+        f"sorted({{name.partition('.')[0] for name in sys.modules}} & {slow}))"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(DAGS)], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == f"{len(EXPECTED)} []", done.stderr
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_form_can_be_sent_with_the_fields_that_nobody_fills_in(dag_bag: DagBag, name: str) -> None:
+    """Airflow's form wants something in each text whose type does not allow for none: `Trigger` stays grey."""
+    for key, value in dag_of(dag_bag, name).params.dump().items():
+        schema = dag_of(dag_bag, name).params.get_param(key).schema
+        assert value != "" or "null" in schema["type"], key
 
 
 @pytest.mark.parametrize("metrics", ["nine", "host:", "9465/metrics"])
@@ -175,3 +278,15 @@ def test_what_is_no_address_for_metrics_is_refused_before_the_run(dag_bag: DagBa
     assert param.resolve("0.0.0.0:9465") == "0.0.0.0:9465"
     with pytest.raises(ParamValidationError):
         param.resolve(metrics)
+
+
+def test_every_route_of_the_page_asks_who_is_there_and_is_tried_without_a_login(airflow_database: None) -> None:
+    from fastapi.routing import APIRoute
+    from mirrorbook_airflow.page.rights import may_see
+    from mirrorbook_airflow.page.routes import app
+
+    tried = (*test_page.PAGES, *test_page.DATA)
+    ours = [route for route in app.routes if isinstance(route, APIRoute)]
+    assert len(ours) == len(app.routes) == len(tried)
+    assert all(any(route.path_regex.match(path) for path in tried) for route in ours)
+    assert all(may_see in [one.dependency for one in route.dependencies] for route in ours)

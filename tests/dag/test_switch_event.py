@@ -1,22 +1,27 @@
-"""Applications that are DAGs: the step `switch` emits an event of the mirror's asset, if its hooks ask for one."""
+"""Applications that are DAGs: events of the mirror's assets, if its hooks ask for them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from mirror_core.decide.steps import names
 from mirror_core.kafka.config import load_config
-from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode, RunKind
+from mirror_core.model.hooks import AssetEvent, Hook
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.run import Mode, RunKind, StepRecord, StepState
+from mirror_core.state.records import State
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import app_topic
 from tests.mirroring import Mirrored, new_mirror
+
+if TYPE_CHECKING:
+    from airflow.dag_processing.dagbag import DagBag
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
 
@@ -28,7 +33,8 @@ def test_the_switch_emits_an_asset_event(
     from airflow.providers.standard.operators.empty import EmptyOperator
     from airflow.sdk.execution_time.context import OutletEventAccessors
     from mirrorbook_airflow import runbook
-    from mirrorbook_airflow.runbook import SWITCHED, SwitchStep
+    from mirrorbook_airflow.events import FENCED, SWITCHED
+    from mirrorbook_airflow.runbook import TellingStep
 
     topic = app_topic(pair)
     produce(pair.east, topic, 5)
@@ -48,8 +54,9 @@ def test_the_switch_emits_an_asset_event(
     monkeypatch.setattr(runbook, "find_mirror", lambda name: (mirrored.link, mirrored.state))
     monkeypatch.setattr(runbook, "services", lambda link, step, master: services)
 
-    step = SwitchStep(
-        step="switch",
+    step = TellingStep(
+        task_id="switch",
+        steps=("switch",),
         mirror=mirrored.name,
         kind=RunKind.FAILOVER,
         begin=EmptyOperator(task_id="begin"),
@@ -63,8 +70,53 @@ def test_the_switch_emits_an_asset_event(
     }
     step.execute(context)
 
-    uri, wanted = f"mirrorbook://{mirrored.name}/active", {"mirror": mirrored.name, "active": "west", "run": run}
-    emitted = [(event.dest_asset_key.uri, event.extra) for event in outlets[SWITCHED].asset_alias_events]
-    assert emitted == ([(uri, wanted)] if asked else [])
+    steps = mirrored.state.steps
+    of_all = {"mirror": mirrored.name, "run": run}
+    fenced = {**of_all, "cluster": "east", "at_ms": steps[run, "fence"].ended_ms}
+    switched = {**of_all, "active": "west", "at_ms": steps[run, "switch"].ended_ms}
+    for kind, asset, wanted in ((FENCED, "fenced", fenced), (SWITCHED, "active", switched)):
+        emitted = [(event.dest_asset_key.uri, event.extra) for event in outlets[kind].asset_alias_events]
+        assert emitted == ([(f"mirrorbook://{mirrored.name}/{asset}", wanted)] if asked else [])
     shown = mirrored.state.steps[run, "switch"].evidence
     assert shown["hooks that failed"] == "none"
+
+
+class Told:
+    """A link with a hook that asks for events, and what a task would emit."""
+
+    def __init__(self, **ended_ms: int) -> None:
+        from airflow.sdk.execution_time.context import OutletEventAccessors
+
+        self.events = OutletEventAccessors()
+        self.context: Any = {"outlet_events": self.events}
+        mirror = SimpleNamespace(name=MirrorName("m-back"), source=ClusterName("west"), destination=ClusterName("east"))
+        hooks = (Hook(name="dags", call=AssetEvent()),)
+        self.link: Any = SimpleNamespace(mirror=mirror, config=SimpleNamespace(hooks=lambda name: hooks))
+        self.state = State()
+        for step, at_ms in ended_ms.items():
+            self.state.steps["r1", step] = StepRecord(
+                run="r1", step=step, state=StepState.DONE, attempt=1, started_ms=1, ended_ms=at_ms
+            )
+
+
+def test_a_source_that_was_given_up_was_not_fenced() -> None:
+    from mirrorbook_airflow.events import SWITCHED, emit_switched
+
+    told = Told(switch=5)
+    assert [*emit_switched(told.link, told.state, "r1", told.context)] == ["mirrorbook://m/active"]
+    [event] = told.events[SWITCHED].asset_alias_events
+    assert event.extra == {"mirror": "m", "active": "east", "run": "r1", "at_ms": 5}
+
+
+def test_the_end_of_a_failback_is_told_of(dag_bag: DagBag) -> None:
+    from mirrorbook_airflow.events import HOME, emit_home
+    from mirrorbook_airflow.runbook import TellingStep
+
+    told = Told(reprotect=7)
+    told.link.mirror.name = MirrorName("m")
+    assert [*emit_home(told.link, told.state, "r1", told.context)] == ["mirrorbook://m/home"]
+    [event] = told.events[HOME].asset_alias_events
+    assert event.extra == {"mirror": "m", "active": "west", "run": "r1", "at_ms": 7}
+    task = dag_bag.dags["mirror_failback"].get_task("reprotect")
+    assert isinstance(task, TellingStep)
+    assert task.outlets == [HOME]

@@ -63,7 +63,7 @@ class DagRun:
         return {
             "ti": SimpleNamespace(xcom_pull=pull, xcom_push=push),
             "dag_run": SimpleNamespace(dag_id="mirror_failover", run_id="r1"),
-            "params": {"master": "local[*]"},
+            "params": {"master": "local[*]", "pause": True},
         }
 
     def execute(self, operator: Any) -> Any:
@@ -108,7 +108,7 @@ class Desk:
 @pytest.fixture
 def desk(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     from mirrorbook_airflow import runbook
-    from mirrorbook_airflow.runbook import AbortRun, BeginRun, PlanRun, TakeStep
+    from mirrorbook_airflow.runbook import AbortRun, BeginRun, PlanRun, TakeSteps
 
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
@@ -117,11 +117,13 @@ def desk(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     held = Held()
     services = replace(mirrored.services, copy=held.copy)
     monkeypatch.setattr(runbook, "find_mirror", lambda name: (mirrored.link, mirrored.state))
-    monkeypatch.setattr(runbook, "services", lambda link, step, master: services)
+    monkeypatch.setattr(runbook, "services", lambda link, steps, master: services)
     common: dict[str, Any] = {"mirror": mirrored.name, "kind": RunKind.FAILOVER}
     plan = PlanRun(task_id="plan", **common)
-    begin = BeginRun(task_id="begin", plan=plan, approval=plan, **common)
-    steps = {name: TakeStep(step=name, begin=begin, **common) for name in ("prove", "fence", "drain")}
+    begin = BeginRun(task_id="begin", plan=plan, approvals=(plan,), **common)
+    steps = {
+        name: TakeSteps(task_id=name, steps=(name,), begin=begin, **common) for name in ("prove", "fence", "drain")
+    }
     abort = AbortRun(task_id="abort", begin=begin, steps=list(steps.values()), **common)
     made = Desk(mirrored, topic, held, DagRun(), begin, steps, abort)
     made.dag_run.execute(plan)
@@ -197,6 +199,38 @@ def test_a_failure_of_its_own_is_undone(desk: Desk) -> None:
         desk.cli().abort(desk.run, only_mine=True)
     with pytest.raises(Refused, match="the run is ABORTED"):
         desk.cli().drive(desk.run)
+
+
+def test_a_go_ahead_is_for_the_run_that_it_was_given(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.providers.standard.operators.hitl import ApprovalOperator
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow.approving import GoAhead
+    from mirrorbook_airflow.runbook import TakeSteps
+
+    def ann_says_yes(self: ApprovalOperator, context: object) -> object:
+        return {"responded_by_user": {"name": "ann"}}
+
+    monkeypatch.setattr(ApprovalOperator, "execute", ann_says_yes)
+    ask = GoAhead(task_id="go_ahead", question="Now?", plan=desk.begin, proof=desk.steps["prove"])
+    cut_over = TakeSteps(
+        task_id="cut_over", steps=("fence",), begin=desk.begin, go_ahead=ask, mirror=desk.mirrored.name,
+        kind=RunKind.FAILOVER,
+    )  # fmt: skip
+    desk.take("prove")
+    desk.dag_run.execute(ask)
+    given_up = desk.run
+    desk.cli().abort(given_up)
+    desk.dag_run.execute(desk.begin)  # days later somebody clears a task that failed
+    desk.take("prove")
+    with pytest.raises(AirflowFailException, match=f"task go_ahead was answered for {given_up}: clear it"):
+        desk.dag_run.execute(cut_over)
+    assert not denied(desk.mirrored.pair.east, desk.topic), "applications were stopped, and nobody had named the moment"
+    desk.dag_run.execute(ask)
+    desk.dag_run.execute(cut_over)
+    assert denied(desk.mirrored.pair.east, desk.topic)
+    [said] = [line for line in desk.mirrored.state.chronicle(desk.run) if '"kind":"agreed"' in line]
+    assert '"body":{"by":"ann"}' in said
+    desk.cli().abort(desk.run)
 
 
 def test_of_two_conductors_at_once_one_ends_the_run(desk: Desk) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.hooks import AssetEvent, Command, Hook
 from mirror_core.model.mirror import Desired, Lease, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
 from mirror_core.state.records import State
 
 if TYPE_CHECKING:
+    from airflow.triggers.base import TriggerEvent
     from mirrorbook_airflow.watching import DataPlaneTrigger
 
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]
@@ -45,7 +50,7 @@ def state_of(desired: Desired = Desired.STARTED, *, beat_ms: int | None = None, 
     ("state", "reason"),
     [
         (state_of(), None),
-        (state_of(Desired.PAUSED), "the mirror is paused"),
+        (state_of(Desired.PAUSED), None),
         (state_of(Desired.STOPPED), "the mirror is stopped"),
         (State(), "the mirror was deleted"),
     ],
@@ -59,13 +64,13 @@ def test_watching_ends_when_the_mirror_is_not_meant_to_run(state: State, reason:
 def test_the_newest_heartbeat_is_the_sign_of_life() -> None:
     from mirrorbook_airflow.watching import last_sign_ms
 
-    assert last_sign_ms(state_of(beat_ms=NOW_MS - 500), NAME, NOW_MS) == NOW_MS - 500
-    assert last_sign_ms(state_of(), NAME, NOW_MS) == 0
-    assert last_sign_ms(state_of(beat_ms=NOW_MS, released=True), NAME, NOW_MS) == 0
+    assert last_sign_ms(state_of(beat_ms=NOW_MS - 500), NAME) == NOW_MS - 500
+    assert last_sign_ms(state_of(), NAME) == 0
+    assert last_sign_ms(state_of(beat_ms=NOW_MS, released=True), NAME) == 0
 
 
-def test_a_run_that_holds_the_mirror_is_no_illness() -> None:
-    from mirrorbook_airflow.watching import last_sign_ms
+def test_a_run_that_holds_the_mirror_and_a_pause_are_no_illness() -> None:
+    from mirrorbook_airflow.watching import excused
 
     plan = Plan(kind=RunKind.FAILOVER, mirror=NAME, mode=Mode.PLANNED, steps=(), bound=())
     run = Run(
@@ -81,9 +86,127 @@ def test_a_run_that_holds_the_mirror_is_no_illness() -> None:
     state = state_of(beat_ms=0)
     state.runs["r"] = run
 
-    assert last_sign_ms(state, NAME, NOW_MS) == NOW_MS
+    assert excused(state, NAME)
     state.runs["r"] = replace(run, ended_ms=1)
-    assert last_sign_ms(state, NAME, NOW_MS) == 0
+    assert not excused(state, NAME)
+    assert excused(state_of(Desired.PAUSED), NAME)
+
+
+@pytest.mark.parametrize(("comes_back", "status"), [(True, "ended"), (False, "unhealthy")])
+def test_after_a_pause_the_data_plane_is_waited_for_as_at_its_start(
+    comes_back: bool, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    from mirrorbook_airflow import watching
+
+    clock_s, resumed_s, back_s, stopped_s = 0.0, 1_000.0, 1_080.0, 2_000.0
+
+    def look() -> State:
+        if clock_s < resumed_s:
+            return state_of(Desired.PAUSED)
+        if clock_s > stopped_s:
+            return state_of(Desired.STOPPED)
+        return state_of(beat_ms=round(clock_s * 1000) if comes_back and clock_s > back_s else 0)
+
+    async def pass_by(seconds: float) -> None:
+        nonlocal clock_s
+        clock_s += seconds
+
+    async def watched() -> TriggerEvent:
+        trigger = watching.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
+        monkeypatch.setattr(trigger, "_look", look)
+        return await anext(trigger.run())
+
+    monkeypatch.setattr(watching, "now_ms", lambda: round(clock_s * 1000))
+    monkeypatch.setattr("mirrorbook_airflow.watching.asyncio.sleep", pass_by)
+    fired = asyncio.run(watched()).payload
+    assert fired["status"] == status
+    assert clock_s > resumed_s
+    if status == "unhealthy":
+        assert {name: fired[name] for name in ("source", "destination", "seen_ms")} == {
+            "source": "east",
+            "destination": "west",
+            "seen_ms": 0,
+        }
+
+
+class World:
+    """A mirror that is started; what is done to processes for it is written down."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+        from pathlib import Path
+
+        from airflow.sdk.exceptions import TaskDeferred
+        from mirrorbook_airflow.replicating import WatchDataPlane
+
+        self.done: list[str] = []
+        link = SimpleNamespace(
+            mirror=state_of().mirrors[NAME],
+            config=SimpleNamespace(path=Path("/x.yaml")),
+            destination=SimpleNamespace(name=ClusterName("west")),
+        )
+        monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", setting)
+        monkeypatch.setattr("mirrorbook_airflow.replicating.find_mirror", lambda name: (link, state_of()))
+        for deed in ("ensure", "stop", "status"):
+            monkeypatch.setattr(f"mirror_core.supervisor.supervise.{deed}", self._doing(deed))
+        monkeypatch.setattr("mirror_core.state.link.configured", lambda path: None)
+        monkeypatch.setattr("mirror_core.state.link.state_on", lambda config, cluster: state_of())
+        self.task = WatchDataPlane(task_id="watch", mirror=NAME)
+        params = {"runner": "local", "metrics": None, "prove_at": None, "patience_s": 90, "master": "local[*]"}
+        with pytest.raises(TaskDeferred) as deferred:
+            self.task.execute({"params": params})
+        self.trigger = deferred.value.trigger
+        assert self.trigger is not None
+        self.trigger._look()
+
+    def _doing(self, deed: str) -> Callable[..., None]:
+        return lambda *arguments, **options: self.done.append(deed)
+
+    def finish(self, status: str) -> str:
+        context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: None)}
+        return self.task.finish(context, {"status": status, "reason": "no heartbeat for 11 s"})
+
+
+def test_where_a_deployment_only_watches_no_process_is_started_nor_ended(
+    airflow_database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    world = World(monkeypatch, "watch")
+    world.finish("ended")
+    with pytest.raises(AirflowFailException, match=r"data_plane is watch\): look at what runs it"):
+        world.finish("unhealthy")
+    assert world.done == []
+
+
+def test_a_triggerer_that_only_watches_starts_nothing_whatever_the_worker_said(
+    airflow_database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(monkeypatch, "start")
+    assert world.done == ["ensure", "ensure"], "by the worker, and by the triggerer"
+    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "watch")
+    world.trigger._look()
+    assert world.done == ["ensure", "ensure"]
+
+
+def test_a_supervisor_on_another_host_does_not_make_the_end_of_a_mirror_red(
+    airflow_database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(*arguments: object) -> None:
+        raise Refused("its supervisor is not stopped from here", ["it runs on host mirror-2"])
+
+    world = World(monkeypatch, "")
+    monkeypatch.setattr("mirror_core.supervisor.supervise.stop", elsewhere)
+    assert world.finish("ended") == "no heartbeat for 11 s"
+
+
+def test_another_word_than_start_and_watch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mirrorbook_airflow.params import starts_data_planes
+
+    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "off")
+    with pytest.raises(BadRequest, match="data_plane is 'off': it may be start or watch"):
+        starts_data_planes()
 
 
 def test_the_trigger_survives_its_serialization() -> None:
@@ -98,3 +221,63 @@ def test_the_trigger_survives_its_serialization() -> None:
     again: DataPlaneTrigger = getattr(import_module(module), name)(**fields)
 
     assert again.serialize() == (path, fields)
+
+
+class Incident:
+    """The task behind a watch that has failed, and what it does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, call: object) -> None:
+        from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+
+        def hooks(name: MirrorName) -> tuple[Hook, ...]:
+            if isinstance(call, BadRequest):
+                raise call
+            return (Hook(name="one", call=call),)  # type: ignore[arg-type]
+
+        self.begun: list[Any] = []
+        monkeypatch.setattr(TriggerDagRunOperator, "execute", lambda task, context: self.begun.append(task.conf))
+        monkeypatch.setattr("mirrorbook_airflow.replicating.config_path", lambda mirror: mirror)
+        monkeypatch.setattr("mirror_core.state.link.configured", lambda path: SimpleNamespace(hooks=hooks))
+
+    def told(self, conf: dict[str, object], found: dict[str, object] | None) -> list[Any]:
+        """Of a run with this configuration, whose watch has left this; the events."""
+        from airflow.sdk.execution_time.context import OutletEventAccessors
+        from mirrorbook_airflow.events import UNHEALTHY
+        from mirrorbook_airflow.replicating import INCIDENT, WatchAgain
+
+        events = OutletEventAccessors()
+        context: Any = {
+            "ti": SimpleNamespace(xcom_pull=lambda task_ids, key: found if key == INCIDENT else None),
+            "dag_run": SimpleNamespace(conf=conf),
+            "params": {"runner": "local", "metrics": None, "prove_at": None, "patience_s": 90, "master": "local[*]"},
+            "outlet_events": events,
+        }
+        WatchAgain(task_id="watch_again", mirror=NAME).execute(context)
+        return [(event.dest_asset_key.uri, event.extra) for event in events[UNHEALTHY].asset_alias_events]
+
+
+def test_an_incident_is_told_of_once_and_the_next_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mirrorbook_airflow import replicating
+
+    incident = Incident(monkeypatch, AssetEvent())
+    monkeypatch.setattr(replicating, "now_ms", lambda: NOW_MS)
+    found = {"reason": "no heartbeat", "seen_ms": NOW_MS - 9000, "source": "east", "destination": "west"}
+    wanted = (f"mirrorbook://{NAME}/unhealthy", {"mirror": NAME, **found, "at_ms": NOW_MS})
+    assert incident.told({"mirror": NAME}, found) == [wanted]
+    after = incident.begun[-1]
+    assert after == {**after, "incident": NOW_MS, "patience_s": 180}
+    monkeypatch.setattr(replicating, "now_ms", lambda: NOW_MS + 100_000)
+    assert incident.told(after, found) == [], "nothing has lived since"
+    assert incident.told(after, None) == [], "the destination has not answered"
+    assert incident.begun[-1]["incident"] == NOW_MS
+    [(_, extra)] = incident.told(after, {**found, "seen_ms": NOW_MS + 1})
+    assert extra["at_ms"] == incident.begun[-1]["incident"] == NOW_MS + 100_000
+
+
+@pytest.mark.parametrize("call", [Command(("page",)), BadRequest("mirrors.yaml cannot be read")])
+def test_a_watch_goes_on_where_no_event_is_asked_for_or_none_can_be_emitted(
+    monkeypatch: pytest.MonkeyPatch, call: object
+) -> None:
+    incident = Incident(monkeypatch, call)
+    assert incident.told({}, None) == []
+    assert len(incident.begun) == 1

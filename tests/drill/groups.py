@@ -9,12 +9,12 @@ from typing import Final
 
 from confluent_kafka import ConsumerGroupState
 
-from mirror_core.kafka.groups import fetch_offsets
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, admin_client
 from tests.cluster.test_groups_source_killed import Handled
+from tests.committing import fetch_offsets
 from tests.drill.loads import PATIENCE_S, SOME
 from tests.waiting import wait_until
 

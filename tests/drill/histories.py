@@ -3,7 +3,7 @@
 A history is a list of deeds drawn from a seed. Its copiers are the function that executors run, in processes without a
 lease, so that they can be killed and doubled at any moment: what keeps the copy right must be in the log.
 
-    python -m tests.drill.histories --minutes 30 --nodes 3 [--seed N] [--hidden]
+    python -m tests.drill.histories --minutes 30 --nodes 3 [--seed N] [--hidden] [--weather]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,10 @@ from confluent_kafka import ElectionType, TopicPartition
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import alter_configs, describe_configs
+from mirror_core.model.copying import Failure
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import BadRequest, MirrorError
-from mirror_core.model.mirror import Gaps
+from mirror_core.model.mirror import FailureKind, Gaps
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sync.cycle import sync
@@ -35,7 +36,9 @@ from tests.administering import as_admin, end_hanging
 from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, new_topic, read_all, read_all_aiokafka
 from tests.cluster.links import writer_of
 from tests.clusters import two_clusters
+from tests.distant import Distant, distant_clusters
 from tests.drill.tasks import Tasks
+from tests.drill.weather import QUICK, BadDays, Usurper
 from tests.drill.writers import Writers
 from tests.managed import managed
 from tests.mirroring import Mirrored, new_mirror, replicate
@@ -48,7 +51,7 @@ SETTLE_S = 120.0
 class History:
     """One source topic of each cleanup policy, their mirror, and what happens to them."""
 
-    def __init__(self, pair: Pair, folder: Path, seed: int) -> None:
+    def __init__(self, pair: Pair, folder: Path, seed: int, distant: Distant | None = None) -> None:
         self.pair = pair
         self.folder = folder
         self.chance = random.Random(seed)
@@ -60,7 +63,12 @@ class History:
         # On the mirror topic tombstones and markers go as soon as they may.
         dirty = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "delete_retention_ms": "0"}
         self.compacted = new_topic(pair.east, PARTITIONS, "t-", **dirty, **small)
+        self.days = BadDays(distant, folder, self.chance) if distant else None
         self.topics = (self.kept, self.compacted)
+        self.harmed = self.days.topics if self.days else ()
+        self.usurper: Usurper | None = None
+        if self.days and len(pair.east.brokers) == 3:
+            self.usurper = Usurper(pair.east, Partition(self.days.usurped, 0))
         mirrored = wait_until(self._mirror, timeout_s=TIMEOUT_S, why="all brokers know the topics")
         assert mirrored is not None
         self.mirrored = mirrored
@@ -71,12 +79,12 @@ class History:
         # Not on the source: like any reader, a copier that is away for longer than tombstones are kept misses some.
         with as_admin(pair.east) as client:
             alter_configs(client, {self.compacted: {"delete.retention.ms": "86400000"}})
-        self.tasks = Tasks(self.mirrored, self.topics, folder, self.chance)
+        self.tasks = Tasks(self.mirrored, (*self.topics, *self.harmed), folder, self.chance)
 
     def _mirror(self) -> Mirrored | None:
         """None while a broker of several has not heard of the topics."""
         try:
-            return new_mirror(self.pair, self.folder, *self.topics)
+            return new_mirror(self.pair, self.folder, *self.topics, *self.harmed)
         except BadRequest:
             return None
 
@@ -91,9 +99,11 @@ class History:
             (3, self.tasks.kill),
             (1, self.tasks.suspend),
             (2, self.tasks.wake),
+            *([(1, self.tasks.oversleep)] if self.days else ()),
             (1, self.delete_records),
             (1, self.crash),
             (1, self.move_leaders),
+            *(self.days.deeds if self.days else ()),
         ]
         weights, acts = zip(*deeds, strict=True)
         while not enough():
@@ -129,6 +139,11 @@ class History:
         node = self.chance.randint(1, len(cluster.brokers))
         cluster.kill(node)
         self.down[cluster.name] = node
+        if self.days and cluster is self.pair.east and len(cluster.brokers) == 1:
+            self.days.back_up()
+            if self.chance.random() < 0.5:
+                self.days.restore()
+                self.deeds["restore"] += 1
         self.bring_back(len(cluster.brokers) == 1)
         return True
 
@@ -154,8 +169,29 @@ class History:
 
     # -- what must hold ------------------------------------------------------------------------------------------
 
+    def usurp(self) -> None:
+        """An unclean election on the source, under copiers at work. Takes half a minute."""
+        assert self.usurper
+        assert self.days
+        self.bring_back(True)
+        self.days.calm()
+        self.tasks.wake()
+        partition = Partition(self.days.usurped, 0)
+
+        def copied() -> bool:
+            self.tasks.start()
+            with as_admin(self.pair.east) as east, as_admin(self.pair.west) as west:
+                there, here = (list_offsets(client, [partition], Point.HIGH_WATERMARK) for client in (east, west))
+            return there == here
+
+        self.usurper(copied)
+        self.days.struck.add(partition)
+        self.deeds["usurp"] += 1
+
     def settle(self) -> None:
         """All brokers up, no transaction open, no copier left but the one that copies the rest."""
+        if self.days:
+            self.days.calm()
         self.bring_back(True)
         self.writers.close()
         self.tasks.close()
@@ -180,12 +216,18 @@ class History:
             if not error.retryable:
                 raise
             return False
-        assert not summary.failed, f"nothing here makes a partition FAILED: {summary.failed}"
+        assert summary.failed.keys() <= self._struck(), f"nothing here makes a partition FAILED: {summary.failed}"
         return summary.caught_up
+
+    def _struck(self) -> Set[Partition]:
+        return self.days.struck if self.days else frozenset()
 
     def check(self) -> int:
         """Compare both sides with two families of clients; how many records there are."""
-        assert not self.tasks.failures, f"nothing here makes a partition FAILED: {self.tasks.failures}"
+        wrong = [f for f in self.tasks.failures if f.partition not in self._struck() or f.kind is not self._may_be(f)]
+        assert not wrong, f"nothing here makes a partition FAILED so: {wrong}"
+        if self.days:
+            self.deeds += self.days.verdicts(self.mirrored, self.tasks.failures)
         east, west = self.pair.east, self.pair.west
         everything = [Partition(topic, number) for topic in self.topics for number in range(PARTITIONS)]
         with (
@@ -211,6 +253,9 @@ class History:
         assert_compacted(read_all(east, self.compacted), copied_keys)
         return len(copied) + len(copied_keys)
 
+    def _may_be(self, failure: Failure) -> FailureKind | None:
+        return self.days.may_be.get(failure.partition) if self.days else None
+
 
 def assert_compacted(source: list[Record], copy: list[Record]) -> None:
     """Both have cleaned at their own times: what one side lacks has been replaced by something newer of that key (which
@@ -234,15 +279,19 @@ def assert_compacted(source: list[Record], copy: list[Record]) -> None:
 
 
 @contextmanager
-def history(pair: Pair, folder: Path, seed: int, *, hidden: bool = False) -> Iterator[History]:
+def history(
+    pair: Pair, folder: Path, seed: int, *, hidden: bool = False, distant: Distant | None = None
+) -> Iterator[History]:
     """Leaves both clusters as they were: all brokers up, no process of ours. `hidden`: no copier may write markers."""
     folder.mkdir(parents=True, exist_ok=True)
     with managed(pair, folder) if hidden else nullcontext(pair) as given:
-        made = History(given, folder, seed)
+        made = History(given, folder, seed, distant)
         assert made.mirrored.link.mirror.gaps is (Gaps.HIDDEN if hidden else Gaps.MARKERS)
         try:
             yield made
         finally:
+            if made.days:
+                made.days.calm()
             made.bring_back(True)
             made.tasks.close()
 
@@ -258,17 +307,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
     parser.add_argument("--seconds", type=float, default=45.0, help="length of one history")
     parser.add_argument("--hidden", action="store_true", help="gaps are filled by hidden records, not by markers")
+    parser.add_argument("--weather", action="store_true", help="links and clusters have bad days, too (`weather`)")
     asked = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mirrorbook-histories-")))
         extra = {"log.cleaner.backoff.ms": "1000"}
-        pair = stack.enter_context(two_clusters(folder, nodes=asked.nodes, extra=extra))
+        far = None
+        if asked.weather:
+            far = stack.enter_context(distant_clusters(folder, nodes=asked.nodes, extra={**extra, **QUICK}))
+        pair = far.pair if far else stack.enter_context(two_clusters(folder, nodes=asked.nodes, extra=extra))
         end, total = time.monotonic() + 60 * asked.minutes, Counter[str]()
         seed = asked.seed
         while time.monotonic() < end:
             print(f"seed {seed} ...", flush=True)
-            with history(pair, folder / str(seed), seed, hidden=asked.hidden) as made:
+            with history(pair, folder / str(seed), seed, hidden=asked.hidden, distant=far) as made:
                 made.run(partial(_later_than, time.monotonic() + asked.seconds))
+                if made.usurper:
+                    made.usurp()
+                    made.run(partial(_later_than, time.monotonic() + asked.seconds / 4))
                 made.settle()
                 records = made.check()
             total += made.deeds

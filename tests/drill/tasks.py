@@ -14,6 +14,7 @@ import msgspec
 
 from mirror_core.copy import task as copy_task
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.clock import FRESH_S
 from mirror_core.model.copying import Assigned, Assignment, Failure, TaskReport
 from mirror_core.model.names import Partition
 from tests.mirroring import Mirrored
@@ -95,6 +96,14 @@ class Tasks:
             process.send_signal(signal.SIGCONT)
         self._suspended.clear()
         return bool(asleep)
+
+    def oversleep(self) -> bool:
+        """Suspend one for longer than any lease stays fresh, while another one takes over. False when there is none."""
+        if not self.suspend():
+            return False
+        self.start()
+        time.sleep(FRESH_S + 1)  # that is the deed
+        return self.wake()
 
     def close(self) -> None:
         """Let what still runs end by its own clock; never longer than a task may take."""

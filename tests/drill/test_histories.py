@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.brokers import Pair
+from tests.distant import Distant, distant_clusters
 from tests.drill.histories import history
+from tests.drill.weather import QUICK
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
@@ -18,7 +21,31 @@ ENOUGH: Final = {"transact": 8, "start": 5, "kill": 2, "suspend": 1, "wake": 1, 
 LIMIT_S: Final = 300.0
 
 
-@pytest.mark.parametrize(("seed", "hidden"), [(1, False), (2, False), (3, True)])
+@pytest.fixture(scope="module")
+def distant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Distant]:
+    extra = {"log.cleaner.backoff.ms": "1000", **QUICK}
+    with distant_clusters(tmp_path_factory.mktemp("weather"), extra=extra) as made:
+        yield made
+
+
+BAD_DAYS: Final = {"start": 4, "blow": 4, "grow": 3, "stamp": 1, "shorten": 1, "restore": 1, "oversleep": 1}
+
+
+def test_bad_days_end_equal_or_with_a_true_reason(distant: Distant, tmp_path: Path) -> None:
+    with history(distant.pair, tmp_path / "history", 11, distant=distant) as made:
+        end = time.monotonic() + LIMIT_S
+
+        def enough() -> bool:
+            assert time.monotonic() < end, f"not within {LIMIT_S:g} s: {dict(made.deeds)}"
+            return all(made.deeds[deed] >= count for deed, count in BAD_DAYS.items())
+
+        made.run(enough)
+        made.settle()
+        assert made.check() > 0
+        print(dict(made.deeds))
+
+
+@pytest.mark.parametrize(("seed", "hidden"), [pytest.param(1, False, marks=pytest.mark.long), (2, False), (3, True)])
 def test_whatever_happens_the_destination_is_the_committed_source(
     pair: Pair, tmp_path: Path, seed: int, hidden: bool
 ) -> None:

@@ -60,6 +60,7 @@ def test_a_copier_killed_at_random_moments_leaves_an_exact_copy(pair: Pair, tmp_
     mirrored = new_mirror(pair, tmp_path, topic)
     there, here = Progress(mirrored, "east", topic), Progress(mirrored, "west", topic)
     checked = dict.fromkeys(range(PARTITIONS), 0)
+    too_late = 0
     with Writer(pair.east, topic, PARTITIONS):
         for number in range(KILLS[runner]):
             reached = here.total()
@@ -72,11 +73,14 @@ def test_a_copier_killed_at_random_moments_leaves_an_exact_copy(pair: Pair, tmp_
                 victim.kill()
             died = here.total()
             print(f"kill {number}: wanted at {mark}, died at {died} of {there.total()}")
-            assert died < there.total(), "it had nothing left to copy when it died"
+            if died >= there.total():  # on a busy machine it may be done before we look: more for the next one
+                too_late += 1
+                fill(pair, topic, RECORDS)
             if here.total():
                 copy = read_all(pair.west, topic, since=checked)  # before the source, which goes on growing
                 assert_prefix(copy, read_all(pair.east, topic, since=checked))
                 checked |= {record.partition: record.offset + 1 for record in copy}
+    assert too_late < KILLS[runner] - 1, "nearly all had nothing left to copy when they died"
     assert catch_up(mirrored, topic, runner, tmp_path) > RECORDS
 
 

@@ -176,3 +176,52 @@ def test_spark_submit_brings_the_package_and_the_settings(far: Pair, cluster: St
     )
     assert "caught up: yes" in said
     assert_same(far, [topic])
+
+
+COMPARED: Final = """
+import json, sys
+from pathlib import Path
+from pyspark import SparkContext
+from mirror_core.kafka.config import load_config
+from mirror_core.parity.scope import scope
+from mirror_core.spark.parity import SparkParity
+from mirror_core.state.link import find
+path, name, master, here = Path(sys.argv[1]), *sys.argv[2:]
+conf = {"spark.driver.host": here, "spark.executor.memory": "512m"}
+check = SparkParity(path, master, chunk=200, demands=None, conf=conf)
+link, state = find(load_config(path), name)
+ranges = scope(link, state).ranges
+found = check(link.mirror.source, link.mirror.destination, ranges, None, lambda _: print("round", flush=True))
+tracker = SparkContext.getOrCreate().statusTracker()
+stages = [stage for number in range(200) if (stage := tracker.getStageInfo(number))]
+failed, most = sum(stage.numFailedTasks for stage in stages), max(stage.numTasks for stage in stages)
+print(json.dumps([found.verdict, found.records, len(stages), failed, most]))
+"""
+
+
+def test_a_worker_that_dies_in_a_comparison_costs_each_of_its_tasks_a_chunk(
+    far: Pair, cluster: Standalone, tmp_path: Path
+) -> None:
+    if not cluster.runs("worker-0"):  # another test may have killed it
+        cluster.start_workers(0)
+    topic = new_topic(far.east, partitions=PARTITIONS)
+    for number in range(PARTITIONS):
+        produce(far.east, topic, 6_000, partition=number)
+    mirrored = new_mirror(far, tmp_path, topic)
+    mirrored.copy()
+    command = [sys.executable, "-c", COMPARED, str(far.config_path), mirrored.name, cluster.master]
+    log = tmp_path / "parity.log"
+    with (
+        log.open("wb") as said,
+        subprocess.Popen([*command, cluster.machines.here], stdout=subprocess.PIPE, stderr=said, text=True) as process,
+    ):
+        assert process.stdout is not None
+        for _ in range(3):
+            assert process.stdout.readline() == "round\n", log.read_text(encoding="utf-8")
+        cluster.kill("worker-0")
+        rest = process.stdout.read().splitlines()
+    assert process.returncode == 0, log.read_text(encoding="utf-8")
+    verdict, records, rounds, failed, tasks = json.loads(rest[-1])
+    assert (verdict, records) == ("passed", 6_000 * PARTITIONS)
+    assert rounds >= 6, "each task of each has a chunk"
+    assert failed <= tasks, "of one round, if any"

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from mirror_core.kafka.acls import create_acls, present_on_every_broker
-from mirror_core.kafka.groups import commit_offsets, fetch_offsets
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.drift import Deed, Part
 from mirror_core.model.names import Offset, Partition
@@ -20,6 +19,7 @@ from tests import shapes
 from tests.administering import as_admin, rights_of
 from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka, read_topics, read_topics_aiokafka
 from tests.cluster.links import new_link, writer_of
+from tests.committing import commit_offsets, fetch_offsets
 from tests.mirroring import new_mirror
 from tests.old_formats import OldLog, old_logs, put_in_place
 from tests.older import older_source

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.groups import fetch_offsets, find_coordinator
 from mirror_core.mirrors import verbs
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunState
 from tests.administering import as_admin
 from tests.brokers import Pair, Record, read_all, read_topics
 from tests.clusters import two_clusters
+from tests.committing import fetch_offsets
 from tests.copiers import at_work
 from tests.drill.applications import words
 from tests.drill.streams import INPUT, OUTPUT, PATIENCE_S, SOME, counted, counting, counts, miscounted
@@ -34,7 +34,7 @@ def doomed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 def committed(client: ClusterClient, group: str) -> dict[Partition, Offset]:
-    found = fetch_offsets(client, group, find_coordinator(client, group)).committed
+    found = fetch_offsets(client, group).committed
     return {partition: row.offset for partition, row in found.items()}
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.kafka.acls import create_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
@@ -18,17 +19,19 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import NewTopic, alter_configs, create_topics, describe_configs
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import Evidence
 from mirror_core.runbook import canary, canary_trials
 from mirror_core.runbook.canary import run_canary
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import active_controller, as_admin
+from tests.administering import active_controller, as_admin, known_topic
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.clusters import two_clusters
 from tests.drill.histories import history
 from tests.drill.one_task import one_task
-from tests.mirroring import new_mirror
+from tests.drill.weather import Usurper, equal_or_failed
+from tests.mirroring import new_mirror, replicate
 from tests.same import assert_same
 from tests.waiting import wait_until
 
@@ -117,7 +120,7 @@ def test_a_controller_that_hangs_delays_what_it_is_asked_for_and_refuses_nothing
 
 
 def test_what_too_few_replicas_hold_is_not_called_copied(three: Pair, tmp_path: Path) -> None:
-    topic = new_topic(three.east, 3)
+    topic = known_topic(three.east, 3)
     first, _, last = partitions = [Partition(topic, number) for number in range(3)]
     mirrored = new_mirror(three, tmp_path, topic)
     mirrored.copy()
@@ -182,6 +185,27 @@ def test_a_mirror_comes_through_lost_majorities_and_moved_leaders(three: Pair, t
             work()
         made.settle()
         assert made.check() > 0
+
+
+def test_an_unclean_election_is_a_wrong_copy_without_a_word_where_epochs_are_not_kept(
+    three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`test_guards`, with what needs three nodes. That it is found where they are: `weather`."""
+    topic = known_topic(three.east, retention_ms="-1")
+    partition = Partition(topic, 0)
+    usurps = Usurper(three.east, partition)
+    produce(three.east, topic, 10)
+    mirrored = new_mirror(three, tmp_path, topic)
+    mirrored.copy()
+
+    def copied() -> bool:
+        return replicate(mirrored.link).caught_up
+
+    usurps(copied)
+    monkeypatch.setattr(PartitionReplicator, "vouched_epoch", property(lambda one: one.source_epoch))
+    wait_until(copied, timeout_s=TIMEOUT_S, why="its successor's records are copied behind those that it has lost")
+    with pytest.raises(AssertionError, match=f"{partition} differs, and is not FAILED"):
+        equal_or_failed(mirrored, partition, FailureKind.DIVERGED, struck=True)
 
 
 def canary_of(pair: Pair, topic: str) -> Evidence:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.drill
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 UV: Final = str(Path(sys.executable).with_name("uv"))
-MADE_OF: Final = ("pyproject.toml", "README.md", "LICENSE", "mirror_core", "plugins")
+MADE_OF: Final = ("pyproject.toml", "README.md", "LICENSE", "mirror_core", "plugins", "dags", "monitoring", "deploy")
 LEFT_BEHIND: Final = shutil.ignore_patterns("__pycache__", "*.egg-info")
 BARE: Final = {
     name: value
@@ -90,8 +90,13 @@ def test_the_wheel_holds_every_file_of_both_packages_and_nothing_else(wheel: Pat
         if path.is_file() and "__pycache__" not in path.parts
     }
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    shared = {name.partition(".data/data/share/mirrorbook/")[2] for name in packed} - {""}
+    dags = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "dags").glob("*.py")}
 
-    assert packed == source
+    deploy = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "deploy").glob("*/*")}
+
+    assert shared == {*dags, *deploy, "monitoring/alerts.yaml", "monitoring/dashboard.json"}
+    assert {name for name in packed if ".data/" not in name} == source
     assert {"mirror_core/py.typed", "mirror_core/sandbox/jars.lock"} < packed
     assert any(name.endswith(".html.j2") for name in packed)
 
@@ -106,6 +111,60 @@ def test_every_module_of_the_core_imports_with_the_core_alone(bare: Path, tmp_pa
 
 def test_airflow_finds_the_provider(bare: Path, tmp_path: Path) -> None:
     assert run(bare / "python", "-c", PROVIDER, cwd=tmp_path).strip() == "kafka_cluster"
+
+
+BUNDLES: Final = (
+    {"name": "ours", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {}},
+    {"name": "mirrorbook", "classpath": "mirrorbook_airflow.bundle.MirrorbookBundle", "kwargs": {}},
+)
+"""As documentation tells it; the first one is a team's own."""
+OWN_DAG: Final = """
+from airflow.sdk import DAG
+dag = DAG("theirs", schedule=None)
+"""
+
+
+LOCKED: Final = ("--constraints", str(REPOSITORY / "requirements.lock"), "--verify-hashes")
+OLDEST: Final = "apache-airflow==3.3.0"
+
+
+@pytest.mark.parametrize(
+    "versions",
+    [
+        pytest.param(LOCKED, id="locked"),
+        pytest.param((OLDEST,), id="oldest", marks=pytest.mark.long),
+        pytest.param((), id="newest", marks=pytest.mark.long),
+    ],
+)
+def test_a_fresh_airflow_with_the_wheel_has_the_dags_the_connection_type_and_the_page(
+    versions: tuple[str, ...], wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(UV, "venv", "--python", sys.executable, "env", cwd=tmp_path)
+    python, airflow = tmp_path / "env/bin/python", tmp_path / "env/bin/airflow"
+    run(UV, "pip", "install", "--python", python, *versions, f"{wheel}[airflow]", cwd=tmp_path)
+    own = tmp_path / "airflow" / "dags"
+    own.mkdir(parents=True)
+    (own / "theirs.py").write_text(OWN_DAG, encoding="utf-8")
+    monkeypatch.setitem(BARE, "AIRFLOW_HOME", str(tmp_path / "airflow"))
+    monkeypatch.setitem(BARE, "AIRFLOW__CORE__LOAD_EXAMPLES", "False")
+    monkeypatch.setitem(BARE, "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", json.dumps(BUNDLES))
+
+    run(airflow, "db", "migrate", cwd=tmp_path)
+    run(airflow, "dags", "reserialize", cwd=tmp_path)
+    listed = told(run(airflow, "dags", "list", "--output", "json", cwd=tmp_path))
+    assert {row["dag_id"] for row in listed} == {"theirs", *(dag.stem for dag in (REPOSITORY / "dags").glob("*.py"))}
+    assert told(run(airflow, "dags", "list-import-errors", "--output", "json", cwd=tmp_path)) == []
+    providers = told(run(airflow, "providers", "list", "--output", "json", cwd=tmp_path))
+    assert [row["version"] for row in providers if row["package_name"] == "mirrorbook"] == [wheel.name.split("-")[1]]
+    plugins = run(airflow, "plugins", "--output", "json", cwd=tmp_path)
+    assert "Disaster recovery" in plugins
+    assert not list(tmp_path.glob("env/lib/python*/site-packages/pyspark")), "nothing but Airflow"
+
+
+def told(said: str) -> list[dict[str, str]]:
+    """The list in what a command of Airflow's said, which may say other things before."""
+    found: list[dict[str, str]] = json.loads(next(line for line in said.splitlines() if line[:2] in ("[{", "[]")))
+    return found
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityResult, Verdict
 from mirror_core.spark import slots
-from mirror_core.spark.parity import SparkParity
+from mirror_core.spark.parity import OURS, SparkParity
 from mirror_core.spark.runner import SparkRunner
 from tests.brokers import Pair
 from tests.parity_topics import content, copy_bytes, send, twin_topics, whole
@@ -107,10 +107,10 @@ ROW = Row(partition=Partition("t", 0), chunk=0, start=Offset(0), end=Offset(9), 
 )
 def test_great_expectations_sees_each_kind_of_defect(defect: dict[str, object]) -> None:
     good = replace(ROW, partition=Partition("u", 0))
-    assert judge_table(to_table([good], 3), None).success
-    judged = judge_table(to_table([good, replace(ROW, **defect)], 3), None)  # type: ignore[arg-type]
+    assert judge_table(to_table([good], 3), None, OURS).success
+    judged = judge_table(to_table([good, replace(ROW, **defect)], 3), None, OURS)  # type: ignore[arg-type]
     assert not judged.success
-    assert any("t-0 chunk 0" in where for _, held, where in judged.expectations if not held)
+    assert any("t-0 chunk 0" in held.where for held in judged.held if not held.held)
 
 
 def test_a_verdict_that_great_expectations_does_not_share_is_an_error(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_verdict_that_great_expectations_does_not_share_is_an_error(tmp_path: 
             destination=WEST,
             level=3,
             started=0.0,
-            judge=True,
+            demands=OURS,
         )
     assert "DISAGREES" in (tmp_path / "index.html").read_text()
 

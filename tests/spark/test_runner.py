@@ -21,6 +21,7 @@ from mirror_core.copy.datagrams import Sort
 from mirror_core.dataplane.channel import Channel
 from mirror_core.dataplane.progress import Progress
 from mirror_core.evidence import receipts
+from mirror_core.evidence.folders import LocalFolder
 from mirror_core.evidence.receipts import Hole
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
@@ -164,8 +165,12 @@ def test_overlapping_epochs_hand_over_without_a_hole(runner: SparkRunner, pair: 
         assert early[index].receipts[0].next == late[index].receipts[0].first >= 300
         assert late[index].receipts[0].next == 900
     for number, reports in enumerate((early, late)):
-        receipts.write(tmp_path, MIRROR, 1, number, [r for report in reports for r in report.receipts])
-    summary = receipts.summarize(tmp_path, MIRROR)
+        receipts.write(
+            LocalFolder(tmp_path),
+            MIRROR,
+            receipts.packed(1, number, [r for report in reports for r in report.receipts]),
+        )
+    summary = receipts.summarize(LocalFolder(tmp_path), MIRROR)
     assert (summary.records, summary.holes) == (1800, ())
 
 
@@ -196,8 +201,12 @@ def test_killed_workers_are_replaced_and_their_lost_receipts_are_inferred(
     bench.check(600)
     assert spans(after) == [(0, 400, 600), (1, 400, 600)]  # what the dead attempts copied is on the destination
     for number, reports in enumerate((before, after)):
-        receipts.write(tmp_path, MIRROR, 1, number, [r for report in reports for r in report.receipts])
-    assert receipts.summarize(tmp_path, MIRROR).holes == tuple(
+        receipts.write(
+            LocalFolder(tmp_path),
+            MIRROR,
+            receipts.packed(1, number, [r for report in reports for r in report.receipts]),
+        )
+    assert receipts.summarize(LocalFolder(tmp_path), MIRROR).holes == tuple(
         Hole(partition, Offset(200), Offset(400)) for partition in bench.partitions
     )
 
@@ -266,6 +275,31 @@ def test_close_ends_running_tasks_and_their_futures(spark: SparkSession, tmp_pat
     with pytest.raises(SparkGone):
         runner.submit([])
     assert spark.range(3).count() == 3  # a session that the runner found is not its to stop
+
+
+def test_a_runner_that_is_closed_leaves_the_tasks_of_another_one_alone(spark: SparkSession, tmp_path: Path) -> None:
+    ours, others = (SparkRunner(slots=1, number=number) for number in range(2))
+    there = [tmp_path / "ours", tmp_path / "others"]
+    jobs = [
+        runner._start(work.wait_for_file, [str(here).encode()], bytes)
+        for runner, here in zip((ours, others), there, strict=True)
+    ]
+    try:
+        wait_until(lambda: all(here.exists() for here in there), timeout_s=TIMEOUT_S, why="both tasks run")
+        ours.close()
+        assert isinstance(jobs[0].exception(0), SparkFailed)
+        echo = others._start(work.meet, [b"1 " + str(new_folder(tmp_path)).encode()], bytes)
+        assert echo.result(TIMEOUT_S)
+        assert not jobs[1].done()
+    finally:
+        others.close()
+    assert isinstance(jobs[1].exception(0), SparkFailed)
+
+
+def new_folder(parent: Path) -> Path:
+    folder = parent / "folder"
+    folder.mkdir()
+    return folder
 
 
 def test_a_dead_spark_is_told_from_a_failed_job() -> None:

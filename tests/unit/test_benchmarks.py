@@ -16,7 +16,7 @@ from benchmarks.latency import Window, figures, latencies_ms
 from benchmarks.measure import Meter, Reading
 from benchmarks.report import turns
 from benchmarks.traffic import PAIR
-from benchmarks.verdict import Figures, Outcome, of_copies, of_latencies, of_memory, summary
+from benchmarks.verdict import Figures, Outcome, of_copies, of_gate, of_latencies, of_memory, of_scale, summary
 from mirror_core.wire.batch import HEADER, HEADER_SIZE
 
 MIB = 1 << 20
@@ -141,20 +141,22 @@ def test_a_log_is_described_by_its_batch_headers(tmp_path: Path) -> None:
 
 
 def test_a_dead_copier_still_tells_its_cpu_seconds(tmp_path: Path) -> None:
-    code = "import sys, time\nwhile time.process_time() < 0.3: pass\nsys.stdin.read()"
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
-    copier = Copier("local", process, tmp_path / "log", tmp_path)
-    try:
-        with Meter(process.pid, {}) as meter:
-            assert not copier.ended()
-            assert meter.read()["copier"].peak_rss_bytes > MIB
-            assert process.stdin is not None
-            process.stdin.close()
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            assert copier.ended()
-            assert meter.read()["copier"].cpu_s > 0.2  # the kernel counts user and system time in whole ticks
-    finally:
-        process.wait()
+    code = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        copier = Copier("local", process, tmp_path / "log", tmp_path)
+        try:
+            with Meter(process.pid, {}) as meter:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                assert process.stdout.readline()  # before, it may not have been loaded yet
+                assert not copier.ended()
+                assert meter.read()["copier"].peak_rss_bytes > MIB
+                process.stdin.close()
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+                assert copier.ended()
+                assert meter.read()["copier"].cpu_s > 0.2  # the kernel counts user and system time in whole ticks
+        finally:
+            process.kill()
 
 
 def test_a_copiers_failure_is_told_by_its_own_words(tmp_path: Path) -> None:
@@ -172,3 +174,46 @@ def test_a_copiers_failure_is_told_by_its_own_words(tmp_path: Path) -> None:
 def test_copiers_take_turns_and_the_first_round_does_not_count() -> None:
     wanted = [(0, "a"), (0, "b"), (1, "b"), (1, "a"), (2, "a"), (2, "b")]
     assert list(turns(["a", "b"], 2)) == wanted
+
+
+def scale(**found: object) -> list[Outcome]:
+    met: dict[str, object] = {"plan_first_s": 1.9, "plan_s": [0.5, 2.0], "sync_s": [30.0], "sync_groups_moved_s": 9.0}
+    met |= {"sync_first_s": 29.0, "still_s": 8.0, "failover_s": 7.9, "floor_s": 4.0}
+    return [verdict.outcome for verdict in of_scale({k: v for k, v in (met | found).items() if v is not None})]
+
+
+@pytest.mark.parametrize(
+    ("found", "number"),
+    [
+        ({"plan_s": [0.5, 2.1]}, 0),
+        ({"plan_first_s": 2.1}, 0),
+        ({"sync_s": [1.0, 31.0]}, 1),
+        ({"sync_groups_moved_s": 31.0}, 2),
+        ({"sync_first_s": 31.0}, 3),
+        ({"still_s": 8.1}, 4),
+        ({"failover_s": 8.1}, 5),
+    ],
+)
+def test_the_worst_figure_of_many_topics_counts(found: dict[str, object], number: int) -> None:
+    assert set(scale()) == {Outcome.MET}
+    expected = [Outcome.MISSED if n == number else Outcome.MET for n in range(6)]
+    assert scale(**found) == expected
+
+
+def test_what_was_not_measured_of_many_topics_is_indeterminate() -> None:
+    assert set(scale(floor_s=None)[4:]) == {Outcome.INDETERMINATE}
+    assert scale(plan_first_s=None)[0] is Outcome.INDETERMINATE
+    assert {verdict.outcome for verdict in of_scale({})} == {Outcome.INDETERMINATE}
+
+
+def test_the_gate_reads_a_fiftieth_at_most_and_stands_still_no_longer_after_much() -> None:
+    little = {"gigabytes": 0.2, "compared_bytes": 1e6, "still_s": 2.0}
+
+    def outcomes(**much: float) -> list[Outcome]:
+        return [v.outcome for v in of_gate([little, {"gigabytes": 20.0, "compared_bytes": 4e8, "still_s": 3.0} | much])]
+
+    assert outcomes() == [Outcome.MET, Outcome.MET]
+    assert outcomes(compared_bytes=4.1e8) == [Outcome.MISSED, Outcome.MET]
+    assert outcomes(still_s=3.1) == [Outcome.MET, Outcome.MISSED]
+    assert [v.outcome for v in of_gate([little])] == [Outcome.MET, Outcome.INDETERMINATE]
+    assert [v.outcome for v in of_gate([])] == [Outcome.INDETERMINATE]

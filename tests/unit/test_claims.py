@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
@@ -13,9 +16,11 @@ from mirror_core.copy.datagrams import Letter, Line, Sort, sealed
 from mirror_core.copy.handover import Board, Successor
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
+from mirror_core.copy.task import CopyTask
 from mirror_core.dataplane.channel import Channel
 from mirror_core.decide.position import Resume
 from mirror_core.model.copying import Assigned, Listening
+from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Partition
 from tests.waiting import wait_until
 
@@ -127,6 +132,36 @@ def test_what_is_not_certain_is_not_left() -> None:
     assert [json.loads(body)["left"] for body in taken] == [[["orders", 0, NUMBER]]]
 
 
+def test_what_is_certain_is_left_while_a_broker_that_hangs_is_waited_for() -> None:
+    """Who comes next has begun already. Nothing is left twice: it may have gone from hand to hand since."""
+    well, waiting = replicator(), replicator(Partition("orders", 1))
+    taken = SimpleQueue[bytes]()
+    for one in (well, waiting):
+        one.gaps.seen(NUMBER)
+        one.gaps.landed(NUMBER)
+    waiting.place.sent(0.0)
+    told = list[object]()
+
+    def take(letter: Letter) -> bytes:
+        taken.put(letter.body)
+        return b""
+
+    def drain(limit_s: float) -> None:
+        if not told:
+            told.append("nothing yet")
+            raise Unreachable("a broker hangs")
+        told.append(json.loads(taken.get(timeout=10))["left"])
+        waiting.place.answered()
+
+    with Channel(Listening(), {Sort.CLAIMS: take}) as channel, closing(line(channel, 1)) as ends:
+        task = SimpleNamespace(sender=SimpleNamespace(drain=drain), replicators=[well, waiting], _trouble="")
+        task._successor = Successor(ends)
+        CopyTask._end(cast("CopyTask", task))
+        told.append(json.loads(taken.get(timeout=10))["left"])
+    assert told == ["nothing yet", [["orders", 0, NUMBER]], [["orders", 1, NUMBER]]]
+    assert taken.empty()
+
+
 def test_without_a_driver_nothing_is_handed_on() -> None:
     waiting = replicator()
     waiting.skip_to(20)
@@ -141,8 +176,8 @@ def line(channel: Channel, epoch: int) -> Line:
     return Line(epoch, channel.at(epoch))
 
 
-def replicator() -> PartitionReplicator:
-    made = PartitionReplicator(Assigned(partition=A, source_topic_id="", destination_topic_id=""))
+def replicator(partition: Partition = A) -> PartitionReplicator:
+    made = PartitionReplicator(Assigned(partition=partition, source_topic_id="", destination_topic_id=""))
     made.resume_at(Resume(offset=10, sequence=3, gap_end=10, seed_end=10, check_tail=False))
     assert made.state is State.READY
     return made

@@ -105,10 +105,10 @@ def test_when_one_connection_to_a_broker_is_found_dead_the_others_are_not_tried(
         config = open_to_all(address[1], tmp_path)
         client = ClusterClient(config, timeout_s=0.2)
         for _ in range(3):
-            KEPT.put(client._key(address), Connection(config, client.principal, *address, timeout_s=0.2))
+            KEPT.put(client.key(address), Connection(config, client.principal, *address, timeout_s=0.2))
         with pytest.raises(Unreachable):
             client.metadata(())
-        assert KEPT.take(client._key(address)) is None
+        assert KEPT.take(client.key(address)) is None
 
 
 def test_others_are_asked_soon_when_a_broker_whose_connection_was_kept_hangs(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_others_are_asked_soon_when_a_broker_whose_connection_was_kept_hangs(tmp
         ports = [listener.getsockname()[1] for listener in (silent, other)]
         config = open_to_all(ports[0], tmp_path, f",127.0.0.1:{ports[1]}")
         client, address = ClusterClient(config, timeout_s=6.0), silent.getsockname()[:2]
-        KEPT.put(client._key(address), Connection(config, client.principal, *address))
+        KEPT.put(client.key(address), Connection(config, client.principal, *address))
         asking = threading.Thread(target=ask)
         asking.start()
         connection, _ = other.accept()

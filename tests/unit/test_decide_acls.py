@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.access import AclPlan, Scope, plan_acls, translate
+from mirror_core.decide.access import AclPlan, Scope, plan_acls, strangers, translate
 from mirror_core.decide.acls import EVERYBODY, covers, demotions, may_change, undemotable
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.provenance import forged
@@ -249,3 +249,13 @@ def test_translation_loses_no_right(granted: Acl) -> None:
         granted = replace(granted, operation=Operation.IDEMPOTENT_WRITE)
     assert granted in at_once | staged
     assert not at_once & staged
+
+
+def test_users_are_strangers_when_they_hold_a_right_and_only_the_source_lets_them_sign_in() -> None:
+    user = WRITE.principal.removeprefix("User:")
+    held = [entry(WRITE, AclPurpose.STAGED)]
+    assert strangers(held, {user, "idle"}, {"other"}) == (user,)
+    assert strangers(held, {user}, {user}) == ()
+    assert strangers(held, set(), set()) == (), "it signs in by other means"
+    assert strangers(held, {user}, None) == strangers(held, None, set()) == (), "one side does not tell"
+    assert strangers([entry(replace(WRITE, permission=Permission.DENY), AclPurpose.COPIED)], {user}, set()) == ()

@@ -61,9 +61,15 @@ def test_each_batch_has_its_treatment(changes: dict[str, int], position: int, ex
 DENSE = Ours(50, NO_MARKER)
 
 
-def seen(ours: Ours | None = DENSE, **changes: int) -> Seen:
-    facts = {"log_start": 0, "log_end": 50, "source_start": 0, "source_end": 80}
-    return Seen(ours=ours, **{**facts, **changes})
+def seen(
+    ours: Ours | None = DENSE,
+    *,
+    log_start: int = 0,
+    log_end: int = 50,
+    source_start: int = 0,
+    source_end: int = 80,
+) -> Seen:
+    return Seen(ours=ours, log_start=log_start, log_end=log_end, source_start=source_start, source_end=source_end)
 
 
 def resumed(

@@ -12,6 +12,7 @@ from mirror_core.decide.view import Topic, Unseen
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Strategy
+from mirror_core.model.standing import Debt, Owed
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 OLD, NEW = "a" * 32, "b" * 32
@@ -86,6 +87,17 @@ def test_what_applications_write_on_the_new_primary_is_not(view: FailbackView) -
     assert isinstance(view.new, NewPrimary)
     busier = replace(view.new, log_ends={A0: Offset(90), A1: Offset(90), B0: Offset(90)})
     assert decide(replace(view, new=busier)).plan.hash == decide(view).plan.hash
+
+
+def test_the_plan_of_a_mirror_that_was_only_stopped_says_that_applications_may_never_have_left(
+    view: FailbackView,
+) -> None:
+    fence = Debt(mirror=view.mirror.name, cluster=view.mirror.source, owed=Owed.FENCE, run="r", since_ms=1)
+    for debt in (None, replace(fence, owed=Owed.UNFENCE)):
+        told = [w for w in decide(replace(view, debt=debt)).plan.warnings if "no failover has" in w]
+        assert len(told) == 1, debt
+        assert "applications may never have left east" in told[0]
+    assert not any("no failover has" in w for w in decide(replace(view, debt=fence)).plan.warnings)
 
 
 def test_all_of_a_topic_that_was_created_anew_is_tail(view: FailbackView) -> None:
@@ -284,9 +296,9 @@ def test_what_was_written_after_applications_left_is_found_and_what_was_failed_b
         A1: replace(stopped(A1, 20), reason="it differs at 20"),
         B0: replace(stopped(B0, 0), lmo=None, reason="settings that east refuses"),
     }
-    assert written_since(came_home, {A0: Offset(10), A1: Offset(30), B0: Offset(5)}) == []
-    assert written_since(came_home, {A1: Offset(30)}) == []  # a topic that is gone
-    assert written_since(came_home, {A0: Offset(11), A1: Offset(30)}) == ["a-0 from 10 to 11"]
+    assert written_since(came_home, {A0: Offset(10), A1: Offset(30), B0: Offset(5)}) == {}
+    assert written_since(came_home, {A1: Offset(30)}) == {}  # a topic that is gone
+    assert written_since(came_home, {A0: Offset(11), A1: Offset(30)}) == {A0: "from 10 to 11"}
 
 
 def test_a_topic_that_never_came_to_the_new_primary_stays_where_it_is(view: FailbackView) -> None:

@@ -13,7 +13,7 @@ from mirror_core.decide.figures import (
     unknown_of,
     warnings_of,
 )
-from mirror_core.decide.view import SHOWN, DestinationView, SourceView, Topic, Unseen, View, lags_of, some
+from mirror_core.decide.view import SHOWN, DestinationView, Forecast, SourceView, Topic, Unseen, View, lags_of, some
 from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Mode
@@ -66,7 +66,7 @@ def view() -> View:
         lease=LEASE,
         active_run=None,
         grants=("one", "two"),
-        earlier_seconds=None,
+        forecast=None,
         now_ms=103_000,
     )
 
@@ -84,12 +84,16 @@ def test_a_healthy_mirror_is_shown_in_numbers_and_warns_of_nothing(view: View) -
         "partitions": "3",
         "rights given at promotion": "2",
         "lag in offsets": "37",
-        "seconds without writes, predicted": "unknown (no earlier run)",
+        "seconds without writes, predicted": "unknown (no earlier run, and no drill)",
+        "proved equal before": "none of 123 offsets",
         "data plane": "lease held by host-7, last heartbeat 3 s ago",
     }
     assert warned(view) == ""
     assert list(unknown_of(view)) == []
-    assert shown(replace(view, earlier_seconds=2.14))["seconds without writes, predicted"] == "2.1 (last run)"
+    assert (
+        shown(replace(view, forecast=Forecast(2.14, "last drill")))["seconds without writes, predicted"]
+        == "2.1 (last drill)"
+    )
 
 
 def test_one_unknown_lag_makes_the_sum_unknown_and_is_listed_first(view: View) -> None:
@@ -320,3 +324,10 @@ def test_an_unplanned_failover_without_staged_rights_says_that_it_gives_none(
     lost = replace(view, source=Unseen("dead"), mode=Mode.UNPLANNED, grants=grants, destination=here)
     said = any("no rights of applications are staged" in warning for warning in warnings_of(lost))
     assert said is (authorizer and not grants)
+
+
+def test_users_that_only_the_source_knows_are_named_with_what_makes_them(view: View) -> None:
+    assert not any("SCRAM" in line for line in warnings_of(view))
+    (line,) = [line for line in warnings_of(replace(view, strangers=("app", "bill"))) if "SCRAM" in line]
+    assert line.startswith("app, bill: sign(s) in to east by SCRAM, and west knows no such user")
+    assert "--entity-name app " in line

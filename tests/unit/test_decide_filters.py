@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from mirror_core.decide.drills import group_of
 from mirror_core.decide.filters import group_filter, topic_filter
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import Desired, Mirror
@@ -43,6 +44,15 @@ def test_our_own_groups_are_never_synced() -> None:
     everything = group_filter(MIRROR)
     assert "mirrorbook-state-reader" not in everything
     assert "mirrorbooks" in everything
+
+
+def test_a_drill_s_group_is_carried_by_its_own_mirror_and_by_no_other() -> None:
+    own = group_of("m")
+    for name, carried in (("drill.m", True), ("m", False), ("drill.m2", False), ("drill.", False)):
+        mirror = replace(MIRROR, name=MirrorName(name), groups=(".*",))
+        assert (own in group_filter(mirror)) == carried
+        assert "mirrorbook-canary-drill.m" not in group_filter(mirror)
+        assert f"{own}2" not in group_filter(mirror) or name == "drill.m2"
 
 
 @pytest.mark.parametrize(

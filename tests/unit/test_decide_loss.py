@@ -71,7 +71,7 @@ def view() -> View:
         lease=None,
         active_run=None,
         grants=(),
-        earlier_seconds=None,
+        forecast=None,
         now_ms=104_000,
         sighting=SIGHTING,
     )

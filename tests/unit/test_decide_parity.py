@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.parity import Ends, Row, chunks, compare_ends, fill_gaps, judge, share, trimmed
+from mirror_core.decide.parity import Ends, Row, chunks, compare_ends, fill_gaps, judge, rounds, share, trimmed
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
 
@@ -176,3 +176,25 @@ def test_shares_cover_every_offset_once_in_at_most_so_many_tasks(
     assert sorted(offsets) == [(r.partition, at) for r in ranges for at in range(r.start, r.end)]
     cuts = {(p.partition, p.start) for mine in shares for p in mine} - {(r.partition, r.start) for r in ranges}
     assert all(start % size == 0 for _, start in cuts)
+
+
+@given(spans=RANGES, tasks=st.integers(1, 7), size=st.integers(1, 40), compacted=st.integers(0, 8))
+def test_rounds_cover_every_offset_once_a_chunk_a_task_and_each_partition_from_its_beginning(
+    spans: list[tuple[int, int]], tasks: int, size: int, compacted: int
+) -> None:
+    ranges = [
+        replace(wanted(start, start + length, Partition("t", n)), compacted=n == compacted)
+        for n, (start, length) in enumerate(spans)
+    ]
+    done = list(rounds(ranges, tasks, size))
+    assert all(0 < len(shares) <= tasks for shares in done)
+    offsets = [(p.partition, at) for shares in done for mine in shares for p in mine for at in range(p.start, p.end)]
+    assert sorted(offsets) == [(r.partition, at) for r in ranges for at in range(r.start, r.end)]
+    reached = {r.partition: r.start for r in ranges}
+    for shares in done:
+        for mine in shares:
+            plain = [piece for piece in mine if not piece.compacted]
+            assert sum(piece.end - piece.start for piece in plain) <= size
+        for piece in sorted((p for mine in shares for p in mine), key=lambda p: p.start):
+            assert reached[piece.partition] == piece.start, "a round shows a beginning, or what comes behind one"
+            reached[piece.partition] = piece.end

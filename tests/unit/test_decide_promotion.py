@@ -60,6 +60,17 @@ def test_a_prefix_of_underscores_never_reaches_internal_topics() -> None:
     assert given.grants == (replace(low, name="_own", pattern=Pattern.LITERAL),)
 
 
+@pytest.mark.parametrize("prefix", ["m", "mirrorbook.heartbeats.", "mirrorbook.heartbeats.drill.m"])
+def test_a_prefix_never_reaches_heartbeats_of_the_future(prefix: str) -> None:
+    ours, low = "mirrorbook.heartbeats.drill.m", replace(PREFIX, name=prefix)
+    given = promotion([entry(low, AclPurpose.STAGED)], [ours], [ours], OWN)
+    assert given.grants == (replace(low, name=ours, pattern=Pattern.LITERAL),)
+    assert list(warnings(given, "west")) == [
+        f"{low} is given topic by topic: on west it would open heartbeats of mirrors made later, too. "
+        "Topics made later need a grant of their own"
+    ]
+
+
 def test_a_denial_for_everybody_is_no_wider_than_the_mirror_either() -> None:
     nobody = denial("*")
     assert promoted(nobody).grants == literals(nobody)

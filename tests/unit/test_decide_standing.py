@@ -236,7 +236,7 @@ def test_a_failovers_plan_warns_of_what_an_abort_still_owes() -> None:
         lease=None,
         active_run=None,
         grants=(),
-        earlier_seconds=None,
+        forecast=None,
         now_ms=0,
         debt=LIFTING,
     )

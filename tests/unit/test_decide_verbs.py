@@ -54,7 +54,10 @@ def seen(desired: Desired = Desired.STARTED, *states: PartitionState, copier: st
         (Verb.PAUSE, {Desired.STARTED}),
         (Verb.RESUME, {Desired.PAUSED}),
         (Verb.DELETE, {Desired.STOPPED}),
-        *((verb, set(Desired)) for verb in (Verb.START, Verb.THROTTLE, Verb.SYNC, Verb.STOP, Verb.RECOVER, Verb.WATCH)),
+        *(
+            (verb, set(Desired))
+            for verb in (Verb.START, Verb.THROTTLE, Verb.SYNC, Verb.PROVE, Verb.STOP, Verb.RECOVER, Verb.WATCH)
+        ),
     ],
 )
 def test_a_verb_is_for_mirrors_of_which_this_is_desired(verb: Verb, desired: set[Desired]) -> None:

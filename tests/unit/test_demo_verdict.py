@@ -39,7 +39,7 @@ def test_equal_logs_and_a_complete_consumer_pass() -> None:
     found = verdict()
 
     assert found.exit_code == 0
-    assert found.seconds_without_writes == (("east", "west", 1.0),)
+    assert found.seconds_without_writes == (("east", "west", "nobody known", 1.0),)
     assert {"acknowledged: 30", "consumed: 30", "lost: 0", "duplicated: 0", "out of order: 0"} <= set(found.lines())
     assert "offsets equal: yes" in found.lines()
 
@@ -115,7 +115,7 @@ def test_a_write_found_by_reading_is_no_accepted_write() -> None:
     seen = events()
     seen[15] = replace(seen[15], answered=False)
 
-    assert verdict(acknowledged=seen).seconds_without_writes == (("east", "west", 2.0),)
+    assert verdict(acknowledged=seen).seconds_without_writes == (("east", "west", "nobody known", 2.0),)
 
 
 @pytest.mark.parametrize("half", ["31\t1\t1", "31\t1\t10\teast\t31000\t1"])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from mirror_core.kafka.config import load_config
-from mirror_core.sandbox.credentials import USERS
+from mirror_core.kafka.config import Principal, load_config
+from mirror_core.sandbox.credentials import CONTROL, DATA, USERS
 from mirror_core.sandbox.properties import broker_properties
 from mirror_core.sandbox.state import ClusterState, NodePorts
 
@@ -36,14 +36,17 @@ def test_the_start_script_makes_the_users_that_we_know() -> None:
 
 
 def test_the_containers_config_names_the_services(tmp_path: Path) -> None:
-    passwords = tmp_path / "passwords"
-    passwords.write_text("".join(f"{user}=pw-{user}\n" for user in USERS), encoding="utf-8")
+    for user in (CONTROL, DATA):
+        (tmp_path / user).write_text(f"{user}=pw-{user}\n", encoding="utf-8")
     text = (ROOT / "docker" / "mirrorbook.yaml").read_text(encoding="utf-8")
-    (tmp_path / "mirrorbook.yaml").write_text(text.replace("/run/secrets/passwords", str(passwords)), encoding="utf-8")
+    (tmp_path / "mirrorbook.yaml").write_text(text.replace("/run/secrets", str(tmp_path)), encoding="utf-8")
     config = load_config(tmp_path / "mirrorbook.yaml")
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
     assert set(config.clusters) == {"east", "west"}
     for name, cluster in config.clusters.items():
         assert name in services
         assert cluster.bootstrap == ((name, 9092),)
+        assert cluster.control["sasl.password"] == "pw-mirror-control"
         assert cluster.data["sasl.password"] == "pw-mirror-data"
+    (tmp_path / CONTROL).unlink()  # as on a worker of Spark
+    assert load_config(tmp_path / "mirrorbook.yaml", only=Principal.DATA).cluster("east").data["sasl.username"] == DATA

@@ -7,17 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from mirror_core.cli.lazy import COMMANDS, LateCommands, load
 from mirror_core.cli.main import app
 from mirror_core.copy.states import as_markdown as copier_table
+from mirror_core.decide.expected import LIMITS, expected_of
 from mirror_core.decide.recovery import as_markdown as recovery_table
 from mirror_core.decide.rights import NEEDS, Role
 from mirror_core.decide.steps import STEPS
 from mirror_core.decide.steps import as_markdown as steps_table
 from mirror_core.decide.verbs import as_markdown as verbs_table
+from mirror_core.evidence.suites import SUITES, Suite
+from mirror_core.evidence.suites import as_markdown as columns_table
 from mirror_core.kafka.acls import command_line
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.state.table import as_markdown
@@ -83,6 +87,19 @@ def test_on_call_page_shows_the_steps_of_a_run(kind: RunKind, mode: Mode) -> Non
 
 def test_commands_page_shows_what_each_verb_does_and_when() -> None:
     assert printed(DOCS / "operate" / "commands.md", "mirror_core/decide/verbs.py") == list(verbs_table())
+
+
+@pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
+def test_expectations_page_shows_the_columns_of_each_table(suite: Suite) -> None:
+    page = DOCS / "operate" / "expectations.md"
+    assert printed(page, f"mirror_core/evidence/suites.py {suite.judging}") == list(columns_table(suite))
+
+
+def test_the_file_that_the_expectations_page_shows_is_one() -> None:
+    page = (DOCS / "operate" / "expectations.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    found = expected_of("page", yaml.safe_load(shown)["expectations"])
+    assert found.tiers[0].limits.keys() == LIMITS.keys()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

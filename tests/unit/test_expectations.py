@@ -1,4 +1,4 @@
-"""The second opinion on a parity table: Great Expectations itself, nothing of it replaced. It takes seconds to load."""
+"""What Great Expectations itself says of each table, and of what a user adds. It takes seconds to load."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from mirror_core.decide.expected import NOTHING, Expected, expected_of
 from mirror_core.evidence import expectations
-from mirror_core.evidence.expectations import Judged, judge_table
-from mirror_core.evidence.parity_report import SCHEMA
+from mirror_core.evidence.expectations import Judged, judge_table, judge_tables
+from mirror_core.evidence.suites import PARITY, READINESS, SYNC, Demands, Suite
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.parity import Verdict
 
-FINE: dict[str, Any] = {
+FINE: Mapping[str, Any] = {
     "topic": "orders",
     "partition": 3,
     "chunk": 0,
@@ -33,14 +35,51 @@ FINE: dict[str, Any] = {
     "differing": 0,
     "error": "",
 }
+READY: Mapping[str, Any] = {
+    "topic": "orders",
+    "partition": 3,
+    "state": "MIRRORING",
+    "reason": "",
+    "position": 100,
+    "source_end": 102,
+    "lag": 2,
+    "behind_s": 0.5,
+    "missing": 0,
+    "proved": 90,
+    "proof_age_s": 60.0,
+    "sync_age_s": 1.0,
+    "drill_age_s": 3600.0,
+    "heartbeat_age_s": 1.0,
+    "data_plane": True,
+    "refused": "",
+}
+SYNCED: Mapping[str, Any] = {
+    "part": "configs",
+    "subject": "orders: retention.ms",
+    "topic": "orders",
+    "source": "1",
+    "destination": "1",
+    "deed": "equal",
+    "pending": False,
+    "reason": "",
+}
+ROWS = {PARITY.judging: FINE, READINESS.judging: READY, SYNC.judging: SYNCED}
 
 
-def judge(rows: Sequence[dict[str, Any]], docs: Path | None = None) -> Judged:
-    return judge_table(pa.Table.from_pylist([{**FINE, **row} for row in rows], schema=SCHEMA), docs)
+def judge(
+    rows: Sequence[dict[str, Any]], docs: Path | None = None, *, suite: Suite = PARITY, more: Expected = NOTHING
+) -> Judged:
+    table = pa.Table.from_pylist([{**ROWS[suite.judging], **row} for row in rows], schema=suite.schema)
+    return judge_table(table, docs, Demands(suite=suite, more=more))
 
 
 def broken(judged: Judged) -> dict[str, str]:
-    return {what: where for what, held, where in judged.expectations if not held}
+    return {held.what: held.where for held in judged.held if not held.held}
+
+
+def payments(**more: object) -> Expected:
+    """A tier of one topic, which is not the one that rows are about unless they say so."""
+    return expected_of("f.yaml", {"tiers": [{"name": "payments", "topics": ["pay.*"], **more}]})
 
 
 COUNTS = "expect_column_pair_values_to_be_equal(src_count, dst_count)"
@@ -48,15 +87,16 @@ DIGESTS = "expect_column_pair_values_to_be_equal(src_digest, dst_digest)"
 DIFFERING = "expect_column_values_to_be_in_set(differing)"
 ERROR = "expect_column_values_to_be_in_set(error)"
 COMPARED = "expect_column_sum_to_be_between(compared)"
-ROWS = "expect_table_row_count_to_be_between()"
+ROWS_THERE = "expect_table_row_count_to_be_between()"
 
 
 def test_a_table_of_equal_chunks_is_a_success_and_says_what_was_expected(capfd: pytest.CaptureFixture[str]) -> None:
     judged = judge([{}, {"chunk": 1, "compared": 0}])
     assert judged.success
-    assert {what for what, _, _ in judged.expectations} == {ROWS, COMPARED, COUNTS, DIGESTS, DIFFERING, ERROR}
+    assert judged.verdict is Verdict.PASSED
+    assert {held.what for held in judged.held} == {ROWS_THERE, COMPARED, COUNTS, DIGESTS, DIFFERING, ERROR}
     assert broken(judged) == {}
-    assert {where for _, _, where in judged.expectations} == {""}
+    assert {held.where for held in judged.held} == {""}
     assert judged.docs == ""
     assert judge([{"compared": 1}]).success, "one record is enough"
     assert capfd.readouterr() == ("", ""), "no progress bars beside our own words"
@@ -90,7 +130,7 @@ def test_nothing_compared_is_no_success() -> None:
     assert set(broken(judge([{"compared": 0}]))) == {COMPARED}
     empty = judge([])
     assert not empty.success
-    assert ROWS in broken(empty)
+    assert ROWS_THERE in broken(empty)
 
 
 def test_the_first_twenty_places_are_named() -> None:
@@ -101,17 +141,130 @@ def test_the_first_twenty_places_are_named() -> None:
     assert twenty.endswith("orders-3 chunk 19")
 
 
-def test_the_data_docs_load_nothing_from_elsewhere(tmp_path: Path) -> None:
-    judged = judge([{}], tmp_path / "docs")
-    assert judged.docs == str(tmp_path / "docs" / "index.html")
+@pytest.mark.parametrize(
+    ("suite", "row", "verdict", "what", "where"),
+    [
+        (READINESS, {"state": "FAILED"}, "failed", "expect_column_values_to_not_be_in_set(state)", "a-0: FAILED"),
+        (READINESS, {"refused": "held"}, "failed", "expect_column_values_to_be_in_set(refused)", "a-0: held"),
+        (READINESS, {"lag": None}, "indeterminate", "expect_column_values_to_not_be_null(lag)", "a-0: unknown"),
+        (SYNC, {"deed": "refuse"}, "failed", "expect_column_values_to_not_be_in_set(deed)", "acls <b>a</b>"),
+    ],
+)
+def test_each_defect_of_readiness_and_sync_is_found_and_named(
+    suite: Suite, row: dict[str, Any], verdict: str, what: str, where: str
+) -> None:
+    here = {"topic": "a", "partition": 0} if suite is READINESS else {"part": "acls", "subject": "<b>a</b>"}
+    judged = judge([{}, {**here, **row}], suite=suite)
+    assert judge([{}], suite=suite).verdict is Verdict.PASSED
+    assert (judged.verdict, broken(judged)) == (verdict, {what: where})
+
+
+@pytest.mark.parametrize("suite", [READINESS, SYNC])
+def test_nothing_looked_at_is_indeterminate(suite: Suite) -> None:
+    judged = judge([], suite=suite)
+    assert judged.verdict is Verdict.INDETERMINATE
+    assert broken(judged)[ROWS_THERE] == "found 0"
+
+
+@pytest.mark.parametrize(
+    ("limit", "row"),
+    [
+        ({"max_lag": 1}, {"lag": 2}),
+        ({"max_lag_s": 0.4}, {"behind_s": 0.5}),
+        ({"max_proof_age_s": 59}, {"proof_age_s": 60.0}),
+        ({"max_sync_age_s": 0}, {"sync_age_s": 1.0}),
+        ({"max_drill_age_s": 100_000}, {"drill_age_s": float("inf")}),
+    ],
+)
+def test_a_limit_of_a_tier_fails_what_would_pass_and_only_there(limit: dict[str, float], row: dict[str, Any]) -> None:
+    elsewhere, there = {**row}, {**row, "topic": "pay.in"}
+    well = {"topic": "pay.out", "lag": 0, "behind_s": 0.0, "proof_age_s": 0.0, "sync_age_s": 0.0, "drill_age_s": 0.0}
+    more = payments(**limit)
+    assert judge([elsewhere, there, well], suite=READINESS).verdict is Verdict.PASSED
+    assert judge([elsewhere, well], suite=READINESS, more=more).verdict is Verdict.PASSED
+    judged = judge([elsewhere, there, well], suite=READINESS, more=more)
+    assert judged.verdict is Verdict.FAILED
+    assert judged.success, "not by our own rules"
+    (unmet,) = judged.unmet
+    word, most = next(iter(limit.items()))
+    assert unmet.by == f"tier payments: {word} {most:g}"
+    assert unmet.where.startswith("pay.in-3: ")
+    assert ";" not in unmet.where
+
+
+def test_a_limit_for_what_is_not_known_or_of_a_tier_without_topics_is_no_pass() -> None:
+    more = payments(max_lag_s=5)
+    unknown = judge([{"topic": "pay.in", "behind_s": None}], suite=READINESS, more=more)
+    assert (unknown.verdict, [held.where for held in unknown.unmet]) == (Verdict.INDETERMINATE, ["pay.in-3: unknown"])
+    nobody = judge([{}], suite=READINESS, more=more)
+    assert nobody.verdict is Verdict.INDETERMINATE
+    assert [(held.by, held.where) for held in nobody.unmet] == [("tier payments", "found 0")]
+    heartbeats = judge([{"topic": "mirrorbook.heartbeats.m"}], suite=READINESS, more=payments(topics=[".*"]))
+    assert heartbeats.verdict is Verdict.INDETERMINATE, "only ours would be looked at"
+
+
+def test_no_limit_makes_a_pass_of_what_our_own_rules_fail() -> None:
+    more = expected_of(
+        "f.yaml",
+        {
+            "tiers": [{"name": "all", "topics": [".*"], "max_lag": 10**9, "drift": "none"}],
+            "parity": [
+                {"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "differing", "value_set": [1]}}
+            ],
+        },
+    )
+    assert judge([{"state": "FAILED"}], suite=READINESS, more=more).verdict is Verdict.FAILED
+    assert judge([{"deed": "refuse"}], suite=SYNC, more=more).verdict is Verdict.FAILED
+    assert not judge([{"differing": 1}], more=more).success
+
+
+def test_drift_of_a_tier_is_what_a_sync_would_change_but_for_groups() -> None:
+    more = payments(drift="none")
+    there = {"topic": "pay.in", "deed": "set"}
+    moving = {**there, "part": "groups", "subject": "g pay.in-0", "deed": "commit", "pending": True}
+    assert judge([{"pending": True}, there, moving], suite=SYNC, more=more).verdict is Verdict.PASSED
+    judged = judge([{}, {**there, "pending": True}], suite=SYNC, more=more)
+    assert (judged.verdict, [held.where for held in judged.unmet]) == (Verdict.FAILED, ["configs orders: retention.ms"])
+    assert judge([{}, moving], suite=SYNC, more=more).verdict is Verdict.INDETERMINATE
+
+
+def test_own_expectations_are_added_and_unknown_values_do_not_pass_them() -> None:
+    kwargs: dict[str, object] = {"column": "missing", "max_value": 0}
+    own: dict[str, object] = {"type": "expect_column_max_to_be_between", "kwargs": kwargs}
+    more = expected_of("f.yaml", {"readiness": [own]})
+    assert judge([{}], suite=READINESS, more=more).verdict is Verdict.PASSED
+    worse = judge([{}, {"missing": 7}], suite=READINESS, more=more)
+    assert (worse.verdict, [str(held) for held in worse.unmet]) == (
+        Verdict.FAILED,
+        ["f.yaml: readiness[0]: expect_column_max_to_be_between(missing): found 7"],
+    )
+    assert judge([{}, {"missing": None}], suite=READINESS, more=more).verdict is Verdict.INDETERMINATE
+    nowhere = expected_of("f.yaml", {"readiness": [{**own, "kwargs": {**kwargs, "row_condition": 'topic == "x"'}}]})
+    assert judge([{}], suite=READINESS, more=nowhere).verdict is Verdict.INDETERMINATE
+    counted = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "compared", "min_value": 20}}
+    parity = judge([{}], more=expected_of("f.yaml", {"parity": [counted]}))
+    assert (parity.success, parity.verdict) == (True, Verdict.FAILED)
+
+
+def test_the_data_docs_load_nothing_from_elsewhere_and_show_names_of_others_as_text(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    tables = [
+        (Demands(suite=suite), pa.Table.from_pylist([{**ROWS[suite.judging], **row}], schema=suite.schema))
+        for suite, row in ((READINESS, {"refused": evil}), (SYNC, {"subject": evil, "deed": "refuse"}))
+    ]
+    ready, synced = judge_tables(tables, tmp_path / "docs")
+    assert ready.docs == synced.docs == str(tmp_path / "docs" / "index.html")
+    assert list(broken(ready).values()) == [f"orders-3: {evil}"]
     pages = list((tmp_path / "docs").rglob("*.html"))
-    assert len(pages) > 1
-    assert Path(judged.docs) in pages
+    assert {"readiness.html", "sync.html", "index.html"} <= {page.name for page in pages}
+    assert Path(ready.docs) in pages
     for page in pages:
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:script|link|img|source|iframe)\b[^>]*(?:https?:)?//[^>]*>|url\([^)]*//[^)]*\)", text)
         assert not loaded, page
+        assert evil not in text, page
         assert "</html>" in text
+    assert any("&lt;script&gt;alert(1)" in page.read_text(encoding="utf-8") for page in pages)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +305,6 @@ def test_it_is_told_not_to_report_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_loads_it_before_it_is_asked() -> None:
-    code = "import sys, mirror_core.evidence.parity_report; print('great_expectations' in sys.modules)"
+    code = "import sys, mirror_core.cli.check, mirror_core.cli.parity; print('great_expectations' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout.strip() == "False"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mirror_core.evidence import receipts
+from mirror_core.evidence.folders import LocalFolder
 from mirror_core.evidence.parity_report import write_report
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.model.copying import Receipt
@@ -52,6 +56,53 @@ def test_a_folder_without_the_right_is_refused(tmp_path: Path, monkeypatch: pyte
         check_writable("receipts", tmp_path / "a", "give another")
 
 
+@contextmanager
+def full() -> Iterator[None]:
+    """No file may be longer than 1 MiB, for the system: as on a disk on which no more is left."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * 1024, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_is_full_is_found_before_anything_is_written(tmp_path: Path) -> None:
+    room = services(tmp_path)
+    room.check_room("r")
+    with full():
+        room.check_evidence()
+        with pytest.raises(Unwritable, match=r"evidence: .*/run-r cannot be written: File too large: make room"):
+            room.check_room("r")
+    assert [*(tmp_path / "run-r").iterdir()] == []
+
+
+def test_a_gate_whose_report_cannot_be_written_says_what_it_saw_all_the_same(tmp_path: Path, taken: Path) -> None:
+    """Applications stand still meanwhile."""
+    asked: list[Path | None] = []
+
+    def compare(
+        source: ClusterName, destination: ClusterName, ranges: object, output: Path | None, so_far: object = None
+    ) -> ParityResult:
+        asked.append(output)
+        if output is not None:
+            write_parity(output)
+        return ParityResult(verdict=Verdict.FAILED, records=7, chunks=1, report=str(output or ""))
+
+    east, west = ClusterName("east"), ClusterName("west")
+    written = replace(services(tmp_path), quick_parity=compare).gate(east, west, [], "r")
+    assert written.report == str(tmp_path / "run-r" / "parity")
+    found = replace(services(taken), quick_parity=compare).gate(east, west, [], "r")
+    assert (found.verdict, found.records) == (Verdict.FAILED, 7)
+    assert found.report.startswith(f"not written: evidence: {taken}/run-r cannot be written: ")
+    (tmp_path / "run-s").mkdir()
+    (tmp_path / "run-s" / "parity").write_text("a file")
+    asked.clear()
+    found = replace(services(tmp_path), quick_parity=compare).gate(east, west, [], "s")
+    assert asked == [tmp_path / "run-s" / "parity", None]
+    assert found.report.startswith(f"not written: parity report: {tmp_path}/run-s/parity cannot be written: ")
+
+
 def write_receipts(folder: Path) -> object:
     receipt = Receipt(
         mirror=MirrorName("m"),
@@ -64,18 +115,20 @@ def write_receipts(folder: Path) -> object:
         gaps=0,
         batches=1,
         bytes=80,
-        digest="",
+        pieces=(),
+        source_topic_id="",
+        destination_topic_id="",
         source_end=None,
         started_ms=1,
         ended_ms=2,
     )
-    return receipts.write(folder, MirrorName("m"), 1, 1, [receipt])
+    return receipts.write(LocalFolder(folder), MirrorName("m"), receipts.packed(1, 1, [receipt]))
 
 
 def write_parity(folder: Path) -> object:
     result = ParityResult(verdict=Verdict.PASSED, records=0, chunks=0)
     east, west = ClusterName("east"), ClusterName("west")
-    return write_report(folder, result, [], source=east, destination=west, level=3, started=0.0, judge=False)
+    return write_report(folder, result, [], source=east, destination=west, level=3, started=0.0, demands=None)
 
 
 def write_run(folder: Path) -> object:
@@ -90,7 +143,7 @@ def write_run(folder: Path) -> object:
         desired=Desired.STARTED,
         conducted_by="",
     )
-    return write_run_report(folder, run, [], {}, {})
+    return write_run_report(folder, run, [], {}, {}, sides=("east", "west"), told=())
 
 
 def services(folder: Path) -> Services:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import ClassVar
 
 import pytest
@@ -47,6 +48,25 @@ def test_a_step_waits_for_the_one_before(journal: Journal) -> None:
         journal.perform("two", dict)
 
 
+def test_an_attempt_knows_when_the_first_one_began(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count(1_000)
+    monkeypatch.setattr("mirror_core.state.journal.now_ms", lambda: next(clock))
+
+    def fails() -> Evidence:
+        raise RemoteFault("broker gone")
+
+    begun = []
+    for _ in range(2):
+        with pytest.raises(RemoteFault):
+            journal.perform("one", fails)
+        record = journal.record("one")
+        assert record is not None
+        begun.append((record.started_ms, record.begun_ms))
+    begun.append((journal.perform("one", dict).started_ms, journal.perform("one", dict).begun_ms))
+    assert begun[0][0] < begun[1][0] < begun[2][0]
+    assert {first for _, first in begun} == {begun[0][0]}, "what it had done may have stood since"
+
+
 def test_failure_is_recorded_and_the_next_attempt_begins_anew(journal: Journal) -> None:
     def fails() -> Evidence:
         raise RemoteFault("broker gone")
@@ -67,7 +87,7 @@ def test_after_lost_ownership_nothing_more_is_written(journal: Journal) -> None:
     with pytest.raises(LostOwnership):
         journal.perform("one", fenced)
     assert isinstance(journal.log, MemoryLog)
-    assert journal.log.keys == ["run/r1", "step/r1/one"]
+    assert journal.log.keys == ["run/r1", "step/r1/one", "told/r1/0"]
 
 
 def test_no_step_is_taken_in_a_run_that_ended(journal: Journal) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -101,6 +102,34 @@ def test_every_partition_has_its_turn_on_every_link(far: Lanes) -> None:
         seen |= ask(far, far.links[0], wanted)
         far.links[0].pending = False
     assert seen == set(range(9))
+
+
+def firsts(lanes: Lanes, wanted: list[PartitionReplicator], questions: int) -> list[int]:
+    """Which partition is named first in each of so many questions."""
+    link, found = lanes.links[0], list[int]()
+    for _ in range(questions):
+        found.append(lanes.free(link, wanted)[0].partition.index)
+        link.asked += 1
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 610, 1000])
+def test_each_partition_is_named_first_about_as_often_as_any_other(count: int) -> None:
+    lanes = opened(NEAR_S)
+    turns = Counter(firsts(lanes, replicators(count), 10 * count))
+    assert turns.keys() == set(range(count))
+    assert min(turns.values()) >= 8
+    assert max(turns.values()) <= 12
+    lanes.close()
+
+
+def test_when_all_are_behind_none_waits_until_those_before_it_have_been_served_many_times() -> None:
+    """An answer has room for some of them only."""
+    count, room = 1000, 16
+    lanes = opened(NEAR_S)
+    begun = firsts(lanes, replicators(count), 4 * count // room)
+    assert {(first + step) % count for first in begun for step in range(room)} == set(range(count))
+    lanes.close()
 
 
 def test_a_broker_that_takes_no_more_connections_is_asked_on_those_there_are() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from mirror_core.decide.acls import denial
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.state.records import Forget, Record
+from mirror_core.state.records import Forget, Record, State
 from mirror_core.sync import ledger
 from tests.memory import MemoryLog
 
@@ -109,4 +110,49 @@ def test_an_owner_at_work_on_the_same_entries_has_the_last_word(cluster: Cluster
     cluster.meanwhile = meanwhile
     with pytest.raises(LostOwnership):
         ledger.take_away(sleeper, cluster.client, ENTRIES)
+    assert cluster.held == set()
+
+
+OTHERS = [replace(entry, mirror=MirrorName("other")) for entry in ENTRIES]
+
+
+class Late(MemoryLog):
+    """Of another mirror, who read the state topic some time ago."""
+
+    def __init__(self, topic: MemoryLog) -> None:
+        super().__init__()
+        self.topic = topic
+        self.state = topic.state.copy()
+
+    def put(self, *records: Record | Forget) -> None:
+        self.topic.put(*records)
+        super().put(*records)
+
+    def refresh(self) -> State:
+        self.state = self.topic.state.copy()
+        return self.state
+
+
+def test_what_another_mirror_has_entered_since_stays(cluster: Cluster, owner: MemoryLog) -> None:
+    mine = Late(owner)
+    owner.put(OTHERS[0])
+    cluster.held = set(ACLS)
+    ledger.take_away_unshared(mine, cluster.client, ENTRIES)
+    assert cluster.held == {ENTRIES[0].acl}
+    assert list(owner.state.ledger.values()) == [OTHERS[0]]
+
+
+def test_what_another_mirror_enters_while_it_is_taken_away_is_given_back(cluster: Cluster, owner: MemoryLog) -> None:
+    """It found the entry on every broker, and goes on: a denial that late commits must meet."""
+    cluster.held = set(ACLS)
+    cluster.meanwhile = lambda: owner.put(OTHERS[1])
+    ledger.take_away_unshared(Late(owner), cluster.client, ENTRIES)
+    assert cluster.held == {ENTRIES[1].acl}
+    assert list(owner.state.ledger.values()) == [OTHERS[1]]
+
+
+def test_what_another_mirror_has_only_staged_does_not_stand_for_it(cluster: Cluster, owner: MemoryLog) -> None:
+    owner.put(replace(OTHERS[0], purpose=AclPurpose.STAGED))
+    cluster.held = set(ACLS)
+    ledger.take_away_unshared(Late(owner), cluster.client, ENTRIES)
     assert cluster.held == set()

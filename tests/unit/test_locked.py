@@ -10,6 +10,8 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.drill.test_wheel import OLDEST
+
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 PINNED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", re.MULTILINE)
 
@@ -59,3 +61,9 @@ def test_nothing_is_asked_for_that_is_not_promised_nor_the_other_way_round() -> 
 def test_no_address_is_locked() -> None:
     for name in ("requirements.lock", "requirements-setup.txt"):
         assert "://" not in (REPOSITORY / name).read_text(encoding="utf-8")
+
+
+def test_the_oldest_airflow_that_is_promised_is_the_one_that_a_drill_installs() -> None:
+    (airflow,) = (wanted for wanted in promised() if wanted.name == "apache-airflow")
+    (oldest,) = Requirement(OLDEST).specifier
+    assert f">={oldest.version.removesuffix('.0')}" in map(str, airflow.specifier)

@@ -24,6 +24,7 @@ from mirror_core.dataplane.counters import Copied, Counters, Retry
 from mirror_core.dataplane.heart import Outcome
 from mirror_core.dataplane.metrics import METRICS, Exposition, families
 from mirror_core.dataplane.progress import TOLD, Figures, Progress
+from mirror_core.decide.ages import Known
 from mirror_core.decide.position import Resume
 from mirror_core.model.copying import Assigned, Listening, Receipt, TaskReport
 from mirror_core.model.errors import BadRequest
@@ -52,7 +53,7 @@ def status(partition: Partition, state: PartitionState = PartitionState.MIRRORIN
 
 def counters(*statuses: PartitionStatus) -> Counters:
     made = Counters()
-    made.recorded(statuses, throttle=None)
+    made.recorded(statuses, throttle=None, known_ms={Known.GROUPS: 1_500, Known.DRILL: 2_000})
     return made
 
 
@@ -84,7 +85,9 @@ def report(partition: Partition, first: int, records: int, size: int, retry: str
         gaps=records,
         batches=3,
         bytes=size,
-        digest="",
+        pieces=(),
+        source_topic_id="",
+        destination_topic_id="",
         source_end=None,
         started_ms=0,
         ended_ms=1,
@@ -213,7 +216,7 @@ def test_an_epoch_longer_than_every_bucket_is_counted_in_the_last() -> None:
 def test_a_throttle_is_said_and_no_throttle_is_absent() -> None:
     counting = counters(status(A0))
     assert value(families(MIRROR, counting.snapshot(), {}), "mirrorbook_throttle_bytes_per_second") is None
-    counting.recorded([status(A0)], throttle=50_000)
+    counting.recorded([status(A0)], throttle=50_000, known_ms={})
     assert value(families(MIRROR, counting.snapshot(), {}), "mirrorbook_throttle_bytes_per_second") == 50_000
 
 
@@ -260,12 +263,20 @@ def test_partitions_that_nobody_leads_are_counted() -> None:
     assert value(found, "mirrorbook_source_leaderless_partitions", topic="b") is None
 
 
+def test_what_a_comparison_beside_the_copying_found_is_told_once_there_was_one() -> None:
+    counting = counters()
+    assert value(families(MIRROR, counting.snapshot(), {}), "mirrorbook_findings") is None
+    counting.compared(0)
+    assert value(families(MIRROR, counting.snapshot(), {}), "mirrorbook_findings") == 0
+
+
 # -- as Prometheus reads it ----------------------------------------------------------------------------------------
 
 
 def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_table() -> None:
     counting = counters(status(A0), status(B0, PartitionState.FAILED))
     counting.reported([report(A0, 0, 50, 4000)], 30.0)
+    counting.compared(2)
     progress = Progress(lambda: 1000.0)
     rows = [["a", 0, 10, 12, 10, 100, 0]]
     progress.take(TOLD.decode(json.dumps({"task": 0, "t": 1000, "rows": rows})), 1)

@@ -17,7 +17,7 @@ from mirror_core import model
 from mirror_core.model import errors
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assigned, Assignment, DriverAt, Failure, Receipt, TaskReport
+from mirror_core.model.copying import Assigned, Assignment, DriverAt, Failure, Piece, Receipt, TaskReport
 from mirror_core.model.drift import CHANGES, Deed, DriftRow, Part
 from mirror_core.model.mirror import (
     Desired,
@@ -147,7 +147,9 @@ def test_a_task_that_is_told_no_more_copies_by_markers_to_the_end_of_its_time() 
 def test_what_a_task_is_told_and_tells_survives_the_way_to_an_executor() -> None:
     receipt = Receipt(
         mirror=assignment().mirror, partition=Partition("a", 0), epoch=1, task=2, first=Offset(0), next=Offset(9),
-        records=8, gaps=1, batches=2, bytes=90, digest="", source_end=None, started_ms=3, ended_ms=4,
+        records=8, gaps=1, batches=2, bytes=90,
+        pieces=(Piece(first=Offset(0), next=Offset(9), records=8, digest="a" * 32),),
+        source_topic_id="", destination_topic_id="", source_end=None, started_ms=3, ended_ms=4,
     )  # fmt: skip
     failure = Failure(partition=Partition("a", 1), reason="gone", offset=None)
     report = TaskReport(receipts=(receipt,), failures=(failure,), cpu_s=0.5)

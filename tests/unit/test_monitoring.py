@@ -21,6 +21,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from mirror_core.dataplane.metrics import METRICS, Exposition, as_markdown
 from mirror_core.dataplane.progress import Progress
+from mirror_core.decide.ages import OLD_S, Known
+from mirror_core.mirrors.readiness_metrics import METRICS as OF_READINESS
 from mirror_core.mirrors.standing_metrics import METRICS as OF_THE_FENCE
 from mirror_core.model.names import Partition
 from tests.unit.test_docs import DOCS, ROOT, anchors, printed
@@ -30,14 +32,19 @@ ALERTS = ROOT / "monitoring" / "alerts.yaml"
 ALERT_TESTS = ROOT / "monitoring" / "alerts_test.yaml"
 DASHBOARD = json.loads((ROOT / "monitoring" / "dashboard.json").read_text(encoding="utf-8"))
 PAGE = DOCS / "operate" / "metrics.md"
-RULES: list[dict[str, Any]] = [
+_ALL_RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]
 ]
+RULES = [rule for rule in _ALL_RULES if "alert" in rule]
+RECORDED = [rule for rule in _ALL_RULES if "record" in rule]
+DOCS_LINK = "{{ with $externalLabels.mirrorbook_docs }}{{ . }}/{{ end }}"
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 GRAPHS = [panel for panel in PANELS if panel["type"] != "row"]
 
-ALL = (*METRICS, *OF_THE_FENCE)
-_LABELS = {described.name: {"mirror", *described.labels} for described in ALL}
+ALL = (*METRICS, *OF_THE_FENCE, *OF_READINESS)
+_LABELS = {described.name: {"mirror", *described.labels} for described in ALL} | {
+    rule["record"]: {"mirror"} for rule in RECORDED
+}
 _HISTOGRAMS = {described.name for described in METRICS if described.kind == "histogram"}
 
 
@@ -98,10 +105,22 @@ def test_defects_of_an_expression_are_found(expression: str, words: str) -> None
 def test_an_alert_speaks_of_metrics_that_exist_and_leads_to_a_heading_on_call(rule: dict[str, Any]) -> None:
     assert problems(rule["expr"]) == []
     assert rule["labels"]["severity"] in ("critical", "warning")
-    assert set(rule["annotations"]) == {"summary", "description", "runbook"}
-    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+    assert rule["annotations"]["runbook_url"].startswith(DOCS_LINK)
+    page, _, anchor = rule["annotations"]["runbook_url"].removeprefix(DOCS_LINK).partition("#")
     assert anchor in anchors(ROOT / page)
     assert rule["alert"] in PAGE.read_text(encoding="utf-8"), "metrics.md lacks it"
+
+
+@pytest.mark.parametrize("rule", RECORDED, ids=lambda rule: rule["record"])
+def test_what_is_recorded_speaks_of_metrics_that_exist(rule: dict[str, Any]) -> None:
+    assert problems(rule["expr"]) == []
+
+
+@pytest.mark.parametrize("what", Known)
+def test_readiness_and_alerts_call_the_same_ages_old(what: Known) -> None:
+    (expression,) = (rule["expr"] for rule in RULES if f'{{what="{what}"}}' in rule["expr"])
+    assert float(expression.rpartition(">")[2]) == OLD_S[what]
 
 
 def test_every_alert_has_a_test_that_it_fires_and_one_that_it_does_not() -> None:
@@ -158,6 +177,7 @@ def test_every_metric_is_shown_on_the_dashboard() -> None:
 def test_the_page_of_metrics_shows_the_table_of_the_code() -> None:
     assert printed(PAGE, "mirror_core/dataplane/metrics.py") == list(as_markdown())
     assert printed(PAGE, "mirror_core/mirrors/standing_metrics.py") == list(as_markdown(OF_THE_FENCE))
+    assert printed(PAGE, "mirror_core/mirrors/readiness_metrics.py") == list(as_markdown(OF_READINESS))
 
 
 def test_promtool_has_nothing_to_say_about_names_and_types() -> None:

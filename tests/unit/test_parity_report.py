@@ -13,8 +13,9 @@ import pytest
 
 from mirror_core.decide.parity import NOTHING_COMPARED, Row
 from mirror_core.evidence import parity_report
-from mirror_core.evidence.expectations import Judged
+from mirror_core.evidence.expectations import Held, Judged
 from mirror_core.evidence.parity_report import JudgesDisagree, write_report
+from mirror_core.evidence.suites import PARITY, Demands
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityResult, Verdict
@@ -41,7 +42,9 @@ EQUAL = ParityResult(
 )  # fmt: skip
 
 
-def report(folder: Path, result: ParityResult, rows: Sequence[Row], level: int = 3, *, judge: bool = False) -> str:
+def report(
+    folder: Path, result: ParityResult, rows: Sequence[Row], level: int = 3, *, demands: Demands | None = None
+) -> str:
     written = write_report(
         folder,
         result,
@@ -50,7 +53,7 @@ def report(folder: Path, result: ParityResult, rows: Sequence[Row], level: int =
         destination=ClusterName("west"),
         level=level,
         started=STARTED,
-        judge=judge,
+        demands=demands,
     )
     assert written == replace(result, report=str(folder / "index.html"))
     return Path(written.report).read_text(encoding="utf-8")
@@ -72,6 +75,7 @@ def test_programs_read_the_result_and_its_sample(tmp_path: Path) -> None:
         "proven": [{"topic": "a", "partition": 0, "offset": 30}],
         "findings": [],
         "reasons": [],
+        "unmet": [],
         "report": str(tmp_path / "new" / "folder" / "index.html"),
         "great_expectations": None,
     }
@@ -201,10 +205,11 @@ def test_the_page_escapes_what_others_wrote_and_asks_nobody_else(tmp_path: Path)
     assert ["a-0", "", "value", "<script>alert(1)</script>"] in seen.rows
 
 
+OURS = Demands(suite=PARITY)
+
+
 def judged(*, success: bool) -> Judged:
-    return Judged(
-        success=success, expectations=(("expect_equal(src_count, dst_count)", success, "a-0 chunk 3"),), docs="d"
-    )
+    return Judged(held=(Held(what="expect_equal(src_count, dst_count)", by="", held=success, where="a-0 chunk 3"),))
 
 
 @pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.FAILED, Verdict.INDETERMINATE])
@@ -214,7 +219,8 @@ def test_two_judges_who_disagree_stop_everything_and_leave_the_evidence(
 ) -> None:
     asked: list[tuple[int, Path | None]] = []
 
-    def judge(table: Any, docs: Path | None) -> Judged:
+    def judge(table: Any, docs: Path | None, demands: Demands) -> Judged:
+        assert demands is OURS
         asked.append((table.num_rows, docs))
         return judged(success=success)
 
@@ -222,22 +228,65 @@ def test_two_judges_who_disagree_stop_everything_and_leave_the_evidence(
     result = replace(EQUAL, verdict=verdict)
     agree = success == (verdict is Verdict.PASSED)
     if agree:
-        report(tmp_path, result, [chunk(A0, 0, 9)], judge=True)
+        report(tmp_path, result, [chunk(A0, 0, 9)], demands=OURS)
     else:
         with pytest.raises(JudgesDisagree, match=f"our verdict is {verdict}, Great Expectations says") as caught:
-            report(tmp_path, result, [chunk(A0, 0, 9)], judge=True)
+            report(tmp_path, result, [chunk(A0, 0, 9)], demands=OURS)
         assert f"Great Expectations says {'success' if success else 'failure'}; see" in str(caught.value)
         assert str(tmp_path / "index.html") in str(caught.value)
     assert asked == [(1, tmp_path / "data-docs")]
     document = json.loads((tmp_path / "result.json").read_text())
     assert document["great_expectations"] == {
         "success": success,
-        "expectations": [{"type": "expect_equal(src_count, dst_count)", "success": success, "where": "a-0 chunk 3"}],
+        "expectations": [
+            {"type": "expect_equal(src_count, dst_count)", "by": "", "success": success, "where": "a-0 chunk 3"}
+        ],
     }
     page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
     assert page.facts[-1] == ("agrees" if agree else "DISAGREES")
-    assert ["expect_equal(src_count, dst_count)", "yes" if success else "no", "a-0 chunk 3"] in page.rows
+    assert ["expect_equal(src_count, dst_count)", "Mirrorbook", "yes" if success else "no", "a-0 chunk 3"] in page.rows
     assert page.links == ["data-docs/index.html"]
+
+
+@pytest.mark.parametrize(
+    ("known", "before", "after"),
+    [
+        (True, Verdict.PASSED, Verdict.FAILED),
+        (False, Verdict.PASSED, Verdict.INDETERMINATE),
+        (True, Verdict.INDETERMINATE, Verdict.INDETERMINATE),
+        (False, Verdict.FAILED, Verdict.FAILED),
+    ],
+)
+def test_what_a_user_expects_ends_a_pass_and_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool, before: Verdict, after: Verdict
+) -> None:
+    ours = Held(what="ours", by="", held=before is Verdict.PASSED)
+    theirs = Held(what="expect_more()", by="f.yaml: parity[0]", held=False, known=known, where="a-0 chunk 3")
+    monkeypatch.setattr(parity_report, "judge_table", lambda *_: Judged(held=(ours, theirs)))
+    result = replace(EQUAL, verdict=before)
+    east, west = ClusterName("east"), ClusterName("west")
+    written = write_report(tmp_path, result, [], source=east, destination=west, level=3, started=STARTED, demands=OURS)
+    assert (written.verdict, written.unmet) == (after, ("f.yaml: parity[0]: expect_more(): a-0 chunk 3",))
+    assert written.proven == result.proven, "what is proved is so, whatever is expected beside it"
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "f.yaml: parity[0]: expect_more(): a-0 chunk 3" in page
+    assert "agrees" in page
+    if before is Verdict.PASSED:
+        assert "compared equal, but something else" in page
+
+
+def test_what_is_said_of_receipts_is_no_matter_of_the_second_judge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sees the table, and in that all is equal: altered receipts are no quarrel of two judges."""
+    monkeypatch.setattr(parity_report, "judge_table", lambda *_: judged(success=True))
+    altered = replace(EQUAL, verdict=Verdict.FAILED, reasons=("receipts are altered",))
+    east, west = ClusterName("east"), ClusterName("west")
+    told: dict[str, Any] = {"source": east, "destination": west, "level": 2, "started": STARTED, "demands": OURS}
+    with pytest.raises(JudgesDisagree):
+        write_report(tmp_path, altered, [], **told)
+    written = write_report(tmp_path, altered, [], of_table=Verdict.PASSED, **told)
+    assert (written.verdict, written.reasons) == (Verdict.FAILED, ("receipts are altered",))
 
 
 def test_without_a_second_judge_the_page_says_so(tmp_path: Path) -> None:

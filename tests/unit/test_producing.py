@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+
+import pytest
 
 from mirror_core.kafka.connection import Buffer, Connection
 from mirror_core.kafka.producing import ProduceLink, Row
@@ -45,3 +48,48 @@ def test_no_more_answers_are_due_than_buffers_hold() -> None:
 
 def test_a_request_that_is_too_long_by_itself_goes_alone() -> None:
     assert sent_until_full(bytes(LEAST_WINDOW + 1), 1) == 1
+
+
+class Answering(Swallowed):
+    """Each request is answered when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.where, self.timeout_s = "broker", 1.0
+        self.sock, self.broker = socket.socketpair()
+
+    def answer(self, correlation: int) -> None:
+        self.broker.sendall((4).to_bytes(4, "big") + correlation.to_bytes(4, "big"))
+
+    def close(self) -> None:
+        self.sock.close()
+        self.broker.close()
+
+
+def test_a_broker_that_answers_one_request_after_the_other_does_not_keep_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a thin link each request waits behind those before it, however quick the broker is."""
+    now = 1000.0
+    monkeypatch.setattr("mirror_core.kafka.producing.time.monotonic", lambda: now)
+    monkeypatch.setattr("mirror_core.kafka.producing.produce.decode", lambda frame: iter(()))
+    connection = Answering()
+    link = ProduceLink[None](connection)
+    for _ in range(3):
+        link.send([])
+    now += 10
+    connection.answer(0)
+    assert list(link.answers()) == []
+    now += 10
+    assert (len(link.outstanding), link.waits_s) == (2, 10.0), "since the last answer, not since it was sent"
+    connection.answer(1)
+    assert list(link.answers()) == []
+    now += 20
+    assert link.waits_s == 20.0
+    connection.answer(2)
+    assert list(link.answers()) == []
+    now += 20
+    link.send([])
+    now += 1
+    assert link.waits_s == 1.0, "nothing was due before"
+    connection.close()

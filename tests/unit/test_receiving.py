@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
+import struct
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from types import SimpleNamespace
 from typing import cast
 
@@ -14,10 +19,13 @@ from mirror_core.copy.datagrams import Line, Sort
 from mirror_core.copy.lanes import Lanes
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.receiving import Receiver
+from mirror_core.copy.states import State
+from mirror_core.copy.words import Side
 from mirror_core.dataplane.progress import TOLD, Progress
 from mirror_core.decide.position import Resume
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.connection import Connection, readable
+from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.model.copying import Assigned, Assignment
 from mirror_core.model.names import ClusterName, MirrorName, Partition
@@ -25,6 +33,8 @@ from mirror_core.wire import fetch
 from tests.unit.test_rewrite import batch, fetched
 
 PARTITION = Partition("orders", 0)
+LIMIT_S = 0.2
+"""Of a wait for an answer."""
 NEAR = cast("Connection", SimpleNamespace(round_trip_s=0.001))
 
 
@@ -32,8 +42,11 @@ class Link:
     """To one broker; its answer is the test's."""
 
     alone, filled, room, throttle_ms = True, False, 1 << 20, 0
+    waits_s = 0.0
 
     def __init__(self) -> None:
+        sock, self.far_end = socket.socketpair()
+        self.connection = SimpleNamespace(sock=sock, where="cluster east, broker", close=lambda: None)
         self.pending, self.asked = False, 0
         self.offsets: list[int] = []
         self.stable = 1_000
@@ -46,6 +59,9 @@ class Link:
     @property
     def partitions(self) -> list[Partition]:
         return [PARTITION] if self.pending else []
+
+    def arrived(self) -> bool:
+        return True
 
     def take(self) -> Iterator[fetch.Fetched]:
         self.pending = False
@@ -98,9 +114,13 @@ class Source:
 
 
 @pytest.fixture
-def source(monkeypatch: pytest.MonkeyPatch) -> Source:
-    monkeypatch.setattr("mirror_core.copy.receiving.Side.of", lambda client: None)
-    return Source()
+def source(monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
+    monkeypatch.setattr("mirror_core.copy.receiving.Side.of", lambda client: Side(ClusterName("east"), "data"))
+    made = Source()
+    yield made
+    for link in made.links.values():
+        link.connection.sock.close()
+        link.far_end.close()
 
 
 def test_a_late_answer_of_the_leader_before_is_no_answer_to_what_its_successor_was_asked(source: Source) -> None:
@@ -109,6 +129,22 @@ def test_a_late_answer_of_the_leader_before_is_no_answer_to_what_its_successor_w
     assert source.answers(1, batch(100, 10)) == []
     assert (source.replicator.place.position, len(source.replicator.outbox.items)) == (90, 0), "no gap instead of 90-99"
     assert source.answers(2, batch(90, 20)) == [90]
+
+
+def test_who_keeps_silent_is_given_up_alone(source: Source) -> None:
+    source.led_by(1, 1, 100)
+    source.links[2].waits_s = 60.0
+    source.receiver.give_up()
+    assert list(source.receiver.lanes) == [1]
+    assert source.replicator.working
+    source.links[1].waits_s = 60.0
+    source.links[1].far_end.send(b"answer")
+    source.receiver.give_up()
+    assert source.replicator.working, "an answer has come, while we waited for somebody else"
+    source.links[1].connection.sock.recv(100)
+    source.receiver.give_up()
+    assert (source.replicator.state, list(source.receiver.lanes)) == (State.LOST, [])
+    assert source.answers(1, batch(100, 10)) == [], "it was hung up"
 
 
 def test_nor_is_it_when_it_leads_again(source: Source) -> None:
@@ -126,6 +162,43 @@ def test_what_was_asked_before_both_sides_were_compared_is_asked_again(source: S
     source.led_by(1, 3, 100)  # another one has led meanwhile, and records may be others now
     assert source.answers(1, batch(100, 10)) == []
     assert source.answers(1, batch(100, 10)) == [100]
+
+
+class Dripping(Connection):
+    """Of an answer a byte comes at a time; none of the waits for it is long."""
+
+    def __init__(self) -> None:
+        self.where, self.round_trip_s = "cluster east, broker", 0.001
+        self.sock, self.far_end = socket.socketpair()
+        self._hint = ""
+        self._ids = itertools.count(1)
+        self.wait_for(LIMIT_S)
+
+    def drip(self) -> None:
+        answer = struct.pack(">iihi", 1, 0, ErrorCode.not_leader_or_follower.value, 0) + bytes(20)
+        for byte in struct.pack(">i", len(answer)) + answer:
+            time.sleep(LIMIT_S / 4)
+            self.far_end.send(bytes([byte]))
+
+
+def test_an_answer_that_comes_drop_by_drop_holds_up_nobody_else(source: Source) -> None:
+    with closing(Dripping()) as connection, closing(connection.far_end):
+        link = FetchLink(connection, max_bytes=1, partition_max_bytes=1)
+        source.receiver.lanes[1] = Lanes(connection, lambda connection, far: link)
+        source.led_by(1, 1, 100)
+        thread = threading.Thread(target=connection.drip)
+        thread.start()
+        took = []
+        while source.replicator.state is State.READY:
+            assert readable([connection.sock], 10 * LIMIT_S)
+            began = time.monotonic()
+            assert source.receiver.take(link) == []
+            took.append(time.monotonic() - began)
+            source.receiver.give_up()
+        thread.join()
+    assert "NOT_LEADER" in source.replicator.lost_why, "it was taken in when it was whole"
+    assert max(took) < 3 * LIMIT_S
+    assert sorted(took)[-2] < LIMIT_S, "and waited for once"
 
 
 class Told:

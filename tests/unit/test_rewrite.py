@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-import xxhash
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from fastcrc import crc32
@@ -21,6 +20,7 @@ from mirror_core.kafka.empty_answers import Proof
 from mirror_core.model.copying import Assigned
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.batch import HEADER_SIZE, batches, crc_matches
+from mirror_core.wire.digest import content
 from mirror_core.wire.fetch import Fetched
 from mirror_core.wire.produce import Produced
 from mirror_core.wire.records import decode
@@ -226,7 +226,7 @@ def test_tiny_batches_in_a_row_become_one() -> None:
     records = [(record.offset, record.key) for record in decode(header, merged)]
     assert records == [(number, b"k0") for number in range(6)]
     assert ready[0][0].size == len(merged)
-    assert ready[0][0].payload == xxhash.xxh3_128_digest(merged[HEADER_SIZE:])
+    assert ready[0][0].content == content(10, merged)
     assert replicator.place.position == 60
 
 

@@ -27,17 +27,27 @@ class Brokers:
 
     def __init__(self, name: str, *answers: uuid.UUID | Unreachable | None) -> None:
         self.name, self._answers = ClusterName(name), answers
-        self.config, self.principal, self.timeout_s = None, None, 1.0
+        self.config, self.principal, self.timeout_s = None, None, 10.0
+        self.silent: dict[int, float] = {}
 
     def brokers(self) -> tuple[int, ...]:
         return tuple(range(len(self._answers)))
 
-    def call(self, request: object, answer: object, broker: int) -> SimpleNamespace:
-        found = self._answers[broker]
+    def address(self, broker: int) -> tuple[str, int]:
+        return "", broker
+
+    def lend(self, address: tuple[str, int]) -> None:
+        return None
+
+    def give_back(self, address: tuple[str, int], connection: object) -> None: ...
+
+    def open(self, address: tuple[str, int]) -> SimpleNamespace:
+        found = self._answers[address[1]]
         if isinstance(found, Unreachable):
             raise found
         code = ErrorCode.none if found else ErrorCode.unknown_topic_or_partition
-        return SimpleNamespace(topics=[SimpleNamespace(topic_id=found, error_code=code)])
+        answer = SimpleNamespace(topics=[SimpleNamespace(topic_id=found, error_code=code)])
+        return SimpleNamespace(call=lambda *asked: answer)
 
 
 def view(topic_id: uuid.UUID | None) -> ClusterView:
@@ -59,7 +69,7 @@ def test_a_topic_is_gone_when_no_broker_knows_it_any_more(
     said: uuid.UUID | None, others: tuple[uuid.UUID | Unreachable | None, ...], state: State
 ) -> None:
     west = Brokers("west", said, *others)
-    aligner = Aligner(cast("ClusterClient", Brokers("east", OLD)), cast("ClusterClient", west), 1 << 62)
+    aligner = Aligner(cast("ClusterClient", Brokers("east", OLD)), cast("ClusterClient", west), 1 << 62, list)
     assigned = Assigned(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
     replicator = PartitionReplicator(assigned)
     assert not aligner._route(replicator, view(OLD), view(said))
@@ -70,7 +80,7 @@ def test_a_topic_is_gone_when_no_broker_knows_it_any_more(
 def test_a_partition_that_one_broker_has_not_heard_of_yet_is_waited_for() -> None:
     """A topic that was widened a moment ago. Nothing takes partitions away from a topic of the same id."""
     west = Brokers("west", OLD)
-    aligner = Aligner(cast("ClusterClient", Brokers("east", OLD)), cast("ClusterClient", west), 1 << 62)
+    aligner = Aligner(cast("ClusterClient", Brokers("east", OLD)), cast("ClusterClient", west), 1 << 62, list)
     assigned = Assigned(partition=Partition("orders", 1), source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
     replicator = PartitionReplicator(assigned)
     wide = TopicView("orders", OLD.hex, False, {0: Leader(1, 1), 1: Leader(1, 1)}, 1)
@@ -81,7 +91,7 @@ def test_a_partition_that_one_broker_has_not_heard_of_yet_is_waited_for() -> Non
 def test_where_topics_have_no_ids_a_partition_that_is_missing_is_gone() -> None:
     none = uuid.UUID(int=0)
     aligner = Aligner(
-        cast("ClusterClient", Brokers("east", none)), cast("ClusterClient", Brokers("west", none)), 1 << 62
+        cast("ClusterClient", Brokers("east", none)), cast("ClusterClient", Brokers("west", none)), 1 << 62, list
     )
     assigned = Assigned(partition=Partition("orders", 1), source_topic_id=none.hex, destination_topic_id=none.hex)
     replicator = PartitionReplicator(assigned)

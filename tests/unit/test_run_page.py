@@ -12,10 +12,24 @@ from mirror_core.evidence import run_report
 from mirror_core.evidence.run_report import clocks, write_run_report
 from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.run import Fact, Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState, Strategy
+from mirror_core.model.reckoning import Counted, Foretold
+from mirror_core.model.run import (
+    Evidence,
+    Fact,
+    Mode,
+    Plan,
+    PlanStep,
+    Run,
+    RunKind,
+    RunState,
+    StepRecord,
+    StepState,
+    Strategy,
+)
 from tests.pages import Page
 
 BEGUN = 1_790_000_000_123
+SIDES = ("east", "west")
 PLAN = Plan(
     kind=RunKind.FAILOVER,
     mirror=MirrorName("m"),
@@ -63,7 +77,7 @@ def status(index: int, **more: object) -> PartitionStatus:
 
 
 def page_of(folder: Path, run: Run, steps: list[StepRecord], *statuses: PartitionStatus) -> Page:
-    path = write_run_report(folder, run, steps, {s.partition: s for s in statuses}, {})
+    path = write_run_report(folder, run, steps, {s.partition: s for s in statuses}, {}, sides=SIDES, told=())
     assert path == folder / "report.html"
     return Page(path.read_text(encoding="utf-8"))
 
@@ -79,7 +93,17 @@ STEPS = [
 
 def test_the_page_tells_the_run_step_by_step(tmp_path: Path) -> None:
     page = page_of(tmp_path, RUN, STEPS)
-    assert page.facts == ["9.5 s", "6.5 s", "3.2 s", "3.2 s", "unknown: not measured by this run"]
+    assert page.facts == [
+        "applications were moved from east to west",
+        "begun 2026-09-21 14:13:20 UTC, promoted 2026-09-21 14:13:29 UTC after 6.5 s without writes",
+        "unknown",
+        "we don't: nothing was compared",
+        "9.5 s",
+        "6.5 s",
+        "3.2 s",
+        "3.2 s",
+        "unknown: not measured by this run",
+    ]
     assert page.rows[:8] == [
         ["step", "applications may write", "state", "attempts", "begun", "seconds"],
         ["prove", "source", "DONE", "1", "2026-09-21 14:13:20.123 UTC", "2.50"],
@@ -102,6 +126,86 @@ def test_the_page_tells_the_run_step_by_step(tmp_path: Path) -> None:
     assert "begun by ann at 2026-09-21 14:13:20.123 UTC" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
+def test_first_of_all_it_says_what_was_lost_and_how_that_is_known(tmp_path: Path) -> None:
+    gate = {"verdict": "passed", "records_in_all": 120, "records_since_proof": 20, "partitions": 2}
+    proved = [*STEPS[:3], step("parity", 6, 7, evidence=gate), *STEPS[3:]]
+    assert page_of(tmp_path, RUN, proved).facts[2:4] == [
+        "nothing", "120 records of 2 partitions compared equal, the last 20 of them behind the fence",
+    ]  # fmt: skip
+    in_part = {**gate, "not_compared": "1 partition(s): a-1"}
+    lost, known = page_of(tmp_path, RUN, [*STEPS[:3], step("parity", 6, 7, evidence=in_part), *STEPS[3:]]).facts[2:4]
+    assert lost == "unknown; nothing of what was compared"
+    assert known.endswith("behind the fence; promoted as they were, and not compared: 1 partition(s): a-1")
+    for changed in ({"records_in_all": 0}, {"verdict": "indeterminate"}):
+        doubtful = [*STEPS[:3], step("parity", 6, 7, evidence={**gate, **changed}), *STEPS[3:]]
+        assert page_of(tmp_path, RUN, doubtful).facts[2] == "unknown"
+    failed = [*STEPS[:3], step("parity", 6, 7, evidence=gate, state=StepState.FAILED)]
+    assert page_of(tmp_path, RUN, failed).facts[2] == "unknown"
+    given_up = replace(PLAN, mode=Mode.UNPLANNED, figures={"loss": "at least 3 offsets"})
+    assert page_of(tmp_path, replace(RUN, plan=given_up), []).facts[2] == "at least 3 offsets"
+    assert page_of(tmp_path, replace(RUN, plan=replace(given_up, figures={})), []).facts[2] == "unknown"
+
+
+def test_a_loss_that_was_counted_stands_in_place_of_the_forecast(tmp_path: Path) -> None:
+    plan = replace(PLAN, mode=Mode.UNPLANNED, figures={"loss": "at least 3 offsets"})
+    counted = Counted(lost=1204, lost_by="by the old source's ends", again={}, again_by="")
+    page = page_of(tmp_path, replace(RUN, plan=plan, counted=counted), [])
+    assert page.facts[2:4] == ["1,204 offset(s)", "by the old source's ends"]
+    unseen = page_of(tmp_path, replace(RUN, plan=plan, counted=replace(counted, lost=None)), [])
+    assert unseen.facts[2] == "at least 3 offsets"
+
+
+def test_what_a_run_reached_is_said_and_not_what_was_meant(tmp_path: Path) -> None:
+    fenced = page_of(tmp_path, RUN, STEPS[:2]).facts
+    assert fenced[:2] == ["nothing was moved from east to west", "begun 2026-09-21 14:13:20 UTC"]
+    lost = replace(RUN, plan=replace(PLAN, mode=Mode.UNPLANNED))
+    assert (
+        page_of(tmp_path, lost, [step("promote", 1, 2)]).facts[0]
+        == "applications were moved from east to west, without east"
+    )
+    home = replace(RUN, plan=replace(PLAN, kind=RunKind.FAILBACK, steps=(PlanStep(name="salvage", action=""),)))
+    done = page_of(tmp_path, home, [step("salvage", 0, 1, evidence={"records": 7})]).facts
+    assert done[0] == "applications and records have come from west home to east"
+    assert done[2] == "7 record(s) that only the old source had"
+    assert page_of(tmp_path, home, [step("salvage", 0, None)]).facts[0] == "on the way from west home to east"
+
+
+def test_forecast_and_count_stand_side_by_side(tmp_path: Path) -> None:
+    told = Foretold(seconds=5.0, steps={"fence": 1.5}, basis="last drill", lost=0, again={"g": (0, 0)})
+    counted = Counted(lost=None, lost_by="not compared", again={"g": 30}, again_by="asked")
+    run = replace(RUN, plan=replace(PLAN, foretold=told), counted=counted)
+    page = page_of(tmp_path, run, STEPS)
+    at = page.rows.index(["what", "of", "foretold", "counted", "error", "how it is known"])
+    assert page.rows[at + 1] == [
+        "seconds without writes",
+        "",
+        "5.00 s",
+        "6.50 s",
+        "+1.50 s",
+        "foretold by the last drill",
+    ]
+    assert ["seconds of step", "fence", "1.50 s", "1.00 s", "-0.50 s", ""] in page.rows
+    assert ["offsets lost", "", "0", "unknown", "unknown", "not compared"] in page.rows
+    assert ["offsets read again", "g", "0", "30", "+30", "asked"] in page.rows
+    document = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    assert document["forecast"][0]["error"] == 1.5
+    assert "Foretold and counted" not in page_of(tmp_path, RUN, STEPS).headings
+
+
+def test_of_a_source_that_is_lost_the_page_says_what_was_ever_compared_with_it(tmp_path: Path) -> None:
+    lost = replace(RUN, plan=replace(PLAN, mode=Mode.UNPLANNED))
+
+    def proved(evidence: Evidence, state: StepState = StepState.DONE) -> str:
+        return page_of(tmp_path, lost, [step("record_lmo", 1, 2, evidence=evidence, state=state)]).facts[4]
+
+    some = {"compared_before": "90 of 100 offsets", "never_compared": "orders-0 [90, 100)", "receipts": "7 files"}
+    known = "90 of 100 offsets were compared equal with the source while it answered"
+    assert proved(some).startswith(f"{known}; never compared: orders-0 [90, 100).")
+    assert proved(some).endswith("mirrorbook parity --against certificates (told of: 7 files)")
+    assert proved({**some, "never_compared": "none"}) == known
+    assert proved({}) == proved(some, StepState.FAILED) == "unknown"
+
+
 def test_programs_read_the_same(tmp_path: Path) -> None:
     page_of(tmp_path, RUN, STEPS, status(1), status(0))
     document = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
@@ -115,7 +219,7 @@ def test_programs_read_the_same(tmp_path: Path) -> None:
 
 def test_what_steps_left_is_kept_step_by_step(tmp_path: Path) -> None:
     left: dict[str, dict[str, object]] = {"fence": {"Fenced": {"topics": ["a"]}}, "drain": {"Drained": {"n": 7}}}
-    write_run_report(tmp_path, RUN, [], {}, left)
+    write_run_report(tmp_path, RUN, [], {}, left, sides=SIDES, told=())
     document = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
     assert document["left"] == left
     assert (document["steps"], document["partitions"]) == ([], [])
@@ -164,6 +268,11 @@ def test_a_promotion_without_a_fence_has_no_block_to_tell_of() -> None:
         "working": 2.0,
         "waiting": None,
     }
+
+
+def test_a_fence_that_took_two_attempts_held_applications_up_since_the_first(tmp_path: Path) -> None:
+    steps = [step("fence", 60, 61, attempt=2, first_ms=BEGUN + 1_000), step("promote", 62, 63)]
+    assert clocks(RUN, steps)["write_block_upper"] == 62.0
 
 
 def test_a_step_that_never_ended_worked_for_no_known_time() -> None:

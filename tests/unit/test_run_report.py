@@ -70,7 +70,9 @@ def test_the_page_escapes_what_others_wrote_and_asks_nobody_else(run: Run, tmp_p
         lmo=Offset(7),
     )
     left = {"drain": {"Drained": {"n": 7}}}
-    page = write_run_report(tmp_path, run, [step("fence", 1, 2)], {partition: status}, left).read_text()
+    page = write_run_report(
+        tmp_path, run, [step("fence", 1, 2)], {partition: status}, left, sides=("east", "west"), told=()
+    ).read_text()
     assert "<script" not in page
     assert "<b>bad" not in page
     assert "&lt;script&gt;" in page
@@ -88,7 +90,9 @@ def test_what_hides_or_turns_the_line_round_is_written_out(run: Run, tmp_path: P
     found = replace(step("fence", 1, 2), evidence={group: group}, error=f"{group}\nsecond line")
     plan = replace(run.plan, warnings=(group,), figures={f"group {group}": group}, strategies={group: Strategy.NONE})
     begun = replace(run, plan=plan, started_by=group)
-    page = write_run_report(tmp_path, begun, [found], {}, {}).read_text(encoding="utf-8")
+    page = write_run_report(tmp_path, begun, [found], {}, {}, sides=("east", "west"), told=()).read_text(
+        encoding="utf-8"
+    )
     assert "\x1b" not in page
     assert "\u202e" not in page
     assert page.count("g\\x1b[2J\\u202egnol") >= 7
@@ -99,7 +103,7 @@ def test_a_parity_report_shows_names_of_others_as_text(tmp_path: Path) -> None:
     finding = Finding(partition=Partition("t", 0), offset=Offset(1), kind="value", detail="<a href=x>\x1b\u202e</a>")
     result = ParityResult(verdict=Verdict.FAILED, records=1, chunks=1, findings=(finding,), reasons=("\u202eno",))
     east, west = ClusterName("east"), ClusterName("west")
-    made = write_report(tmp_path, result, [], source=east, destination=west, level=3, started=0.0, judge=False)
+    made = write_report(tmp_path, result, [], source=east, destination=west, level=3, started=0.0, demands=None)
     page = Path(made.report).read_text(encoding="utf-8")
     assert "&lt;a href=x&gt;\\x1b\\u202e&lt;/a&gt;" in page
     assert "\\u202eno" in page

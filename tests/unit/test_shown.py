@@ -32,3 +32,12 @@ def test_a_name_is_shown_whole_wherever_it_stands(name: str, shown: str, capsys:
 def test_json_gives_names_back_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"groups": NAMES})
     assert json.loads(said(capsys)) == {"groups": list(NAMES)}
+
+
+def test_what_a_row_is_named_by_is_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "a-mirror-with-rather-a-long-name-failover-20261123T185446-8a22"
+    crowd = ["a crowd of words beside it " * 3] * 6
+    print_table("Runs", ["id", *"abcdef"], [[long, *crowd], ["n" * 249, *crowd]])
+    out = capsys.readouterr().out
+    assert long in out
+    assert "crowd" in out

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 import typer
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
 
+from mirror_core.cli.conducting import Runner, services_of
 from mirror_core.cli.spark_conf import spark_conf
 from mirror_core.model.copying import Listening
-from mirror_core.model.errors import BadRequest
+from mirror_core.model.errors import BadRequest, RemoteFault
+from mirror_core.runbook.services import Services
+from mirror_core.spark.fleet import SparkFleet
+from mirror_core.spark.parity import SparkParity
 from mirror_core.spark.runner import listening
-from mirror_core.spark.session import _settings
+from mirror_core.spark.salvage import SparkSalvage
+from mirror_core.spark.session import _settings, context
 
 
 def test_the_users_settings_win_and_errors_alone_are_logged() -> None:
@@ -55,6 +66,27 @@ def test_the_driver_listens_where_executors_reach_sparks_own() -> None:
     assert listening(behind) == Listening(bind="0.0.0.0", host="svc", port=7080)
 
 
+def test_drivers_of_one_process_listen_on_ports_one_after_the_other() -> None:
+    fixed = {"spark.driver.host": "svc", "spark.mirrorbook.port": "7080"}
+    assert [listening(fixed, number).port for number in range(3)] == [7080, 7081, 7082]
+    assert listening({"spark.driver.host": "svc"}, 2).port == 0
+    SparkFleet("local[*]", 1, 36, {"spark.mirrorbook.port": "65500"})
+    with pytest.raises(BadRequest, match="37 mirrors take as many ports"):
+        SparkFleet("local[*]", 1, 37, {"spark.mirrorbook.port": "65500"})
+
+
+def test_a_runs_comparison_and_salvage_get_the_users_settings_or_refuse_them_at_once(tmp_path: Path) -> None:
+    def made(*conf: str) -> Services:
+        return services_of(tmp_path / "mirrorbook.yaml", Runner.SPARK, "local[2]", None, list(conf))
+
+    services = made("spark.driver.memory=1g")
+    assert isinstance(services.parity, SparkParity)
+    assert isinstance(services.salvage, SparkSalvage)
+    assert services.parity._conf == services.salvage._conf == {"spark.driver.memory": "1g"}
+    with pytest.raises(BadRequest, match="second writer"):
+        made("spark.speculation=true")
+
+
 def test_settings_are_given_as_key_and_value() -> None:
     assert spark_conf(["spark.a=b=c", "spark.ui.enabled=true"]) == {"spark.a": "b=c", "spark.ui.enabled": "true"}
     assert spark_conf(None) == {}
@@ -62,3 +94,26 @@ def test_settings_are_given_as_key_and_value() -> None:
         spark_conf(["spark.ui.enabled"])
     with pytest.raises(BadRequest, match="second writer"):
         spark_conf(["spark.speculation=true"])
+
+
+def test_two_threads_that_want_spark_start_it_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each lends Spark's variables to the environment and takes them back: side by side, some would stay."""
+    inside, company = threading.Semaphore(1), threading.Event()
+
+    def start(conf: SparkConf) -> SparkContext:
+        if not inside.acquire(blocking=False):
+            company.set()
+        company.wait(0.2)
+        inside.release()
+        raise Py4JError("not today")
+
+    def want() -> None:
+        with pytest.raises(RemoteFault, match="not today"):
+            context("test", "local[1]")
+
+    monkeypatch.setattr(SparkContext, "getOrCreate", start)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(want) for _ in range(2)]:
+            done.result()
+    assert not company.is_set()

@@ -16,7 +16,8 @@ from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import StepRecord, StepState
 from mirror_core.model.sighting import Seen, Sighting, TopicSeen
 from mirror_core.state.encoding import PIECE_BYTES, SCHEMA_VERSION
-from mirror_core.state.records import Forget, State, key_of, mirror_of
+from mirror_core.state.keys import mirror_of
+from mirror_core.state.records import Forget, State, key_of
 from tests.memory import fold
 
 LEASE = Lease(mirror=MirrorName("m"), owner="me", generation=1, beat_ms=1, writers_until_ms=1)

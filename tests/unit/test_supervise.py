@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import MirrorName
 from mirror_core.supervisor import supervise
-from mirror_core.supervisor.home import Home, Status
+from mirror_core.supervisor.home import Home, Status, status_here
+from mirror_core.supervisor.identity import here, started
 from mirror_core.supervisor.supervisor import CALM_S, FIRST_DELAY_S, HEALTHY_S, MAX_DELAY_S, next_delay_s
 from tests.waiting import wait_until
 
@@ -162,13 +163,21 @@ def test_a_killed_supervisors_last_word_is_not_taken_for_its_successors(
         """The successor has the lock at once, and writes its status a moment later."""
         looks.append(True)
         if len(looks) == 3:
-            self.write(Status(mirror=MIRROR, pid=os.getpid(), since_ms=2, log=""))
+            self.write(status_here(MIRROR, 2, self.log))
         return True
 
     monkeypatch.setattr(Home, "held", held)
     found = supervise.status(tmp_path, MIRROR)
     assert found is not None
     assert (found.alive, found.pid) == (True, os.getpid())
+
+
+def test_a_supervisor_says_which_process_of_which_machine_it_is(tmp_path: Path) -> None:
+    with supervisor(tmp_path, STEADY) as process:
+        found = running(tmp_path)
+        assert found.process.machine == here()
+        assert found.started == started(process.pid) is not None
+        assert found.process.doubt() is None
 
 
 @pytest.mark.parametrize("code", [2, 3, 5])

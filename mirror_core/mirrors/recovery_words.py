@@ -1,4 +1,4 @@
-"""What `mirror recover` says: per partition what happened and what would be done, per topic what it costs."""
+"""What is said of a recovery: per partition what happened and what would be done, per topic what it costs."""
 
 from __future__ import annotations
 

@@ -1,0 +1,42 @@
+"""A failover that nobody notices: the same steps, on a topic that no application knows, then everything is taken away.
+
+Red when it does not come through, when what was promoted is not what was written, or when something of it is left. What
+was predicted and what was measured is in the task's log, and in `mirrorbook drill list NAME`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow.sdk import DAG, Param
+from mirrorbook_airflow.drilling import CleanDrill, DrillMirror
+from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.operators import RETRIES, ListMirrors
+
+with DAG(
+    "mirror_drill",
+    description="Try the failover of mirrors on topics of its own",
+    doc_md=__doc__,
+    schedule="@weekly",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    tags=["mirrorbook"],
+    **when_red(),
+    params={
+        "mirrors": Param(
+            [], type="array", items={"type": "string"}, description_md="Mirrors to drill; none: all that are started"
+        ),
+        "mode": Param(
+            "planned",
+            type="string",
+            enum=["planned", "unplanned"],
+            description_md="`planned`: to the last record; `unplanned`: the source is given up, and losses are counted",
+        ),
+    },
+) as dag:
+    mirrors = ListMirrors(task_id="mirrors")
+    each = {"map_index_template": "{{ task.mirror }}", "max_active_tis_per_dagrun": 1, **RETRIES}
+    drill = DrillMirror.partial(task_id="drill", **each).expand(mirror=mirrors.output)
+    clean = CleanDrill.partial(task_id="clean", **each).expand(mirror=mirrors.output)
+    drill >> clean.as_teardown(on_failure_fail_dagrun=True)

@@ -1,0 +1,33 @@
+"""Give the dead sources of several mirrors up, with one approval: what was not copied is lost.
+
+A set is named in section `sets:` of `mirrors.yaml`. Each mirror is promoted as soon as it can be, whatever becomes of
+the others; clear the failed task, and the ones that are left go on. A rejected or failed run is red.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Param
+from mirrorbook_airflow.notifying import when_red_or_late
+from mirrorbook_airflow.params import spark_master
+from mirrorbook_airflow.sets import set_phases
+
+with DAG(
+    "mirror_failover_set_unplanned",
+    description="Fail the mirrors of an application over whose sources are dead: what was not copied is lost",
+    doc_md=__doc__,
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    tags=["mirrorbook", "runbook"],
+    **when_red_or_late(),
+    params={
+        "set": Param(type="string", minLength=1, description_md="Name of the set of mirrors"),
+        "master": spark_master(),
+    },
+) as dag:
+    ends = set_phases("{{ params.set }}", "Give the sources of set {{ params.set }} up for lost?", mode="unplanned")
+    # Teardowns don't count for the state of a run; this leaf is what makes a rejected or failed one red.
+    [*ends] >> EmptyOperator(task_id="done")

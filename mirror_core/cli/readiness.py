@@ -1,0 +1,103 @@
+"""`mirrorbook readiness`: parse, call, print."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from mirror_core.cli.common import ConfigOption, JsonOption, mirror, print_facts, print_json, print_table
+from mirror_core.cli.conducting import evidence_folder
+from mirror_core.cli.metrics import OPTION, address, served
+from mirror_core.cli.telling import tell
+from mirror_core.decide.readiness import Readiness, Weight
+from mirror_core.kafka.config import Config, Principal, find_config, load_config
+from mirror_core.mirrors.readiness_metrics import Exposition
+from mirror_core.model.errors import BadRequest, MirrorError, Refused
+from mirror_core.model.names import DRILL, ClusterName
+from mirror_core.runbook.readiness import look
+from mirror_core.runbook.services import Services, local_services
+from mirror_core.state.link import Link, link_of, states
+from mirror_core.state.records import State
+from mirror_core.state.remembered import REMEMBERED
+
+LOOK_S: Final = 30.0
+AT_ONCE: Final = 4
+SHOWN: Final = ("seconds without writes, predicted", "lag in offsets", "proved equal before", "data plane")
+
+
+def readiness_command(
+    name: Annotated[str | None, typer.Argument(help="The mirror. With --metrics: all of them.")] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            OPTION, metavar="[HOST:]PORT", help="Look every 30 s, and serve /metrics for Prometheus, until SIGTERM."
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Could it be failed over now? What speaks against it, and what to do. Changes nothing. Exit code 3: not ready."""
+    if (name is None) == (metrics is None):
+        raise BadRequest("give the name of a mirror, or --metrics to look at all of them again and again")
+    if name is None:
+        _serve(load_config(find_config(config), only=Principal.CONTROL), address(metrics or ""))
+        return
+    link, state = mirror(config, name)
+    found = look(link, state, _services(link.config.path), whole=True)
+    if as_json:
+        print_json(_json(found))
+    else:
+        _show(found)
+    if not found.ready:
+        raise Refused(
+            f"mirror {name} is not ready", [point.words for point in found.points if point.weight is Weight.REFUSAL]
+        )
+
+
+def _show(found: Readiness) -> None:
+    print_facts({what: found.figures.get(what) for what in SHOWN} | {"ready": "yes" if found.ready else "no"})
+    if found.points:
+        rows = [(point.weight, point.words, point.remedy) for point in found.points]
+        print_table("What speaks against it", ("weight", "what", "what to do"), rows)
+
+
+def _json(found: Readiness) -> dict[str, object]:
+    return {
+        "mirror": found.mirror.name,
+        "ready": found.ready,
+        "run": None if found.run is None else {"step": found.run.step, "writes": found.run.writes},
+        "points": [{"weight": p.weight, "words": p.words, "remedy": p.remedy} for p in found.points],
+        "figures": dict(found.figures),
+    }
+
+
+def _serve(config: Config, where: tuple[str, int]) -> None:
+    stop, shown = threading.Event(), Exposition()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    known: dict[ClusterName, State] = {}
+    services = _services(config.path)
+    with served(where, shown, tell), ThreadPoolExecutor(AT_ONCE) as pool, REMEMBERED.keeping():
+        while not stop.is_set():
+            # What a silent cluster said last is kept: its mirrors are not ready, and not forgotten.
+            known |= {name: state for name, state in states(config) if not isinstance(state, MirrorError)}
+            mirrors = [one for state in known.values() for one in _mirrors(config, state)]
+            shown.tell(pool.map(lambda one: look(one[0], one[1], services, whole=False), mirrors))
+            stop.wait(LOOK_S)
+
+
+def _mirrors(config: Config, state: State) -> Iterator[tuple[Link, State]]:
+    """Those of which both clusters are configured. A drill's come and go."""
+    for one in state.mirrors.values():
+        if not one.name.startswith(DRILL) and {one.source, one.destination} <= config.clusters.keys():
+            yield link_of(config, one), state
+
+
+def _services(path: Path) -> Services:
+    return local_services(path, evidence_dir=evidence_folder(path, None))

@@ -1,0 +1,133 @@
+"""`mirrorbook failover plan-set` and `run-set`: several mirrors of one application. Parse, call, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mirror_core.cli.common import ConfigOption, DryRunOption, JsonOption, YesOption, agree, configuration, print_json
+from mirror_core.cli.conducting import (
+    EvidenceOption,
+    GateLimitOption,
+    HashOption,
+    MasterOption,
+    NoPauseOption,
+    Runner,
+    RunnerOption,
+    conductor,
+)
+from mirror_core.cli.runs import plan_document, run_document, show_plan
+from mirror_core.cli.spark_conf import SparkConfOption
+from mirror_core.cli.telling import tell
+from mirror_core.model.errors import Refused
+from mirror_core.model.run import Mode
+from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.sets import Joint, Together, set_named
+from mirror_core.state.link import find
+
+ModeOption = Annotated[Mode, typer.Option("--mode", help="planned: the sources live. unplanned: they are lost.")]
+SetArgument = Annotated[str, typer.Argument(metavar="SET", help="A set of mirrors, from section `sets:`.")]
+
+
+def plan_set(
+    name: SetArgument, mode: ModeOption = Mode.PLANNED, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """What a failover of all mirrors of the set would do now. Exit code 3 when it may not be run."""
+    joint = _together(name, config, mode).decide()
+    _show(name, joint, as_json=as_json)
+    if joint.reasons:
+        raise Refused(f"these plans cannot be run: failover of set {name}", joint.reasons)
+
+
+def run_set(
+    name: SetArgument,
+    mode: ModeOption = Mode.PLANNED,
+    plan_hash: HashOption = None,
+    runner: RunnerOption = Runner.SPARK,
+    master: MasterOption = "local[*]",
+    evidence: EvidenceOption = None,
+    conf: SparkConfOption = None,
+    config: ConfigOption = None,
+    no_pause: NoPauseOption = False,
+    gate_limit: GateLimitOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show all plans, ask once, prove, ask at that moment, and move all mirrors of the set. One that was begun before
+    and has not ended is gone on with."""
+    equipped: dict[str, Any] = {"evidence": evidence, "conf": conf, "gate_limit": gate_limit}
+    together = _together(name, config, mode, runner, master, quiet=as_json, **equipped)
+    attempt = together.under_way()
+    if attempt is None:
+        if (cut_off := together.cut_off()) and not dry_run:
+            agree(f"{cut_off} was cut off while it began, and nothing was done: give it up?", yes)
+            together.abort(cut_off, only_mine=False)
+        joint = together.decide()
+        if not as_json or dry_run:
+            _show(name, joint, as_json=as_json)
+        if reasons := (*joint.reasons, *joint.other_than(plan_hash)):
+            raise Refused(f"failover of set {name}", reasons)
+        if dry_run:
+            return
+        given_up = ", and give their sources up for lost" if mode is Mode.UNPLANNED else ""
+        agree(f"Run plans {joint.hash}: move applications of {', '.join(joint.decisions)}{given_up}?", yes)
+        attempt = together.begin(joint.hash, approved_by=together.started_by)
+    else:
+        if not as_json:
+            tell(f"{attempt} has not ended: " + "; ".join(together.told(attempt)))
+        if dry_run:
+            return
+        agree(f"Go on with {attempt}? Whoever conducts it now loses it", yes)
+    asked = mode is Mode.PLANNED and not (no_pause or yes) and together.undisturbed(attempt)
+    if asked:
+        _ask(name, together, attempt)
+    ended = together.finish(attempt, agreed_by=together.started_by if asked else "")
+    if as_json:
+        print_json({"set": attempt, "runs": [run_document(s.run, s.steps) for s in ended.values()]})
+    else:
+        tell(f"{attempt}: " + "; ".join(together.told(attempt)))
+
+
+def _ask(name: str, together: Together, attempt: str) -> None:
+    """Prove all, and ask whether applications may be stopped now. After a no the runs wait."""
+    for mirror, standing in together.prove(attempt).items():
+        for record in standing.steps:
+            tell(f"{mirror}: {record.step}: " + ", ".join(f"{key} {value}" for key, value in record.evidence.items()))
+    mirrors = ", ".join(together.chosen.mirrors)
+    try:
+        agree(f"Fence now? Applications of {mirrors} can't write until they are moved", False)
+    except Refused:
+        wait = f"{attempt} waits: `mirrorbook failover run-set {name}` asks again, `failover abort` of each gives it up"
+        raise Refused(f"failover of set {name}", [f"you said no. {wait}"]) from None
+
+
+def _together(
+    name: str,
+    config: Path | None,
+    mode: Mode,
+    runner: Runner = Runner.LOCAL,
+    master: str = "local[*]",
+    *,
+    quiet: bool = False,
+    **equipped: Any,
+) -> Together:
+    loaded = configuration(config)
+    chosen = set_named(loaded, name)
+    conductors = {
+        mirror: conductor(Failover, find(loaded, mirror)[0], runner, master, quiet=quiet, prefix=mirror, **equipped)
+        for mirror in chosen.mirrors
+    }
+    return Together(chosen, conductors, mode, say=(lambda line: None) if quiet else tell)
+
+
+def _show(name: str, joint: Joint, *, as_json: bool) -> None:
+    if as_json:
+        plans = [plan_document(decision.plan, decision.reasons) for decision in joint.decisions.values()]
+        print_json({"set": name, "hash": joint.hash, "plans": plans, "refused": list(joint.reasons)})
+        return
+    for decision in joint.decisions.values():
+        show_plan(decision.plan, decision.reasons, as_json=False)
+    tell(f"hash of all plans of set {name}: {joint.hash}")

@@ -1,0 +1,182 @@
+"""Receipts are stored behind the copying's back: a full disk, or a store that hangs, costs evidence and no copying.
+
+The thread packs what an epoch's tasks have told; the driver writes a head that tells of the file, into the state
+topic; only then the thread stores it. So a file that was lost, altered or put there by others is known to be that.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from mirror_core.decide.heads import arrived, promised
+from mirror_core.evidence import receipts
+from mirror_core.evidence.folders import Folder
+from mirror_core.evidence.receipts import File
+from mirror_core.model.copying import Receipt
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.names import MirrorName
+from mirror_core.model.receipts import Kept, ReceiptsHead
+from mirror_core.state.records import State
+
+WAITING: Final = 500
+"""Epochs whose receipts may wait, four hours' worth; then the oldest are given up, and are holes for readers."""
+_AGAIN_S: Final = 10.0
+_TICK_S: Final = 0.02
+
+
+class Heads(Protocol):
+    """What is needed of the driver's lease."""
+
+    @property
+    def state(self) -> State: ...
+
+    def put(self, *records: ReceiptsHead) -> None: ...
+
+
+class Keeper:
+    """Of one mirror and process. Nothing is kept before `open`."""
+
+    def __init__(
+        self, mirror: MirrorName, say: Callable[[str], None], failed: Callable[[], None], *, again_s: float = _AGAIN_S
+    ) -> None:
+        """`failed` is called at each attempt that did not work out; the next one comes `again_s` later."""
+        self._mirror = mirror
+        self._say = say
+        self._failed = failed
+        self._again_s = again_s
+        self._folder: Folder | None = None
+        self._waiting: deque[tuple[int, int, Sequence[Receipt]]] = deque()
+        self._changed = threading.Condition()
+        self._leaving = self._alone = False
+        self._asked: tuple[str, File] | None = None
+        """Part and file of which a head is to tell."""
+        self._told: File | None = None
+        """Of which the newest head tells."""
+        self._arrived: set[tuple[str, str]] = set()
+        """Part and name of what is there, and not yet told to be."""
+        self._trouble = ""
+        self._given_up = 0
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="receipts", daemon=True)
+
+    def open(self, folder: Folder) -> None:
+        self._folder = folder
+        self._thread.start()
+
+    def take(self, generation: int, epoch: int, told: Sequence[Receipt]) -> None:
+        """What an epoch's tasks have told. Never waits."""
+        if self._folder is None or not told:
+            return
+        with self._changed:
+            if len(self._waiting) == WAITING:
+                self._waiting.popleft()
+                self._given_up += 1
+            self._waiting.append((generation, epoch, told))
+            self._changed.notify_all()
+
+    def tell(self, lease: Heads, *, last: bool = False) -> None:
+        """Write what heads have to say now: once for each file, which also says that those before have arrived."""
+        with self._changed:
+            part, file = self._asked or ("", None)
+            there = set(self._arrived)
+            if file is self._told:
+                file = None
+        if file is None and not (last and there):
+            return
+        heads = dict(lease.state.receipts.get(self._mirror, {}))
+        changed = {head.part: head for head in arrived(heads, there)}
+        if file is not None:
+            one = Kept(file.name, file.sha256, file.pieces, stored=False)
+            changed[part] = promised(self._mirror, heads | changed, part, one)
+        if changed:
+            lease.put(*changed.values())
+        with self._changed:
+            self._told = file or self._told
+            self._arrived -= there
+            self._changed.notify_all()
+
+    def close(self, lease: Heads | None, limit_s: float) -> None:
+        """Store what still waits, for at most so long; what could not be stored is said. Without a lease no head can
+        be written any more, and no file."""
+        if self._folder is None:
+            return
+        deadline = time.monotonic() + limit_s
+        with self._changed:
+            self._leaving, self._alone = True, lease is None
+            self._changed.notify_all()
+        try:
+            while lease is not None and self._thread.is_alive() and time.monotonic() < deadline:
+                self.tell(lease)
+                self._thread.join(_TICK_S)
+            if lease is not None:
+                self.tell(lease, last=True)
+        except MirrorError as error:
+            self._trouble = self._trouble or str(error)
+        with self._changed:
+            self._alone = True
+            self._changed.notify_all()
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        with self._changed:
+            left = len(self._waiting) + self._given_up
+        if left:
+            nobody = "another process has the mirror now" if lease is None else f"{self._folder.where} does not answer"
+            why = self._trouble or nobody
+            self._say(f"receipts of {left} epoch(s) were not stored, and are holes for who reads them: {why}")
+
+    def _run(self) -> None:
+        packed: tuple[object, File] | None = None
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._leaving)
+                if not self._waiting:
+                    return
+                first = self._waiting[0]
+            if packed is None or packed[0] is not first:
+                packed = (first, receipts.packed(*first))
+            if not self._told_of(first[2], packed[1]):
+                return
+            stored = self._stored(packed[1])
+            with self._changed:
+                if stored:
+                    self._arrived.add((_part(first[2]), packed[1].name))
+                if stored and self._waiting and self._waiting[0] is first:
+                    self._waiting.popleft()
+                elif stored:  # given up while it was being stored
+                    self._given_up -= 1
+                elif not stored and self._leaving:
+                    return
+                elif not stored:
+                    self._changed.wait_for(lambda: self._leaving, self._again_s)
+
+    def _told_of(self, told: Sequence[Receipt], file: File) -> bool:
+        """Wait until a head tells of it; False when nobody writes one any more."""
+        with self._changed:
+            self._asked = (_part(told), file)
+            self._changed.wait_for(lambda: self._told is file or self._alone)
+            return self._told is file
+
+    def _stored(self, file: File) -> bool:
+        assert self._folder is not None
+        try:
+            receipts.write(self._folder, self._mirror, file)
+        except Exception as error:  # noqa: BLE001 - a thread that dies of it would keep nothing more, without a word
+            words = str(error) if isinstance(error, MirrorError) else f"receipts: {type(error).__name__}: {error}"
+            self._failed()
+            if words != self._trouble:
+                self._say(f"copying goes on, and this is tried again: {words}")
+            self._trouble = words
+            return False
+        if self._trouble:
+            self._say("receipts are stored again")
+        self._trouble = ""
+        return True
+
+
+def _part(told: Sequence[Receipt]) -> str:
+    """The hour (UTC) in which the first of them began, as its day's folder is chosen."""
+    return datetime.fromtimestamp(min(receipt.started_ms for receipt in told) / 1000, UTC).isoformat()[:13]

@@ -1,0 +1,61 @@
+"""Waiting, with a lease in the hand, for what may take longer than it stays fresh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import Unreachable
+from mirror_core.state.lease import HeldLease
+
+T = TypeVar("T")
+_TICK_S: Final = 0.1
+
+
+class Closing(Protocol):
+    def close(self) -> None: ...
+
+
+class Patience:
+    """For one thing at a time: starting Spark, or asking brokers of which one may hang."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="at-work")
+        self._doing: Future[Any] = Future()
+        self._doing.set_result(None)
+
+    def until_done(self, lease: HeldLease, work: Callable[[], T], until_ms: int | None = None) -> T:
+        """What `work` gives, done in another thread.
+
+        Unreachable when it is not done by then (wall clock). What it finds later is of no use, since others have
+        written meanwhile; and nothing else is begun before it has ended. LostOwnership as of the lease.
+        """
+        if not self._doing.done():
+            raise Unreachable("the last look at both clusters is not over yet")
+        self._doing = doing = self._pool.submit(copy_context().run, work)
+        while not doing.done():
+            if until_ms is not None and now_ms() >= until_ms:
+                raise Unreachable("the look at both clusters is not over yet")
+            lease.beat()
+            wait((doing,), timeout=_TICK_S)
+        return doing.result()
+
+    @contextmanager
+    def lending(self, *used: Closing) -> Iterator[None]:
+        """Until left, work may use these. Nobody waits for what still hangs then: they are closed when it has ended,
+        since whoever comes back from a hung broker opens the next connection."""
+        try:
+            yield
+        finally:
+            self._pool.shutdown(wait=False)
+            for one in used:
+                self._doing.add_done_callback(partial(_close, one))
+
+
+def _close(one: Closing, _: Future[Any]) -> None:
+    one.close()

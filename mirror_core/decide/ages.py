@@ -1,0 +1,65 @@
+"""How old is what a failover would rely on: the sync of groups, the comparison, and the newest drill. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from mirror_core.decide.drills import came_through, runs_of
+from mirror_core.decide.proof import recorded
+from mirror_core.model.mirror import GroupsSeen, PartitionState, PartitionStatus
+from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.proof import Proof
+from mirror_core.model.run import Run
+
+
+class Known(StrEnum):
+    GROUPS = "groups"
+    """What groups have committed on the source was committed on the destination."""
+    PROOF = "proof"
+    """Each partition was seen to be equal: how far it was compared, and that nothing was new, or what was."""
+    DRILL = "drill"
+    """A drill came through."""
+
+
+OLD_S: Final[Mapping[Known, float]] = MappingProxyType(
+    {Known.GROUPS: 600.0, Known.PROOF: 86_400.0, Known.DRILL: 35 * 86_400.0}
+)
+"""Older than this it is worth a word. Alerts say the same; a test compares them."""
+REMEDY: Final[Mapping[Known, str]] = MappingProxyType(
+    {
+        Known.GROUPS: "is DAG mirror_sync paused or red, or no data plane at work? `mirrorbook sync {mirror}`",
+        Known.PROOF: "is DAG mirror_parity paused or red? `mirrorbook parity {mirror}`",
+        Known.DRILL: "is DAG mirror_drill paused or red? `mirrorbook drill run {mirror}`",
+    }
+)
+WORDS: Final[Mapping[Known, str]] = MappingProxyType(
+    {
+        Known.GROUPS: "groups' offsets were synced",
+        Known.PROOF: "each partition was compared",
+        Known.DRILL: "a drill came through",
+    }
+)
+
+
+def known_since(
+    mirror: MirrorName,
+    groups: GroupsSeen | None,
+    proof: Proof | None,
+    runs: Iterator[Run],
+    statuses: Mapping[Partition, PartitionStatus],
+) -> Iterator[tuple[Known, int]]:
+    """Wall clock of the newest one of each, in ms; nothing of what never was. A proof is as old as that of the
+    partition that was compared the longest ago: a comparison looks at all of them. What has FAILED is not compared."""
+    if groups is not None:
+        yield Known.GROUPS, groups.synced_ms
+    well = {p: one for p, one in statuses.items() if one.state is not PartitionState.FAILED}
+    known = recorded(proof, {p.topic: one.destination_topic_id for p, one in well.items()})
+    compared = [one.at_ms for p, one in known.items() if p in well]
+    if compared:
+        yield Known.PROOF, min(compared)
+    drilled = next((run for run in runs_of(runs, mirror) if came_through(run)), None)
+    if drilled is not None:
+        yield Known.DRILL, drilled.started_ms

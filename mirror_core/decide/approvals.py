@@ -1,0 +1,40 @@
+"""Whether enough people have approved a plan, and not too long ago. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Final
+
+from mirror_core.model.run import Approval
+
+HOLDS_S: Final = 3600.0
+"""A plan that nobody has approved for so long is stale; and so is an approval that nothing was begun by for so long."""
+
+
+def unmet(approvals: Sequence[Approval], people: int) -> tuple[str, ...]:
+    """Why a plan may not be run that so many people have to approve; empty when they have."""
+    return tuple(_unmet(approvals, people))
+
+
+def stale(approvals: Sequence[Approval], now_ms: int) -> tuple[str, ...]:
+    """Why nothing may be begun by these any more; empty when it may, also where nobody was asked. The newest counts:
+    whoever gave it has seen the same plan, and knew of the others."""
+    if not approvals:
+        return ()
+    times = [one.at_ms for one in approvals]
+    newest = max((at_ms for at_ms in times if at_ms is not None), default=None)
+    if newest is not None and now_ms - newest <= HOLDS_S * 1000:
+        return ()
+    names = ", ".join(one.name for one in approvals)
+    since = "nobody knows when" if newest is None else f"{(now_ms - newest) / 60_000:.0f} minutes ago"
+    return (f"{names} approved it {since}, and an approval holds for {HOLDS_S / 60:.0f}: plan anew, and ask again",)
+
+
+def _unmet(approvals: Sequence[Approval], people: int) -> Iterator[str]:
+    again = {b.name for a, b in combinations(approvals, 2) if a.id == b.id or a.name == b.name}
+    for name in sorted(again):
+        yield f"{name} has approved it already: the next approval must be another person's"
+    if len(approvals) < people:
+        so_far = ", ".join(one.name for one in approvals) or "nobody"
+        yield f"{people} people have to approve it, and so far {so_far} did"

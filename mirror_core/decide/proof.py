@@ -1,0 +1,143 @@
+"""What of an earlier proof still holds, and what a comparison adds to it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.parity import ParityRange, ParityResult
+from mirror_core.model.proof import Proof, Proved
+
+AGAIN: Final = 1000
+"""Offsets that are compared once more where nothing is new."""
+FURTHER: Final = (100 * AGAIN, 10_000 * AGAIN)
+"""As many where those hold no record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What is known before a comparison begins."""
+
+    holding: Mapping[Partition, Proved]
+    epochs: Mapping[Partition, int]
+    """Leader epochs of the destination, now."""
+    ids: Mapping[str, str]
+    """Of the destination's topics, now."""
+    source_epochs: Mapping[Partition, int] = field(default_factory=dict)
+    """Of the source, now, where it was asked."""
+
+    def rest(self, ranges: Sequence[ParityRange], back: int = 0) -> tuple[ParityRange, ...]:
+        """What was not compared yet. Where nothing is new, the end of what was compared last: a look at nothing would
+        show nothing. `back`: and so many offsets before, of what was compared last."""
+        rest = [replace(r, start=self._start(r)) for r in ranges]
+        if not back and not any(r.start < r.end for r in rest):
+            back = AGAIN
+        held = [n for n, r in enumerate(ranges) if r.start < r.end and r.partition in self.holding]
+        for n in sorted(held, key=lambda n: self.holding[ranges[n].partition].at_ms, reverse=True):
+            more = min(back, rest[n].start - ranges[n].start)
+            rest[n], back = replace(rest[n], start=Offset(rest[n].start - more)), back - more
+        return tuple(rest)
+
+    def _start(self, wanted: ParityRange) -> Offset:
+        known = self.holding.get(wanted.partition)
+        return wanted.start if known is None else Offset(min(max(wanted.start, known.end), wanted.end))
+
+    def of(self, ranges: Sequence[ParityRange]) -> int:
+        """Records of these ranges' partitions that were compared before."""
+        return sum(self.holding[r.partition].records for r in ranges if r.partition in self.holding)
+
+
+def basis(
+    proof: Proof | None, ends: Mapping[Partition, Offset], epochs: Mapping[Partition, int], ids: Mapping[str, str]
+) -> Basis:
+    """`ends`: where the proved epochs end on the destination, as its leaders say now; what they don't say holds no
+    more: it costs another look, and nothing else."""
+    rows = proof.rows() if proof else ()
+    holding = {p: one for p, topic_id, one in rows if ids.get(p.topic) == topic_id and ends.get(p, -1) >= one.end}
+    return Basis(holding, epochs, ids)
+
+
+def recorded(proof: Proof | None, ids: Mapping[str, str]) -> dict[Partition, Proved]:
+    """How far each partition was compared, of topics that are still the same; as recorded, nobody is asked anew."""
+    return {p: one for p, topic_id, one in proof.rows() if ids.get(p.topic) == topic_id} if proof else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What both sides say now that could speak against an earlier proof."""
+
+    here: Mapping[Partition, Offset]
+    """Log starts on the destination, asked for before those of the source."""
+    there: Mapping[Partition, Offset]
+    ends: Mapping[Partition, Offset]
+    """Where the proved epochs end on the source."""
+    cleaned: frozenset[str]
+    """Topics that either side cleans by key: of a copy that was behind for long the source may have taken a tombstone,
+    and what it deleted, below what was proved. Empty: they are not in doubt."""
+
+
+def undoubted(known: Basis, since: Since) -> Basis:
+    """What still holds when the source, too, was asked: nothing was deleted on the destination that the source has, and
+    the source has lost nothing (KIP-101)."""
+
+    def holds(partition: Partition, one: Proved) -> bool:
+        starts = since.here.get(partition), since.there.get(partition)
+        return (
+            starts[0] is not None
+            and starts[1] is not None
+            and starts[0] <= starts[1]
+            and since.ends.get(partition, -1) >= one.end
+            and partition.topic not in since.cleaned
+        )
+
+    return replace(known, holding={p: one for p, one in known.holding.items() if holds(p, one)})
+
+
+def in_words(proof: Proof | None, positions: Mapping[Partition, Offset], ids: Mapping[str, str], now_ms: int) -> str:
+    """How much of what is on the destination was compared, and how long ago; as recorded, nobody is asked anew."""
+    known = recorded(proof, ids)
+    ends = {p: min(known[p].end, end) if p in known else 0 for p, end in positions.items()}
+    total, proved = sum(positions.values()), sum(ends.values())
+    if not proved:
+        return f"none of {total} offsets"
+    ages = [now_ms - known[p].at_ms for p, end in ends.items() if end]
+    return (
+        f"{proved} of {total} offsets, compared between {max(0, min(ages)) / 60_000:.0f} and "
+        f"{max(0, max(ages)) / 60_000:.0f} minutes ago"
+    )
+
+
+def never_compared(
+    holding: Mapping[Partition, Proved], ends: Mapping[Partition, Offset]
+) -> dict[Partition, tuple[Offset, Offset]]:
+    """Of what lies below these ends (next offsets), [first, next) of each partition that was never seen to be equal."""
+    proved = {p: min(holding[p].end, end) if p in holding else 0 for p, end in ends.items()}
+    return {p: (Offset(proved[p]), end) for p, end in ends.items() if proved[p] < end}
+
+
+def advanced(
+    mirror: MirrorName, known: Basis, compared: Sequence[ParityRange], result: ParityResult, now_ms: int
+) -> Proof:
+    """What holds after these ranges were compared. One that begins anew replaces what was known of its partition; one
+    in which nothing is new says that it holds still, where the source was asked and nothing speaks against it."""
+    proved, well = dict(known.holding), not result.reasons and not result.findings
+    for one in compared:
+        partition, before = one.partition, known.holding.get(one.partition)
+        end, sampled = result.proven.get(partition, one.start), result.sampled.get(partition, 0)
+        if partition not in known.epochs:
+            continue
+        epochs = known.epochs[partition], known.source_epochs.get(partition, before.source_epoch if before else -1)
+        if before and one.start == before.end:
+            if end > one.start:
+                proved[partition] = Proved(end, epochs[0], now_ms, before.records + sampled, epochs[1])
+            elif one.end == one.start and partition in known.source_epochs and well:
+                proved[partition] = before._replace(at_ms=now_ms)
+        elif end > one.start:
+            again = before is not None and end >= before.end
+            records = max(sampled, before.records if before and again else 0)
+            proved[partition] = Proved(end, epochs[0], now_ms, records, epochs[1])
+        else:
+            proved.pop(partition, None)
+    return Proof.of(mirror, proved, known.ids)

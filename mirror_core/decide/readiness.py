@@ -1,0 +1,89 @@
+"""Could a mirror be failed over now, and what speaks against it? Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from mirror_core.decide.ages import OLD_S, REMEDY, WORDS, Known
+from mirror_core.decide.failover import Decision
+from mirror_core.decide.loss_figures import ago
+from mirror_core.decide.steps import Standing
+from mirror_core.model.drift import CHANGES, Deed, DriftRow
+from mirror_core.model.mirror import Mirror
+
+
+class Weight(StrEnum):
+    """How much a point counts."""
+
+    REFUSAL = "refusal"
+    """A planned failover is refused by it."""
+    WARNING = "warning"
+    """It would cost something, or nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Something that speaks against a failover now, and what to do about it."""
+
+    weight: Weight
+    words: str
+    remedy: str = ""
+    """Empty: the words say it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """What one look at a mirror has found."""
+
+    mirror: Mirror
+    run: Standing | None
+    """A run that holds the mirror: then it is that one that counts."""
+    points: tuple[Point, ...]
+    figures: Mapping[str, str]
+    """As the plan of a planned failover has them."""
+    at_ms: int
+    """Wall clock of the look's begin."""
+
+    @property
+    def ready(self) -> bool:
+        return all(point.weight is not Weight.REFUSAL for point in self.points)
+
+    def count(self, weight: Weight) -> int:
+        return sum(point.weight is weight for point in self.points)
+
+
+def of_plan(decision: Decision) -> Iterator[Point]:
+    """Its refusals, warnings, and what it could not see."""
+    yield from (Point(Weight.REFUSAL, reason) for reason in decision.reasons)
+    yield from (Point(Weight.WARNING, line) for line in decision.plan.warnings)
+    yield from (Point(Weight.WARNING, f"not known: {line}") for line in decision.plan.unknown)
+
+
+def of_ages(mirror: str, known_ms: Mapping[Known, int], now_ms: int) -> Iterator[Point]:
+    """What is old, or never was."""
+    for what in Known:
+        at_ms = known_ms.get(what)
+        age_s = None if at_ms is None else max(0, now_ms - at_ms) / 1000
+        if age_s is None or age_s > OLD_S[what]:
+            since = "never" if age_s is None else f"last {ago(age_s)}"
+            yield Point(Weight.WARNING, f"{WORDS[what]} {since}", REMEDY[what].format(mirror=mirror))
+
+
+_DRIFT: Final = CHANGES - {Deed.STAGE, Deed.COMMIT}
+"""What is staged waits for the promotion, and groups always move: how old their offsets are is a point of its own."""
+
+
+def of_drift(mirror: str, rows: Iterable[DriftRow]) -> Iterator[Point]:
+    """What a sync would change now, or a person has to decide."""
+    found = list(rows)
+    pending = Counter(str(row.part) for row in found if row.deed in _DRIFT and not row.done)
+    if pending:
+        words = ", ".join(f"{count} of {part}" for part, count in sorted(pending.items()))
+        yield Point(Weight.WARNING, f"the two sides differ: {words}", f"`mirrorbook sync {mirror}`; often the next one")
+    for row in found:
+        if row.deed is Deed.REFUSE:
+            yield Point(Weight.WARNING, f"{row.part}, {row.subject}: {row.reason}")

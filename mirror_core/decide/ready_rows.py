@@ -1,0 +1,73 @@
+"""What a failover would find now, as a table: a row for each partition, of what a plan and its figures know. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.decide.ages import Known, known_since
+from mirror_core.decide.failover import decide
+from mirror_core.decide.loss import loss_of
+from mirror_core.decide.proof import recorded
+from mirror_core.decide.view import DestinationView, SourceView, View, lags_of
+from mirror_core.model.mirror import PartitionState, is_fresh
+from mirror_core.model.run import Run
+
+NEVER: Final = float("inf")
+"""The age of what never was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """One partition. None: not known now. What is of the mirror as a whole is the same in each row."""
+
+    topic: str
+    partition: int
+    state: PartitionState
+    reason: str
+    position: int | None
+    source_end: int | None
+    lag: int | None
+    behind_s: float | None
+    missing: int | None
+    proved: int | None
+    proof_age_s: float
+    sync_age_s: float
+    drill_age_s: float
+    heartbeat_age_s: float | None
+    data_plane: bool
+    refused: str
+
+
+def readiness(view: View, runs: Iterable[Run]) -> Iterator[Readiness]:
+    """By name. `runs`: those that the mirror's state knows."""
+    there = view.destination if isinstance(view.destination, DestinationView) else None
+    ends = view.source.stable_ends if isinstance(view.source, SourceView) else {}
+    proved = recorded(view.proof, {name: topic.id for name, topic in there.topics.items()} if there else {})
+    since = dict(known_since(view.mirror.name, view.groups, view.proof, iter(runs), view.statuses))
+    ages = {what: max(0, view.now_ms - since[what]) / 1000 if what in since else NEVER for what in Known}
+    refused = "; ".join(decide(view).reasons)
+    loss = loss_of(view)
+    for partition, lag in lags_of(view):
+        position = there.positions.get(partition) if there else None
+        upto = proved[partition].end if partition in proved else 0
+        status = view.statuses[partition]
+        yield Readiness(
+            topic=partition.topic,
+            partition=partition.index,
+            state=status.state,
+            reason=status.reason or "",
+            position=position,
+            source_end=ends.get(partition),
+            lag=lag,
+            behind_s=loss.partitions[partition].behind_s,
+            missing=loss.partitions[partition].missing,
+            proved=None if position is None else min(upto, position),
+            proof_age_s=ages[Known.PROOF],
+            sync_age_s=ages[Known.GROUPS],
+            drill_age_s=ages[Known.DRILL],
+            heartbeat_age_s=loss.heartbeat_s,
+            data_plane=is_fresh(view.lease, view.now_ms),
+            refused=refused,
+        )

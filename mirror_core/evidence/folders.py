@@ -1,0 +1,100 @@
+"""Where evidence is kept: files that are written once, whole or not at all, and never in two halves.
+
+A folder of this machine, or one of a file system that Spark reaches (`s3a://`, `hdfs://`), by `spark.hadoop`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final, Protocol
+
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.files import check_writable, writing
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_HIDDEN: Final = ("_", ".")
+"""Spark, pyarrow and others skip such names: a half-written file is never read."""
+
+
+class Folder(Protocol):
+    """Names are relative, with slashes. What the file system refuses is Unwritable, or OSError where it is read."""
+
+    where: str
+    """For people: the path or the URL."""
+
+    def check(self, what: str, advice: str) -> None:
+        """Unwritable when nothing can be written there."""
+
+    def write(self, what: str, name: str, content: bytes, advice: str) -> None:
+        """A whole file, in place of one that may be there; a reader sees all of it or none. It survives a power cut."""
+
+    def read(self, name: str) -> bytes:
+        """All of a file; FileNotFoundError when there is none."""
+
+    def remove(self, what: str, name: str, advice: str) -> None:
+        """A file that may be gone already."""
+
+    def names(self, under: str = "") -> list[str]:
+        """All files below, sorted; none, when there is no such folder."""
+
+
+def is_url(place: str) -> bool:
+    """Whether it is of a file system that only Spark reaches; `file://` is this machine's."""
+    found = _SCHEME.match(place)
+    return found is not None and found[1].lower() != "file"
+
+
+def local_folder(place: str, *, private: bool = False) -> LocalFolder:
+    """BadRequest when it is not of this machine."""
+    if is_url(place):
+        raise BadRequest(f"{place}: only Spark reaches this file system: use --runner spark, or give a folder here")
+    return LocalFolder(Path(place.removeprefix("file://")).absolute(), private=private)
+
+
+class LocalFolder:
+    """A `Folder` of this machine. `private`: nobody but this user may read what is written."""
+
+    def __init__(self, path: Path, *, private: bool = False) -> None:
+        self.path = path
+        self.where = str(path)
+        self._folders, self._files = (0o700, 0o600) if private else (0o777, 0o666)
+
+    def check(self, what: str, advice: str) -> None:
+        check_writable(what, self.path, advice)
+
+    def write(self, what: str, name: str, content: bytes, advice: str) -> None:
+        final = self.path / name
+        fresh = final.with_name(f"_{final.name}.{os.getpid()}")
+        with writing(what, final, advice):
+            for folder in (*reversed(final.parent.parents), final.parent):
+                if not folder.exists():
+                    folder.mkdir(mode=self._folders, exist_ok=True)
+            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._files)
+            with os.fdopen(handle, "wb") as out:
+                out.write(content)
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(fresh, final)
+            _sync_folder(final.parent)
+
+    def read(self, name: str) -> bytes:
+        return (self.path / name).read_bytes()
+
+    def remove(self, what: str, name: str, advice: str) -> None:
+        with writing(what, self.path / name, advice):
+            (self.path / name).unlink(missing_ok=True)
+
+    def names(self, under: str = "") -> list[str]:
+        found = (p for p in (self.path / under).rglob("*") if p.is_file() and not p.name.startswith(_HIDDEN))
+        return sorted(p.relative_to(self.path).as_posix() for p in found)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,106 @@
+"""The first lines of a run's page: what it did, when, what was lost, and how that is known. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from mirror_core.decide.evidence import NONE, NOT_COMPARED
+from mirror_core.decide.standing import when
+from mirror_core.decide.steps import point_of_no_return, stood_still_s
+from mirror_core.decide.together import COMPLETE
+from mirror_core.model.parity import Verdict
+from mirror_core.model.run import Mode, Run, RunKind, StepRecord, StepState
+
+UNKNOWN: Final = "unknown"
+
+
+def lost(run: Run, steps: Sequence[StepRecord]) -> str:
+    """What the page of a failover's run says to that question."""
+    return dict(answers(run, steps, "", "")).get("What was lost", UNKNOWN)  # no cluster is named in it
+
+
+def answers(run: Run, steps: Sequence[StepRecord], source: str, destination: str) -> Iterator[tuple[str, str]]:
+    """Questions that people ask first, and what this run can say to them. The clusters are the mirror's."""
+    yield "What", _what(run, steps, source, destination)
+    yield "When", _when(run, steps)
+    if run.plan.kind is RunKind.FAILBACK:
+        kept = next((s for s in steps if s.step == "salvage" and s.state is StepState.DONE), None)
+        saved = kept.evidence.get("records") if kept else None
+        yield "What was taken back", f"{UNKNOWN if saved is None else saved} record(s) that only the old source had"
+        return
+    if run.plan.mode is Mode.UNPLANNED:
+        counted = run.counted
+        if counted is not None and counted.lost is not None:
+            yield "What was lost", f"{counted.lost:,} offset(s)"
+            yield "How do we know", counted.lost_by
+        else:
+            yield "What was lost", run.plan.figures.get("loss", UNKNOWN)
+            yield "How do we know", "by what was last seen of the source before the approval"
+        yield from _complete(steps)
+        yield "What is proved of the rest", _proved_before(steps)
+        return
+    gate = next((s for s in steps if s.step == "parity" and s.state is StepState.DONE), None)
+    seen = gate.evidence if gate else {}
+    if seen.get("verdict") != Verdict.PASSED or not seen.get("records_in_all"):
+        yield "What was lost", UNKNOWN
+        yield "How do we know", "we don't: nothing was compared"
+        return
+    as_it_was = seen.get(NOT_COMPARED, NONE)
+    yield "What was lost", "nothing" if as_it_was == NONE else f"{UNKNOWN}; nothing of what was compared"
+    known = (
+        f"{seen.get('records_in_all')} records of {seen.get('partitions')} partitions compared equal, the last "
+        f"{seen.get('records_since_proof')} of them behind the fence"
+    )
+    yield (
+        "How do we know",
+        known if as_it_was == NONE else f"{known}; promoted as they were, and not compared: {as_it_was}",
+    )
+
+
+def _what(run: Run, steps: Sequence[StepRecord], source: str, destination: str) -> str:
+    """What was reached, and not what was meant."""
+    turning = point_of_no_return(run.plan.kind, run.plan.mode)
+    turned = any(s.step == turning and s.state is StepState.DONE for s in steps)
+    if run.plan.kind is RunKind.FAILBACK:
+        home = f"from {destination} home to {source}"
+        done = all(s.state is StepState.DONE for s in steps) and len(steps) == len(run.plan.steps)
+        return f"applications and records have come {home}" if done else f"on the way {home}"
+    if not turned:
+        return f"nothing was moved from {source} to {destination}"
+    how = f", without {source}" if run.plan.mode is Mode.UNPLANNED else ""
+    return f"applications were moved from {source} to {destination}{how}"
+
+
+def _when(run: Run, steps: Sequence[StepRecord]) -> str:
+    begun = when(run.started_ms)
+    turning = point_of_no_return(run.plan.kind, run.plan.mode)
+    at = next((s.ended_ms for s in steps if s.step == turning and s.state is StepState.DONE), None)
+    if run.plan.kind is RunKind.FAILBACK or at is None:
+        return f"begun {begun}"
+    still = stood_still_s(run, steps)
+    seconds = UNKNOWN if still is None else f"{still:.1f} s"
+    return f"begun {begun}, promoted {when(at)} after {seconds} without writes"
+
+
+def _complete(steps: Sequence[StepRecord]) -> Iterator[tuple[str, str]]:
+    """Until when topics that belong together are whole."""
+    seen = next((s.evidence for s in steps if s.step == "record_lmo" and s.state is StepState.DONE), {})
+    for key, value in seen.items():
+        if key.startswith(COMPLETE):
+            yield key.capitalize(), str(value)
+
+
+def _proved_before(steps: Sequence[StepRecord]) -> str:
+    seen = next((s.evidence for s in steps if s.step == "record_lmo" and s.state is StepState.DONE), {})
+    compared = seen.get("compared_before")
+    if compared is None:
+        return UNKNOWN
+    rest = seen.get("never_compared")
+    known = f"{compared} were compared equal with the source while it answered"
+    if rest == "none":
+        return known
+    return (
+        f"{known}; never compared: {rest}. What receipts vouch for: mirrorbook parity --against certificates (told of: "
+        f"{seen.get('receipts', UNKNOWN)})"
+    )

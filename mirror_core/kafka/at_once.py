@@ -1,0 +1,92 @@
+"""Several brokers asked at the same time: one that hangs costs a time limit once, and hides no other."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Final, TypeVar
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.connection import Connection
+from mirror_core.model.errors import MirrorError, Unreachable
+
+Answer = TypeVar("Answer")
+Address = tuple[str, int]
+
+_GRACE_S: Final = 0.5
+_SILENT_S: Final = 10.0
+"""A broker that has let a time limit pass is not asked again for so long. An epoch's plan has five questions."""
+
+
+class Silent(Unreachable):
+    """A broker has let the whole time limit pass: it hangs, or the way to it is cut, and nobody says so."""
+
+
+def ask_brokers(
+    client: ClusterClient, asked: Mapping[int, Callable[[Connection], Answer]]
+) -> dict[int, Answer | Unreachable]:
+    """What each broker says, or why nobody knows. Any other error is raised."""
+    found: dict[int, Answer | Unreachable] = {}
+    asking: dict[int, tuple[Address, Future[tuple[Connection, Answer]]]] = {}
+    pool = ThreadPoolExecutor(max(1, len(asked)), thread_name_prefix="ask")
+    for broker, send in asked.items():
+        try:
+            if time.monotonic() - client.silent.get(broker, -math.inf) < _SILENT_S:
+                raise Silent(f"cluster {client.name}, broker {broker}: it gave no answer a moment ago")
+            address = client.address(broker)
+        except Unreachable as error:
+            found[broker] = error
+            continue
+        asking[broker] = address, pool.submit(copy_context().run, _ask, client, address, client.lend(address), send)
+    pool.shutdown(wait=False)  # who hangs keeps its thread, not us
+    deadline, wrong = time.monotonic() + client.timeout_s + _GRACE_S, list[MirrorError]()
+    for broker, (address, one) in asking.items():
+        try:
+            connection, found[broker] = one.result(max(0.0, deadline - time.monotonic()))
+            client.give_back(address, connection)
+            client.silent.pop(broker, None)
+        except TimeoutError:
+            one.add_done_callback(_close)
+            where = f"cluster {client.name}, broker {address[0]}:{address[1]}"
+            found[broker] = Silent(f"{where}: no answer within {client.timeout_s:g} s")
+            client.silent[broker] = time.monotonic()
+        except Unreachable as error:
+            found[broker] = error
+            if isinstance(error, Silent):
+                client.silent[broker] = time.monotonic()
+        except MirrorError as error:
+            wrong.append(error)
+    if wrong:
+        raise wrong[0]
+    return found
+
+
+def _ask(
+    client: ClusterClient, address: Address, connection: Connection | None, send: Callable[[Connection], Answer]
+) -> tuple[Connection, Answer]:
+    """A connection that had died while idle is opened again once."""
+    began = time.monotonic()
+    try:
+        if connection is not None:
+            with suppress(Unreachable):
+                return _asked(connection, send)
+        return _asked(client.open(address), send)
+    except Unreachable as error:
+        raise Silent(str(error)) if time.monotonic() - began >= client.timeout_s else error from None
+
+
+def _asked(connection: Connection, send: Callable[[Connection], Answer]) -> tuple[Connection, Answer]:
+    try:
+        return connection, send(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _close(late: Future[tuple[Connection, Answer]]) -> None:
+    if late.exception() is None:
+        late.result()[0].close()

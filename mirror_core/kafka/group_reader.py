@@ -1,0 +1,103 @@
+"""Reading as a consumer group does, which commits, and goes on where it has committed: for a drill's group.
+
+Consumers are told which partitions to read and are no members, so one that is killed leaves nobody to wait for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.names import Offset, Partition
+
+TIMEOUT_S: Final = 30.0
+_POLL_S: Final = 0.05
+_DENIED: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED})
+
+
+def work(
+    config: ClusterConfig, group: str, start: Mapping[Partition, Offset], until: Mapping[Partition, Offset]
+) -> None:
+    """Read [start, until) of each partition, and commit that it was done. Needs READ on the group."""
+    consumer = _consumer(config, group)
+    try:
+        _read(config, consumer, start, until)
+        consumer.commit(offsets=[_place(p, offset) for p, offset in until.items()], asynchronous=False)
+    except KafkaException as error:
+        raise _fault(config, group, error.args[0], "commit") from None
+    finally:
+        consumer.close()
+
+
+def go_on(config: ClusterConfig, group: str, ends: Mapping[Partition, Offset]) -> dict[Partition, list[Offset]]:
+    """The offsets that the group reads from where it stands on this cluster up to these ends. Commits nothing."""
+    consumer = _consumer(config, group)
+    try:
+        found = consumer.committed([TopicPartition(p.topic, p.index) for p in ends], timeout=TIMEOUT_S)
+        start = {Partition(one.topic, one.partition): Offset(one.offset) for one in found if one.offset >= 0}
+        if lost := ends.keys() - start.keys():
+            raise MirrorError(
+                f"cluster {config.name}, group {group}: {len(lost)} partition(s), such as {min(lost)}, "
+                "have no offset of it: what it committed elsewhere was not brought over"
+            )
+        return _read(config, consumer, start, ends)
+    except KafkaException as error:
+        raise _fault(config, group, error.args[0], "read on") from None
+    finally:
+        consumer.close()
+
+
+def _read(
+    config: ClusterConfig, consumer: Consumer, start: Mapping[Partition, Offset], until: Mapping[Partition, Offset]
+) -> dict[Partition, list[Offset]]:
+    read: dict[Partition, list[Offset]] = {p: [] for p in until}
+    places, deadline = dict(start), time.monotonic() + TIMEOUT_S
+    consumer.assign([_place(p, offset) for p, offset in start.items()])
+    while late := [p for p, end in until.items() if places[p] < end]:
+        if time.monotonic() > deadline:
+            raise Unreachable(f"cluster {config.name}: {late[0]} could not be read within {TIMEOUT_S:.0f} s")
+        for message in consumer.consume(500, _POLL_S):
+            error = message.error()
+            if error is not None:
+                if not error.retriable():
+                    raise KafkaException(error)
+                continue
+            partition = Partition(str(message.topic()), int(message.partition() or 0))
+            offset = Offset(int(message.offset() or 0))
+            if offset < until[partition]:
+                read[partition].append(offset)
+            places[partition] = Offset(offset + 1)
+    return read
+
+
+def _place(partition: Partition, offset: Offset) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.index, offset)
+
+
+def _consumer(config: ClusterConfig, group: str) -> Consumer:
+    properties: dict[str, Any] = {
+        **config.properties(),
+        "log_level": 0,
+        "error_cb": lambda error: None,
+        "group.id": group,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "fetch.wait.max.ms": 50,
+    }
+    try:
+        return Consumer(properties)
+    except KafkaException as error:
+        raise BadRequest(f"cluster {config.name}: {error.args[0].str()}") from None
+
+
+def _fault(config: ClusterConfig, group: str, error: KafkaError, deed: str) -> MirrorError:
+    where = f"cluster {config.name}, group {group}: cannot {deed}: {error.name()}"
+    if error.code() in _DENIED:
+        return MissingPermission(f"{where} for {config.user() or 'this principal'}")
+    return RemoteFault(f"{where}: {error.str()}")

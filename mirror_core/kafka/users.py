@@ -1,0 +1,24 @@
+"""Users that a cluster itself keeps (SCRAM, KIP-554); who signs in by other means is known elsewhere."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.describe_user_scram_credentials.v0.request import DescribeUserScramCredentialsRequest
+from kio.schema.describe_user_scram_credentials.v0.response import DescribeUserScramCredentialsResponse
+from kio.schema.errors import ErrorCode
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.versions import api_versions
+
+_KEY: Final = 50
+
+
+def scram_users(client: ClusterClient) -> frozenset[str] | None:
+    """Their names; None where brokers do not tell: they are too old for it, or we lack DESCRIBE on the cluster."""
+    if _KEY not in api_versions(client):
+        return None
+    answer = client.call(DescribeUserScramCredentialsRequest(users=None), DescribeUserScramCredentialsResponse)
+    if answer.error_code is not ErrorCode.none:
+        return None
+    return frozenset(row.user for row in answer.results if row.error_code is ErrorCode.none)

@@ -1,0 +1,169 @@
+"""Proving beside copying: what is new on the destination is compared with the source, again and again, at a bounded
+rate.
+
+So a failover's own proof has minutes to read, however much was mirrored, and a difference is known before anybody needs
+the copy. It runs beside the copying and must not disturb it: a run that holds the mirror, or the end of this process,
+ends a comparison between two chunks, and what was proved by then is kept.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final
+
+from mirror_core.dataplane.counters import Counters, Retry
+from mirror_core.decide.parity import CHUNK_OFFSETS, RECORDS, Row
+from mirror_core.kafka.kept import KEPT
+from mirror_core.mirrors.proving import Memory, compare_rest
+from mirror_core.model.errors import HeldByRun, LostOwnership, MirrorError, Refused
+from mirror_core.model.logs import about, logger
+from mirror_core.model.parity import ParityRange, ParityResult, Verdict
+from mirror_core.model.proof import Proof
+from mirror_core.parity.check import SoFar, check
+from mirror_core.parity.compare import CompareTask, compare
+from mirror_core.parity.scope import scope
+from mirror_core.state.link import Link, state_on
+from mirror_core.state.remembered import REMEMBERED
+
+_log = logger(__name__)
+
+EVERY_S: Final = 300.0
+"""From one comparison to the next, and from one writing down of how far it went to the next. Each takes the mirror's
+control id for a moment, which ends a sync that is at work: so not more often."""
+IDLE_S: Final = 3600.0
+"""Where nothing is new, a little is compared again only this often; and so is what is cleaned by key, as a whole."""
+SHOWN: Final = 10
+_LEAVE_S: Final = 0.5
+
+
+class _Ended(Exception):
+    """This process ends, or the mirror is a run's."""
+
+
+class BackgroundProof:
+    """Of one mirror whose data plane this process is: a thread of its own, which ends with the context."""
+
+    def __init__(
+        self,
+        link: Link,
+        bytes_per_s: int,
+        counters: Counters,
+        say: Callable[[str], None],
+        *,
+        every_s: float = EVERY_S,
+    ) -> None:
+        """`bytes_per_s`: that are read of each cluster, at most."""
+        self._link = link
+        self._rate = bytes_per_s
+        self._counters = counters
+        self._say = say
+        self._said: tuple[str, ...] = ()
+        self._every_s = every_s
+        self._stop = threading.Event()
+        self._kept_at = 0.0
+        self._seen: tuple[ParityRange, ...] = ()
+        self._again_at = self._cleaned_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="proof", daemon=True)
+
+    def __enter__(self) -> BackgroundProof:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(_LEAVE_S)  # it may be reading, slowly: what is proved is kept, so nobody waits for it
+
+    def _run(self) -> None:
+        with about(mirror=self._link.mirror.name), REMEMBERED.keeping(), KEPT.keeping():
+            while not self._stop.wait(self._every_s):
+                try:
+                    self._look()
+                except _Ended:
+                    continue
+                except (HeldByRun, LostOwnership) as error:
+                    _log.info("not compared now: %s", error)
+                except Exception as error:  # noqa: BLE001 - copying goes on beside it, whatever this is
+                    self._counters.retried(Retry.PROOF)
+                    _log.info("not compared now: %s", error if isinstance(error, MirrorError) else type(error).__name__)
+
+    def _look(self) -> None:
+        """Compare what was not compared yet."""
+        link = self._link
+        state = state_on(link.config, link.destination.name)
+        if state.active_run(link.mirror.name) is not None:
+            return  # it compares by itself, and nobody else may write how far that went
+        ranges = scope(link, state).ranges
+        if not any(one.start < one.end for one in ranges):
+            return
+        if ranges == self._seen and time.monotonic() < self._again_at:
+            return
+        began = self._kept_at = time.monotonic()
+        memory, cleaned = Memory(link, state.proofs.get(link.mirror.name)), began >= self._cleaned_at
+
+        def keep_sometimes(proof: Proof) -> None:
+            if time.monotonic() >= self._kept_at + self._every_s:
+                self._keep(memory, proof)
+
+        result, proof, _ = compare_rest(
+            link, state, ranges, self._compare, whole=False, keep=keep_sometimes, cleaned=cleaned
+        )
+        self._tell(result)
+        self._keep(memory, proof)
+        if cleaned:
+            self._cleaned_at = began + IDLE_S
+        if result.verdict is Verdict.PASSED:
+            self._seen, self._again_at = ranges, time.monotonic() + IDLE_S
+
+    def _compare(self, ranges: Sequence[ParityRange], so_far: SoFar) -> ParityResult:
+        mirror = self._link.mirror
+        return check(
+            self._link.config.path,
+            mirror.source,
+            mirror.destination,
+            ranges,
+            None,
+            run=self._one_by_one,
+            tasks=1,
+            level=RECORDS,
+            chunk=CHUNK_OFFSETS,
+            demands=None,
+            so_far=so_far,
+            throttle=self._rate,
+        )
+
+    def _one_by_one(self, tasks: Sequence[CompareTask]) -> Sequence[Row]:
+        """In this thread: those of a pool would be waited for when the process ends."""
+        rows = list[Row]()
+        for task in tasks:
+            if self._stop.is_set():
+                raise _Ended
+            rows += compare(task)
+        return rows
+
+    def _keep(self, memory: Memory, proof: Proof) -> None:
+        """Refused, and so at an end, when a run has begun meanwhile."""
+        try:
+            memory.keep(proof)
+        except HeldByRun:
+            raise
+        except Refused as error:  # stopped, or deleted
+            raise _Ended from error
+        self._kept_at = time.monotonic()
+
+    def _tell(self, result: ParityResult) -> None:
+        """A difference is said once, and again when it is another one."""
+        self._counters.compared(len(result.findings))
+        if result.verdict is Verdict.INDETERMINATE:
+            self._counters.retried(Retry.PROOF)
+            _log.info("compared in part: %s", "; ".join(result.reasons[:SHOWN]))
+        shown = tuple(f"{f.partition} at {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:SHOWN])
+        if shown and shown != self._said:
+            name = self._link.mirror.name
+            self._say(f"THE COPY DIFFERS from its source, {len(result.findings)} finding(s): {'; '.join(shown)}")
+            self._say(f"`mirrorbook parity {name}` shows all; what was compared before it stays proved")
+        self._said = shown

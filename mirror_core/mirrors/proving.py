@@ -1,0 +1,177 @@
+"""How far a mirror was proved, kept in the state topic: a comparison reads what is new, and what is in doubt again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from mirror_core.decide.parity import NOTHING_COMPARED
+from mirror_core.decide.proof import FURTHER, Basis, Since, advanced, basis, undoubted
+from mirror_core.decide.topics import cleans
+from mirror_core.decide.verbs import Verb
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.epochs import epoch_ends
+from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.kafka.topics import describe_configs
+from mirror_core.mirrors.door import door
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import LostOwnership, Refused, RemoteFault
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import ParityRange, ParityResult
+from mirror_core.model.proof import Proof
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+
+LED_S: Final = 2.0
+"""A leader that has just been elected is waited for: what nobody tells of is read again, all of it."""
+Compare = Callable[[Sequence[ParityRange], Callable[[ParityResult], None]], ParityResult]
+"""Compares ranges, and tells meanwhile what it has compared so far."""
+
+
+def known(link: Link, state: State, client: ClusterClient) -> Basis:
+    """What was proved and still holds; by the destination's leaders, asked now. Partitions without one are left out."""
+    proof = state.proofs.get(link.mirror.name)
+    asked = {p: one.epoch for p, _, one in proof.rows()} if proof else {}
+    found = _leaders(client, {p.topic for p in state.partitions.get(link.mirror.name, {})}, asked)
+    return basis(proof, found.ends, found.epochs, found.ids)
+
+
+def _still(link: Link, state: State, *, cleaned: bool) -> Basis:
+    """The same, by the source's leaders, too: a comparison begins anew with what either side has lost since.
+
+    A source that does not answer shows nothing, and can be compared with nothing. `cleaned`: topics that are cleaned by
+    key are in doubt each time.
+    """
+    with ClusterClient(link.destination) as destination:
+        before = known(link, state, destination)
+        asked = {p: one.source_epoch for p, one in before.holding.items()}
+        topics = {p.topic for p in asked}
+        here = known_offsets(destination, asked, Point.START, within_s=LED_S)
+        settings = describe_configs(destination, topics if cleaned else ())
+    try:
+        with ClusterClient(link.source) as source:
+            found = _leaders(source, {p.topic for p in before.epochs}, asked)
+            there = known_offsets(source, asked, Point.START, within_s=LED_S)
+            settings_there = describe_configs(source, topics if cleaned else ())
+    except RemoteFault:
+        return before
+    both = (*settings.items(), *settings_there.items())
+    by_key = frozenset(topic for topic, configs in both if cleans(configs.effective))
+    copied = state.partitions.get(link.mirror.name, {})
+    # Of another topic of the same name the epochs say nothing: it begins with the same ones.
+    ends = {p: o for p, o in found.ends.items() if p in copied and found.ids[p.topic] == copied[p].source_topic_id}
+    return replace(undoubted(before, Since(here, there, ends, by_key)), source_epochs=found.epochs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Led:
+    """What a cluster's leaders say of partitions."""
+
+    ids: dict[str, str]
+    epochs: dict[Partition, int]
+    """Of partitions that have a leader: before they were asked for the ends."""
+    ends: Mapping[Partition, Offset]
+    """Where the epochs that were asked for end."""
+
+
+def _leaders(client: ClusterClient, topics: Collection[str], asked: Mapping[Partition, int]) -> _Led:
+    epochs, led = dict[Partition, int](), dict[int, list[Partition]]()
+    view = client.metadata(topics)
+    for name, topic in view.topics.items():
+        for number, leader in topic.partitions.items():
+            if leader.broker >= 0:
+                partition = Partition(name, number)
+                epochs[partition] = leader.epoch
+                if partition in asked:
+                    led.setdefault(leader.broker, []).append(partition)
+    ends = epoch_ends(client, asked, led).offsets if led else {}
+    return _Led({name: topic.id for name, topic in view.topics.items()}, epochs, ends)
+
+
+def compare_rest(
+    link: Link,
+    state: State,
+    ranges: Sequence[ParityRange],
+    compare: Compare,
+    *,
+    whole: bool,
+    keep: Callable[[Proof], None],
+    cleaned: bool = True,
+    further: Sequence[int] = FURTHER,
+) -> tuple[ParityResult, Proof, Basis]:
+    """Compare what was not proved yet, or all of it; the answer, what is proved then, and what had been before.
+
+    `keep` gets what is proved so far, from time to time: whoever is killed need not begin anew. `cleaned`: with all of
+    the topics that are cleaned by key; False where that was done a moment ago. `further`: how many offsets to look
+    back where what is compared holds no record; none where what was proved before is enough.
+    """
+    before = _still(link, state, cleaned=cleaned)
+    rest = tuple(ranges) if whole else before.rest(ranges)
+
+    def so_far(found: ParityResult) -> None:
+        seen = [one for one in rest if found.sampled[one.partition] or found.proven[one.partition] > one.start]
+        keep(advanced(link.mirror.name, before, seen, found, now_ms()))
+
+    result = compare(rest, so_far)
+    for back in () if whole else further:  # what ends with gaps has records before them
+        if result.reasons != (NOTHING_COMPARED,) or rest == before.rest(ranges, back):
+            break
+        rest = before.rest(ranges, back)
+        result = compare(rest, so_far)
+    return result, advanced(link.mirror.name, before, rest, result, now_ms()), before
+
+
+def compare_and_remember(
+    link: Link,
+    state: State,
+    ranges: Sequence[ParityRange],
+    compare: Compare,
+    *,
+    whole: bool,
+    say: Callable[[str], None],
+) -> ParityResult:
+    """The same for whoever is no run, and keep how far it is proved then, if nobody holds the mirror."""
+    told, memory = list[str](), Memory(link, state.proofs.get(link.mirror.name))
+
+    def keep(proof: Proof) -> None:
+        try:
+            memory.keep(proof)
+        except (Refused, LostOwnership, RemoteFault) as error:
+            if not told:
+                say(f"how far it is proved is not kept: {error}")
+            told.append(str(error))
+
+    result, proof, before = compare_rest(link, state, ranges, compare, whole=whole, keep=keep)
+    if not whole and (earlier := before.of(ranges)):
+        say(f"{earlier} records were proved before, and not compared again")
+    keep(proof)
+    return result
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is kept while somebody compares, for hours perhaps. What others have taken out of the proof meanwhile (a
+    partition had FAILED, applications have come home) is not put back."""
+
+    link: Link
+    seen: Proof | None
+    """The proof as it was found, and then as it was written here."""
+    taken: set[Partition] = field(default_factory=set)
+
+    def keep(self, proof: Proof) -> None:
+        with door(self.link, Verb.PROVE, self._another) as writer:
+            now = writer.state.proofs.get(self.link.mirror.name)
+            self.taken |= _partitions(self.seen) - _partitions(now)
+            self.seen = proof.without(self.taken)
+            if now != self.seen:
+                writer.put(self.seen)
+
+    def _another(self, state: State) -> Iterator[str]:
+        mirror = state.mirrors.get(self.link.mirror.name)
+        if mirror is not None and mirror.producer_id != self.link.mirror.producer_id:
+            yield "applications have come home, or the mirror was made anew, since this comparison began: compare again"
+
+
+def _partitions(proof: Proof | None) -> set[Partition]:
+    return {partition for partition, _, _ in proof.rows()} if proof else set()

@@ -1,0 +1,81 @@
+"""What mirrors are ready for, under names for Prometheus: one table, as for the data plane, and served without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
+
+from mirror_core.dataplane.metrics import Described
+from mirror_core.decide.readiness import Readiness, Weight
+from mirror_core.model.mirror import Desired
+
+METRICS: Final = (
+    Described(
+        "mirrorbook_ready",
+        "gauge",
+        (),
+        "1: a planned failover would not be refused now; 0: it would. Absent while a run holds the mirror",
+    ),
+    Described(
+        "mirrorbook_readiness_points",
+        "gauge",
+        ("weight",),
+        "what speaks against a failover now. refusal: it is refused by it; warning: it would cost something, or nobody "
+        "knows. `mirrorbook readiness NAME` has their words and remedies",
+    ),
+    Described(
+        "mirrorbook_readiness_looked_timestamp_seconds", "gauge", (), "wall clock of the newest look; every 30 s"
+    ),
+    Described(
+        "mirrorbook_desired",
+        "gauge",
+        ("desired",),
+        "1 for what the operator asked of the mirror last: STARTED, PAUSED, STOPPED; 0 for the others",
+    ),
+    Described(
+        "mirrorbook_run_word_timestamp_seconds",
+        "gauge",
+        ("step", "writes"),
+        "wall clock of the newest word in the journal of the run that holds the mirror: the step begun last, and where "
+        "applications may write until another word comes (source, nowhere, destination). Absent without a run",
+    ),
+)
+
+
+class Exposition(Collector):
+    """Remembers the newest look at each mirror, for whoever scrapes."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[Readiness, ...] = ()
+
+    def tell(self, found: Iterable[Readiness]) -> None:
+        """All mirrors that are known now."""
+        self._newest = tuple(found)
+
+    def collect(self) -> Iterable[Metric]:
+        return families(self._newest)
+
+
+def families(looks: Iterable[Readiness]) -> list[Metric]:
+    """Every metric of the table. Pure."""
+    made = {d.name: Metric(d.family, d.meaning, d.kind, d.unit) for d in METRICS}
+    for found in looks:
+        for name, labels, value in _samples(found):
+            made[name].add_sample(name, {"mirror": str(found.mirror.name), **labels}, value)
+    return list(made.values())
+
+
+def _samples(found: Readiness) -> Iterator[tuple[str, dict[str, str], float]]:
+    yield "mirrorbook_readiness_looked_timestamp_seconds", {}, found.at_ms / 1000
+    for desired in Desired:
+        yield "mirrorbook_desired", {"desired": desired}, float(found.mirror.desired is desired)
+    if found.run is not None:
+        labels = {"step": found.run.step, "writes": found.run.writes}
+        yield "mirrorbook_run_word_timestamp_seconds", labels, found.run.since_ms / 1000
+        return
+    yield "mirrorbook_ready", {}, float(found.ready)
+    for weight in Weight:
+        yield "mirrorbook_readiness_points", {"weight": weight}, found.count(weight)

@@ -1,0 +1,47 @@
+"""Mirrors that belong to one application and move together, as mirrorbook.yaml names them: section `sets:`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import MirrorName
+
+
+class Order(StrEnum):
+    """How the mirrors of a set are moved."""
+
+    SIDE_BY_SIDE = "side_by_side"
+    """All are fenced at once, and none is promoted before all are ready."""
+    IN_ORDER = "in_order"
+    """One after the other, as they are listed: each is done before the next one is fenced."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSet:
+    """At least one mirror, none of them twice."""
+
+    name: str
+    mirrors: tuple[MirrorName, ...]
+    order: Order = Order.SIDE_BY_SIDE
+
+
+def sets_of(where: str, section: object) -> dict[str, MirrorSet]:
+    """The section `sets:`. BadRequest, with the place, when it says something else."""
+    if not isinstance(section, dict):
+        raise BadRequest(f"{where}: must be a mapping of a set's name to its mirrors")
+    return {str(name): _set(f"{where}.{name}", str(name), raw) for name, raw in section.items()}
+
+
+def _set(where: str, name: str, raw: object) -> MirrorSet:
+    if not isinstance(raw, dict) or raw.keys() - {"mirrors", "order"}:
+        raise BadRequest(f"{where}: must be a mapping with `mirrors` and, if you like, `order`")
+    mirrors, order = raw.get("mirrors"), raw.get("order", Order.SIDE_BY_SIDE)
+    if not isinstance(mirrors, list) or not mirrors or not all(isinstance(one, str) and one for one in mirrors):
+        raise BadRequest(f"{where}.mirrors: must be a list of mirrors' names")
+    if twice := sorted({one for one in mirrors if mirrors.count(one) > 1}):
+        raise BadRequest(f"{where}.mirrors: {', '.join(twice)} is listed twice")
+    if order not in [*Order]:
+        raise BadRequest(f"{where}.order: {order!r} is neither {' nor '.join(Order)}")
+    return MirrorSet(name, tuple(MirrorName(one) for one in mirrors), Order(order))

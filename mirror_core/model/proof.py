@@ -1,0 +1,67 @@
+"""How far the destination was seen to hold what the source held: so that the next look need not begin anew."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from mirror_core.model.names import MirrorName, Partition
+
+
+class Proved(NamedTuple):
+    """One partition's destination, from the first offset that the source still had."""
+
+    end: int
+    """Next offset after the last one that was compared equal."""
+    epoch: int
+    """Leader epoch of the destination before it was read (KIP-101): where that leader's log ends below `end` by now, it
+    was cut since, and what stands there today was never compared."""
+    at_ms: int
+    """Wall clock when the newest part of it was compared; or when a comparison that passed found it to hold, by both
+    sides' leaders, and nothing new."""
+    records: int
+    """Compared, in all."""
+    source_epoch: int = -1
+    """The same of the source, which may lose what was compared, too; -1: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicProof:
+    """The partitions of one topic, by number: short names in the record, since a mirror may have 50,000 of them."""
+
+    topic: str
+    id: str
+    """Of the destination's topic: another one's content was never compared."""
+    partitions: tuple[tuple[int, Proved], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """Of one mirror."""
+
+    mirror: MirrorName
+    topics: tuple[TopicProof, ...]
+
+    @classmethod
+    def of(cls, mirror: MirrorName, proved: Mapping[Partition, Proved], ids: Mapping[str, str]) -> Proof:
+        """`ids`: of the destination's topics."""
+        by_topic: dict[str, list[tuple[int, Proved]]] = {}
+        for partition, one in sorted(proved.items()):
+            by_topic.setdefault(partition.topic, []).append((partition.index, one))
+        topics = (TopicProof(topic=t, id=ids[t], partitions=tuple(rows)) for t, rows in by_topic.items())
+        return cls(mirror=mirror, topics=tuple(topics))
+
+    def without(self, partitions: Collection[Partition]) -> Proof:
+        """The same, but of these nothing is proved."""
+        kept = (
+            replace(t, partitions=tuple(row for row in t.partitions if Partition(t.topic, row[0]) not in partitions))
+            for t in self.topics
+        )
+        return replace(self, topics=tuple(topic for topic in kept if topic.partitions))
+
+    def rows(self) -> Iterator[tuple[Partition, str, Proved]]:
+        """Each partition, with the id of its topic."""
+        for topic in self.topics:
+            for number, one in topic.partitions:
+                yield Partition(topic.topic, number), topic.id, one

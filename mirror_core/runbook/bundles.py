@@ -1,0 +1,58 @@
+"""A run's evidence as a bundle: in its folder, and wherever else the configuration wants it. No run fails by that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirror_core.evidence.bundle import Head, copy_bundle, write_bundle
+from mirror_core.evidence.signing import Signer
+from mirror_core.kafka.config import Config
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.logs import logger
+from mirror_core.model.run import Run
+from mirror_core.runbook.services import Services
+from mirror_core.state.records import State
+
+_log = logger(__name__)
+
+
+def keep(services: Services, config: Config, run: Run, state: State) -> Head:
+    """Write the bundle of a run into its folder, by what the state topic says of it and what lies there."""
+    return write_bundle(services.run_dir(run.id), run, state.chronicle(run.id), signer_of(config))
+
+
+def copy(services: Services, config: Config, head: Head) -> str | None:
+    """Write the bundle that was just kept to the other place, too; says where. None: none is wanted."""
+    if config.evidence_copy is None:
+        return None
+    place = services.copies(config.evidence_copy)
+    return copy_bundle(services.run_dir(head.run), head, place, signer_of(config))
+
+
+def keep_or_say(services: Services, config: Config, run: Run, state: State, say: Callable[[str], None]) -> None:
+    """Both, of a run that has ended. What cannot be written is said: its chronicle is in the state topic."""
+    again = f"When that is mended: `mirrorbook evidence write {run.plan.mirror} --run {run.id}`"
+    try:
+        head = keep(services, config, run, state)
+        say(f"evidence: {head.verdict}; {head.entries} entries, {_signed(head)}")
+    except MirrorError as error:
+        say(f"the evidence is not written: {error}. {again}")
+        _log.warning("run %s: the evidence is not written: %s", run.id, error)
+        return
+    try:
+        where = copy(services, config, head)
+    except MirrorError as error:
+        say(f"the copy of the evidence is not written: {error}. {again}")
+        _log.warning("run %s: the copy of the evidence is not written: %s", run.id, error)
+    else:
+        if where is not None:
+            say(f"copy of the evidence: {where}")
+
+
+def signer_of(config: Config) -> Signer | None:
+    """Whoever signs evidence here; None: nobody. BadRequest when the key cannot be used."""
+    return None if config.signing_key is None else Signer(config.signing_key)
+
+
+def _signed(head: Head) -> str:
+    return f"signed by key {head.key}" if head.signature else "unsigned"

@@ -1,0 +1,130 @@
+"""Is a mirror what it has to be now? Its readiness, and what a sync would find, judged by Great Expectations.
+
+Takes nothing over and changes nothing; records are not read. What could not be looked at is no pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mirror_core.decide.expected import Expected, Judging
+from mirror_core.decide.ready_rows import readiness
+from mirror_core.evidence.expectations import Judged, great_expectations, judge_tables, verdict_of
+from mirror_core.evidence.suites import READINESS, SYNC, Demands
+from mirror_core.model.drift import CHANGES, Deed, DriftRow, Part
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.files import writing
+from mirror_core.model.parity import Verdict
+from mirror_core.model.run import Mode
+from mirror_core.runbook.observe import observe
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+from mirror_core.sync.cycle import SyncReport, survey
+
+WHAT: Final = "check"
+ADVICE: Final = "make room and rights there, or give another folder: --output"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The answer, with its sample."""
+
+    mirror: str
+    verdict: Verdict
+    tiers: tuple[str, ...]
+    """Names of those that are for this mirror."""
+    rows: dict[Judging, int]
+    """Looked at."""
+    judged: dict[Judging, Judged]
+    trouble: tuple[str, ...]
+    """Why something could not be looked at."""
+    report: str
+    """Path of the Data Docs' start page; empty when none were asked for."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines: a stable shape."""
+        return {
+            "mirror": self.mirror,
+            "verdict": self.verdict,
+            "tiers": list(self.tiers),
+            "suites": [
+                {
+                    "suite": suite,
+                    "verdict": judged.verdict,
+                    "rows": self.rows[suite],
+                    "expectations": [
+                        {"expectation": one.what, "by": one.by, "held": one.held if one.held or one.known else None}
+                        | {"where": one.where}
+                        for one in judged.held
+                    ],
+                }
+                for suite, judged in self.judged.items()
+            ],
+            "trouble": list(self.trouble),
+            "report": self.report,
+        }
+
+
+def check(link: Link, state: State, more: Expected, output: Path | None) -> Checked:
+    """Look at both clusters, for some seconds, and judge. With `output` tables and Data Docs are written there.
+
+    `more`: what the user expects of this mirror.
+    """
+    with great_expectations():
+        pass  # where it is not installed, no cluster is asked either
+    trouble = list[str]()
+    try:
+        drift = tuple(_sync_rows(survey(link, state)))
+    except MirrorError as error:
+        trouble.append(f"sync: {error}")
+        drift = ()
+    view = observe(link, state, Mode.PLANNED, offsets=False)
+    found = [asdict(row) for row in readiness(view, state.runs.values())]
+    tables = [
+        (Demands(suite=READINESS, more=more), pa.Table.from_pylist(found, schema=READINESS.schema)),
+        (Demands(suite=SYNC, more=more), pa.Table.from_pylist(list(drift), schema=SYNC.schema)),
+    ]
+    judged = judge_tables(tables, output / "data-docs" if output else None)
+    checked = Checked(
+        mirror=link.mirror.name,
+        verdict=verdict_of(held for one in judged for held in one.held),
+        tiers=tuple(tier.name for tier in more.tiers),
+        rows={demands.suite.judging: table.num_rows for demands, table in tables},
+        judged={demands.suite.judging: one for (demands, _), one in zip(tables, judged, strict=True)},
+        trouble=tuple(trouble),
+        report=judged[0].docs,
+    )
+    if output is not None:
+        with writing(WHAT, output, ADVICE):
+            for demands, table in tables:
+                pq.write_table(table, output / f"{demands.suite.judging}.parquet", compression="zstd")
+            (output / "result.json").write_bytes(msgspec.json.format(msgspec.json.encode(checked.as_json())))
+    return checked
+
+
+def _sync_rows(report: SyncReport) -> Iterator[dict[str, object]]:
+    """Also of topics of which nothing differs: they were looked at."""
+    rows = list(report.rows)
+    differing = {row.topic for row in rows if row.part in (Part.TOPICS, Part.CONFIGS)}
+    rows += [
+        DriftRow(part=Part.TOPICS, subject=name, source="", destination="", deed=Deed.EQUAL)
+        for name in sorted(report.topics - differing)
+    ]
+    for row in rows:
+        yield {
+            "part": row.part,
+            "subject": row.subject,
+            "topic": row.topic if row.part is not Part.GROUPS or row.topic in report.topics else "",
+            "source": row.source,
+            "destination": row.destination,
+            "deed": row.deed,
+            "pending": row.deed in CHANGES and not row.done,
+            "reason": row.reason,
+        }

@@ -1,0 +1,99 @@
+"""A run counts what became of its plan's forecast: of the old source, where it is seen again, and never by waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final
+
+from mirror_core.decide import reckoning
+from mirror_core.decide.view import some
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.group_batches import fetch_all
+from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
+from mirror_core.model.errors import Indeterminate, MirrorError
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.reckoning import Counted
+from mirror_core.model.run import Evidence, Mode, Run
+from mirror_core.runbook.checkpoints import Resumes
+from mirror_core.state.journal import Journal
+from mirror_core.state.link import Link
+from mirror_core.state.records import Forget
+from mirror_core.state.writer import StateWriter
+from mirror_core.sync.identity import check_source
+
+SOURCE_S: Final = 2.0
+"""It gets this long for each answer; applications write on the destination by now."""
+
+
+def counted(link: Link, journal: Journal, lost: tuple[int | None, str], *, ask: bool) -> Counted:
+    """What is known when all is done. `lost`: of offsets; `ask`: whether the source may be asked for groups."""
+    ends = {p: status.lmo for p, status in journal.log.state.partitions.get(link.mirror.name, {}).items()}
+    resumes, by = _resumes(journal)
+    reached = None
+    if resumes and ask:
+        reached, by = _reached(link, resumes)
+    return Counted(lost=lost[0], lost_by=lost[1], again=reckoning.read_again(resumes, reached, ends), again_by=by)
+
+
+def counted_later(link: Link, writer: StateWriter, tails: Mapping[Partition, tuple[Offset, Offset]]) -> Evidence:
+    """On the way home the old source is there: what the failover from it could not count, as far as it can be now.
+
+    `tails`: what only the old source has. Whoever calls again finds it counted.
+    """
+    name, state = link.mirror.name, writer.state
+    run = next((run for run in reckoning.past(state.runs.values(), name) if run.plan.mirror == name), None)
+    if run is None or run.plan.mode is not Mode.UNPLANNED or run.counted is None:
+        return {}
+    ours = found = run.counted
+    if not reckoning.complete(ours):
+        theirs = reckoning.of_applications(state.partitions.get(name, {}))
+        lost = sum(end - start for p, (start, end) in tails.items() if p in theirs)
+        found = counted(link, Journal(writer, run.id, ()), (lost, "by what only the old source had"), ask=True)
+        if ours.lost is not None:
+            found = replace(found, lost=ours.lost, lost_by=ours.lost_by)
+        if not found.again:
+            found = replace(found, again=ours.again)
+        writer.put(replace(run, counted=found), *(Forget(c) for c in state.checkpoints.values() if c.run == run.id))
+    return {"counted_of": run.id, **in_words(found)}
+
+
+def in_words(found: Counted) -> Evidence:
+    """For people."""
+    again = [f"{group} {'unknown' if n is None else n}" for group, n in found.again.items()]
+    return {
+        "offsets_lost": "unknown" if found.lost is None else found.lost,
+        "known_by": found.lost_by,
+        "offsets_read_again": some(again) or "unknown",
+        "counted_by": found.again_by,
+    }
+
+
+def stay(run: Run) -> frozenset[str]:
+    """Kinds of checkpoints that outlive the run: what a way home needs to count what could not be counted."""
+    later = run.plan.mode is Mode.UNPLANNED and run.counted is not None and None in run.counted.again.values()
+    return frozenset({Resumes.__name__}) if later else frozenset()
+
+
+def _resumes(journal: Journal) -> tuple[reckoning.Reached, str]:
+    """Where groups began on the destination, and what is missing to count by it."""
+    try:
+        known = journal.kept("promote", Resumes)
+    except Indeterminate as error:  # nobody is held up by what is only counted
+        return {}, str(error)
+    if known is None:
+        return {}, "where groups went on on the destination is not known"
+    return known.by_group(), "the old source was not seen since" if known.groups else "there were no groups"
+
+
+def _reached(link: Link, groups: Collection[str]) -> tuple[reckoning.Reached | None, str]:
+    """Where these groups had been on the source, and how that is known."""
+    try:
+        with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
+            check_source(link, source)
+            there = [g for name, g in list_groups(source).items() if name in groups and g.kind in OFFSET_KINDS]
+            fetched = fetch_all(source, there)
+    except MirrorError as error:
+        return None, f"the source could not tell: {error}"
+    found = {name: {p: c.offset for p, c in one.committed.items()} for name, one in fetched.offsets.items()}
+    return found, "by what they had committed on the source"

@@ -1,0 +1,37 @@
+"""What is behind the fence is on the destination, whole: the brokers say so, not the copier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirror_core.decide.view import some
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, list_points
+from mirror_core.kafka.topics import delete_records
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.names import Offset, Partition
+from mirror_core.state.link import Link
+
+
+def verify_drained(link: Link, ends: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
+    """The destination's log ends (next offsets), which are those of the source: it has not moved since `ends`.
+
+    What was deleted on the source since the data plane last looked is deleted on the destination, too: nobody else
+    will, and a promoted topic would have it back. MirrorError when the logs' ends differ.
+    """
+    with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+        now, first = list_points(source, ends, [Point.LOG_END, Point.START]).values()
+        points = list_points(destination, ends, [Point.LOG_END, Point.HIGH_WATERMARK, Point.START])
+        positions, replicated, starts = points.values()
+        problems = [f"{p}: log end on {source.name} went from {ends[p]} to {now[p]}" for p in ends if now[p] != ends[p]]
+        problems += [f"{p}: position {positions[p]}, log end {ends[p]}" for p in ends if positions[p] != ends[p]]
+        problems += [f"{p}: replicated up to {replicated[p]} of {ends[p]}" for p in ends if replicated[p] < ends[p]]
+        if problems:
+            raise MirrorError(
+                f"mirror {link.mirror.name}: not drained: {some(problems)}. "
+                "Resume the run to go on copying, or abort it"
+            )
+        behind = {p: first[p] for p in ends if starts[p] < first[p]}
+        if behind:
+            delete_records(destination, behind)
+    return positions

@@ -1,0 +1,38 @@
+"""Giving a run up: what it has raised on the source is taken down, now or when that answers again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.chronicle import Kind
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import LostOwnership, MirrorError
+from mirror_core.model.run import Run, RunState
+from mirror_core.model.standing import Debt, Owed
+from mirror_core.state.journal import told
+from mirror_core.state.link import Link
+from mirror_core.state.records import Forget
+from mirror_core.state.writer import StateWriter
+from mirror_core.sync.fence import lift_fence, standing
+from mirror_core.sync.identity import check_source
+
+
+def lift_or_owe(link: Link, writer: StateWriter, run: Run) -> str:
+    """Lift the mirror's fence on its source; what is left of it, in words, if that does not answer. May be repeated."""
+    owed = Debt(mirror=link.mirror.name, cluster=link.source.name, owed=Owed.UNFENCE, run=run.id, since_ms=now_ms())
+    if run.state is not RunState.ABORTING:
+        # Owed first: whatever happens from here on, the denials will be found.
+        writer.put(replace(run, state=RunState.ABORTING), told(writer.state, run, Kind.ABORTING, {}), owed)
+    try:
+        with ClusterClient(link.source) as source:
+            if standing(link.mirror, writer, source):  # otherwise nothing is asked of a source that may be dead
+                check_source(link, source)
+                lift_fence(link.mirror, writer, source)
+        writer.put(Forget(owed))
+    except LostOwnership:
+        raise
+    except MirrorError as error:
+        writer.put(replace(owed, trouble=str(error)))
+        return f"{link.source.name} does not answer, and its fence is still there: it is lifted when it does"
+    return ""

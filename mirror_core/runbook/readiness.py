@@ -1,0 +1,61 @@
+"""A look at what would happen if a mirror were failed over now. Writes nothing, and takes nothing over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mirror_core.decide.ages import known_since
+from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan
+from mirror_core.decide.steps import standing_of
+from mirror_core.decide.view import some
+from mirror_core.mirrors.preflight import Verdict, check
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.run import Mode
+from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.services import Services
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+from mirror_core.sync.cycle import survey
+
+
+def look(link: Link, state: State, services: Services, *, whole: bool) -> Readiness:
+    """`state`: the destination's, read a moment ago. `whole`: with drift and rights, which take many requests."""
+    begun, name = now_ms(), link.mirror.name
+    run = state.active_run(name)
+    try:
+        decision = Failover(link, services, started_by="readiness").decide(Mode.PLANNED)
+        points, figures = [*of_plan(decision)], decision.plan.figures
+    except MirrorError as error:
+        points, figures = [Point(Weight.REFUSAL, f"no plan can be made: {error}")], {}
+    statuses = state.partitions.get(name, {})
+    known = dict(known_since(name, state.groups.get(name), state.proofs.get(name), iter(state.runs.values()), statuses))
+    points += of_ages(name, known, begun)
+    if whole:
+        points += [*_drift(link, state), *_rights(link)]
+    return Readiness(
+        mirror=link.mirror,
+        run=standing_of(run, state.steps_of(run)) if run else None,
+        points=tuple(points),
+        figures=figures,
+        at_ms=begun,
+    )
+
+
+def _drift(link: Link, state: State) -> Iterator[Point]:
+    try:
+        yield from of_drift(link.mirror.name, survey(link, state).rows)
+    except MirrorError as error:
+        yield Point(Weight.WARNING, f"drift is not known: {error}")
+
+
+def _rights(link: Link) -> Iterator[Point]:
+    for side, role in ((link.source, "source"), (link.destination, "destination")):
+        try:
+            lacking = [r for r in check(side).rights if r.role == role and r.verdict is Verdict.MISSING]
+        except MirrorError as error:
+            yield Point(Weight.WARNING, f"rights on {side.name} are not known: {error}")
+            continue
+        if lacking:
+            what = some([f"{right.user} lacks {right.operation} on {right.resource}" for right in lacking])
+            yield Point(Weight.WARNING, f"cluster {side.name}: {what}", f"`mirrorbook cluster check {side.name}`")

@@ -1,0 +1,337 @@
+"""One failover of several mirrors: each has its own run and journal, and is conducted as if it were alone.
+
+What is due for each is decided by `decide/sets.py`, again after each round, from the journals: so whoever runs the
+set again after a crash goes on where it was.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from mirror_core.decide.failover import Decision
+from mirror_core.decide.sets import (
+    TURNED,
+    UNDISTURBED,
+    Member,
+    Move,
+    Place,
+    joint_hash,
+    moves,
+    place_of,
+    set_of,
+    undisturbed_all,
+)
+from mirror_core.decide.steps import names, point_of_no_return, undisturbed
+from mirror_core.evidence.set_page import Moved, write_set_page
+from mirror_core.kafka.config import Config
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
+from mirror_core.model.mirror_set import MirrorSet
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Approval, Mode, Run, RunKind, StepRecord, StepState
+from mirror_core.runbook.conductor import at_work
+from mirror_core.runbook.failover import Failover
+from mirror_core.state.topic import read_state
+
+TRIES: Final = 3
+"""Of a step that fails for a reason that may pass, before the set is given up for it."""
+PAUSE_S: Final = 2.0
+_BEFORE: Final = names(RunKind.FAILOVER)[: names(RunKind.FAILOVER).index(point_of_no_return(RunKind.FAILOVER))]
+
+
+class SetFailed(MirrorError):
+    """Not all mirrors of the set were moved. The message says of each what has become of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """All plans, and every reason why the set may not be moved now."""
+
+    decisions: Mapping[MirrorName, Decision]
+    hash: str
+    reasons: tuple[str, ...]
+
+    def other_than(self, plan_hash: str | None) -> tuple[str, ...]:
+        """The reason not to run these plans when others were approved; None: whichever they are."""
+        if plan_hash in (None, self.hash):
+            return ()
+        return (f"the plans with hash {plan_hash} no longer hold: it is {self.hash} now; look at the new plans",)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A mirror's run, as its journal tells of it."""
+
+    run: Run
+    steps: tuple[StepRecord, ...]
+
+    @property
+    def place(self) -> Place:
+        return place_of(self.run, self.steps)
+
+
+def set_named(config: Config, name: str) -> MirrorSet:
+    """The set of this name, or BadRequest."""
+    if name not in config.sets:
+        known = ", ".join(sorted(config.sets)) or "none"
+        raise BadRequest(f"unknown set {name!r}: section `sets:` of {config.path} has {known}")
+    return config.sets[name]
+
+
+class Together:
+    """The failover of a set. Holds no state of its own: that is in the state topics of the destinations."""
+
+    def __init__(
+        self,
+        chosen: MirrorSet,
+        conductors: Mapping[MirrorName, Failover],
+        mode: Mode = Mode.PLANNED,
+        *,
+        say: Callable[[str], None],
+    ) -> None:
+        """`conductors`: of each mirror of the set."""
+        self.chosen = chosen
+        self.mode = mode
+        self._conductors = conductors
+        self._say = say
+
+    def decide(self) -> Joint:
+        """All plans. One that may not be run now forbids all."""
+        mirrors = self.chosen.mirrors
+        with ThreadPoolExecutor(len(mirrors)) as pool:  # a dead side costs seconds: not of each, one after the other
+            decisions = pool.map(lambda name: self._conductors[name].decide(self.mode), mirrors)
+            found = dict(zip(mirrors, decisions, strict=True))
+        reasons = [f"{name}: {reason}" for name, decision in found.items() for reason in decision.reasons]
+        return Joint(found, joint_hash(self.chosen, (d.plan for d in found.values())), tuple(reasons))
+
+    def under_way(self, started_by: str | None = None) -> str | None:
+        """The failover of this set that has not ended; None when there is none. `started_by`: only this one's, and also
+        when it has ended well. Refused when one is under way that is of other mirrors than the set has by now."""
+        for attempt, there in self._attempts(started_by).items():
+            left = {name: s for name, s in there.items() if s.run.ended_ms is None}
+            done = started_by is not None and all(s.place is Place.DONE for s in there.values())
+            if there.keys() >= set(self.chosen.mirrors):
+                if left or done:
+                    return attempt
+            elif left and not self._harmless(left.values()):
+                held = ", ".join(f"{name} ({s.run.id})" for name, s in left.items())
+                reason = f"{attempt} has no run of each mirror of the set: resume or abort, one by one, {held}"
+                raise Refused(f"failover of set {self.chosen.name}", [reason])
+        return None
+
+    def cut_off(self, started_by: str | None = None) -> str | None:
+        """One whose conductor was killed before all runs were begun: nothing was done. None: there is none."""
+        for attempt, there in self._attempts(started_by).items():
+            left = [s for s in there.values() if s.run.ended_ms is None]
+            if left and there.keys() < set(self.chosen.mirrors) and self._harmless(left):
+                return attempt
+        return None
+
+    def _harmless(self, left: Iterable[Standing]) -> bool:
+        """Whether they can be given up as if they had never been; what gives a source up may have taken a run over."""
+        return self.mode is Mode.PLANNED and all(s.place in UNDISTURBED for s in left)
+
+    @at_work()
+    def begin(self, plan_hash: str, *, approved_by: str | Sequence[Approval]) -> str:
+        """Open a run of each mirror; the id that they share. When one is refused, no planned one is left open."""
+        joint = self.decide()
+        if reasons := (*joint.reasons, *joint.other_than(plan_hash)):
+            raise Refused(f"failover of set {self.chosen.name}", reasons)
+        when = datetime.fromtimestamp(now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S")
+        attempt = f"{self.chosen.name}-{when}-{secrets.token_hex(2)}"
+        plans = {name: decision.plan.hash for name, decision in joint.decisions.items()}
+        acts = {name: partial(self._begin, name, plan, approved_by, attempt) for name, plan in plans.items()}
+        try:
+            if refused := self._at_once(acts):
+                words = f"failover of set {self.chosen.name}: not all could be begun"
+                raise Refused(words, (f"{name}: {error}" for name, error in refused.items()))
+        except MirrorError:
+            if self.mode is Mode.PLANNED:
+                self._give_up(self._standings(attempt), only_mine=False)
+            raise
+        self._say(f"{attempt}: {', '.join(s.run.id for s in self._standings(attempt).values())}")
+        return attempt
+
+    def prove(self, attempt: str) -> dict[MirrorName, Standing]:
+        """All that applications don't notice. Nothing is left open when one cannot be proved."""
+        return self._go(attempt, {Move.PROVE})
+
+    @property
+    def started_by(self) -> str:
+        """Who conducts."""
+        return self._conductors[self.chosen.mirrors[0]].started_by
+
+    def told(self, attempt: str) -> list[str]:
+        """How each mirror stands."""
+        return [f"{name}: {s.place}" for name, s in self._standings(attempt).items()]
+
+    def moved(self, attempt: str, step: str) -> dict[MirrorName, str]:
+        """Runs of those mirrors of which this step is done."""
+        done = (step, StepState.DONE)
+        found = self._standings(attempt).items()
+        return {name: s.run.id for name, s in found if done in [(taken.step, taken.state) for taken in s.steps]}
+
+    def undisturbed(self, attempt: str) -> bool:
+        """Whether no applications were stopped so far."""
+        return undisturbed_all(self._members(self._standings(attempt), {}))
+
+    def finish(self, attempt: str, *, agreed_by: str = "") -> dict[MirrorName, Standing]:
+        """All that is left. SetFailed when not all are done; what has become of each is said, and in the set's page."""
+        try:
+            return self._go(attempt, {Move.PROVE, Move.MAKE_READY, Move.FINISH}, agreed_by)
+        finally:
+            self._write_page(attempt)
+
+    def abort(self, attempt: str, *, only_mine: bool = True) -> Sequence[str]:
+        """Give all up, as long as none is promoted; what was done, in words. `only_mine`: what others conduct by now is
+        theirs."""
+        standings = self._standings(attempt)
+        left = {name: s for name, s in standings.items() if s.run.ended_ms is None}
+        if any(s.place in TURNED for s in standings.values()):
+            return [f"{name}: kept: another mirror of the set is promoted; resume it" for name in left]
+        return self._give_up(left, only_mine=only_mine)
+
+    def page(self, attempt: str) -> Path:
+        """Where the report on a failover of the set is."""
+        evidence = self._conductors[self.chosen.mirrors[0]].services.evidence_dir
+        return evidence / f"set-{attempt}" / "index.html"
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    @at_work()
+    def _go(self, attempt: str, wanted: set[Move], agreed_by: str = "") -> dict[MirrorName, Standing]:
+        failed: dict[MirrorName, MirrorError] = {}
+        while True:
+            standings = self._standings(attempt)
+            found = moves(self._members(standings, failed), self.chosen.order, self.mode)
+            due = dict(zip(self.chosen.mirrors, found, strict=True))
+            doing = {name: standings[name] for name, move in due.items() if move in wanted}
+            if Move.ABORT in due.values():
+                given_up = {name: standings[name] for name, move in due.items() if move is Move.ABORT}
+                raise self._failed(failed, "", self._give_up(given_up, only_mine=False))
+            if not doing:
+                break
+            failed |= self._at_once({name: partial(self._take, s, due[name], agreed_by) for name, s in doing.items()})
+        if failed or (Move.FINISH in wanted and any(s.place is not Place.DONE for s in standings.values())):
+            others = [f"{name}: {s.place}" for name, s in standings.items() if name not in failed]
+            raise self._failed(failed, ". When that is mended: `mirrorbook failover resume {name}`", others)
+        return standings
+
+    def _take(self, standing: Standing, move: Move, agreed_by: str) -> None:
+        run, conductor = standing.run, self._conductors[standing.run.plan.mirror]
+        said = agreed_by if standing.place in (Place.BEGUN, Place.PROVED) else ""
+        for tries_left in reversed(range(TRIES)):
+            try:
+                if move is Move.FINISH:
+                    conductor.drive(run.id, agreed_by=said)
+                else:
+                    steps = undisturbed(RunKind.FAILOVER) if move is Move.PROVE else _BEFORE
+                    conductor.take(run.id, steps, agreed_by="" if move is Move.PROVE else said)
+                return
+            except MirrorError as error:
+                if not error.retryable or not tries_left:
+                    raise
+                self._say(f"{run.plan.mirror}: {error}; once more")
+                time.sleep(PAUSE_S)
+
+    def _at_once(self, acts: Mapping[MirrorName, Callable[[], None]]) -> dict[MirrorName, MirrorError]:
+        """Do all of them, each in a thread of its own; what went wrong. LostOwnership of one ends it for all."""
+        errors: dict[MirrorName, BaseException] = {}
+
+        def act(name: MirrorName) -> None:
+            try:
+                acts[name]()
+            except BaseException as error:  # noqa: BLE001 - handed to whoever waits, not swallowed
+                errors[name] = error
+
+        # Daemons: Ctrl-C ends this process as it ends one that moves a single mirror.
+        threads = [threading.Thread(target=act, args=(name,), name=f"mirror {name}", daemon=True) for name in acts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for name, error in errors.items():
+            self._say(f"{name}: {error}")
+        for name, error in errors.items():
+            if isinstance(error, LostOwnership):
+                others = "the others wait where they are: run the set again, or resume them one by one"
+                raise LostOwnership(f"{name}: {error}; {others}") from None
+            if not isinstance(error, MirrorError):
+                raise error
+        return {name: error for name, error in errors.items() if isinstance(error, MirrorError)}
+
+    def _begin(self, name: MirrorName, plan_hash: str, approved_by: str | Sequence[Approval], attempt: str) -> None:
+        self._conductors[name].begin(plan_hash, self.mode, approved_by=approved_by, part_of=attempt)
+
+    def _give_up(self, standings: Mapping[MirrorName, Standing], *, only_mine: bool) -> list[str]:
+        """What was done about each of them. One that is fenced, and whose source is silent, is kept: given up, it would
+        not know any more what it has drained."""
+        said = list[str]()
+        for name, standing in standings.items():
+            conductor = self._conductors[name]
+            stopped = self.mode is Mode.PLANNED and standing.place in (Place.STOPPED, Place.READY)
+            if stopped and not conductor.source_answers():
+                again = f"`mirrorbook failover run {name} --mode unplanned` goes on from here if it is lost"
+                said.append(f"{name}: kept: the source does not answer; {again}, `failover abort {name}` if not")
+                continue
+            try:
+                note = conductor.abort(standing.run.id, only_mine=only_mine).note
+            except MirrorError as error:
+                said.append(f"{name}: not given up: {error}")
+            else:
+                said.append(f"{name}: given up: {note or 'applications may write on the source'}")
+        for line in said:
+            self._say(line)
+        return said
+
+    def _failed(self, errors: Mapping[MirrorName, MirrorError], advice: str, others: Sequence[str]) -> SetFailed:
+        lines = [f"{name}: {error}{advice.format(name=name)}" for name, error in errors.items()]
+        listed = "".join(f"\n  - {line}" for line in (*lines, *others))
+        return SetFailed(f"failover of set {self.chosen.name}: not all of it was moved:{listed}")
+
+    def _members(
+        self, standings: Mapping[MirrorName, Standing], failed: Mapping[MirrorName, MirrorError]
+    ) -> list[Member]:
+        return [Member(name, standings[name].place, name in failed) for name in self.chosen.mirrors]
+
+    def _standings(self, attempt: str) -> dict[MirrorName, Standing]:
+        found = {name: standing for name, standing in self._all_runs() if standing.run.part_of == attempt}
+        return {name: found[name] for name in self.chosen.mirrors if name in found}
+
+    def _attempts(self, started_by: str | None) -> dict[str, dict[MirrorName, Standing]]:
+        """Failovers of this set, the newest first; `started_by`: only this one's."""
+        found: dict[str, dict[MirrorName, Standing]] = {}
+        for name, standing in sorted(self._all_runs(), key=lambda item: -item[1].run.started_ms):
+            ours = set_of(standing.run.part_of) == self.chosen.name
+            if ours and started_by in (None, standing.run.started_by):
+                found.setdefault(standing.run.part_of, {})[name] = standing
+        return found
+
+    def _all_runs(self) -> Iterator[tuple[MirrorName, Standing]]:
+        """Failovers of the set's mirrors, of this mode."""
+        states = {c.link.destination.name: c.link.destination for c in self._conductors.values()}
+        read = {name: read_state(cluster) for name, cluster in states.items()}
+        for name, conductor in self._conductors.items():
+            state = read[conductor.link.destination.name]
+            for run in state.runs.values():
+                if (run.plan.mirror, run.plan.kind, run.plan.mode) == (name, RunKind.FAILOVER, self.mode):
+                    yield name, Standing(run, state.steps_of(run))
+
+    def _write_page(self, attempt: str) -> None:
+        page = self.page(attempt)
+        try:
+            standings = self._standings(attempt)
+            write_set_page(page, self.chosen, attempt, [Moved(s.run, s.steps, s.place) for s in standings.values()])
+        except MirrorError as error:  # what was done is in each run's own evidence
+            self._say(f"the page of the set is not written: {error}")
+        else:
+            self._say(f"report: {page}")

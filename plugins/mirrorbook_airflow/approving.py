@@ -1,0 +1,137 @@
+"""Tasks that ask a person, and what is known of who answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.standard.exceptions import HITLRejectException
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from mirror_core.decide.approvals import HOLDS_S, stale, unmet
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import Refused
+from mirror_core.model.run import Approval
+from mirrorbook_airflow.notifying import notifiers
+from mirrorbook_airflow.operators import RETRIES
+from mirrorbook_airflow.params import approvers
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, Context
+
+APPROVAL_TIMEOUT: Final = timedelta(seconds=HOLDS_S)
+"""A plan that nobody has approved for so long counts as rejected."""
+ASKED_OF: Final = "asked_of"
+"""XCom of a question: the run that it was about."""
+
+
+class ApprovePlan(ApprovalOperator):
+    """Ask a person. Nothing has been done so far, and a Reject, also by silence, leaves everything as it is.
+
+    Airflow 3.3 may lose an answer that comes while its scheduler is busy, and fail the task: then it asks again.
+    """
+
+    def __init__(self, *, question: str, plan: BaseOperator, **kwargs: Any) -> None:
+        pulled = f"ti.xcom_pull(task_ids='{plan.task_id}')"
+        super().__init__(
+            subject=f"{question} Plan {{{{ {pulled}['hash'] }}}}",
+            body=f"{{{{ {pulled}['body'] }}}}",
+            defaults=[self.REJECT],
+            fail_on_reject=True,
+            response_timeout=APPROVAL_TIMEOUT,
+            assigned_users=approvers(),
+            notifiers=notifiers(),
+            **{**RETRIES, **kwargs},
+        )
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        try:
+            return super().execute_complete(context, event)
+        except HITLRejectException:
+            raise AirflowFailException("rejected, nothing was done") from None  # a no is never asked about again
+
+
+class ApproveSecond(ApprovePlan):
+    """Ask another person about the same plan. Whoever approved it first can't do so again: red, and nothing is done."""
+
+    def __init__(self, *, question: str, plan: BaseOperator, first: BaseOperator, **kwargs: Any) -> None:
+        super().__init__(question=f"{question} (a second person)", plan=plan, **kwargs)
+        self.first_task = first.task_id
+
+    def execute(self, context: Context) -> Any:
+        first = approvals(context, (self.first_task,))
+        if self.assigned_users:  # Airflow itself turns everybody else down
+            known = {name for one in first for name in (one.id, one.name)}
+            self.assigned_users = [user for user in self.assigned_users if user["id"] not in known]
+            if not self.assigned_users:
+                raise AirflowFailException(f"nothing was done: nobody but {first[0].name} may approve here")
+        return super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        answer = super().execute_complete(context, event)
+        reasons = unmet((*approvals(context, (self.first_task,)), *_approval(answer)), 2)
+        if reasons:
+            raise AirflowFailException(f"nothing was done: {'; '.join(reasons)}")
+        return answer
+
+
+class GoAhead(ApprovePlan):
+    """Ask once more, at the moment: all is proved, and applications stop now. Not where the run was told not to."""
+
+    def __init__(self, *, question: str, plan: BaseOperator, proof: BaseOperator, **kwargs: Any) -> None:
+        super().__init__(question=question, plan=plan, **kwargs)
+        self.proof_task = proof.task_id
+        pulled = f"ti.xcom_pull(task_ids='{proof.task_id}')"
+        self.body = f"{{{{ {pulled}['said'] }}}}"
+
+    def execute(self, context: Context) -> Any:
+        if not context["params"]["pause"]:
+            self.log.info("not asked: parameter `pause` is off")
+            return None
+        # A task that is cleared later begins another run, and this one's answer stays.
+        context["ti"].xcom_push(key=ASKED_OF, value=context["ti"].xcom_pull(task_ids=self.proof_task)["run"])
+        return super().execute(context)
+
+
+def answered(context: Context, task: str) -> str:
+    """Who answered the question of this task, as Airflow knows them; empty: nobody was asked."""
+    return ", ".join(one.name for one in approvals(context, (task,)))
+
+
+def agreed(context: Context, task: str, run: str) -> str:
+    """Who said at this task that applications may be stopped now; empty: nobody was to be asked. Refused when it was
+    said of a run that was given up since: nobody has named this moment."""
+    if not context["params"]["pause"]:
+        return ""
+    asked_of = context["ti"].xcom_pull(task_ids=task, key=ASKED_OF)
+    if asked_of != run:
+        words = f"task {task} was answered for {asked_of or 'no run'}: clear it, and it asks again"
+        raise Refused(f"run {run} stops applications", [words])
+    return answered(context, task)
+
+
+def approved(context: Context, tasks: Sequence[str], what: str) -> tuple[Approval, ...]:
+    """Who approved `what`, and when. Refused where two should have, and it is not known that they did: a task may be
+    marked as done by hand, too; and where it was so long ago that a task must have been cleared since."""
+    found = approvals(context, tasks)
+    few = unmet(found, len(tasks)) if len(tasks) > 1 else ()
+    if reasons := (*few, *stale(found, now_ms())):
+        raise Refused(what, reasons)
+    return found
+
+
+def approvals(context: Context, tasks: Sequence[str]) -> tuple[Approval, ...]:
+    """Who answered the questions of these tasks, and when; less of them where nobody was asked."""
+    return tuple(found for task in tasks for found in _approval(context["ti"].xcom_pull(task_ids=task)))
+
+
+def _approval(answer: dict[str, Any] | None) -> list[Approval]:
+    person = (answer or {}).get("responded_by_user") or {}
+    known = {key: str(person.get(key) or "") for key in ("id", "name")}
+    if not answer or not any(known.values()):
+        return []
+    when = answer.get("responded_at")
+    at_ms = round(when.timestamp() * 1000) if isinstance(when, datetime) else None
+    return [Approval(id=known["id"], name=known["name"] or known["id"], at_ms=at_ms)]

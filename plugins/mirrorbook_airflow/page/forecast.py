@@ -1,0 +1,64 @@
+"""What plans of a mirror foretold beside what their runs counted. The rows and words are the core's. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.decide import reckoning
+from mirror_core.model.names import MirrorName
+from mirror_core.state.records import State
+
+SHOWN: Final = 10
+"""Runs, the newest."""
+GROUPS: Final = 20
+"""Of each run, those with the greatest error."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastRow:
+    """One thing that was foretold, or counted, or both."""
+
+    what: str
+    foretold: str
+    counted: str
+    error: str
+    by: str
+    """How what was counted is known, or why it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastView:
+    """One run."""
+
+    id: str
+    mode: str
+    begun_ms: int
+    rows: tuple[ForecastRow, ...]
+    more: int
+    """Groups that are left out."""
+
+
+def forecasts_of(state: State, mirror: MirrorName) -> Iterator[ForecastView]:
+    """Failovers that were finished and drills, the newest first; without those that foretold and counted nothing."""
+    told = ((run, reckoning.rows(run, state.steps_of(run))) for run in reckoning.past(state.runs.values(), mirror))
+    for run, rows in [(run, rows) for run, rows in told if rows][:SHOWN]:
+        groups = sorted((row for row in rows if row.what == reckoning.AGAIN), key=_worst_first)
+        kept = [*(row for row in rows if row.what != reckoning.AGAIN), *groups[:GROUPS]]
+        yield ForecastView(run.id, run.plan.mode, run.started_ms, tuple(map(_in_words, kept)), len(rows) - len(kept))
+
+
+def _worst_first(row: reckoning.Row) -> tuple[bool, float, str]:
+    """Those of which the error is unknown before all others."""
+    return row.error is not None, -abs(row.error or 0), row.of
+
+
+def _in_words(row: reckoning.Row) -> ForecastRow:
+    return ForecastRow(
+        f"{row.what} {row.of}".strip(),
+        reckoning.foretold_in_words(row),
+        reckoning.counted_in_words(row),
+        reckoning.error_in_words(row),
+        row.by,
+    )

@@ -1,0 +1,95 @@
+"""What the page knows of mirrors, and since when. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mirror_core.decide.failover import Decision
+from mirror_core.decide.loss import Loss
+from mirror_core.mirrors.describe import Description
+from mirror_core.model.clock import FRESH_S
+from mirror_core.model.drift import DriftRow
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.mirror_set import MirrorSet
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A cluster's state topic as it was last read, and why it could not be read since."""
+
+    state: State
+    links: Mapping[MirrorName, Link]
+    at_ms: int
+    """Wall clock before it was read; what is shown of it is as old as that."""
+    silent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """All clusters that this Airflow looks after."""
+
+    at_ms: int
+    told: Mapping[ClusterName, Told]
+    silent: Mapping[ClusterName, str]
+    """Why those are not known that did not answer the last look."""
+    trouble: str = ""
+    """Why nothing could be looked at."""
+    sets: tuple[MirrorSet, ...] | None = None
+    """As the configuration names them; None: that could not be read."""
+
+    def find(self, mirror: str) -> Told | None:
+        """The newest word of the cluster that knows this mirror."""
+        return next((told for told in self.told.values() if mirror in told.state.mirrors), None)
+
+    @property
+    def mirrors(self) -> list[tuple[Mirror, Told]]:
+        return sorted(
+            ((m, told) for told in self.told.values() for m in told.state.mirrors.values()), key=lambda row: row[0].name
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Of one look, for the plots. None: not known then."""
+
+    at_ms: int
+    lag: int | None
+    """Offsets."""
+    missing: int | None
+    """Offsets that a failover without the source would be known to lose."""
+    copied: int | None
+    """Sum of all positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One mirror, as both its clusters told of it."""
+
+    at_ms: int
+    description: Description | None
+    loss: Loss | None
+    samples: tuple[Sample, ...]
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Whether a planned failover might be run, and what differs between the two sides."""
+
+    at_ms: int
+    decision: Decision | None
+    drift: tuple[DriftRow, ...] | None
+    trouble: str = ""
+    """Why the decision is not known."""
+    drift_trouble: str = ""
+    failback: tuple[str, ...] = ()
+    """Why no failback may be run; also when that is not known."""
+
+
+def is_current(loss: Loss) -> bool:
+    """Whether the bound comes from what the source said just now: an old one says little, however small it is."""
+    return not loss.unknown and loss.silent_s is not None and loss.silent_s <= FRESH_S

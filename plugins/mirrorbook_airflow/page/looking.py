@@ -1,0 +1,172 @@
+"""What the page knows: looks at the clusters by the core's functions, shared by all who have the page open.
+
+Routes only take what the last look found, with the moment at which it began: a cluster that hangs holds up no page, and
+what it said before is shown with its age.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeVar
+
+from mirror_core.decide.failover import Decision
+from mirror_core.mirrors.describe import describe_with_loss
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.logs import logger
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.run import Mode
+from mirror_core.runbook.failback import Failback
+from mirror_core.runbook.failover import Failover
+from mirror_core.state.link import Link, configured, link_of, states
+from mirror_core.state.records import State
+from mirror_core.state.remembered import REMEMBERED
+from mirror_core.sync.cycle import survey
+from mirrorbook_airflow.hooks import write_config
+from mirrorbook_airflow.mirrors import CLUSTERS_VARIABLE, known_clusters
+from mirrorbook_airflow.page.known import Clusters, Judged, Sample, Seen, Told, is_current
+from mirrorbook_airflow.page.on_demand import OnDemand
+from mirrorbook_airflow.services import services
+
+_log = logger(__name__)
+
+LOOK_S: Final = 2.0
+JUDGED_S: Final = 30.0
+"""Between two looks at all that a plan is made from, and at drift: they ask for much more."""
+AT_ONCE: Final = 4
+"""Mirrors that are looked at at the same time."""
+SAMPLES: Final = 1800
+"""Kept of each mirror for the plots: an hour, if somebody looks all the time."""
+CONFIG: Final = "dr-page"
+
+T = TypeVar("T")
+
+
+class Looking:
+    """All looks of this process."""
+
+    def __init__(self) -> None:
+        self._clusters = OnDemand(self._look_at_clusters, LOOK_S, around=REMEMBERED.keeping)
+        self._lock = threading.Lock()
+        self._told: dict[ClusterName, Told] = {}  # replaced as a whole, by one thread
+        self._seen: dict[MirrorName, OnDemand[Seen]] = {}
+        self._judged: dict[MirrorName, OnDemand[Judged]] = {}
+        self._samples: dict[MirrorName, deque[Sample]] = {}
+        self._some = threading.Semaphore(AT_ONCE)
+
+    def clusters(self) -> Clusters | None:
+        return self._clusters.latest()
+
+    def seen(self, mirror: MirrorName) -> Seen | None:
+        """Of a mirror that `clusters` knows."""
+        with self._lock:
+            one = self._seen.setdefault(mirror, OnDemand(partial(self._look, mirror), LOOK_S))
+        return one.latest()
+
+    def judged(self, mirror: MirrorName) -> Judged | None:
+        """Of a mirror that `clusters` knows."""
+        with self._lock:
+            one = self._judged.setdefault(mirror, OnDemand(partial(self._judge, mirror), JUDGED_S))
+        return one.latest()
+
+    # -- looks, each in a thread of its own -----------------------------------------------------------------------
+
+    def _look_at_clusters(self) -> Clusters:
+        begun = now_ms()
+        config = _tried(lambda: configured(write_config(CONFIG, known_clusters())))
+        if isinstance(config, Trouble):
+            self._told = {name: replace(one, links={}, silent=config.words) for name, one in self._told.items()}
+            return Clusters(begun, self._told, {}, config.words)
+        found: dict[ClusterName, State] = {}
+        silent: dict[ClusterName, str] = {}
+        for cluster, answer in states(config):
+            if isinstance(answer, MirrorError):
+                silent[cluster] = str(answer)
+            else:
+                found[cluster] = answer
+        told: dict[ClusterName, Told] = {name: Told(state, {}, begun) for name, state in found.items()}
+        told |= {name: replace(self._told[name], silent=why) for name, why in silent.items() if name in self._told}
+        # Also of those that are silent: what is looked at is what Airflow's connections say now, not what they said.
+        self._told = {
+            name: replace(one, links={m.name: link_of(config, m) for m in _reachable(one.state, set(config.clusters))})
+            for name, one in told.items()
+        }
+        return Clusters(begun, self._told, silent, sets=tuple(config.sets.values()))
+
+    def _look(self, mirror: MirrorName) -> Seen:
+        with self._some:
+            begun = now_ms()
+            found = _tried(lambda: describe_with_loss(*self._told_of(mirror), now_ms()))
+            if isinstance(found, Trouble):
+                return Seen(begun, None, None, self._kept(mirror, Sample(begun, None, None, None)), found.words)
+        description, loss = found
+        positions = [row.position for row in description.rows]
+        lag = description.facts["lag"]
+        sample = Sample(
+            begun,
+            None if lag is None else int(lag),
+            loss.known if is_current(loss) else None,
+            None if None in positions else sum(p or 0 for p in positions),
+        )
+        return Seen(begun, description, loss, self._kept(mirror, sample))
+
+    def _judge(self, mirror: MirrorName) -> Judged:
+        with self._some:
+            begun = now_ms()
+            decision = _tried(lambda: self._decide(mirror))
+            if isinstance(decision, Trouble):
+                return Judged(begun, None, None, decision.words, "not looked at")
+            back = _tried(lambda: self._objections(mirror))
+            failback = (back.words,) if isinstance(back, Trouble) else back
+            drift = _tried(lambda: survey(*self._told_of(mirror)).rows)
+        if isinstance(drift, Trouble):
+            return Judged(begun, decision, None, "", drift.words, failback)
+        return Judged(begun, decision, tuple(drift), failback=failback)
+
+    def _decide(self, mirror: MirrorName) -> Decision:
+        link, _ = self._told_of(mirror)
+        return Failover(link, services(link.config.path, (), ""), started_by="the DR page").decide(Mode.PLANNED)
+
+    def _objections(self, mirror: MirrorName) -> tuple[str, ...]:
+        """Against a failback."""
+        link, _ = self._told_of(mirror)
+        return Failback(link, services(link.config.path, (), ""), started_by="the DR page").decide().reasons
+
+    def _told_of(self, mirror: MirrorName) -> tuple[Link, State]:
+        for told in self._told.values():
+            if mirror in told.links:
+                return told.links[mirror], told.state
+        raise BadRequest(f"mirror {mirror}: add both of its clusters to the Variable {CLUSTERS_VARIABLE}")
+
+    def _kept(self, mirror: MirrorName, sample: Sample) -> tuple[Sample, ...]:
+        kept = self._samples.setdefault(mirror, deque(maxlen=SAMPLES))
+        kept.append(sample)
+        return tuple(kept)
+
+
+def _reachable(state: State, clusters: Collection[str]) -> list[Mirror]:
+    """Mirrors of which both clusters are configured."""
+    return [m for m in state.mirrors.values() if m.source in clusters and m.destination in clusters]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a look found nothing, for the page."""
+
+    words: str
+
+
+def _tried(look: Callable[[], T]) -> T | Trouble:
+    """A look that fails is part of what is shown, also when it is Airflow's database or its secrets that fail."""
+    try:
+        return look()
+    except MirrorError as error:
+        return Trouble(str(error))
+    except Exception as error:  # noqa: BLE001 - said without a text that nobody checked for secrets
+        _log.warning("a look failed: %s", type(error).__name__)
+        return Trouble(f"not expected: {type(error).__name__}; see the log of Airflow's API server")

@@ -1,0 +1,45 @@
+"""From what is shown to HTML. Everything is escaped; nothing that would hide, or turn a line round, stays as it is."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+import jinja2
+from markupsafe import Markup, escape
+
+from mirror_core.evidence.shown import shown
+from mirrorbook_airflow.page.figures import number
+from mirrorbook_airflow.page.plots import HEIGHT, WIDTH
+
+
+def _shown(value: object) -> object:
+    """What was rendered by a template of ours is markup, and stays it."""
+    return value if isinstance(value, Markup) else shown(value)
+
+
+def _when(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _code(text: str) -> Markup:
+    """With the parts between backticks as code."""
+    parts = (escape(shown(part)) for part in text.split("`"))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
+
+
+_ENVIRONMENT: Final = jinja2.Environment(
+    loader=jinja2.PackageLoader("mirrorbook_airflow.page", "templates"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    finalize=_shown,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters.update(when=_when, number=number, code=_code)
+_ENVIRONMENT.globals.update(plot_width=WIDTH, plot_height=HEIGHT)
+
+
+def render(template: str, **values: object) -> str:
+    """One of the templates of this package."""
+    return _ENVIRONMENT.get_template(f"{template}.html.j2").render(**values)

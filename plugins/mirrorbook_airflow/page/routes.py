@@ -1,0 +1,195 @@
+"""The page's routes: all of them read, and each asks Airflow whether this user may. See `rights`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
+from starlette.exceptions import HTTPException as AnyHTTPException
+
+from mirror_core.mirrors.runbook import runbook_of
+from mirror_core.model.clock import now_ms
+from mirror_core.model.names import MirrorName
+from mirrorbook_airflow.hooks import home
+from mirrorbook_airflow.page import PREFIX
+from mirrorbook_airflow.page.buttons import ACTIONS, SET_ACTIONS, actions
+from mirrorbook_airflow.page.files import TYPES, report, reports
+from mirrorbook_airflow.page.known import Clusters
+from mirrorbook_airflow.page.looking import Looking
+from mirrorbook_airflow.page.overview import overview
+from mirrorbook_airflow.page.rendering import render
+from mirrorbook_airflow.page.rights import may_see, permitted
+from mirrorbook_airflow.page.runbook import runbook_body
+from mirrorbook_airflow.page.sets import sets_of
+from mirrorbook_airflow.page.static import STATIC
+from mirrorbook_airflow.page.views import mirror_page
+
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+REPORT_HEADERS: Final = {
+    **HEADERS,
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox",
+}
+"""A report holds names that anybody chose: it is shown as a page that runs nothing and asks for nothing."""
+
+_looking: Final = Looking()
+_FIRST: Final = "The clusters are being looked at for the first time."
+_Page = Annotated[int, Query(ge=1, le=1_000_000)]
+
+pages: Final = APIRouter(dependencies=[Depends(may_see)])
+
+
+@pages.get("/")
+def mirrors(request: Request, user: GetUserDep) -> HTMLResponse:
+    """All mirrors."""
+    body = _mirrors(user, _base(request))
+    return _html("page", request, user=user.get_name(), title="Mirrors", body=body, data="api/mirrors")
+
+
+@pages.get("/api/mirrors")
+def mirrors_now(request: Request, user: GetUserDep) -> JSONResponse:
+    """The same, for the page that is open."""
+    return JSONResponse({"html": _mirrors(user, _base(request))}, headers=HEADERS)
+
+
+@pages.get("/mirrors/{name}")
+def mirror(request: Request, user: GetUserDep, name: str, page: _Page = 1) -> HTMLResponse:
+    """One mirror."""
+    body = _mirror(name, page, user, _base(request))
+    data = f"api/mirrors/{quote(name, safe='')}?page={page}"
+    return _html("page", request, user=user.get_name(), title=f"Mirror {name}", body=body, data=data)
+
+
+@pages.get("/api/mirrors/{name}")
+def mirror_now(request: Request, user: GetUserDep, name: str, page: _Page = 1) -> JSONResponse:
+    """The same, for the page that is open."""
+    return JSONResponse({"html": _mirror(name, page, user, _base(request))}, headers=HEADERS)
+
+
+@pages.get("/mirrors/{name}/runbook")
+def runbook(request: Request, user: GetUserDep, name: str) -> HTMLResponse:
+    """What to do with one mirror, to be printed."""
+    body, data = _runbook(name, _base(request)), f"api/mirrors/{quote(name, safe='')}/runbook"
+    return _html("page", request, user=user.get_name(), title=f"Runbook of mirror {name}", body=body, data=data)
+
+
+@pages.get("/api/mirrors/{name}/runbook")
+def runbook_now(request: Request, name: str) -> JSONResponse:
+    """The same, for the page that is open."""
+    return JSONResponse({"html": _runbook(name, _base(request))}, headers=HEADERS)
+
+
+@pages.get("/runs/{run}/files")
+def files(request: Request, user: GetUserDep, run: str) -> HTMLResponse:
+    """What a run has left behind."""
+    _known_run(run)
+    body = render("files", run=run, files=reports(home("evidence"), run), root=f"{_base(request)}{PREFIX}")
+    return _html("page", request, user=user.get_name(), title=f"Reports of {run}", body=body, data="")
+
+
+@pages.get("/runs/{run}/files/{name:path}")
+def file(run: str, name: str) -> FileResponse:
+    """One report."""
+    _known_run(run)
+    path = report(home("evidence"), run, name)
+    if path is None:
+        raise HTTPException(404, f"run {run} has no such report on this machine")
+    return FileResponse(path, media_type=TYPES[path.suffix], headers=REPORT_HEADERS)
+
+
+@pages.get("/static/{name}")
+def static(name: str) -> Response:
+    """Style and script."""
+    if name not in STATIC:
+        raise HTTPException(404, "there is no such file")
+    path, media_type = STATIC[name]
+    return FileResponse(path, media_type=media_type, headers=HEADERS)
+
+
+def _mirrors(user: Any, base: str) -> str:
+    found = _looking.clusters()
+    if found is None:
+        return render("waiting", words=_FIRST)
+    rows = overview(found, {m.name: _looking.seen(m.name) for m, _ in found.mirrors}, now_ms())
+    sets = list(sets_of(found, rows, permitted(user, SET_ACTIONS) if found.sets else {}, now_ms()))
+    return render("mirrors", rows=rows, sets=sets, clusters=found, base=base, root=f"{base}{PREFIX}")
+
+
+def _mirror(name: str, page: int, user: Any, base: str) -> str:
+    found = _looking.clusters()
+    told = found.find(name) if found else None
+    if found is None or told is None:
+        return _no_mirror(found, name)
+    mirror_name = MirrorName(name)
+    seen, judged = _looking.seen(mirror_name), _looking.judged(mirror_name)
+    view = mirror_page(told.state.mirrors[mirror_name], told, seen, judged, now_ms(), page)
+    buttons = list(actions(permitted(user, ACTIONS), judged, told.state.active_run(mirror_name)))
+    sets = [one.name for one in found.sets or () if name in one.mirrors]
+    root = f"{base}{PREFIX}"
+    return render("mirror", view=view, actions=buttons, sets=sets, trouble=found.trouble, base=base, root=root)
+
+
+def _runbook(name: str, base: str) -> str:
+    """From the state topic alone, so that it can be had when the source is dead."""
+    found = _looking.clusters()
+    told = found.find(name) if found else None
+    if found is None or told is None:
+        return _no_mirror(found, name)
+    link = told.links.get(MirrorName(name))
+    if link is None:
+        return render("waiting", words=f"Mirror {name}: not both of its clusters are in Airflow. {_why(found)}")
+    return runbook_body(runbook_of(link, told.state, told.at_ms), told.silent, f"{base}{PREFIX}")
+
+
+def _no_mirror(found: Clusters | None, name: str) -> str:
+    """Why a mirror is not shown."""
+    if found is None:
+        return render("waiting", words=_FIRST)
+    return render("waiting", words=f"No cluster that answers knows a mirror {name}. {_why(found)}")
+
+
+def _why(found: Clusters) -> str:
+    return " ".join([found.trouble, *(f"Cluster {name}: {why}" for name, why in found.silent.items())]).strip()
+
+
+def _known_run(run: str) -> None:
+    """A run's folder is told by a run that a cluster knows, not by whoever asks."""
+    found = _looking.clusters()
+    if found is None:
+        raise HTTPException(503, "the clusters are being looked at for the first time: try again in some seconds")
+    if not any(run in told.state.runs for told in found.told.values()):
+        raise HTTPException(404, "no cluster knows such a run")
+
+
+def _base(request: Request) -> str:
+    """Path under which a proxy shows Airflow; mostly empty."""
+    return str(request.scope.get("root_path", "")).removesuffix(PREFIX)
+
+
+def _html(template: str, request: Request, **values: object) -> HTMLResponse:
+    base = _base(request)
+    return HTMLResponse(render(template, base=base, root=f"{base}{PREFIX}", **values), headers=HEADERS)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """In words on a page; who is not signed in is led to Airflow's login."""
+    assert isinstance(error, AnyHTTPException)
+    path = request.url.path.removeprefix(_base(request) + PREFIX)
+    if path.startswith("/api/"):
+        return JSONResponse({"detail": error.detail}, error.status_code, headers=HEADERS)
+    if error.status_code == 401 and not path.startswith("/static/"):
+        return RedirectResponse(f"{_base(request)}/api/v2/auth/login?next={quote(str(request.url), safe='')}", 303)
+    return HTMLResponse(render("refused", status=error.status_code, words=error.detail), error.status_code, HEADERS)
+
+
+app: Final = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, title="Mirrorbook")
+app.include_router(pages)
+app.add_exception_handler(AnyHTTPException, _refused)

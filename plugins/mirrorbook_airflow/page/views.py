@@ -1,0 +1,279 @@
+"""What the page shows of a mirror: the core's figures in rows, each with how old it is. Pure.
+
+Unknown is a value. Strings are as others chose them: the templates escape them, and `shown` writes out what hides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.decide import drills
+from mirror_core.decide.loss_figures import ago
+from mirror_core.mirrors.describe import PartitionRow
+from mirror_core.model.drift import Deed, DriftRow
+from mirror_core.model.mirror import Mirror, PartitionState, is_fresh
+from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of, counted, number
+from mirrorbook_airflow.page.forecast import ForecastView, forecasts_of
+from mirrorbook_airflow.page.known import Judged, Seen, Told, is_current
+from mirrorbook_airflow.page.plots import Plot, plot, rate
+from mirrorbook_airflow.page.runs import RunView, runs_of
+
+PER_PAGE: Final = 100
+"""Rows of a table."""
+JUDGED_FRESH_S: Final = 120.0
+"""A judgement that is older is shown as unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One answer of the first screen."""
+
+    title: str
+    value: str
+    tone: str
+    """good, warn, bad or unknown."""
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """One topic, summed up."""
+
+    topic: str
+    partitions: int
+    states: str
+    lag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of one page of many."""
+
+    rows: Sequence[PartitionRow]
+    total: int
+    page: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorPage:
+    """Everything on the page of one mirror."""
+
+    name: str
+    route: str
+    age: Age
+    judged: Age
+    alarms: tuple[str, ...]
+    cards: tuple[Card, ...]
+    facts: Mapping[str, str]
+    topics: tuple[TopicRow, ...]
+    topics_in_all: int
+    partitions: Table
+    groups: Mapping[str, str]
+    drift: tuple[DriftRow, ...]
+    drift_words: str
+    plots: tuple[Plot, ...]
+    runs: tuple[RunView, ...]
+    forecasts: tuple[ForecastView, ...]
+
+
+def mirror_page(
+    mirror: Mirror, told: Told, seen: Seen | None, judged: Judged | None, now_ms: int, page: int = 1
+) -> MirrorPage:
+    """What was known is not shown as what is: a figure that is too old is unknown, and the alarm says so."""
+    age = age_of(seen.at_ms if seen else None, now_ms)
+    fresh = seen if seen and not age.stale else None
+    judged_age = age_of(judged.at_ms if judged else None, now_ms, JUDGED_FRESH_S)
+    known = judged if judged and not judged_age.stale else None
+    rows = fresh.description.rows if fresh and fresh.description else _recorded(mirror, told)
+    topics = _topics(rows)
+    runs = tuple(runs_of(told.state, mirror.name, now_ms))
+    return MirrorPage(
+        name=mirror.name,
+        route=f"{mirror.source} → {mirror.destination}",
+        age=age,
+        judged=judged_age,
+        alarms=tuple(_alarms(told, seen, age, now_ms)),
+        cards=(
+            _readiness(known, told, mirror, rows, _trouble(told, seen)),
+            _loss(fresh),
+            _time(known, runs, _last_drill(told, mirror, now_ms)),
+            _proof(fresh, told, mirror, now_ms),
+        ),
+        facts=_facts(fresh, told, mirror, now_ms),
+        topics=tuple(topics[:PER_PAGE]),
+        topics_in_all=len(topics),
+        partitions=partition_table(rows, page),
+        groups=known.decision.plan.groups if known and known.decision else {},
+        drift=_drift(known),
+        drift_words=_drift_words(known),
+        plots=_plots(seen),
+        runs=runs,
+        forecasts=tuple(forecasts_of(told.state, mirror.name)),
+    )
+
+
+def partition_table(rows: Sequence[PartitionRow], page: int) -> Table:
+    """FAILED first, then those whose lag is unknown, then the greatest lag; one page of them."""
+    ranked = sorted(rows, key=_worst_first)
+    pages = max(1, -(-len(ranked) // PER_PAGE))
+    page = min(max(1, page), pages)
+    return Table(ranked[(page - 1) * PER_PAGE : page * PER_PAGE], len(ranked), page, pages)
+
+
+def _worst_first(row: PartitionRow) -> tuple[bool, bool, int, str]:
+    copied = row.state is PartitionState.MIRRORING
+    return row.state is not PartitionState.FAILED, row.lag is not None or not copied, -(row.lag or 0), row.partition
+
+
+_NOT_ASKED: Final = dict.fromkeys(("position", "source_start", "source_end", "lag", "proved"))
+
+
+def _recorded(mirror: Mirror, told: Told) -> tuple[PartitionRow, ...]:
+    """What the state topic says where the clusters' own word is missing: no offset is known now."""
+    return tuple(
+        PartitionRow(
+            partition=str(partition),
+            state=status.state,
+            lmo=status.lmo,
+            kind=status.kind,
+            reason=status.reason,
+            **_NOT_ASKED,
+        )
+        for partition, status in sorted(told.state.partitions.get(mirror.name, {}).items())
+    )
+
+
+def _trouble(told: Told, seen: Seen | None) -> str:
+    """Why the last look did not see everything; empty: it did."""
+    if told.silent or seen is None:
+        return told.silent
+    found = seen.description.facts["trouble"] if seen.description else seen.trouble
+    return "" if found == "none" else str(found)
+
+
+def _alarms(told: Told, seen: Seen | None, age: Age, now_ms: int) -> list[str]:
+    """What must be read before any figure."""
+    found = []
+    if told.silent or age_of(told.at_ms, now_ms).stale:
+        found.append(f"The state was last read {age_of(told.at_ms, now_ms)}: what is below may not be so now")
+    if seen is None:
+        found.append("Both clusters are being looked at for the first time")
+    elif age.stale:
+        found.append(f"Both clusters were last looked at {age}: offsets and lag are unknown now")
+    return [*found, *filter(None, [_trouble(told, seen)])]
+
+
+def _readiness(known: Judged | None, told: Told, mirror: Mirror, rows: Sequence[PartitionRow], trouble: str) -> Card:
+    """A cluster that has fallen silent since it was judged makes it unknown, not ready."""
+    states = counted(row.state for row in rows) or "no partitions"
+    title = "Can it fail over now"
+    if known is None or known.decision is None:
+        return Card(title, "UNKNOWN", "unknown", (known.trouble if known else "not looked at yet", states))
+    run, decision = told.state.active_run(mirror.name), known.decision
+    notes = (*decision.plan.warnings, *(f"not known: {line}" for line in decision.plan.unknown))
+    if run is not None:
+        return Card(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*decision.reasons, *notes, states))
+    if decision.reasons:
+        return Card(title, "NOT READY", "bad", (*decision.reasons, *notes, states))
+    if trouble:
+        return Card(title, "UNKNOWN", "unknown", (trouble, states))
+    if notes:
+        return Card(title, f"READY, {len(notes)} warning(s)", "warn", (*notes, states))
+    return Card(title, "READY", "good", (states,))
+
+
+def _loss(seen: Seen | None) -> Card:
+    """The bound in the core's words, and how far behind the newest heartbeat is."""
+    title = "Loss if the source died now"
+    if seen is None or seen.loss is None:
+        return Card(title, UNKNOWN, "unknown", ())
+    loss = seen.loss
+    beat = f"newest heartbeat on the destination: {'none' if loss.heartbeat_s is None else ago(loss.heartbeat_s)}"
+    missing = seen.description.facts["offsets known to be missing"] if seen.description else None
+    if missing is None:
+        return Card(title, UNKNOWN, "unknown", (loss.bound, beat))
+    tone = "good" if is_current(loss) and not missing else "warn"
+    return Card(title, f"at least {missing:,} offsets", tone, (loss.bound, beat))
+
+
+def _time(known: Judged | None, runs: Sequence[RunView], drill: str) -> Card:
+    figures = known.decision.plan.figures if known and known.decision else {}
+    predicted = figures.get("seconds without writes, predicted", UNKNOWN)
+    last = next((f"last run: {r.kind} {r.id}, {r.state}, standstill {r.standstill}" for r in runs), "no run yet")
+    tone = "unknown" if predicted.startswith(UNKNOWN) else "good"
+    return Card("Time without writes", predicted, tone, (last, drill))
+
+
+def _last_drill(told: Told, mirror: Mirror, now_ms: int) -> str:
+    run = next(iter(drills.runs_of(told.state.runs.values(), mirror.name)), None)
+    if run is None:
+        return "no drill yet"
+    seen = drills.drilled(run, told.state.steps_of(run))
+    took = "none measured" if seen.measured_s is None else f"{seen.measured_s:.1f} s"
+    return f"last drill: {seen.mode}, {seen.words}, standstill {took}, {ago(max(0, now_ms - seen.at_ms) / 1000)}"
+
+
+def _proof(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> Card:
+    proved = str(seen.description.facts["proved equal"]) if seen and seen.description else UNKNOWN
+    tone = "unknown" if proved == UNKNOWN else "warn" if proved.startswith("none") else "good"
+    groups = told.state.groups.get(mirror.name)
+    synced = f"groups synced {age_of(groups.synced_ms if groups else None, now_ms)}"
+    return Card("Proved equal", proved, tone, (synced,))
+
+
+def _facts(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> dict[str, str]:
+    """As `mirrorbook mirror describe` says them."""
+    if seen and seen.description:
+        return {name: number(value) for name, value in seen.description.facts.items()}
+    lease = told.state.leases.get(mirror.name)
+    return {
+        "desired": mirror.desired,
+        "data plane": f"{lease.owner}, generation {lease.generation}" if lease and is_fresh(lease, now_ms) else UNKNOWN,
+        "lag": UNKNOWN,
+    }
+
+
+def _topics(rows: Sequence[PartitionRow]) -> list[TopicRow]:
+    """Those with FAILED partitions first, then by name."""
+    by_topic: dict[str, list[PartitionRow]] = {}
+    for row in rows:
+        by_topic.setdefault(row.partition.rpartition("-")[0], []).append(row)
+
+    def failed(topic: str) -> int:
+        return sum(row.state is PartitionState.FAILED for row in by_topic[topic])
+
+    return [
+        TopicRow(topic, len(by_topic[topic]), counted(r.state for r in by_topic[topic]), _sum_of_lags(by_topic[topic]))
+        for topic in sorted(by_topic, key=lambda t: (-failed(t), t))
+    ]
+
+
+def _sum_of_lags(rows: Sequence[PartitionRow]) -> str:
+    lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
+    return UNKNOWN if None in lags else f"{sum(lag or 0 for lag in lags):,}"
+
+
+def _drift(known: Judged | None) -> tuple[DriftRow, ...]:
+    rows = known.drift or () if known else ()
+    return tuple(row for row in rows if row.deed is not Deed.EQUAL)[:PER_PAGE]
+
+
+def _drift_words(known: Judged | None) -> str:
+    if known is None:
+        return "unknown: not looked at yet"
+    if known.drift is None:
+        return f"unknown: {known.drift_trouble}"
+    return counted(row.deed for row in known.drift) or "nothing in scope"
+
+
+def _plots(seen: Seen | None) -> tuple[Plot, ...]:
+    samples = seen.samples if seen else ()
+    copied = [(s.at_ms, s.copied) for s in samples]
+    return (
+        plot("Lag", "offsets", [(s.at_ms, s.lag) for s in samples]),
+        plot("Loss known", "offsets", [(s.at_ms, s.missing) for s in samples]),
+        plot("Throughput", "offsets/s", rate(copied)),
+    )

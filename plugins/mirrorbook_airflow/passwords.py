@@ -1,0 +1,51 @@
+"""Passwords of connections in files of their own, so that executors elsewhere see the data principals' and no others.
+
+config/<mirror>.yaml              refers to both; holds no secret
+config/<mirror>.data.properties   the data principals', and what both share: for executors, too
+control/<mirror>.properties       the control principals': for Airflow and the data plane's driver
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote
+
+from mirror_core.model.errors import BadRequest
+
+KEYS: Final = ("sasl.password", "ssl.key.password")
+
+
+@dataclass(slots=True)
+class Passwords:
+    """What was taken out of clusters' entries, as lines of two files with these paths, seen from the configuration."""
+
+    control_file: str
+    data_file: str
+    control: list[str] = field(default_factory=list)
+    data: list[str] = field(default_factory=list)
+
+    def taken_out(self, cluster: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """The entry, with references where secrets were."""
+        own: dict[str, str] = dict(document["data"])
+        entry: dict[str, Any] = dict(document)
+        for key in KEYS:
+            if key in entry and key in own:
+                entry[key] = self._kept(self.control, self.control_file, cluster, key, entry[key])
+            elif key in entry:  # both principals have it
+                entry[key] = self._kept(self.data, self.data_file, cluster, key, entry[key])
+            if key in own:
+                own[key] = self._kept(self.data, self.data_file, cluster, f"data.{key}", own[key])
+        return {**entry, "data": own}
+
+    @staticmethod
+    def _kept(lines: list[str], file: str, cluster: str, key: str, secret: str) -> str:
+        if secret.splitlines() != [secret] or secret != secret.strip():
+            raise BadRequest(
+                f"connection {cluster}: {key} begins or ends with white space, or has several lines: files here cannot "
+                "keep it so; choose another one"
+            )
+        name = f"{key}/{quote(cluster, safe='')}"  # ids of connections may have colons
+        lines.append(f"{name}={secret}")
+        return f"${{file:{file}:{name}}}"

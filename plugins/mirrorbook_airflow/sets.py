@@ -1,0 +1,209 @@
+"""Tasks of a failover of several mirrors. All that is decided about them together is decided in the core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import BaseOperator, TriggerRule
+from airflow.sdk.exceptions import AirflowSkipException
+
+from mirror_core.decide.steps import undisturbed
+from mirror_core.model.errors import LostOwnership, Refused
+from mirror_core.model.run import Mode, RunKind
+from mirror_core.model.text import visible, visible_lines
+from mirrorbook_airflow.approving import GoAhead, agreed, approved
+from mirrorbook_airflow.errors import airflow_errors
+from mirrorbook_airflow.events import FENCED, SWITCHED, emit_switched
+from mirrorbook_airflow.markdown import set_markdown
+from mirrorbook_airflow.mirrors import find_mirror, find_set
+from mirrorbook_airflow.operators import RETRIES
+from mirrorbook_airflow.runbook import (
+    CUT_OVER,
+    LOST,
+    SWITCH,
+    approvals_of,
+    chain,
+    conductor,
+)
+from mirrorbook_airflow.services import services
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from mirror_core.runbook.sets import Together
+
+NOW: Final = "Stop applications of set {name} now?"
+
+
+class SetOperator(BaseOperator):
+    """A task of the failover of this set."""
+
+    template_fields: Sequence[str] = ("set_name",)
+
+    def __init__(self, *, set_name: str, mode: Mode = Mode.PLANNED, **kwargs: Any) -> None:
+        super().__init__(**{**RETRIES, **kwargs})
+        self.set_name = set_name
+        self.mode = mode
+
+    def together(self, context: Context, steps: Sequence[str] = ()) -> Together:
+        """The core's conductor of all of them, equipped for these steps."""
+        from mirror_core.runbook.failover import Failover
+        from mirror_core.runbook.sets import Together
+
+        chosen, params = find_set(self.set_name), context["params"]
+        conductors = {}
+        for name in chosen.mirrors:
+            link, _ = find_mirror(name)
+            conductors[name] = Failover(
+                link,
+                services(link.config.path, steps, params["master"]),
+                started_by=conductor(context),
+                say=lambda words, name=name: self.say(f"{name}: {words}"),  # type: ignore[misc]
+                gate_limit_s=params.get("gate_limit_s"),
+            )
+        return Together(chosen, conductors, self.mode, say=self.say)
+
+    def say(self, words: str) -> None:
+        """Into the task's log, which shows colours: names in it are anybody's."""
+        self.log.info("%s", visible_lines(words))
+
+    @contextmanager
+    def conducting(self, context: Context) -> Iterator[None]:
+        """Errors in Airflow's words; and that somebody else has taken a run over is left for the teardown."""
+        with airflow_errors():
+            try:
+                yield
+            except LostOwnership:
+                context["ti"].xcom_push(key=LOST, value=True)
+                raise
+
+
+class PlanSet(SetOperator):
+    """Make all plans. Red, with every reason, when one of them may not be run now."""
+
+    def execute(self, context: Context) -> dict[str, str]:
+        with airflow_errors():
+            together = self.together(context)
+            joint = together.decide()
+            plans = [decision.plan for decision in joint.decisions.values()]
+            body = set_markdown(self.set_name, str(together.chosen.order), joint.hash, plans)
+            if joint.reasons:
+                self.log.info("%s", body)
+                raise Refused(f"failover of set {self.set_name}", joint.reasons)
+        return {"hash": joint.hash, "body": body}
+
+
+class BeginSet(SetOperator):
+    """Open the runs of the plans that were approved, if they still hold; the id that they share. Takes up its own."""
+
+    def __init__(self, *, plan: BaseOperator, approvals: Sequence[BaseOperator], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.plan_task = plan.task_id
+        self.approval_tasks = tuple(task.task_id for task in approvals)
+
+    def execute(self, context: Context) -> str:
+        with airflow_errors():
+            together = self.together(context)
+            own = together.under_way(started_by=conductor(context))
+            if own is not None:
+                return own
+            if (cut_off := together.cut_off(started_by=conductor(context))) is not None:
+                together.abort(cut_off)  # its own, whose process was killed: what was approved is begun as a whole
+            people = approved(context, self.approval_tasks, f"failover of set {self.set_name}")
+            return together.begin(context["ti"].xcom_pull(task_ids=self.plan_task)["hash"], approved_by=people)
+
+
+class ProveSet(SetOperator):
+    """Compare all that is mirrored so far, of every mirror, while applications go on."""
+
+    def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.begin_task = begin.task_id
+
+    def execute(self, context: Context) -> dict[str, str]:
+        attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
+        with self.conducting(context):
+            proved = self.together(context, undisturbed(RunKind.FAILOVER)).prove(attempt)
+        said = [
+            f"- {name}: {record.step}, {key}: {visible(str(value))}"
+            for name, standing in proved.items()
+            for record in standing.steps
+            for key, value in record.evidence.items()
+        ]
+        return {"run": attempt, "said": "\n".join(said)}
+
+
+class MoveSet(SetOperator):
+    """Everything during which applications can write nowhere, and what is left then. Begun again, it goes on."""
+
+    def __init__(self, *, begin: BaseOperator, go_ahead: BaseOperator | None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.begin_task = begin.task_id
+        self.go_ahead_task = go_ahead.task_id if go_ahead else None
+
+    def execute(self, context: Context) -> dict[str, str]:
+        attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
+        with self.conducting(context):
+            agreed_by = agreed(context, self.go_ahead_task, attempt) if self.go_ahead_task else ""
+            together = self.together(context)
+            together.finish(attempt, agreed_by=agreed_by)
+        return {"run": attempt, "report": str(together.page(attempt))}
+
+
+class SwitchedSet(SetOperator):
+    """Asset events of those mirrors whose applications have moved, also when others have failed."""
+
+    def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
+        super().__init__(outlets=[FENCED, SWITCHED], trigger_rule=TriggerRule.ALL_DONE, **kwargs)
+        self.begin_task = begin.task_id
+
+    def execute(self, context: Context) -> list[str]:
+        attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
+        if attempt is None:
+            raise AirflowSkipException("nothing was begun")
+        with airflow_errors():
+            moved = self.together(context).moved(attempt, SWITCH)
+            found = {name: find_mirror(name) for name in moved}
+        for name, run in moved.items():
+            for uri in emit_switched(*found[name], run, context):
+                self.log.info("asset event: %s", uri)
+        return [str(name) for name in moved]
+
+
+class AbortSet(SetOperator):
+    """After a failure before the first promotion: let all mirrors go on. Otherwise change nothing."""
+
+    def __init__(self, *, begin: BaseOperator, steps: Sequence[BaseOperator], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.begin_task = begin.task_id
+        self.step_tasks = tuple(task.task_id for task in steps)
+
+    def execute(self, context: Context) -> str:
+        attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
+        if attempt is None:
+            return "nothing to abort: nothing was begun"
+        if any(context["ti"].xcom_pull(task_ids=task, key=LOST) for task in self.step_tasks):
+            return "kept: another process took a run over; if none goes on, clear the failed task or resume them"
+        with airflow_errors():
+            done = self.together(context).abort(attempt)
+        return visible_lines("\n".join(done)) or "nothing to abort: all runs have ended"
+
+
+def set_phases(name: str, question: str, mode: str = Mode.PLANNED) -> tuple[BaseOperator, BaseOperator]:
+    """The whole failover of a set, in the DAG that is being defined; the task that moves them, and the last one."""
+    common: dict[str, Any] = {"set_name": name, "mode": Mode(mode)}
+    plan = PlanSet(task_id="plan", **common)
+    asked = approvals_of(plan, question)
+    begin = BeginSet(task_id="begin", plan=plan, approvals=asked, **common)
+    proofs = [ProveSet(task_id="prove", begin=begin, **common)] if undisturbed(RunKind.FAILOVER, Mode(mode)) else []
+    now = NOW.format(name=name)
+    go_aheads = [GoAhead(task_id="go_ahead", question=now, plan=plan, proof=proof) for proof in proofs]
+    move = MoveSet(task_id=CUT_OVER, begin=begin, go_ahead=go_aheads[0] if go_aheads else None, **common)
+    switched = SwitchedSet(task_id="switched", begin=begin, **common)
+    abort = AbortSet(task_id="abort", begin=begin, steps=(*proofs, move), **common)
+    chain(plan, *asked, begin, *proofs, *go_aheads, move, switched, abort)
+    # Set-up tasks run again when a later task is cleared: after an abort there are other runs, and their own proof.
+    abort.as_teardown(setups=[task.as_setup() for task in (begin, *proofs)], on_failure_fail_dagrun=True)
+    return move, switched

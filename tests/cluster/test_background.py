@@ -1,0 +1,146 @@
+"""What is new is compared while it is copied: kept, said when it differs, and in nobody's way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from mirror_core.dataplane.counters import Counters, Retry
+from mirror_core.decide.parity import Row
+from mirror_core.decide.rate import RateLimiter
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.reader import LogReader
+from mirror_core.mirrors import background, proving
+from mirror_core.mirrors.background import BackgroundProof
+from mirror_core.mirrors.describe import describe
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import HeldByRun
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Mode
+from mirror_core.parity.compare import CompareTask, compare
+from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce
+from tests.cluster.test_unplanned import begin
+from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+RATE = 50_000_000
+
+
+@pytest.fixture
+def mirrored(pair: Pair, tmp_path: Path) -> Mirrored:
+    """Of one topic with a partition of 100 records, caught up."""
+    made = new_mirror(pair, tmp_path / "evidence", new_topic(pair.east, 1))
+    more(made, 100)
+    return made
+
+
+def partition_of(mirrored: Mirrored) -> Partition:
+    return Partition(mirrored.link.mirror.topics[0], 0)
+
+
+def more(mirrored: Mirrored, count: int) -> None:
+    produce(mirrored.pair.east, partition_of(mirrored).topic, count, partition=0)
+    mirrored.copy()
+
+
+def proved(mirrored: Mirrored) -> int | None:
+    with ClusterClient(mirrored.link.destination) as client:
+        known = proving.known(mirrored.link, mirrored.state, client).holding.get(partition_of(mirrored))
+    return known.end if known else None
+
+
+class Beside:
+    """One, and what it has said."""
+
+    def __init__(self, mirrored: Mirrored) -> None:
+        self.said: list[str] = []
+        self.counters = Counters()
+        self.proof = BackgroundProof(mirrored.link, RATE, self.counters, self.said.append, every_s=0.2)
+
+
+def test_what_is_new_is_proved_while_copying_goes_on(mirrored: Mirrored) -> None:
+    beside = Beside(mirrored)
+    with beside.proof:
+        wait_until(lambda: proved(mirrored) == 100, timeout_s=TIMEOUT_S, why="the first records were not compared")
+        more(mirrored, 50)
+        wait_until(lambda: proved(mirrored) == 150, timeout_s=TIMEOUT_S, why="what came later was not compared")
+        wait_until(lambda: beside.counters.snapshot().findings == 0, timeout_s=TIMEOUT_S, why="it was not counted")
+    assert not beside.said
+    (row,) = describe(mirrored.link, mirrored.state, now_ms()).rows
+    assert (row.position, row.proved) == (150, 150)
+
+
+def test_a_copy_that_differs_is_said_once_and_not_proved(mirrored: Mirrored) -> None:
+    west, topic = mirrored.pair.west, partition_of(mirrored).topic
+    admin = admin_client(west)
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    wait_until(lambda: topic not in admin.list_topics(timeout=5).topics, timeout_s=TIMEOUT_S, why="it is still there")
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(TIMEOUT_S)
+    producer = Producer({**west.client_config("admin"), "enable.idempotence": True})
+    for number in range(100):
+        producer.produce(topic, b"another %d" % number, partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    beside = Beside(mirrored)
+    looks = 3
+    for _ in range(looks):
+        beside.proof._look()
+    assert beside.counters.snapshot().findings == 100
+    assert [words for words in beside.said if "THE COPY DIFFERS" in words and f"{topic}-0 at 0" in words]
+    assert len(beside.said) == 2, "once, with what to do"
+    assert proved(mirrored) is None
+
+
+def test_a_run_is_left_alone(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = begin(mirrored.failover, Mode.PLANNED)
+    with monkeypatch.context() as patched:
+        patched.setattr(background, "scope", lambda *_: pytest.fail("a run compares by itself"))
+        Beside(mirrored).proof._look()
+    mirrored.failover.drive(run.id)
+
+
+def test_a_run_that_begins_meanwhile_keeps_what_is_its_own(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+
+    def meanwhile(task: CompareTask) -> Sequence[Row]:
+        runs.append(begin(mirrored.failover, Mode.PLANNED))
+        return compare(task)
+
+    monkeypatch.setattr(background, "compare", meanwhile)
+    with pytest.raises(HeldByRun):
+        Beside(mirrored).proof._look()
+    mirrored.failover.drive(runs[0].id)
+
+
+def test_the_end_of_the_process_ends_it_between_chunks(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = Beside(mirrored)
+    tasks = threading.Event()
+
+    def last(task: CompareTask) -> Sequence[Row]:
+        assert not tasks.is_set(), "another chunk was read after the end"
+        tasks.set()
+        beside.proof._stop.set()
+        return compare(task)
+
+    monkeypatch.setattr(background, "compare", last)
+    monkeypatch.setattr(background, "CHUNK_OFFSETS", 10)
+    with pytest.raises(background._Ended):
+        beside.proof._look()
+    assert proved(mirrored) is None
+    assert beside.counters.snapshot().retries[Retry.PROOF] == 0
+
+
+def test_all_that_is_read_is_paid_for(mirrored: Mirrored) -> None:
+    """Whatever the answers' sizes: the limiter's due time is what bounds the rate."""
+    partition, pace = partition_of(mirrored), RateLimiter(1 << 30)
+    with LogReader(mirrored.link.source, pace=pace) as reader:
+        before = pace.due
+        read = sum(len(batch) for _, batch in reader.batches(partition, Offset(0), Offset(100)))
+    assert read
+    assert pace.due - before > read / (1 << 30)

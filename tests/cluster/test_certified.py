@@ -1,0 +1,465 @@
+"""What was copied is proved from its receipts: with the source gone, and whatever was done to the copy or to them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import TopicPartition
+from typer.testing import CliRunner
+
+from mirror_core.cli.main import app as mirrorbook
+from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.local import LocalRunner
+from mirror_core.decide.heads import Checked
+from mirror_core.evidence.folders import LocalFolder
+from mirror_core.kafka.config import load_config
+from mirror_core.mirrors import verbs
+from mirror_core.mirrors.rebuilding import Rebuilt, rebuild
+from mirror_core.mirrors.receipts import compact
+from mirror_core.model.files import Unwritable
+from mirror_core.model.mirror import Gaps, PartitionState
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity import ParityRange, ParityResult, Verdict
+from mirror_core.model.receipts import ReceiptsHead
+from mirror_core.model.run import Mode, RunState
+from mirror_core.parity.certified import Certified, LocalProof, certified, prove
+from mirror_core.parity.check import LocalParity
+from mirror_core.state.records import Forget
+from mirror_core.state.writer import StateWriter, control_id
+from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic
+from tests.cluster.test_failover_dead_side import suspended
+from tests.cluster.test_unplanned import begin
+from tests.mirroring import Mirrored, new_mirror
+from tests.parity_topics import Content, content, send, twin_topics
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A mirror that has copied, in two rounds, with receipts."""
+
+    mirrored: Mirrored
+    topic: str
+    receipts: LocalFolder
+
+    @property
+    def scope(self) -> Certified:
+        return certified(self.mirrored.link, self.mirrored.state, self.receipts)
+
+    def proved(self, scope: Certified | None = None) -> ParityResult:
+        proof, config = LocalProof(), self.mirrored.config.path
+        return prove(config, ClusterName("west"), scope or self.scope, None, run=proof.run, tasks=3)
+
+    def rebuilt(self) -> Rebuilt:
+        check, link = LocalParity(self.mirrored.config.path), self.mirrored.link
+
+        def compare(ranges: Sequence[ParityRange]) -> ParityResult:
+            return check(ClusterName("east"), ClusterName("west"), ranges, None)
+
+        return rebuild(link, self.mirrored.state, self.receipts, LocalProof(), compare, lambda line: None)
+
+
+def copied(
+    pair: Pair, folder: Path, *rounds: Sequence[Content], gaps: Gaps | None = None, partitions: int = 1, **config: str
+) -> Copied:
+    topic = new_topic(pair.east, partitions, retention_ms="-1", **config)
+    mirrored = new_mirror(pair, folder, topic, gaps=gaps)
+    receipts = LocalFolder(folder / "receipts")
+    for records in rounds:
+        for partition in range(partitions):
+            send(pair.east, topic, records, partition, linger_ms="20")
+        mirrored.copy(str(receipts.path))
+    return Copied(mirrored, topic, receipts)
+
+
+def mixed(count: int) -> list[Content]:
+    """Some of it aborted: gaps on both sides."""
+    return [replace(one, aborted=n % 90 == 45) for n, one in enumerate(content(count))]
+
+
+@pytest.mark.parametrize("gaps", [Gaps.MARKERS, Gaps.HIDDEN])
+def test_what_was_copied_is_proved_and_nothing_else(pair: Pair, tmp_path: Path, gaps: Gaps) -> None:
+    made = copied(pair, tmp_path, mixed(200), mixed(50), gaps=gaps, partitions=2)
+    found = made.proved()
+    assert (found.verdict, found.findings, found.reasons) == (Verdict.PASSED, (), ())
+    ends = {partition: end for partition, (_, end) in made.scope.ends.items()}
+    assert found.records == 2 * (250 - 2 - 1)
+    assert found.proven == ends
+    assert made.scope.left_out == {}
+
+
+def test_with_the_source_deleted_and_dead_the_command_proves_the_copy(pair: Pair, tmp_path: Path) -> None:
+    made = copied(pair, tmp_path, content(100))
+    verbs.sync(made.mirrored.link)
+    admin = admin_client(pair.east)
+    admin.delete_topics([made.topic])[made.topic].result(TIMEOUT_S)
+    command = ["parity", made.mirrored.name, "--against", "certificates", "--receipts", str(made.receipts.path)]
+    command += ["--runner", "local", "--config", str(pair.config_path), "--output", str(tmp_path / "out"), "--json"]
+    with suspended(pair.east):
+        said = CliRunner().invoke(mirrorbook, command, catch_exceptions=False)
+    assert said.exit_code == 0, said.output
+    answer = json.loads(said.stdout)
+    assert (answer["verdict"], answer["records"], answer["left_out"]) == ("passed", 100, [])
+    assert answer["proven"] == [{"topic": made.topic, "partition": 0, "offset": 100}]
+    assert "receipts in" in Path(answer["report"]).read_text()
+
+
+def seeded(records: list[Content]) -> dict[str, list[Content]]:
+    """What somebody else may have made of a log."""
+    before, one, behind = records[:40], records[40], records[41:]
+    return {
+        "missing": [*before, *behind, content(101)[100]],
+        "duplicated": [*before, one, one, *behind[1:]],
+        "reordered": [*before, behind[0], one, *behind[1:]],
+        "shifted": [records[0], *records[:-1]],
+        "key": [*before, replace(one, key=b"other"), *behind],
+        "value": [*before, replace(one, value=b"\xfe value 41"), *behind],
+        "headers": [*before, replace(one, headers=(("n", b"41"), ("null", None))), *behind],
+        "timestamp": [*before, replace(one, timestamp_ms=one.timestamp_ms + 1), *behind],
+        "all timestamps": [replace(r, timestamp_ms=r.timestamp_ms + 1) for r in records],
+        "tombstone": [*records[:10], replace(records[10], value=b""), *records[11:]],
+        "truncated": records[:60],
+        "nothing": records,
+    }
+
+
+def test_a_copy_that_is_not_what_was_acknowledged_is_found_whatever_was_done_to_it(pair: Pair, tmp_path: Path) -> None:
+    """The same certificate, held against logs that somebody else wrote."""
+    records = content(100)
+    made = copied(pair, tmp_path, records)
+    [vouched] = made.scope.vouched.values()
+    logs = seeded(records)
+    topic = twin_topics(pair, len(logs))
+    others = {what: Partition(topic, number) for number, what in enumerate(logs)}
+    for what, sent in logs.items():
+        send(pair.west, topic, sent, others[what].index, linger_ms="20")
+    ends = {others[what]: (Offset(0), Offset(len(sent))) for what, sent in logs.items()}
+    found = made.proved(Certified("here", ends, dict.fromkeys(others.values(), vouched), frozenset(), {}))
+    assert found.verdict is Verdict.FAILED
+    words = {finding.partition: finding.detail for finding in found.findings}
+    fine = others.pop("nothing")
+    assert fine not in words, "and it is no matter of who wrote it"
+    assert found.proven[fine] == 100
+    assert "[60, 100) was copied, and is missing there" in words[others.pop("truncated")]
+    for what, partition in others.items():
+        assert "One of the two was altered" in words[partition], what
+        assert found.proven[partition] == 0, what
+
+
+def test_a_certificate_that_was_changed_by_hand_is_found_and_named(pair: Pair, tmp_path: Path) -> None:
+    made = copied(pair, tmp_path, content(100), content(30))
+    assert made.scope.checked.sound
+    altered = made.receipts.names()[0]
+    path = made.receipts.path / altered
+    rows = pq.read_table(path).to_pylist()
+    for row in rows:
+        for piece in row["pieces"]:
+            piece["digest"] = piece["digest"][:-1] + ("0" if piece["digest"][-1] != "0" else "1")
+    pq.write_table(pa.Table.from_pylist(rows, schema=pq.read_schema(path)), path)
+    found = made.proved()
+    assert found.verdict is Verdict.FAILED
+    assert found.reasons[0].startswith(f"receipts are altered: {altered.partition('/')[2]} is not as it was written")
+    assert found.records == 30, "nothing that it says is believed"
+
+
+def test_what_no_receipt_vouches_for_is_named_and_never_passes_for_proved(pair: Pair, tmp_path: Path) -> None:
+    made = copied(pair, tmp_path, content(100), content(30), content(20))
+    files = made.receipts.names()
+    (made.receipts.path / files[1]).unlink()
+    partition = Partition(made.topic, 0)
+    found = made.proved()
+    assert (found.verdict, found.records) == (Verdict.INDETERMINATE, 120)
+    assert found.proven == {partition: 100}
+    lost, much, hole = found.reasons
+    assert lost.startswith(f"receipts are lost: {files[1].partition('/')[2]} was written, and is not there: ")
+    assert much.startswith("of 1 of 1 partitions not all is vouched for, 30 offsets together: ")
+    assert hole.startswith(f"{partition} [100, 130): no receipt vouches for it: a task that was killed had copied it")
+    (made.receipts.path / files[2]).unlink()
+    assert unproved(made.scope) == {partition: [(100, 150)]}
+    found = made.proved()
+    assert (found.verdict, found.proven) == (Verdict.INDETERMINATE, {partition: 100}), "what has an end is not whole"
+    (made.receipts.path / files[0]).unlink()
+    assert unproved(made.scope) == {partition: [(0, 150)]}
+    nothing = made.proved()
+    assert (nothing.verdict, nothing.records) == (Verdict.INDETERMINATE, 0)
+    assert "(and 2 more such files)" in nothing.reasons[0]
+
+
+def unproved(scope: Certified) -> dict[Partition, list[tuple[int, int]]]:
+    return {partition: [(gap.start, gap.end) for gap in mine] for partition, mine in scope.unproved.items()}
+
+
+def test_a_proof_of_one_partition_is_none_of_the_mirror(pair: Pair, tmp_path: Path) -> None:
+    """Receipts begin late: an older version's process, or one that stored none, had copied before."""
+    topic = new_topic(pair.east, 3, retention_ms="-1")
+    mirrored = new_mirror(pair, tmp_path, topic)
+    for index in (0, 1):
+        send(pair.east, topic, content(100), index)
+    mirrored.copy()
+    send(pair.east, topic, content(10), 1)
+    send(pair.east, topic, content(20), 2)
+    receipts = LocalFolder(tmp_path / "receipts")
+    mirrored.copy(str(receipts.path))
+    made = Copied(mirrored, topic, receipts)
+    first, second, third = (Partition(topic, index) for index in range(3))
+    found = made.proved()
+    assert (found.verdict, found.records) == (Verdict.INDETERMINATE, 30)
+    assert found.reasons[0].startswith("of 2 of 3 partitions not all is vouched for, 200 offsets together")
+    assert {p: found.proven.get(p) for p in (first, second, third)} == {first: None, second: 0, third: 20}
+    command = ["parity", mirrored.name, "--against", "certificates", "--receipts", str(receipts.path), "--json"]
+    command += ["--runner", "local", "--config", str(pair.config_path), "--output", str(tmp_path / "out")]
+    said = CliRunner().invoke(mirrorbook, command, catch_exceptions=False)
+    assert (said.exit_code, json.loads(said.stdout)["verdict"]) == (4, "indeterminate")
+    assert made.rebuilt().left == {}
+    assert (made.proved().verdict, made.proved().records) == (Verdict.PASSED, 230)
+
+
+def test_what_has_failed_is_not_proved_and_what_was_deleted_when_it_was_the_applications_is_not_missed(
+    pair: Pair, tmp_path: Path
+) -> None:
+    made = copied(pair, tmp_path, content(40), partitions=2)
+    state, partition = made.mirrored.state, Partition(made.topic, 1)
+    known = state.partitions[made.mirrored.name]
+    ours = known[partition]
+    known[partition] = replace(ours, state=PartitionState.FAILED)
+    scope = certified(made.mirrored.link, state, made.receipts)
+    assert unproved(scope) == {partition: [(0, 40)]}
+    assert partition not in scope.ends, "nothing of it is compared, nor rebuilt"
+    gone = {n: replace(ours, partition=Partition(made.topic, n), state=PartitionState.STOPPED) for n in (7, 8)}
+    known |= {one.partition: replace(one, lmo=Offset(40)) for one in gone.values()}
+    known[partition] = ours
+    scope = certified(made.mirrored.link, state, made.receipts)
+    assert (unproved(scope), sorted(scope.left_out)) == ({}, sorted(one.partition for one in gone.values()))
+
+
+def test_a_file_that_somebody_put_there_is_named_and_not_believed(pair: Pair, tmp_path: Path) -> None:
+    made = copied(pair, tmp_path, content(100))
+    [path] = [made.receipts.path / name for name in made.receipts.names()]
+    path.with_name("epoch-00000001-0000000999.parquet").write_bytes(path.read_bytes())
+    found = made.proved()
+    assert (found.verdict, found.records) == (Verdict.INDETERMINATE, 100)
+    assert "receipts are not ours: date=" in found.reasons[0]
+    assert "epoch-00000001-0000000999.parquet is told of by no head" in found.reasons[0]
+
+
+def test_a_data_plane_that_ends_between_a_head_and_its_file_leaves_a_hole_and_no_alarm(
+    pair: Pair, tmp_path: Path
+) -> None:
+    made = copied(pair, tmp_path, content(100))
+    send(pair.east, made.topic, content(30))
+
+    class Full(LocalFolder):
+        def write(self, what: str, name: str, content: bytes, advice: str) -> None:
+            raise Unwritable("no space left")
+
+    class Runner(LocalRunner):
+        def folder(self, place: str) -> LocalFolder:
+            return Full(made.receipts.path)
+
+    options = Options(until_caught_up=True, receipts=str(made.receipts.path))
+    Replication(made.mirrored.link, Runner, options, stop=threading.Event(), say=lambda line: None).run()
+    scope = made.scope
+    assert (len(scope.checked.unwritten), scope.checked.sound) == (1, True)
+    assert unproved(scope) == {Partition(made.topic, 0): [(100, 130)]}
+    assert (made.proved(scope).verdict, made.proved(scope).records) == (Verdict.INDETERMINATE, 100)
+
+
+def test_lost_and_altered_receipts_are_rebuilt_and_prove_the_copy_when_the_source_is_dead(
+    pair: Pair, tmp_path: Path
+) -> None:
+    made = copied(pair, tmp_path, mixed(200), content(30), content(20), partitions=2)
+    first, second, _ = [made.receipts.path / name for name in made.receipts.names()]
+    first.unlink()
+    second.write_bytes(b"PAR1")
+    assert made.proved().verdict is Verdict.FAILED
+    command = ["receipts", "rebuild", made.mirrored.name, "--receipts", str(made.receipts.path), "--runner", "local"]
+    command += ["--config", str(pair.config_path), "--json"]
+    said = CliRunner().invoke(mirrorbook, command, catch_exceptions=False)
+    assert said.exit_code == 0, said.output
+    answer = json.loads(said.stdout)
+    assert (answer["records"], answer["files"], answer["left"]) == (2 * (200 - 2 + 30), 1, [])
+    assert len(answer["settled"]) == 2
+    with suspended(pair.east):
+        found = made.proved()
+    assert (found.verdict, found.reasons, found.records) == (Verdict.PASSED, (), 2 * (200 - 2 + 50))
+    assert (made.scope.left_out, made.scope.unproved) == ({}, {})
+    again = json.loads(CliRunner().invoke(mirrorbook, command, catch_exceptions=False).stdout)
+    assert (again["records"], again["files"], again["settled"]) == (0, 0, []), "and there is nothing left to do"
+
+
+def test_what_differs_from_the_source_is_not_vouched_for_by_a_rebuild(pair: Pair, tmp_path: Path) -> None:
+    """Somebody wrote to the copy, and removed the receipts that would have told."""
+    made = copied(pair, tmp_path, content(100))
+    send(pair.west, made.topic, content(7))
+    send(pair.east, made.topic, [replace(one, value=b"other") for one in content(7)])
+    for path in made.receipts.path.rglob("*.parquet"):
+        path.unlink()
+    found = made.rebuilt()
+    partition = Partition(made.topic, 0)
+    assert (found.records, found.settled) == (0, ())
+    assert "[0, 107): it differs from the source" in found.left[partition][0]
+    assert made.proved().verdict is Verdict.INDETERMINATE
+
+
+def test_beside_a_running_data_plane_no_file_seems_lost_and_those_that_are_can_be_rebuilt(
+    pair: Pair, tmp_path: Path
+) -> None:
+    made = copied(pair, tmp_path, content(100))
+    partition, stop = Partition(made.topic, 0), threading.Event()
+    options = Options(receipts=str(made.receipts.path), epoch_s=1.0)
+    running = Replication(made.mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None)
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    try:
+
+        def has_told(epochs: int) -> bool:
+            scope = made.scope
+            assert scope.checked.sound, [*scope.checked.words()]
+            return scope.newest[partition][:2] >= (2, epochs)
+
+        wait_until(lambda: has_told(4), timeout_s=TIMEOUT_S, why="several epochs have told")
+        shutil.rmtree(made.receipts.path)
+        assert made.scope.checked.lost
+        wait_until(lambda: partition in made.scope.newest, timeout_s=TIMEOUT_S, why="an epoch has told anew")
+        found = made.rebuilt()
+        assert found.left == {}
+        assert found.records >= 100, "heartbeats are copied, too"
+        wait_until(lambda: has_told(8), timeout_s=TIMEOUT_S, why="more epochs have told")
+        assert made.proved().verdict is Verdict.PASSED
+    finally:
+        stop.set()
+        thread.join(TIMEOUT_S)
+
+
+class Killed(BaseException):
+    """What ends a process at once."""
+
+
+class Mortal(LocalFolder):
+    """Ends before or after its n-th write or removal."""
+
+    def __init__(self, path: Path, *, left: int, after: bool) -> None:
+        super().__init__(path)
+        self.left, self.after = left, after
+
+    def write(self, what: str, name: str, content: bytes, advice: str) -> None:
+        self._deed(lambda: super(Mortal, self).write(what, name, content, advice))
+
+    def remove(self, what: str, name: str, advice: str) -> None:
+        self._deed(lambda: super(Mortal, self).remove(what, name, advice))
+
+    def _deed(self, deed: Callable[[], None]) -> None:
+        if not self.left and not self.after:
+            raise Killed
+        deed()
+        if not self.left:
+            raise Killed
+        self.left -= 1
+
+
+TOMORROW = "9999-01-01"
+
+
+def test_a_compaction_killed_at_any_deed_leaves_receipts_that_say_the_same(pair: Pair, tmp_path: Path) -> None:
+    made = copied(pair, tmp_path, mixed(100), content(30))
+    link, before, whole = made.mirrored.link, made.scope.vouched, tmp_path / "whole"
+    shutil.copytree(made.receipts.path, whole)
+    heads = made.mirrored.state.receipts[made.mirrored.name]
+    for left in range(3):  # one file is written, and two are removed
+        for after in (False, True):
+            with pytest.raises(Killed):
+                compact(link, Mortal(made.receipts.path, left=left, after=after), TOMORROW)
+            killed = made.scope
+            assert (killed.vouched, killed.checked.sound) == (before, True)
+            compact(link, made.receipts, TOMORROW)
+            [one] = made.receipts.names()
+            assert "/day-" in one
+            if (left, after) != (2, True):
+                _as_before(made, heads, whole)
+    scope = made.scope
+    assert (scope.vouched, scope.checked.left_over) == (before, ())
+    assert made.proved(scope).verdict is Verdict.PASSED
+
+
+def test_a_day_of_which_nothing_is_left_leaves_no_file_and_no_alarm(pair: Pair, tmp_path: Path) -> None:
+    made = copied(pair, tmp_path, content(100))
+    admin = admin_client(pair.west)
+    admin.delete_topics([made.topic])[made.topic].result(TIMEOUT_S)
+    wait_until(lambda: made.topic not in admin.list_topics().topics, timeout_s=TIMEOUT_S, why="it is gone")
+    for files in ([1], []):
+        done = compact(made.mirrored.link, made.receipts, TOMORROW)
+        assert [before for before, _ in done.files.values()] == files
+        assert made.receipts.names() == []
+        assert made.scope.checked == Checked(good=())
+
+
+def _as_before(made: Copied, heads: Mapping[str, ReceiptsHead], files: Path) -> None:
+    shutil.rmtree(made.receipts.path)
+    shutil.copytree(files, made.receipts.path)
+    with StateWriter(made.mirrored.link.destination, control_id(made.mirrored.name)) as writer:
+        told = writer.state.receipts[made.mirrored.name]
+        writer.put(*(Forget(head) for part, head in told.items() if part not in heads), *heads.values())
+
+
+def test_a_piece_that_begins_below_the_log_start_is_left_out_and_said(pair: Pair, tmp_path: Path) -> None:
+    made = copied(pair, tmp_path, content(100), content(30))
+    partition = Partition(made.topic, 0)
+    admin, upto = admin_client(pair.west), TopicPartition(made.topic, 0, 40)
+    admin.delete_records([upto], request_timeout=TIMEOUT_S)[upto].result(TIMEOUT_S)
+    assert made.scope.left_out == {partition: "[40, 100): in a piece that begins below the log's start"}
+    found = made.proved()
+    assert (found.verdict, found.records, found.proven) == (Verdict.PASSED, 30, {partition: 130})
+
+
+def test_receipts_of_a_topic_that_was_there_before_vouch_for_nothing(pair: Pair, tmp_path: Path) -> None:
+    made = copied(pair, tmp_path, content(100))
+    status = made.mirrored.statuses[Partition(made.topic, 0)]
+    state = made.mirrored.state
+    state.partitions[made.mirrored.name][status.partition] = replace(status, destination_topic_id=secrets.token_hex(16))
+    scope = certified(made.mirrored.link, state, made.receipts)
+    assert unproved(scope) == {status.partition: [(0, 100)]}
+
+
+def test_a_topic_that_the_destination_has_cleaned_is_not_said_to_be_altered(pair: Pair, tmp_path: Path) -> None:
+    made = copied(pair, tmp_path, content(100))
+    scope = replace(made.scope, cleaned=frozenset({made.topic}))
+    assert made.proved(scope).verdict is Verdict.PASSED, "it was not cleaned yet"
+    [(partition, vouched)] = scope.vouched.items()
+    piece = replace(vouched.pieces[0], digest="0" * 32)
+    found = made.proved(replace(scope, vouched={partition: replace(vouched, pieces=(piece,))}))
+    assert (found.verdict, found.findings) == (Verdict.INDETERMINATE, ())
+    assert "cleaned by key" in found.reasons[0]
+
+
+def test_a_destination_that_does_not_answer_is_indeterminate(pair: Pair, tmp_path: Path) -> None:
+    made = copied(pair, tmp_path, content(20))
+    scope = made.scope
+    config = load_config(pair.config_path)
+    with suspended(pair.west):
+        proof = LocalProof()
+        found = prove(config.path, ClusterName("west"), scope, None, run=proof.run, tasks=1)
+    assert found.verdict is Verdict.INDETERMINATE
+    assert f"{made.topic}-0 [0, 20):" in found.reasons[0]
+
+
+def test_behind_the_promotion_what_was_copied_is_proved_and_what_applications_write_is_theirs(
+    pair: Pair, tmp_path: Path
+) -> None:
+    made = copied(pair, tmp_path, content(100))
+    run = begin(made.mirrored.failover, Mode.UNPLANNED)
+    assert made.mirrored.failover.drive(run.id).state is RunState.DONE
+    send(pair.west, made.topic, content(7))
+    assert made.scope.left_out == {}
+    found = made.proved()
+    assert (found.verdict, found.records, found.proven) == (Verdict.PASSED, 100, {Partition(made.topic, 0): 100})

@@ -1,0 +1,294 @@
+"""A drill goes the way of a failover beside a mirror that knows nothing of it, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from mirror_core.decide.ages import Known, known_since
+from mirror_core.decide.drills import NOT_EQUAL, drill_name, drill_topic, group_of
+from mirror_core.decide.steps import names
+from mirror_core.kafka import group_reader
+from mirror_core.kafka.acls import AuthorizerOff, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, load_config
+from mirror_core.kafka.groups import delete_group, list_groups
+from mirror_core.kafka.heartbeats import ensure_topic
+from mirror_core.mirrors import verbs
+from mirror_core.mirrors.creation import create
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission, Refused
+from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, Offset, Partition
+from mirror_core.model.parity import ParityRange, ParityResult, Verdict
+from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.parity.check import SoFar
+from mirror_core.runbook import drill as drills
+from mirror_core.runbook import drill_clean
+from mirror_core.state.link import Link
+from tests.administering import as_admin
+from tests.brokers import Pair, grant, new_topic, produce, read_all
+from tests.cluster.desk import Desk
+from tests.cluster.test_failover_dead_side import suspended
+from tests.mirroring import Mirrored, new_mirror
+
+pytestmark = pytest.mark.cluster
+
+
+RIGHTS: Mapping[str, Sequence[AclOperation]] = {
+    "*": (AclOperation.READ, AclOperation.WRITE),
+    "mirrorbook.heart*": (AclOperation.WRITE, AclOperation.DESCRIBE),
+    "mirrorbook.heartbeats.drill*": (AclOperation.ALL,),
+}
+
+
+def all_there_is(beside: Mirrored) -> set[tuple[str, object]]:
+    """What a drill could leave on either side, but for what another mirror's ledger says that it needs there."""
+    found: set[tuple[str, object]] = set()
+    ledger = [e for e in beside.state.ledger.values() if e.mirror != drill_name(beside.name)]
+    for cluster in (beside.pair.east, beside.pair.west):
+        needed = {e.acl for e in ledger if e.cluster == cluster.name}
+        with as_admin(cluster) as client:
+            acls = describe_acls(client)
+            assert not isinstance(acls, AuthorizerOff)
+            topics = {name for name, topic in client.metadata().topics.items() if not topic.internal} - {ACTIVE_TOPIC}
+            # A canary's group has lost its offsets with the canary's topic: brokers forget such a one by themselves.
+            groups = {g for g in list_groups(client) if not g.startswith("mirrorbook-canary")}
+            found |= {(cluster.name, one) for one in (acls.entries - needed) | topics | groups}
+    return found
+
+
+@pytest.fixture
+def beside(pair: Pair, tmp_path: Path) -> Iterator[Mirrored]:
+    """A mirror that carries whatever it may; the drill is none of its business."""
+    topic = new_topic(pair.east)
+    produce(pair.east, topic, 20)
+    # Rights that cover the drill's topic, too: what it copies of them is nobody's wish, and goes with it.
+    for name, operations in RIGHTS.items():
+        grant(pair.east, f"app-{topic}", ResourceType.TOPIC, name.rstrip("*") or "*", operations, prefixed=name != "*")
+    for name in ("*", "mirrorbook."):
+        grant(pair.east, f"app-{topic}", ResourceType.GROUP, name, (AclOperation.READ,), prefixed=name != "*")
+    mirrored = new_mirror(pair, tmp_path, topic, "mirrorbook.*", groups=(".*",))
+    mirrored.copy()
+    yield mirrored
+    assert read_all(pair.east, topic) == read_all(pair.west, topic)
+    assert mirrored.link.mirror == mirrored.state.mirrors[mirrored.name]
+
+
+def drilled(mirrored: Mirrored, mode: Mode, say: drill_clean.Say = lambda line: None) -> drills.Outcome:
+    return drills.drill(mirrored.config, mirrored.name, mode, mirrored.services, started_by="test", say=say)
+
+
+def left_in_state(mirrored: Mirrored) -> list[object]:
+    state, name = mirrored.state, drill_name(mirrored.name)
+    per_mirror = (state.mirrors, state.partitions, state.debts, state.proofs, state.sightings)
+    return [kept[name] for kept in per_mirror if kept.get(name)] + list(state.ledger_of(name))
+
+
+@pytest.mark.parametrize(
+    ("mode", "lost", "again", "forecast"),
+    [
+        (Mode.PLANNED, 0, 0, f"{(drills.COPIED + drills.TAIL) // 2} record(s) read again by the sync of now; 0 after"),
+        (Mode.UNPLANNED, drills.TAIL, drills.COPIED // 2, f"0 to {drills.COPIED // 2} record(s) read again"),
+    ],
+)
+def test_a_drill_says_what_came_of_it_and_leaves_nothing(
+    beside: Mirrored, mode: Mode, lost: int, again: int, forecast: str
+) -> None:
+    before = all_there_is(beside)
+    steps: list[str] = []
+    found = drilled(beside, mode, steps.append)
+    assert (found.written, found.lost, found.drilled.state) == (drills.COPIED + drills.TAIL, lost, RunState.DONE)
+    assert found.compared == found.written - lost
+    assert (found.group.repeated, found.group.skipped) == (again, 0)
+    assert found.group.predicted.startswith(forecast)
+    assert found.drilled.measured_s is not None
+    assert [line.removesuffix(" ...") for line in steps if line.endswith(" ...")] == list(names(RunKind.FAILOVER, mode))
+    assert all_there_is(beside) ^ before == set()
+    assert left_in_state(beside) == []
+    second = drilled(beside, mode)
+    assert second.drilled.predicted == f"{found.drilled.measured_s:.1f} (last run)"
+    forecast = beside.failover.plan(mode).figures["seconds without writes, predicted"]
+    assert forecast == f"{second.drilled.measured_s:.1f} (last drill)"
+    past = drills.past(beside.state, beside.name)
+    assert [one.run for one in past] == [second.drilled.run, found.drilled.run]
+    assert {one.words for one in past} == {f"{found.compared} records equal, {lost} offsets lost"}
+
+
+def test_a_drill_that_promoted_something_else_has_not_come_through(
+    beside: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run is done, and nobody must take that for a drill that was good."""
+    failed, gate = ParityResult(verdict=Verdict.FAILED, records=9, chunks=1, proven={}, sampled={}), beside.services
+
+    def at_the_end(
+        source: ClusterName,
+        destination: ClusterName,
+        ranges: Sequence[ParityRange],
+        output: Path | None,
+        so_far: SoFar | None = None,
+    ) -> ParityResult:
+        """A run's own comparisons have a report."""
+        return gate.quick_parity(source, destination, ranges, output, so_far) if output else failed
+
+    services = replace(gate, quick_parity=at_the_end)
+    with pytest.raises(MirrorError, match="what was promoted is not what was written"):
+        drills.drill(beside.config, beside.name, Mode.PLANNED, services, started_by="test", say=lambda line: None)
+    [one] = drills.past(beside.state, beside.name)
+    assert (one.state, one.outcome, one.words) == (RunState.DONE, "", NOT_EQUAL)
+    assert Known.DRILL not in dict(known_since(beside.name, None, None, iter(beside.state.runs.values()), {}))
+
+
+class Killed(BaseException):
+    """No `finally` that matters runs when a process is killed: `clean` is what comes later."""
+
+
+BEFORE_IT = "its group has committed, and no run has begun"
+
+
+def kill_at(step: str, beside: Mirrored, mode: Mode, patched: pytest.MonkeyPatch) -> None:
+    clean, before = drill_clean.clean, list[str]()
+
+    def dies(line: object) -> None:
+        if isinstance(line, Link) or line == f"{step} ...":
+            raise Killed
+
+    def not_by_the_dead(*args: Any, **options: Any) -> None:
+        before.append(step)
+        if len(before) == 1:
+            clean(*args, **options)
+
+    patched.setattr(drills, "clean", not_by_the_dead)
+    if step == BEFORE_IT:
+        patched.setattr(drills, "sync_groups", dies)
+    with pytest.raises(Killed):
+        drilled(beside, mode, dies)
+    begun = beside.state.active_run(drill_name(beside.name)) is not None
+    assert begun == (step != BEFORE_IT), f"{step}: it was killed in the middle"
+    with as_admin(beside.pair.east) as client:
+        assert group_of(beside.name) in list_groups(client)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("mode", [Mode.PLANNED, Mode.UNPLANNED])
+def test_killed_at_any_step_nothing_is_left_behind_by_the_next_one(
+    beside: Mirrored, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = all_there_is(beside)
+    for step in (BEFORE_IT, *names(RunKind.FAILOVER, mode)):
+        with monkeypatch.context() as patched:
+            kill_at(step, beside, mode, patched)
+        said: list[str] = []
+        drill_clean.clean(beside.config, beside.name, beside.services, started_by="test", say=said.append)
+        assert said == []
+        assert all_there_is(beside) ^ before == set(), step
+        assert left_in_state(beside) == [], step
+
+
+@pytest.mark.drill
+def test_two_may_clean_at_once(beside: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = all_there_is(beside)
+    with monkeypatch.context() as patched:
+        kill_at(BEFORE_IT, beside, Mode.PLANNED, patched)
+    lift, others = drill_clean._lift, list[str]()
+
+    def clean(who: str) -> None:
+        drill_clean.clean(beside.config, beside.name, beside.services, started_by=who, say=print)
+
+    def behind_the_other(link: Link, side: ClusterConfig) -> None:
+        if not others:
+            others.append(side.name)
+            clean("another")
+        lift(link, side)
+
+    monkeypatch.setattr(drill_clean, "_lift", behind_the_other)
+    clean("test")
+    assert others, "nobody was quicker"
+    assert all_there_is(beside) ^ before == set()
+    assert left_in_state(beside) == []
+
+
+@pytest.mark.drill
+def test_what_a_drill_has_left_goes_when_its_mirror_was_deleted_and_as_far_as_a_dead_source_allows(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(pair.east)
+    produce(pair.east, topic, 20)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    before = all_there_is(mirrored)
+    with monkeypatch.context() as patched:
+        kill_at("parity", mirrored, Mode.PLANNED, patched)
+    verbs.stop(mirrored.link)
+    verbs.delete(mirrored.link)
+    left = all_there_is(mirrored) - before
+    assert {cluster for cluster, _ in left} == {"east", "west"}
+
+    def clean() -> None:
+        drill_clean.clean(mirrored.config, mirrored.name, mirrored.services, started_by="test", say=print)
+
+    with suspended(pair.east), pytest.raises(Indeterminate, match=rf"cluster east: .*drill clean {mirrored.name}`"):
+        clean()
+    assert {cluster for cluster, _ in all_there_is(mirrored) ^ before} == {"east"}
+    clean()
+    assert all_there_is(mirrored) ^ before == set()
+    assert left_in_state(mirrored) == []
+    with pytest.raises(BadRequest, match="unknown mirror"):
+        clean()
+
+
+def test_a_topic_of_a_drill_that_nobody_knows_any_more_goes_by_its_name(pair: Pair, tmp_path: Path) -> None:
+    """Killed before it had made its mirror; and the one that it stood for was deleted then."""
+    mirrored = new_mirror(pair, tmp_path, new_topic(pair.east))
+    before = all_there_is(mirrored)
+    with ClusterClient(mirrored.link.source) as source:
+        ensure_topic(source, drill_topic(mirrored.name))
+    config, services = mirrored.config, mirrored.services
+    verbs.stop(mirrored.link)
+    verbs.delete(mirrored.link)
+    drill_clean.clean(config, mirrored.name, services, started_by="test", say=print)
+    assert all_there_is(mirrored) ^ before == set()
+
+
+def test_by_hand(desk: Desk) -> None:
+    topic = new_topic(desk.pair.east)
+    mirrored = desk.started(topic)
+    said = desk.run("drill", "run", mirrored.name)
+    assert said.code == 0, said.err
+    assert "lost: 0" in " ".join(said.out.split()).replace(" :", ":")
+    listed = desk.run("drill", "list", mirrored.name)
+    assert "planned" in listed.out
+    assert desk.run("drill", "clean", mirrored.name).code == 0
+    assert drill_topic(mirrored.name) not in mirrored.link.mirror.topics
+
+
+def test_a_mirror_that_only_has_such_a_name_is_not_touched(pair: Pair, tmp_path: Path, beside: Mirrored) -> None:
+    topic = new_topic(pair.east)
+    theirs = create(
+        beside.config, drill_name(beside.name), source="east", destination="west", topics=(topic,), groups=()
+    )
+    with pytest.raises(Refused, match="is no drill's"):
+        drilled(beside, Mode.PLANNED)
+    assert beside.state.mirrors[theirs.name] == theirs
+
+
+def test_who_may_not_commit_for_the_group_or_delete_it_is_told_so_and_an_offset_that_is_not_there_too(
+    desk: Desk,
+) -> None:
+    topic, group = new_topic(desk.pair.east), group_of("denied")
+    produce(desk.pair.east, topic, 4)
+    first, middle, end = ({Partition(topic, 0): Offset(offset)} for offset in (0, 2, 4))
+    with pytest.raises(MirrorError, match="have no offset of it"):
+        group_reader.go_on(load_config(desk.config).cluster("east"), group, end)
+    user, password = desk.new_user(desk.pair.east)
+    grant(desk.pair.east, user, ResourceType.TOPIC, topic, (AclOperation.READ,))
+    grant(desk.pair.east, user, ResourceType.GROUP, "mirrorbook.", (AclOperation.DESCRIBE,), prefixed=True)
+    desk.change("east", sasl_username=user, sasl_password=password)
+    east = load_config(desk.config).cluster("east")
+    with pytest.raises(MissingPermission, match=f"GROUP_AUTHORIZATION_FAILED for {user}"):
+        group_reader.work(east, group, first, middle)
+    with ClusterClient(east) as client, pytest.raises(MissingPermission, match="needs DELETE"):
+        delete_group(client, group)

@@ -1,0 +1,137 @@
+"""Runs on real brokers leave bundles that verify, whoever took their steps; and what was altered does not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from mirror_core.decide.evidence import Conclusion
+from mirror_core.evidence.bundle import ENTRIES, HEAD
+from mirror_core.evidence.signing import PublicKey
+from mirror_core.evidence.verify import Verified, verify
+from mirror_core.kafka.config import load_config
+from mirror_core.model.chronicle import Entry
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.run import Mode, RunState
+from mirror_core.runbook.failover import Failover
+from tests.brokers import Pair, new_topic, produce
+from tests.commands import mirrorbook
+from tests.mirroring import Mirrored, new_mirror
+
+pytestmark = pytest.mark.cluster
+
+PRIVATE, PUBLIC = "signing-key.pem", "public-key.pem"
+
+
+def make_keys(folder: Path) -> None:
+    """As the page tells people to."""
+    for command in (
+        ["openssl", "genpkey", "-algorithm", "ed25519", "-out", PRIVATE],
+        ["openssl", "pkey", "-in", PRIVATE, "-pubout", "-out", PUBLIC],
+    ):
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    (folder / PRIVATE).chmod(0o600)
+
+
+@pytest.fixture
+def mirrored(pair: Pair, tmp_path: Path) -> Mirrored:
+    """One whose evidence is signed."""
+    topic = new_topic(pair.east, 2)
+    produce(pair.east, topic, 20)
+    made = new_mirror(pair, tmp_path / "evidence", topic)
+    made.copy()
+    make_keys(tmp_path)
+    document = yaml.safe_load(made.config.path.read_text())
+    path = tmp_path / "mirrorbook.yaml"
+    path.write_text(yaml.safe_dump({**document, "evidence": {"signing_key": PRIVATE, "copy_to": "copies"}}))
+    return replace(made, config=load_config(path))
+
+
+def bundle(mirrored: Mirrored, run: str) -> Path:
+    return mirrored.evidence / f"run-{run}"
+
+
+def verified(mirrored: Mirrored, run: str) -> Verified:
+    key = PublicKey(mirrored.config.path.parent / PUBLIC)
+    return verify(bundle(mirrored, run), key, run, mirrored.state.told)
+
+
+def by(mirrored: Mirrored, who: str) -> Failover:
+    return Failover(mirrored.link, mirrored.services, started_by=who)
+
+
+def begun(mirrored: Mirrored) -> str:
+    ann = by(mirrored, "ann")
+    return ann.begin(ann.plan(Mode.PLANNED).hash, Mode.PLANNED, approved_by="ann@desk").id
+
+
+def test_a_failover_that_two_people_drove_proves_itself(mirrored: Mirrored) -> None:
+    run = begun(mirrored)
+    by(mirrored, "ann").take(run, ("prove", "fence"))
+    by(mirrored, "bob").drive(run)
+    found = verified(mirrored, run)
+    assert (found.verdict, found.flaws, found.approved_by) == (Conclusion.PROVED, (), "ann@desk")
+    lines = (bundle(mirrored, run) / ENTRIES).read_bytes().splitlines()
+    entries = [msgspec.json.decode(line, type=Entry) for line in lines]
+    assert list(dict.fromkeys(e.by for e in entries)) == ["ann", "bob"]
+    names = {e.body["name"] for e in entries if e.kind == "file"}
+    assert {"run.json", "report.html"} <= names
+    assert any(name.startswith("parity/") for name in names)
+
+    copied = mirrored.config.path.parent / "copies" / f"run-{run}"
+    there = verify(copied, PublicKey(mirrored.config.path.parent / PUBLIC), run, mirrored.state.told)
+    assert (there.verdict, there.flaws, there.files) == (Conclusion.PROVED, (), found.files)
+
+    folder, config = bundle(mirrored, run), str(mirrored.config.path)
+    public = str(mirrored.config.path.parent / PUBLIC)
+    genuine = mirrorbook("evidence", "verify", str(folder), "--public-key", public, "--json")
+    assert (genuine.returncode, json.loads(genuine.stdout)["verdict"]) == (0, "moved, and proved equal")
+    assert mirrorbook("evidence", "verify", str(folder)).returncode == 4
+    before = (folder / HEAD).read_bytes()
+    again = mirrorbook(
+        "evidence", "write", mirrored.name, "--run", run, "--config", config, "--evidence", str(mirrored.evidence)
+    )
+    assert again.returncode == 0, again.stderr
+    assert (folder / HEAD).read_bytes() == before
+    page = (folder / "report.html").read_bytes()
+    (folder / "report.html").write_bytes(page.replace(b"20", b"21"))
+    altered = mirrorbook("evidence", "verify", str(folder), "--public-key", public)
+    assert altered.returncode == 1
+    assert "report.html: it was altered" in " ".join(altered.stderr.split())
+
+
+def test_an_older_bundle_in_place_of_the_last_one_is_found_while_the_state_topic_lives(mirrored: Mirrored) -> None:
+    run = begun(mirrored)
+    by(mirrored, "ann").take(run, ("prove",))
+    options = ("--run", run, "--config", str(mirrored.config.path), "--evidence", str(mirrored.evidence))
+    assert mirrorbook("evidence", "write", mirrored.name, *options).returncode == 0
+    assert verified(mirrored, run).flaws == ()
+    older = {path.name: path.read_bytes() for path in bundle(mirrored, run).iterdir() if path.is_file()}
+    ended = by(mirrored, "ann").abort(run)
+    assert ended.state is RunState.ABORTED
+    assert (verified(mirrored, run).verdict, verified(mirrored, run).flaws) == (Conclusion.ABORTED, ())
+    for name, content in older.items():
+        (bundle(mirrored, run) / name).write_bytes(content)
+    assert [flaw.where for flaw in verified(mirrored, run).flaws] == [ENTRIES]
+
+
+def test_a_key_that_cannot_be_used_is_said_before_a_run_begins(mirrored: Mirrored) -> None:
+    key = mirrored.config.path.parent / PRIVATE
+    key.chmod(0o644)
+    with pytest.raises(BadRequest, match="others may read or write it"):
+        begun(mirrored)
+    assert mirrored.state.active_run(mirrored.name) is None
+    key.chmod(0o600)
+    run = begun(mirrored)
+    key.unlink()
+    said: list[str] = []
+    failover = Failover(mirrored.link, mirrored.services, started_by="ann", say=said.append)
+    assert failover.drive(run).state is RunState.DONE
+    assert "the evidence is not written" in said[-1]
+    assert f"`mirrorbook evidence write {mirrored.name} --run {run}`" in said[-1]

@@ -1,0 +1,304 @@
+"""What was proved is not read again: by the next comparison, nor by a failover."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from mirror_core.cli.main import app as mirrorbook
+from mirror_core.decide import proof as decide_proof
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics, delete_records
+from mirror_core.mirrors import proving
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import ParityRange, ParityResult
+from mirror_core.model.run import Mode, RunState
+from mirror_core.parity.check import LocalParity, SoFar
+from mirror_core.parity.scope import scope
+from mirror_core.state.writer import StateWriter, control_id
+from tests.administering import broker_setting
+from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
+from tests.cluster.test_compare_compacted import keyed
+from tests.cluster.test_failover_dead_side import suspended
+from tests.cluster.test_unplanned import begin
+from tests.cutting import batch_of_100, lose_tails
+from tests.mirroring import Mirrored, new_mirror
+from tests.parity_topics import START_MS, Content, content, send
+from tests.shapes import HOUR_MS, await_cleaner
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def mirrored(pair: Pair, tmp_path: Path) -> Mirrored:
+    """Of one topic with two partitions of 100 records, caught up."""
+    topic = new_topic(pair.east, 2)
+    made = new_mirror(pair, tmp_path / "evidence", topic)
+    more(made, topic, 100)
+    return made
+
+
+def more(mirrored: Mirrored, topic: str, count: int) -> None:
+    for partition in (0, 1):
+        produce(mirrored.pair.east, topic, count, partition=partition)
+    mirrored.copy()
+
+
+def topic_of(mirrored: Mirrored) -> str:
+    return mirrored.link.mirror.topics[0]
+
+
+def parity(mirrored: Mirrored, *options: str) -> Result:
+    out = str(mirrored.evidence / "parity")
+    command = ["parity", mirrored.name, "--runner", "local", "--config", str(mirrored.config.path), "--output", out]
+    return CliRunner().invoke(mirrorbook, [*command, "--json", *options], catch_exceptions=False)
+
+
+def compared(mirrored: Mirrored, *options: str) -> int:
+    said = parity(mirrored, *options)
+    assert said.exit_code == 0, said.output
+    records = json.loads(said.stdout)["records"]
+    assert isinstance(records, int)
+    return records
+
+
+def proved(mirrored: Mirrored) -> dict[Partition, tuple[int, int]]:
+    """Next offset after the last one proved, and records, by what still holds."""
+    with ClusterClient(mirrored.link.destination) as client:
+        holding = proving.known(mirrored.link, mirrored.state, client).holding
+    return {partition: (one.end, one.records) for partition, one in holding.items()}
+
+
+def test_the_next_comparison_reads_what_is_new(mirrored: Mirrored) -> None:
+    topic = topic_of(mirrored)
+    first, second = Partition(topic, 0), Partition(topic, 1)
+    assert compared(mirrored) == 200
+    assert proved(mirrored) == {first: (100, 100), second: (100, 100)}
+    more(mirrored, topic, 30)
+    assert compared(mirrored) == 60
+    assert proved(mirrored) == {first: (130, 130), second: (130, 130)}
+    assert compared(mirrored) == 260, "nothing is new, and a look at nothing is no proof: the ends, again"
+    assert proved(mirrored) == {first: (130, 130), second: (130, 130)}
+    assert compared(mirrored, "--whole") == 260
+
+
+def test_an_idle_mirror_whose_logs_end_with_gaps_is_proved_all_the_same(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decide_proof, "AGAIN", 6)
+    topic = new_topic(pair.east, retention_ms="-1")
+    mirrored = new_mirror(pair, tmp_path / "evidence", topic)
+    aborted = [replace(one, aborted=True) for one in content(4)]
+    send(pair.east, topic, [*content(30), *aborted])
+    mirrored.copy()
+    assert compared(mirrored) == 30
+    assert compared(mirrored) == 30, "the last eight offsets hold no record"
+    send(pair.east, topic, aborted[:1])
+    mirrored.copy()
+    assert compared(mirrored) == 30, "what is new holds none"
+    assert proved(mirrored) == {Partition(topic, 0): (40, 30)}
+
+
+def test_where_no_record_was_ever_seen_nothing_is_proved(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east, retention_ms="-1")
+    mirrored = new_mirror(pair, tmp_path / "evidence", topic)
+    send(pair.east, topic, [replace(one, aborted=True) for one in content(2)])
+    mirrored.copy()
+    for _ in range(2):
+        found = parity(mirrored)
+        assert (found.exit_code, json.loads(found.stdout)["verdict"]) == (4, "indeterminate")
+
+
+def test_a_topic_that_was_made_anew_was_never_compared(mirrored: Mirrored) -> None:
+    topic = topic_of(mirrored)
+    assert compared(mirrored) == 200
+    admin = admin_client(mirrored.pair.west)
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    assert proved(mirrored) == {}
+    twin = new_topic(mirrored.pair.west, 2)
+    assert twin != topic
+
+
+def test_what_was_deleted_on_the_destination_since_is_found(mirrored: Mirrored) -> None:
+    topic = topic_of(mirrored)
+    assert compared(mirrored) == 200
+    with ClusterClient(mirrored.link.destination) as client:
+        delete_records(client, {Partition(topic, 1): Offset(40)})
+    found = parity(mirrored)
+    assert found.exit_code == 1, found.output
+    assert "the destination's log starts at 40; the source still has records from 0 on" in found.output
+    assert set(proved(mirrored)) == {Partition(topic, 0)}
+
+
+def test_what_the_source_has_lost_and_grown_anew_since_is_found(pair: Pair, tmp_path: Path) -> None:
+    """Where nobody copies who would find it: the mirror is paused, or its data plane is dead."""
+    well, cut = topics = sorted(new_topic(pair.east, retention_ms="-1") for _ in range(2))
+    for topic in topics:
+        for first in range(0, 500, 100):
+            batch_of_100(pair.east, topic, first)
+    mirrored = new_mirror(pair, tmp_path / "evidence", *topics)
+    mirrored.copy()
+    assert compared(mirrored) == 1_000
+    lose_tails(pair.east, {cut: 300})
+    produce(pair.east, cut, 700)
+    found = parity(mirrored)
+    assert found.exit_code == 1, found.output
+    assert {p: end for p, (end, _) in proved(mirrored).items()} == {Partition(well, 0): 500, Partition(cut, 0): 300}
+    assert json.loads(found.stdout)["findings"][0]["offset"] == 300
+
+
+def test_another_topic_of_the_same_name_on_the_source_was_never_compared(mirrored: Mirrored) -> None:
+    """Its log is as long, and its leader's epochs are the same."""
+    topic = topic_of(mirrored)
+    compared(mirrored)
+    admin = admin_client(mirrored.pair.east)
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    with ClusterClient(mirrored.link.source) as client:
+        wait_until(lambda: topic not in client.metadata([topic]).topics, timeout_s=TIMEOUT_S, why="it is gone")
+        create_topics(client, [NewTopic(name=topic, partitions=2, replication_factor=1)])
+        await_leaders(client, [topic])
+    for partition in (0, 1):
+        produce(mirrored.pair.east, topic, 100, partition=partition)
+    found = parity(mirrored)
+    assert found.exit_code == 1, found.output
+    assert proved(mirrored) == {}
+
+
+def test_a_key_that_the_source_deleted_without_the_copy_hearing_of_it_is_found(pair: Pair, tmp_path: Path) -> None:
+    """The copy was behind for longer than `delete.retention.ms`: the tombstone was gone when copying went on."""
+    topic = new_topic(
+        pair.east,
+        cleanup_policy="compact",
+        delete_retention_ms="0",
+        min_cleanable_dirty_ratio="0.01",
+        segment_ms=str(HOUR_MS),
+        retention_ms="-1",
+    )
+    mirrored = new_mirror(pair, tmp_path / "evidence", topic)
+    send(pair.east, topic, keyed(100))
+    mirrored.copy()
+    assert compared(mirrored) == 100
+    send(pair.east, topic, [Content(key=b"k7", value=None, timestamp_ms=START_MS + 1_000)])
+    with broker_setting(pair.east, "log.cleaner.backoff.ms", "100"):
+        for number in (1, 2):  # its second cleaning takes a tombstone
+            roller = Content(key=b"roller%d" % number, value=b"", timestamp_ms=START_MS + 2 * number * HOUR_MS)
+            send(pair.east, topic, [roller])
+            await_cleaner(pair.east, {Partition(topic, 0): 100 + number})
+    assert len(read_all(pair.east, topic)) == 101, "neither the record nor what deleted it, and two rollers"
+    mirrored.copy()
+    found = parity(mirrored)
+    assert found.exit_code == 1, found.output
+    assert [(one["offset"], one["kind"]) for one in json.loads(found.stdout)["findings"]] == [(7, "extra")]
+
+
+def test_a_comparison_does_not_put_back_what_was_taken_out_of_the_proof_meanwhile(mirrored: Mirrored) -> None:
+    """As `mirror recover` does with a partition that had FAILED, and a failback with all of them."""
+    topic = topic_of(mirrored)
+    compared(mirrored)
+    more(mirrored, topic, 10)
+    first, second = Partition(topic, 0), Partition(topic, 1)
+    link, said = mirrored.link, list[str]()
+
+    def compare(taken: set[Partition], later: int = 0) -> ParityResult:
+        def comparing(rest: Sequence[ParityRange], so_far: SoFar) -> ParityResult:
+            with StateWriter(link.destination, control_id(link.mirror.name)) as writer:
+                writer.put(writer.state.proofs[link.mirror.name].without(taken))
+                mirror = writer.state.mirrors[link.mirror.name]
+                writer.put(replace(mirror, producer_id=mirror.producer_id + later))
+            found = LocalParity(mirrored.config.path)("east", "west", rest, None)  # type: ignore[arg-type]  # names
+            so_far(found)
+            return found
+
+        ranges, state = scope(link, mirrored.state).ranges, mirrored.state
+        return proving.compare_and_remember(link, state, ranges, comparing, whole=False, say=said.append)
+
+    compare({first})
+    assert proved(mirrored) == {second: (110, 110)}
+    assert said == ["200 records were proved before, and not compared again"]
+    assert compare(set()).records == 110, "all of the first one, from its beginning"
+    assert proved(mirrored) == {first: (110, 110), second: (110, 110)}
+    compare({first, second}, later=1)
+    assert proved(mirrored) == {}
+    assert "applications have come home" in said[-2]
+
+
+def test_a_failover_proves_what_is_new_and_goes_by_what_was_proved(mirrored: Mirrored) -> None:
+    topic = topic_of(mirrored)
+    compared(mirrored)
+    more(mirrored, topic, 10)
+    run = begin(mirrored.failover, Mode.PLANNED)
+    said = mirrored.failover.step(run.id, "prove")
+    evidence = mirrored.state.steps[run.id, "prove"].evidence
+    assert said is not None
+    assert (evidence["records"], evidence["records_proved_before"]) == (20, 200)
+    assert proved(mirrored)[Partition(topic, 0)] == (110, 110)
+    # The run holds the mirror: a comparison beside it disturbs nobody, and keeps nothing.
+    beside = parity(mirrored)
+    assert beside.exit_code == 0
+    assert "how far it is proved is not kept" in beside.stderr
+    for name in ("fence", "drain", "final_sync", "parity"):
+        mirrored.failover.step(run.id, name)
+    assert mirrored.state.steps[run.id, "parity"].evidence["records_in_all"] == 220
+    mirrored.failover.drive(run.id)
+
+
+WITH_SMALL_CHUNKS = """
+import sys
+from pathlib import Path
+from mirror_core.kafka.config import load_config
+from mirror_core.mirrors.proving import compare_and_remember
+from mirror_core.parity.check import LocalParity
+from mirror_core.parity.scope import scope
+from mirror_core.state.link import find
+path, name = Path(sys.argv[1]), sys.argv[2]
+link, state = find(load_config(path), name)
+check = LocalParity(path, chunk=100, threads=2)
+mirror = link.mirror
+def compare(rest, so_far):
+    return check(mirror.source, mirror.destination, rest, None, so_far)
+print(compare_and_remember(link, state, scope(link, state).ranges, compare, whole=False, say=print).records)
+"""
+
+
+def test_a_comparison_that_is_killed_is_gone_on_with(mirrored: Mirrored) -> None:
+    topic = topic_of(mirrored)
+    for _ in range(2):
+        more(mirrored, topic, 5_000)
+    command = [sys.executable, "-c", WITH_SMALL_CHUNKS, str(mirrored.config.path), mirrored.name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: len(proved(mirrored)) == 2, timeout_s=TIMEOUT_S, why="some of it is proved")
+        process.kill()
+        assert process.stdout is not None
+        assert process.stdout.read() == "", "it had not ended"
+    before = sum(records for _, records in proved(mirrored).values())
+    assert 0 < before < 20_200
+    again = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    said, records = again.stdout.splitlines()
+    assert said == f"{before} records were proved before, and not compared again"
+    assert int(records) == 20_200 - before
+    assert set(proved(mirrored).values()) == {(10_100, 10_100)}
+
+
+def test_a_run_without_its_source_says_which_part_of_what_it_promotes_was_ever_compared(mirrored: Mirrored) -> None:
+    topic = topic_of(mirrored)
+    compared(mirrored)
+    more(mirrored, topic, 10)
+    with suspended(mirrored.pair.east):
+        run = begin(mirrored.failover)
+        assert mirrored.failover.drive(run.id).state is RunState.DONE
+    evidence = mirrored.state.steps[run.id, "record_lmo"].evidence
+    assert evidence["compared_before"] == "200 of 220 offsets"
+    assert evidence["never_compared"] == f"{topic}-0 [100, 110), {topic}-1 [100, 110)"
+    assert evidence["receipts"] == "none were stored"
+    [page] = mirrored.evidence.rglob("report.html")
+    assert "200 of 220 offsets were compared equal with the source while it answered" in page.read_text()
+    left = json.loads(page.with_name("run.json").read_text())["left"]["record_lmo"]
+    assert left["ComparedBefore"]["ends"]["topics"] == [[topic, [[0, 100], [1, 100]]]]

@@ -1,0 +1,304 @@
+"""One failover of several mirrors, between real clusters: all stay or all go, and a killed one is gone on with.
+
+The main cases run always; the others are drills, for their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mirror_core.dataplane.local import LocalCopy
+from mirror_core.decide.steps import names
+from mirror_core.mirrors import verbs
+from mirror_core.model.errors import LostOwnership, MirrorError, Refused
+from mirror_core.model.mirror import Desired
+from mirror_core.model.mirror_set import MirrorSet, Order
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord
+from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.failover_steps import Steps
+from mirror_core.runbook.services import Copy
+from mirror_core.runbook.sets import SetFailed, Together
+from mirror_core.state.link import Link
+from mirror_core.state.writer import StateWriter, control_id
+from tests.brokers import Pair, produce, read_all
+from tests.cluster.desk import Desk, Said
+from tests.cluster.test_failover import app_topic, denied
+from tests.cluster.test_failover_dead_side import killed
+from tests.mirroring import Mirrored, new_mirror
+
+pytestmark = pytest.mark.cluster
+
+STEPS = names(RunKind.FAILOVER)
+SET = "shop"
+
+
+def mirrored(pair: Pair, evidence: Path) -> Mirrored:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    made = new_mirror(pair, evidence, topic)
+    made.copy()
+    return made
+
+
+@pytest.fixture
+def both(pair: Pair, tmp_path: Path) -> tuple[Mirrored, Mirrored]:
+    return mirrored(pair, tmp_path), mirrored(pair, tmp_path)
+
+
+def run_set(desk: Desk, *members: Mirrored, order: Order = Order.SIDE_BY_SIDE, mode: Mode = Mode.PLANNED) -> Said:
+    """As it is typed, of these mirrors."""
+    document = yaml.safe_load(desk.config.read_text(encoding="utf-8"))
+    document["sets"] = {SET: {"mirrors": [str(one.name) for one in members], "order": str(order)}}
+    desk.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return desk.run("failover", "run-set", SET, "--mode", str(mode), "--runner", "local", "--yes")
+
+
+def runs_of(*members: Mirrored) -> list[Run]:
+    names = {one.name for one in members}
+    return [run for run in members[0].state.runs.values() if run.plan.mirror in names]
+
+
+def steps_of(one: Mirrored) -> dict[str, StepRecord]:
+    return {step: record for (run, step), record in one.state.steps.items() if run.startswith(one.name)}
+
+
+def topic_of(one: Mirrored) -> str:
+    return one.link.mirror.topics[0]
+
+
+def moved(one: Mirrored) -> None:
+    topic = topic_of(one)
+    assert one.state.mirrors[one.name].desired is Desired.STOPPED
+    assert denied(one.pair.east, topic)
+    assert not denied(one.pair.west, topic)
+    ours = read_all(one.pair.east, topic)
+    assert read_all(one.pair.west, topic)[: len(ours)] == ours
+
+
+def at_home(one: Mirrored) -> None:
+    assert one.state.mirrors[one.name].desired is Desired.STARTED
+    assert one.state.active_run(one.name) is None
+    assert not denied(one.pair.east, topic_of(one))
+    assert denied(one.pair.west, topic_of(one))
+
+
+def together(*members: Mirrored, copy: Callable[[Link], Copy] | None = None) -> Together:
+    """Of these mirrors; `copy`: the last one's, in its drain."""
+    conductors = _conductors(*members)
+    if copy is not None:
+        last = members[-1]
+        conductors[last.name] = Failover(last.link, replace(last.services, copy=copy), started_by="test")
+    return Together(MirrorSet(SET, tuple(conductors)), conductors, say=print)
+
+
+def _conductors(*members: Mirrored) -> dict[MirrorName, Failover]:
+    return {one.name: one.failover for one in members}
+
+
+def begin(several: Together) -> str:
+    return several.begin(several.decide().hash, approved_by="ann, ben")
+
+
+def test_two_mirrors_are_moved_side_by_side_by_one_command(desk: Desk, both: tuple[Mirrored, Mirrored]) -> None:
+    for one in both:
+        produce(one.pair.east, topic_of(one), 5, user="app")
+    said = run_set(desk, *both)
+    assert said.code == 0, said
+    for one in both:
+        moved(one)
+        assert f"{one.name}: fence done in" in said.out
+    runs = runs_of(*both)
+    assert [run.state for run in runs] == [RunState.DONE] * 2
+    [attempt] = {run.part_of for run in runs}
+    fenced = [steps_of(one)["fence"].started_ms for one in both]
+    assert max(fenced) < min(steps_of(one)["promote"].started_ms for one in both), (
+        "one waited for the other's promotion"
+    )
+    page = (desk.folder / "evidence" / f"set-{attempt}" / "index.html").read_text(encoding="utf-8")
+    assert "2 of 2 mirrors moved" in page
+    for run in runs:
+        assert (desk.folder / "evidence" / f"set-{attempt}" / f"../run-{run.id}/report.html").resolve().is_file()
+        assert f'href="../run-{run.id}/report.html"' in page
+
+    again = run_set(desk, *both)
+
+    assert again.code == 3
+    for one in both:
+        assert f"{one.name}: mirror {one.name} is stopped" in again.err
+
+
+def test_when_one_may_not_be_moved_none_is_begun_and_all_reasons_are_said(
+    desk: Desk, pair: Pair, tmp_path: Path
+) -> None:
+    well, first, second = mirrored(pair, tmp_path), *(new_mirror(pair, tmp_path, app_topic(pair)) for _ in range(2))
+    said = run_set(desk, well, first, second)
+    assert said.code == 3
+    for one in (first, second):
+        assert f"{one.name}: nothing is mirrored yet" in said.err
+    assert f"- {well.name}" not in said.err
+    assert runs_of(well, first, second) == []
+    at_home(well)
+
+
+@pytest.mark.drill
+def test_when_one_cannot_be_begun_the_others_are_given_up(both: tuple[Mirrored, Mirrored], tmp_path: Path) -> None:
+    well, broken = both
+    (tmp_path / "full").write_text("no folder")
+    services = replace(broken.services, evidence_dir=tmp_path / "full")
+    conductors = {**_conductors(well), broken.name: Failover(broken.link, services, started_by="test")}
+    several = Together(MirrorSet(SET, tuple(conductors)), conductors, say=print)
+    with pytest.raises(Refused, match=f"not all could be begun:\n  - {broken.name}: evidence: .* cannot be written"):
+        begin(several)
+    assert [(run.plan.mirror, run.state) for run in runs_of(*both)] == [(well.name, RunState.ABORTED)]
+    at_home(well)
+
+
+def test_one_that_fails_behind_its_fence_takes_all_back(both: tuple[Mirrored, Mirrored]) -> None:
+    well, broken = both
+
+    def breaks(link: Link) -> Copy:
+        def copy(ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None]) -> None:
+            assert denied(broken.pair.east, topic_of(broken)), "it fails before it is fenced"
+            raise MirrorError("the copier broke")
+
+        return copy
+
+    several = together(well, broken, copy=breaks)
+    attempt = begin(several)
+    with pytest.raises(SetFailed, match="the copier broke") as failed:
+        several.finish(attempt)
+    assert f"{well.name}: given up: applications may write on the source" in str(failed.value)
+    assert "resume" not in str(failed.value), "there is nothing to go on with"
+    assert "record_lmo" in steps_of(well), "the other one was not ready"
+    for one in both:
+        at_home(one)
+    assert [run.state for run in runs_of(*both)] == [RunState.ABORTED] * 2
+    assert "0 of 2 mirrors moved" in several.page(attempt).read_text(encoding="utf-8")
+
+
+@pytest.mark.drill
+def test_one_that_fails_when_another_is_promoted_is_left_for_resume_and_the_other_is_moved(
+    both: tuple[Mirrored, Mirrored], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    well, broken = both
+    check = Steps.check_before_promotion
+
+    def checked(self: Steps) -> None:
+        check(self)
+        if self.link.mirror.name == broken.name:
+            raise MirrorError("not now")
+
+    monkeypatch.setattr(Steps, "check_before_promotion", checked)
+    several = together(well, broken)
+    attempt = begin(several)
+    with pytest.raises(SetFailed, match=f"{broken.name}: not now. .*`mirrorbook failover resume {broken.name}`"):
+        several.finish(attempt)
+    moved(well)
+    assert denied(broken.pair.east, topic_of(broken)), "its fence was lifted"
+    assert several.abort(attempt) == [f"{broken.name}: kept: another mirror of the set is promoted; resume it"]
+    monkeypatch.undo()
+    [left] = [run for run in runs_of(broken) if run.ended_ms is None]
+    assert broken.failover.drive(left.id).state is RunState.DONE
+    moved(broken)
+
+
+@pytest.mark.drill
+def test_one_that_somebody_else_takes_over_ends_it_for_all_and_aborts_nothing(both: tuple[Mirrored, Mirrored]) -> None:
+    well, taken = both
+
+    def loses(link: Link) -> Copy:
+        def copy(ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None]) -> None:
+            with StateWriter(link.destination, control_id(taken.name)):
+                pass
+            LocalCopy(link)(ends, timeout_s, until)
+
+        return copy
+
+    several = together(well, taken, copy=loses)
+    attempt = begin(several)
+    with pytest.raises(LostOwnership, match="the others wait where they are: run the set again"):
+        several.finish(attempt)
+    assert several.told(attempt) == [f"{well.name}: ready", f"{taken.name}: applications stopped"]
+    for one in both:
+        assert denied(one.pair.east, topic_of(one))
+        assert denied(one.pair.west, topic_of(one))
+
+    together(*both).finish(attempt)
+
+    for one in both:
+        moved(one)
+
+
+def test_a_killed_one_is_gone_on_with_by_the_same_command(desk: Desk, both: tuple[Mirrored, Mirrored]) -> None:
+    first, second = both
+    cut_off = first.failover.begin(first.failover.plan(Mode.PLANNED).hash, part_of="shop-cut-off")
+    several = together(*both)
+    assert (several.under_way(), several.cut_off()) == (None, "shop-cut-off")
+    others = Together(MirrorSet("shop-eu", (first.name, second.name)), _conductors(*both), say=print)
+    assert (others.under_way(), others.cut_off()) == (None, None), "it is another set's"
+    assert several.decide().reasons, "its run holds the mirror"
+    several.abort("shop-cut-off")
+    assert first.state.runs[cut_off.id].state is RunState.ABORTED
+    attempt = begin(several)
+    assert (several.under_way(), several.cut_off()) == (attempt, None)
+    several.prove(attempt)
+    [run] = [run for run in runs_of(first) if run.part_of == attempt]
+    first.failover.take(run.id, STEPS[: STEPS.index("promote")])  # and its process is killed
+
+    said = run_set(desk, *both)
+
+    assert said.code == 0, said
+    assert f"{attempt} has not ended: {first.name}: ready; {second.name}: proved" in said.out
+    for one in both:
+        moved(one)
+    assert {run.approved_by for run in runs_of(*both) if run.part_of == attempt} == {"ann, ben"}
+
+
+@pytest.mark.drill
+def test_dead_sources_of_a_set_are_given_up_and_a_planned_one_that_stood_still_is_taken_over(
+    desk: Desk, both: tuple[Mirrored, Mirrored]
+) -> None:
+    first, second = both
+    for one in both:
+        verbs.sync(one.link)  # who may write is asked of no source that is dead
+    several = together(*both)
+    attempt = begin(several)
+    several.prove(attempt)
+    [planned] = [run for run in runs_of(first) if run.part_of == attempt]
+    first.failover.take(planned.id, STEPS[: STEPS.index("drain") + 1])  # and its process is killed
+    produce(first.pair.east, topic_of(second), 3, user="app")  # which nobody copies any more
+    copied = {one.name: read_all(one.pair.west, topic_of(one)) for one in both}
+    with killed(first.pair.east):
+        said = run_set(desk, *both, mode=Mode.UNPLANNED)
+        assert said.code == 0, said
+        for one in both:
+            assert one.state.mirrors[one.name].desired is Desired.STOPPED
+            assert not denied(one.pair.west, topic_of(one))
+            assert read_all(one.pair.west, topic_of(one))[: len(copied[one.name])] == copied[one.name]
+    states = sorted((run.plan.mode, run.state) for run in runs_of(*both))
+    assert states == [(Mode.PLANNED, RunState.SUPERSEDED)] * 2 + [(Mode.UNPLANNED, RunState.DONE)] * 2
+    assert several.under_way() is None
+
+
+@pytest.mark.drill
+def test_in_order_the_second_is_not_stopped_before_the_first_is_done(
+    desk: Desk, both: tuple[Mirrored, Mirrored]
+) -> None:
+    assert run_set(desk, *both, order=Order.IN_ORDER).code == 0
+    first, second = (steps_of(one) for one in both)
+    assert second["prove"].started_ms < first["fence"].started_ms
+    assert (first["report"].ended_ms or 0) <= second["fence"].started_ms
+    for one in both:
+        moved(one)
+
+
+def test_an_unknown_set_is_a_bad_request(desk: Desk) -> None:
+    said = desk.run("failover", "plan-set", "nothing")
+    assert (said.code, "unknown set 'nothing'" in said.err) == (2, True)
+    assert MirrorName("nothing") not in said.out

@@ -1,0 +1,233 @@
+"""Reading the state topic on from where it was read before says what a whole read says, whatever happened between."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer
+
+from mirror_core.kafka.config import ClusterConfig, load_config
+from mirror_core.kafka.topics import NewTopic, create_topics, delete_records, delete_topics
+from mirror_core.model.checkpoint import Checkpoint
+from mirror_core.model.errors import LostOwnership
+from mirror_core.model.mirror import Lease
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.state import topic as state_topic
+from mirror_core.state import writer as state_writer
+from mirror_core.state.encoding import PIECE_BYTES
+from mirror_core.state.records import Forget, Record, State
+from mirror_core.state.remembered import REMEMBERED
+from mirror_core.state.topic import read_state
+from mirror_core.state.writer import StateWriter, control_id
+from tests.administering import as_admin, broker_setting
+from tests.brokers import TIMEOUT_S, Pair, new_topic
+from tests.shapes import HOUR_MS, Row, await_cleaner, send
+
+pytestmark = pytest.mark.cluster
+
+MIRRORS = (MirrorName("m"), MirrorName("n"))
+
+
+def lease(generation: int, mirror: MirrorName = MIRRORS[0]) -> Lease:
+    return Lease(mirror=mirror, owner="me", generation=generation, beat_ms=1, writers_until_ms=1)
+
+
+class Desk:
+    """A state topic of the test's own on west, and one who reads it as a run at work does."""
+
+    def __init__(self, pair: Pair, topic: str) -> None:
+        self.pair = pair
+        self.topic = topic
+        self.cluster: ClusterConfig = load_config(pair.config_path).cluster("west")
+        self.wholes = 0
+
+    def writer(self, mirror: MirrorName = MIRRORS[0]) -> StateWriter:
+        return StateWriter(self.cluster, control_id(mirror))
+
+    def transaction(self, name: str, *records: Record | Forget) -> Producer:
+        """One that is open, with these records in the log."""
+        producer = Producer({**self.pair.west.client_config("admin"), "transactional.id": f"{name}-{self.topic}"})
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        for record in records:
+            for key, value in State().rows(record):
+                producer.produce(self.topic, key=key, value=value, partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+        return producer
+
+    def plain(self, *rows: tuple[str, bytes | None], time_ms: int | None = None) -> None:
+        """Records outside of any transaction."""
+        when = int(time.time() * 1000) if time_ms is None else time_ms
+        made = [Row(key=key.encode(), value=value, timestamp_ms=when) for key, value in rows]
+        send(Producer(self.pair.west.client_config("admin")), self.topic, made)
+
+    def read(self) -> tuple[State, bool]:
+        """The state as a run at work reads it now, and whether it was read whole for that. It is what is there."""
+        before = self.wholes
+        found = read_state(self.cluster, timeout_s=TIMEOUT_S)
+        whole = self.wholes > before
+        assert found == state_topic._from_the_beginning(self.cluster, TIMEOUT_S, False, lambda: None)[0]
+        return found, whole
+
+
+@pytest.fixture
+def desk(pair: Pair, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Desk]:
+    topic = new_topic(pair.west, 1, "t-", **getattr(request, "param", {"cleanup_policy": "compact"}))
+    for module in (state_topic, state_writer):
+        monkeypatch.setattr(module, "TOPIC", topic)
+    made, real = Desk(pair, topic), state_topic._from_the_beginning
+
+    def counted(*given: object) -> object:
+        made.wholes += 1
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(state_topic, "_from_the_beginning", counted)
+    with REMEMBERED.keeping():
+        yield made
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_the_same_whoever_writes_takes_over_gives_up_or_writes_nonsense(desk: Desk, seed: int) -> None:
+    chance = random.Random(seed)
+    desk.read()
+    writers = {mirror: desk.writer(mirror).__enter__() for mirror in MIRRORS}
+    before = desk.wholes
+    for number in range(40):
+        mirror = chance.choice(MIRRORS)
+        kept = Checkpoint(
+            run=f"{mirror}-failover-20261122T090000-a1b2",
+            step=chance.choice(("drain", "fence")),
+            kind="Drained",
+            version=1,
+            value=chance.choice("xyz") * chance.choice((10, PIECE_BYTES, 2 * PIECE_BYTES + number)),
+        )
+        match chance.randrange(8):
+            case 0 | 1:
+                writers[mirror].put(lease(number, mirror), kept)
+            case 2:
+                writers[mirror].put(kept)
+            case 3:
+                writers[mirror].put(Forget(chance.choice((kept, lease(0, mirror)))))
+            case 4:
+                sleeper, writers[mirror] = writers[mirror], desk.writer(mirror).__enter__()
+                with pytest.raises(LostOwnership):
+                    sleeper.put(lease(-1, mirror))
+            case 5:
+                desk.transaction("a", lease(1000 + number, mirror), kept).abort_transaction(TIMEOUT_S)
+            case 6:
+                desk.plain(("lease/é", b"{"), ("", b""), ("lease/nobodys", b"{}"))
+            case 7:
+                with desk.writer(MirrorName("o")) as other:
+                    other.put(kept, lease(number, MirrorName("o")))
+        desk.read()
+    assert desk.wholes == before + 40, "of all these only the comparisons have read whole"
+
+
+def test_what_is_put_by_one_reader_is_not_in_what_the_next_one_reads(desk: Desk) -> None:
+    found, _ = desk.read()
+    found.put(lease(1))
+    found.apply("lease/m", b"{")
+    assert desk.read() == (State(), False)
+
+
+def test_behind_the_open_transaction_of_a_killed_owner_nothing_is_missed_when_it_is_decided(desk: Desk) -> None:
+    desk.plain(("nothing", b""))
+    desk.read()
+    killed = desk.transaction("killed", lease(1, MIRRORS[1]))
+    desk.transaction("other", lease(2)).commit_transaction(TIMEOUT_S)
+    found, whole = desk.read()
+    assert (found.leases, whole) == ({}, True)
+    killed.abort_transaction(TIMEOUT_S)
+    found, _ = desk.read()
+    assert found.leases == {MIRRORS[0]: lease(2)}
+    desk.transaction("other", lease(3)).commit_transaction(TIMEOUT_S)
+    found, whole = desk.read()
+    assert (found.leases, whole) == ({MIRRORS[0]: lease(3)}, False)
+
+
+def test_another_topic_of_the_same_name_is_read_whole(desk: Desk) -> None:
+    desk.transaction("before", lease(1), lease(1, MIRRORS[1])).commit_transaction(TIMEOUT_S)
+    desk.read()
+    with as_admin(desk.pair.west) as client:
+        delete_topics(client, [desk.topic])
+        create_topics(client, [NewTopic(name=desk.topic, partitions=1, replication_factor=1, configs={})])
+    desk.plain(*[("other", b"")] * 10)
+    found, whole = desk.read()
+    assert (found.leases, whole) == ({}, True)
+    assert desk.read()[1] is False
+
+
+@pytest.mark.parametrize("desk", [{"cleanup_policy": "compact,delete"}], indirect=True)
+def test_a_log_whose_beginning_was_deleted_is_read_whole(desk: Desk) -> None:
+    desk.plain(*State().rows(lease(1)), ("other", b""))
+    assert desk.read()[0].leases
+    with as_admin(desk.pair.west) as client:
+        delete_records(client, {Partition(desk.topic, 0): Offset(1)})
+    found, whole = desk.read()
+    assert (found.leases, whole) == ({}, True)
+
+
+@pytest.mark.parametrize("newer", [-1, 1])
+def test_a_log_of_another_leader_epoch_is_read_whole(desk: Desk, newer: int) -> None:
+    """What was read may have been cut off since. Elections that lose records need brokers that this test has not."""
+    desk.transaction("before", lease(1)).commit_transaction(TIMEOUT_S)
+    desk.read()
+    known = REMEMBERED.take(desk.cluster)
+    assert known is not None
+    known.state.put(lease(7))
+    log = replace(known.log, leader_epoch=known.log.leader_epoch + newer)
+    REMEMBERED.put(desk.cluster, replace(known, log=log))
+    found, whole = desk.read()
+    assert (found.leases, whole) == ({MIRRORS[0]: lease(1)}, True)
+
+
+def test_a_log_that_ends_before_the_place_is_read_whole(desk: Desk) -> None:
+    desk.transaction("before", lease(1)).commit_transaction(TIMEOUT_S)
+    desk.read()
+    known = REMEMBERED.take(desk.cluster)
+    assert known is not None
+    REMEMBERED.put(desk.cluster, replace(known, position=known.position + 5))
+    assert desk.read()[1] is True
+
+
+@pytest.mark.parametrize(
+    "desk",
+    [
+        {
+            "cleanup_policy": "compact",
+            "min_cleanable_dirty_ratio": "0.01",
+            "segment_ms": str(HOUR_MS),
+            "delete_retention_ms": "0",
+            "message_timestamp_after_max_ms": str(2**63 - 1),
+        }
+    ],
+    indirect=True,
+)
+def test_a_tombstone_that_was_cleaned_while_the_process_slept_is_not_missed(desk: Desk) -> None:
+    now_ms, partition = int(time.time() * 1000), Partition(desk.topic, 0)
+    ((key, value),) = State().rows(lease(1))
+    desk.plain((key, value), time_ms=now_ms)
+    assert desk.read()[0].leases
+    with broker_setting(desk.pair.west, "log.cleaner.backoff.ms", "100"):
+        desk.plain((key, None), time_ms=now_ms)
+        for hours in (2, 4):  # the first time through it is given its time, the second time it goes
+            desk.plain(("other", b""), time_ms=now_ms + hours * HOUR_MS)
+            await_cleaner(desk.pair.west, {partition: 1 + hours // 2})
+    found, whole = desk.read()
+    assert (found.leases, whole) == ({}, True)
+
+
+def test_nothing_is_remembered_where_no_run_is_at_work(desk: Desk) -> None:
+    desk.read()
+    assert desk.read()[1] is False
+    inner = REMEMBERED._at_work
+    assert inner == 1
+    REMEMBERED._at_work = 0
+    try:
+        assert desk.read()[1] is True
+    finally:
+        REMEMBERED._at_work = inner

@@ -1,0 +1,157 @@
+"""A set of mirrors moved by Airflow's tasks, with the answers of two people, against real brokers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from mirror_core.kafka.config import load_config
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import RunState
+from mirror_core.runbook.failover_steps import Steps
+from mirror_core.state.link import find
+from tests.brokers import Pair
+from tests.cluster.test_failover import denied
+from tests.cluster.test_sets import at_home, mirrored, moved, runs_of, topic_of
+from tests.dag.test_two_people import answer
+from tests.mirroring import Mirrored
+
+pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
+
+
+@dataclass(slots=True)
+class DagRun:
+    """A run of `mirror_failover_set`, its tasks executed one by one in this process."""
+
+    dag: Any
+    events: Any
+    left: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def execute(self, *tasks: str) -> Any:
+        for task in tasks:
+            operator = self.dag.get_task(task)
+            operator.set_name = "shop"
+            context: Any = {
+                "ti": SimpleNamespace(
+                    xcom_pull=lambda task_ids, key="return_value": self.left.get((task_ids, key)),
+                    xcom_push=lambda key, value, task=task: self.left.update({(task, key): value}),
+                ),
+                "dag_run": SimpleNamespace(dag_id="mirror_failover_set", run_id="r1", triggering_user_name="ann"),
+                "params": {"master": "local[*]", "pause": True, "gate_limit_s": None, "set": "shop"},
+                "outlet_events": self.events,
+            }
+            self.left[task, "return_value"] = operator.execute(context)
+        return self.left[task, "return_value"]
+
+    def answered(self, task: str, person: str) -> None:
+        """The task asks, and somebody says yes."""
+        from airflow.providers.standard.operators.hitl import ApprovalOperator
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ApprovalOperator, "execute", lambda operator, context: answer(person))
+            self.execute(task)
+
+
+@pytest.fixture
+def both(pair: Pair, tmp_path: Path) -> tuple[Mirrored, Mirrored]:
+    return mirrored(pair, tmp_path), mirrored(pair, tmp_path)
+
+
+@pytest.fixture
+def dag_run(
+    both: tuple[Mirrored, Mirrored],
+    tmp_path: Path,
+    airflow_database: None,
+    dag_bag: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> DagRun:
+    from airflow.sdk.execution_time.context import OutletEventAccessors
+    from mirrorbook_airflow import sets
+
+    first, second = both
+    document = yaml.safe_load(first.pair.config_path.read_text(encoding="utf-8"))
+    document["sets"] = {"shop": {"mirrors": [first.name, second.name]}}
+    document["mirrors"] = {str(first.name): {"switch": [{"name": "dags", "airflow": "asset"}]}}
+    path = tmp_path / "mirrorbook.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    monkeypatch.setattr(sets, "find_set", lambda name: load_config(path).sets[name])
+    monkeypatch.setattr(sets, "find_mirror", lambda name: find(load_config(path), name))
+    monkeypatch.setattr(sets, "services", lambda link, steps, master: first.services)
+    return DagRun(dag_bag.dags["mirror_failover_set"], OutletEventAccessors())
+
+
+def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirrored]) -> None:
+    from mirrorbook_airflow.events import SWITCHED
+
+    plan = dag_run.execute("plan")
+    for one in both:
+        assert f"**Fail over mirror `{one.name}`**" in plan["body"]
+        assert f"| {topic_of(one)}-0 | MIRRORING, lag 0 |" in plan["body"]
+    assert f"**{plan['hash']}**" in plan["body"]
+    dag_run.answered("approve", "ann")
+    attempt = dag_run.execute("begin")
+    assert dag_run.execute("begin") == attempt, "begun again, it begins other runs"
+    said = dag_run.execute("prove")["said"]
+    assert f"- {both[1].name}: prove, verdict: passed" in said
+    dag_run.answered("go_ahead", "ben")
+    done = dag_run.execute("cut_over")
+    assert Path(done["report"]).is_file()
+    assert dag_run.execute("cut_over") == done, "begun again, it does something"
+    assert dag_run.execute("switched") == [one.name for one in both]
+    emitted = [(e.dest_asset_key.uri, e.extra["mirror"]) for e in dag_run.events[SWITCHED].asset_alias_events]
+    assert emitted == [(f"mirrorbook://{both[0].name}/active", both[0].name)]
+    assert dag_run.execute("abort") == "nothing to abort: all runs have ended"
+    for one in both:
+        moved(one)
+        [run] = runs_of(one)
+        assert (run.approved_by, run.part_of) == ("ann", attempt)
+        told = both[0].state.chronicle(run.id)
+        assert ['"by":"ben"' in line for line in told if '"kind":"agreed"' in line] == [True]
+
+
+@pytest.mark.drill
+def test_a_no_at_the_moment_takes_all_back(dag_run: DagRun, both: tuple[Mirrored, Mirrored]) -> None:
+    dag_run.execute("plan")
+    dag_run.answered("approve", "ann")
+    dag_run.execute("begin", "prove")
+    assert dag_run.execute("abort").count("given up: applications may write on the source") == 2
+    for one in both:
+        at_home(one)
+
+
+@pytest.mark.drill
+def test_one_that_fails_after_the_first_promotion_goes_on_when_the_task_is_cleared(
+    dag_run: DagRun, both: tuple[Mirrored, Mirrored], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    well, broken = both
+    check = Steps.check_before_promotion
+
+    def checked(self: Steps) -> None:
+        check(self)
+        if self.link.mirror.name == broken.name:
+            raise MirrorError("not now")
+
+    monkeypatch.setattr(Steps, "check_before_promotion", checked)
+    dag_run.execute("plan")
+    dag_run.answered("approve", "ann")
+    dag_run.execute("begin", "prove")
+    dag_run.answered("go_ahead", "ann")
+    with pytest.raises(AirflowFailException, match="not now"):
+        dag_run.execute("cut_over")
+    assert dag_run.execute("switched") == [well.name], "whose applications have moved"
+    assert "kept: another mirror of the set is promoted" in dag_run.execute("abort")
+    moved(well)
+    assert denied(broken.pair.east, topic_of(broken))
+    monkeypatch.setattr(Steps, "check_before_promotion", check)
+    dag_run.execute("begin", "prove", "cut_over")
+    moved(broken)
+    assert {run.state for run in runs_of(*both)} == {RunState.DONE}
+    assert MirrorName(dag_run.execute("switched")[1]) == broken.name

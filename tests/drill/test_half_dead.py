@@ -1,0 +1,96 @@
+"""One broker of three takes connections, lets us sign in, and answers not all else: as with a disk that hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirror_core.model.names import Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.writer import data_id
+from tests.administering import known_topic
+from tests.brokers import TIMEOUT_S
+from tests.distant import Distant, distant_clusters
+from tests.drill.test_unreachable import PARTITIONS, coordinator, ends, leaders, write
+from tests.driving import driving
+from tests.mirroring import Mirrored, new_mirror
+from tests.relay import Weather
+from tests.same import assert_same
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, PRODUCERS = 0, 1, 2, 3, 61
+ONCE_S = 14.0
+"""What all others may wait when it is noticed."""
+
+
+@pytest.fixture(scope="module")
+def distant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Distant]:
+    with distant_clusters(tmp_path_factory.mktemp("half-dead"), nodes=3) as made:
+        yield made
+
+
+def copied_without(distant: Distant, folder: Path, cluster: SandboxCluster) -> tuple[Mirrored, str, int]:
+    """A mirror, its topic, and a broker of this cluster that leads some of it, and that the mirror's own state does not
+    need."""
+    for _ in range(10):
+        topic = known_topic(distant.pair.east, PARTITIONS)
+        write(distant, [Partition(topic, index) for index in range(PARTITIONS)], 20)
+        mirrored = new_mirror(distant.pair, folder, topic)
+        mirrored.copy()
+        led = leaders(cluster)
+        ours = {node for partition, node in led.items() if partition.topic.startswith("__mirrorbook")}
+        ours.add(coordinator(cluster, str(data_id(mirrored.name))))
+        away = {node for partition, node in led.items() if partition.topic == topic} - ours
+        if away:
+            return mirrored, topic, away.pop()
+    raise AssertionError("every broker is needed")
+
+
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    ("side", "held"),
+    [
+        pytest.param("east", (PRODUCE, FETCH, LIST_OFFSETS, METADATA, PRODUCERS), id="source-all", marks=LONG),
+        pytest.param("west", (PRODUCE, FETCH, LIST_OFFSETS, METADATA, PRODUCERS), id="destination-all"),
+        pytest.param("east", (FETCH,), id="fetch", marks=LONG),
+        pytest.param("west", (PRODUCE,), id="produce"),
+    ],
+)
+def test_all_else_waits_once(distant: Distant, tmp_path: Path, side: str, held: tuple[int, ...]) -> None:
+    pair = distant.pair
+    cluster: SandboxCluster = getattr(pair, side)
+    mirrored, topic, away = copied_without(distant, tmp_path, cluster)
+    partitions = [Partition(topic, index) for index in range(PARTITIONS)]
+    led = leaders(cluster)
+    others = [partition for partition in partitions if led[partition] != away]
+    link = [distant.ports[cluster.name][away - 1]]
+
+    def copied(which: list[Partition]) -> bool:
+        return ends(pair.west, which) == ends(pair.east, which)
+
+    waits = []
+    with driving(mirrored, epoch_s=120) as said:
+        write(distant, partitions, 20)
+        wait_until(lambda: copied(partitions), timeout_s=TIMEOUT_S, why="copying goes on")
+        distant.relay.becomes(link, Weather(held=held))
+        write(distant, partitions, 20)
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            write(distant, others, 1)
+            begun = time.monotonic()
+            wait_until(lambda: copied(others), timeout_s=60, why="what others lead is copied")
+            waits.append(time.monotonic() - begun)
+        assert not copied(partitions)
+        distant.relay.becomes(link, Weather())
+        wait_until(lambda: copied(partitions), timeout_s=TIMEOUT_S, why="all is copied")
+    long = [wait for wait in waits if wait > 1]
+    print(f"{len(waits)} times, waits of more than a second: {[round(wait, 1) for wait in long]}; {said}")
+    assert sum(long) < ONCE_S
+    assert_same(pair, [topic])

@@ -1,0 +1,59 @@
+"""Whether enough people have approved a plan, and how a run remembers them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mirror_core.decide.approvals import HOLDS_S, stale, unmet
+from mirror_core.model.chronicle import Entry
+from mirror_core.model.mirror import Desired
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Approval, Mode, Plan, Run, RunKind, RunState
+from mirror_core.state.journal import begun
+from mirror_core.state.records import State
+
+ANN = Approval(id="1", name="ann", at_ms=1000)
+AT_MS = 2000
+BEN = Approval(id="2", name="ben", at_ms=AT_MS)
+
+
+@pytest.mark.parametrize(
+    ("approvals", "people", "said"),
+    [
+        ((ANN, BEN), 2, ""),
+        ((ANN,), 1, ""),
+        ((), 2, "2 people have to approve it, and so far nobody did"),
+        ((ANN,), 2, "2 people have to approve it, and so far ann did"),
+        ((ANN, ANN), 2, "ann has approved it already: the next approval must be another person's"),
+        ((ANN, Approval(id="1", name="ann2", at_ms=None)), 2, "ann2 has approved it already"),
+        ((ANN, Approval(id="9", name="ann", at_ms=None)), 2, "ann has approved it already"),
+    ],
+)
+def test_two_approvals_are_those_of_two_people(approvals: tuple[Approval, ...], people: int, said: str) -> None:
+    found = "; ".join(unmet(approvals, people))
+    assert found.startswith(said)
+    assert bool(found) is bool(said)
+
+
+def test_an_approval_of_days_ago_begins_nothing() -> None:
+    hour_ms = round(HOLDS_S * 1000)
+    assert stale((), 10 * hour_ms) == (), "nobody was asked"
+    assert stale((ANN, BEN), AT_MS + hour_ms) == (), "the second one has looked at the same plan"
+    [reason] = stale((ANN, BEN), AT_MS + 48 * hour_ms)
+    assert reason == "ann, ben approved it 2880 minutes ago, and an approval holds for 60: plan anew, and ask again"
+    [unknown] = stale((Approval(id="1", name="ann", at_ms=None),), 0)
+    assert "ann approved it nobody knows when" in unknown
+
+
+def test_a_chronicle_begins_with_who_approved_and_when() -> None:
+    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
+    run = Run(
+        id="r", plan=plan, plan_hash=plan.hash, state=RunState.RUNNING, started_by="airflow", started_ms=1,
+        desired=Desired.STARTED, conducted_by="airflow", approved_by="ann, ben", approvals=(ANN, BEN),
+    )  # fmt: skip
+    entry = msgspec.json.decode(begun(State(), run).line, type=Entry)
+    assert entry.body["approvals"] == [
+        {"id": "1", "name": "ann", "at_ms": 1000},
+        {"id": "2", "name": "ben", "at_ms": 2000},
+    ]

@@ -1,0 +1,92 @@
+"""What a drill has made is told from what is somebody's own; every mirror can be drilled; what a drill's group met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirror_core.decide.ages import Known, known_since
+from mirror_core.decide.drills import (
+    NOT_EQUAL,
+    ReadOn,
+    came_through,
+    drill_name,
+    drilled,
+    expressions,
+    is_drills,
+    read_on,
+)
+from mirror_core.kafka.config import load_config
+from mirror_core.mirrors.creation import create
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.run import RunState
+from tests.unit.test_run_page import PLAN, RUN
+from tests.unit.test_steps import MIRROR
+
+A, B = Partition("t", 0), Partition("t", 1)
+
+
+def places(**offsets: int) -> Mapping[Partition, Offset]:
+    return {Partition("t", index): Offset(offset) for index, offset in enumerate(offsets.values())}
+
+
+def span(start: int, end: int) -> list[Offset]:
+    return [Offset(offset) for offset in range(start, end)]
+
+
+def test_a_group_that_goes_on_where_it_was_repeats_and_skips_nothing() -> None:
+    found = read_on("0", places(a=5, b=7), places(a=9, b=7), {A: span(5, 9), B: []})
+    assert found == ReadOn("0", repeated=0, skipped=0)
+
+
+def test_what_was_done_already_and_is_read_again_is_counted() -> None:
+    found = read_on("", places(a=5, b=7), places(a=9, b=7), {A: span(2, 9), B: span(0, 7)})
+    assert (found.repeated, found.skipped) == (3 + 7, 0)
+
+
+def test_what_was_not_done_and_is_not_read_is_skipped_be_it_at_the_start_or_in_the_middle() -> None:
+    found = read_on("", places(a=5, b=0), places(a=9, b=4), {A: span(7, 9), B: [Offset(0), Offset(3)]})
+    assert (found.repeated, found.skipped) == (0, 2 + 2)
+
+
+def test_a_partition_that_was_not_read_at_all_is_skipped_whole() -> None:
+    assert read_on("", places(a=5, b=0), places(a=9, b=4), {}).skipped == 4 + 4
+
+
+def test_what_the_promoted_side_does_not_have_is_lost_and_not_skipped() -> None:
+    assert read_on("", places(a=9), places(a=6), {A: span(4, 6)}) == ReadOn("", repeated=2, skipped=0)
+
+
+def test_what_a_drill_has_left_is_told_by_its_name_and_its_topic() -> None:
+    left = replace(MIRROR, name=drill_name("orders"), topics=expressions("orders"))
+    assert is_drills(left)
+    assert not is_drills(replace(left, topics=("orders",))), "somebody's own, of such a name"
+    assert not is_drills(replace(left, name=MirrorName("orders")))
+    assert not is_drills(replace(left, name=drill_name("others")))
+
+
+def test_a_mirror_with_the_longest_name_can_be_drilled(tmp_path: Path) -> None:
+    (tmp_path / "mirrorbook.yaml").write_text("clusters: {a: {bootstrap.servers: 'localhost:1'}}")
+    config, longest = load_config(tmp_path / "mirrorbook.yaml"), "m" * 63
+    for name in (longest, drill_name(longest)):
+        with pytest.raises(BadRequest, match="nowhere"):
+            create(config, name, source="nowhere", destination="a", topics=["t"])
+    for name in (f"{longest}m", f"{drill_name(longest)}m", "drill.", "drill..a"):
+        with pytest.raises(BadRequest, match="63 at most"):
+            create(config, name, source="nowhere", destination="a", topics=["t"])
+
+
+def test_a_drill_has_come_through_when_what_it_promoted_was_seen_to_be_equal() -> None:
+    done = replace(RUN, plan=replace(PLAN, mirror=drill_name("m")), state=RunState.DONE)
+    good = replace(done, note="250 records equal, 0 offsets lost")
+    assert [dict(known_since(MirrorName("m"), None, None, iter([run]), {})) for run in (done, good)] == [
+        {},
+        {Known.DRILL: RUN.started_ms},
+    ]
+    aborted = replace(done, state=RunState.ABORTED, note="its source does not answer")
+    assert not came_through(aborted)
+    assert [drilled(run, ()).words for run in (done, good, aborted)] == [NOT_EQUAL, good.note, "ABORTED"]

@@ -1,0 +1,165 @@
+"""What was proved is not read again, and what is in doubt holds no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mirror_core.decide.ages import Known, known_since
+from mirror_core.decide.proof import AGAIN, Basis, Since, advanced, basis, in_words, undoubted
+from mirror_core.model.mirror import PartitionState, PartitionStatus
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
+from mirror_core.model.proof import Proof, Proved
+
+MIRROR, A0, A1, B0 = MirrorName("m"), Partition("a", 0), Partition("a", 1), Partition("b", 0)
+IDS = {"a": "1" * 32, "b": "2" * 32}
+EPOCHS = {A0: 5, A1: 5, B0: 7}
+NOW = 5_000
+
+
+def wanted(partition: Partition, end: int, start: int = 0) -> ParityRange:
+    return ParityRange(partition=partition, start=Offset(start), end=Offset(end))
+
+
+def spans(ranges: tuple[ParityRange, ...]) -> list[tuple[int, int]]:
+    return [(one.start, one.end) for one in ranges]
+
+
+def found(proven: Mapping[Partition, int], sampled: Mapping[Partition, int]) -> ParityResult:
+    ends = {partition: Offset(end) for partition, end in proven.items()}
+    return ParityResult(verdict=Verdict.PASSED, records=1, chunks=1, proven=ends, sampled=sampled)
+
+
+def holding(**proved: int) -> Basis:
+    rows = {Partition(name[0], int(name[1])): Proved(end, 4, 1_000, end) for name, end in proved.items()}
+    return Basis(rows, EPOCHS, IDS)
+
+
+def rows(proof: Proof) -> dict[Partition, Proved]:
+    return {partition: one for partition, _, one in proof.rows()}
+
+
+def test_only_what_is_new_is_compared() -> None:
+    ranges = [wanted(A0, 100), wanted(A1, 100, start=60), wanted(B0, 10)]
+    assert spans(holding(a0=40, a1=50).rest(ranges)) == [(40, 100), (60, 100), (0, 10)]
+    assert spans(holding(a0=140).rest([wanted(A0, 100), wanted(B0, 5)])) == [(100, 100), (0, 5)]
+
+
+def test_where_nothing_is_new_the_newest_end_is_compared_again() -> None:
+    known = Basis({A0: Proved(5_000, 4, 1, 9), B0: Proved(70, 4, 2, 9)}, EPOCHS, IDS)
+    assert spans(known.rest([wanted(A0, 5_000), wanted(B0, 70)])) == [(4_070, 5_000), (0, 70)], "1,000 offsets in all"
+    assert spans(holding(a0=5_000).rest([wanted(A0, 5_000, start=20)])) == [(5_000 - AGAIN, 5_000)]
+    assert spans(holding(a0=0).rest([wanted(A0, 0)])) == [(0, 0)]
+    assert spans(holding().rest([wanted(A0, 0)])) == [(0, 0)]
+
+
+def test_where_that_holds_no_record_more_is_compared_again() -> None:
+    known = Basis({A0: Proved(5_000, 4, 1, 9), B0: Proved(70, 4, 2, 9)}, EPOCHS, IDS)
+    ranges = [wanted(A0, 5_000, start=20), wanted(A1, 0), wanted(B0, 72)]
+    assert spans(known.rest(ranges)) == [(5_000, 5_000), (0, 0), (70, 72)], "what is new may be gaps only"
+    assert spans(known.rest(ranges, 1_000)) == [(4_070, 5_000), (0, 0), (0, 72)]
+    assert spans(known.rest(ranges, 100_000)) == [(20, 5_000), (0, 0), (0, 72)]
+    assert spans(holding().rest(ranges, 100_000)) == [(20, 5_000), (0, 0), (0, 72)]
+
+
+def test_a_proof_goes_on_where_it_ended() -> None:
+    proof = advanced(MIRROR, holding(a0=40, b0=9), [wanted(A0, 100, start=40)], found({A0: 90}, {A0: 48}), NOW)
+    assert rows(proof) == {A0: Proved(90, 5, NOW, 88), B0: Proved(9, 4, 1_000, 9)}
+
+
+def test_what_showed_nothing_new_leaves_the_proof_as_it_was() -> None:
+    known = holding(a0=40)
+    assert rows(advanced(MIRROR, known, [wanted(A0, 40, start=40)], found({A0: 40}, {}), NOW)) == known.holding
+    again = advanced(MIRROR, known, [wanted(A0, 40, start=10)], found({A0: 40}, {A0: 30}), NOW)
+    assert rows(again) == {A0: Proved(40, 5, NOW, 40)}
+    further = advanced(MIRROR, known, [wanted(A0, 42, start=10)], found({A0: 42}, {A0: 30}), NOW)
+    assert rows(further) == {A0: Proved(42, 5, NOW, 40)}
+
+
+def test_where_nothing_is_new_the_proof_is_as_young_as_the_comparison_that_found_so() -> None:
+    known = replace(holding(a0=40, a1=40, b0=9), source_epochs={A0: 8, A1: 8})
+    compared = [wanted(A0, 40, start=40), wanted(A1, 60, start=40), wanted(B0, 9, start=9)]
+    well = found({A0: 40, A1: 40, B0: 9}, {})
+    at_ms = {partition: one.at_ms for partition, one in rows(advanced(MIRROR, known, compared, well, NOW)).items()}
+    assert at_ms == {A0: NOW, A1: 1_000, B0: 1_000}, "A1 was not compared to its end, and nobody asked B0's source"
+    difference = Finding(partition=A1, offset=Offset(40), kind="value", detail="")
+    for other in (replace(well, reasons=("A0: broker gone",)), replace(well, findings=(difference,))):
+        assert rows(advanced(MIRROR, known, compared, other, NOW))[A0].at_ms == 1_000
+
+
+def test_a_proof_is_as_old_as_that_of_the_partition_that_waits_the_longest() -> None:
+    def status(partition: Partition, state: PartitionState = PartitionState.MIRRORING) -> PartitionStatus:
+        there = IDS[partition.topic]
+        return PartitionStatus(partition=partition, state=state, source_topic_id="s", destination_topic_id=there)
+
+    def since(statuses: Mapping[Partition, PartitionStatus]) -> int | None:
+        return dict(known_since(MIRROR, None, proof, iter([]), statuses)).get(Known.PROOF)
+
+    proof = Proof.of(MIRROR, {A0: Proved(40, 5, 900, 40), A1: Proved(4, 5, 30, 4), B0: Proved(9, 7, 700, 9)}, IDS)
+    every = {partition: status(partition) for partition in (A0, A1, B0)}
+    assert since(every) == 30
+    assert since({**every, A1: status(A1, PartitionState.FAILED)}) == 700, "nobody compares it, and that is said"
+    assert since({**every, B0: replace(status(B0), destination_topic_id="3" * 32)}) == 30
+    assert since({A0: every[A0]}) == 900, "what is not mirrored any more does not count"
+    assert since({}) is None
+
+
+def test_a_comparison_from_the_start_replaces_what_was_known() -> None:
+    known = holding(a0=40, a1=40)
+    proof = advanced(MIRROR, known, [wanted(A0, 60), wanted(A1, 60)], found({A0: 20, A1: 0}, {A0: 20}), NOW)
+    assert rows(proof) == {A0: Proved(20, 5, NOW, 20)}, "there is a difference now below what was proved"
+
+
+def test_a_partition_without_a_leader_proves_nothing() -> None:
+    known = Basis({}, {A0: 5}, IDS)
+    proof = advanced(MIRROR, known, [wanted(A0, 10), wanted(A1, 10)], found({A0: 10, A1: 10}, {A0: 1, A1: 1}), NOW)
+    assert set(rows(proof)) == {A0}
+
+
+def test_what_was_cut_or_made_anew_since_holds_no_more() -> None:
+    proof = Proof.of(MIRROR, {A0: Proved(40, 5, 1, 40), A1: Proved(40, 5, 1, 40), B0: Proved(9, 7, 1, 9)}, IDS)
+    ends = {A0: Offset(40), A1: Offset(39), B0: Offset(100)}
+    assert set(basis(proof, ends, EPOCHS, IDS).holding) == {A0, B0}
+    assert set(basis(proof, ends, EPOCHS, {**IDS, "a": "3" * 32}).holding) == {B0}
+    assert set(basis(proof, {B0: Offset(100)}, EPOCHS, IDS).holding) == {B0}, "nobody says where A0's epoch ends"
+    assert not basis(None, ends, EPOCHS, IDS).holding
+
+
+def test_how_much_is_proved_is_said_with_its_age() -> None:
+    proof = Proof.of(MIRROR, {A0: Proved(40, 5, 60_000, 40), B0: Proved(9, 7, 600_000, 9)}, IDS)
+    ends = {A0: Offset(50), A1: Offset(10), B0: Offset(5)}
+    assert in_words(proof, ends, IDS, 660_000) == "45 of 65 offsets, compared between 1 and 10 minutes ago"
+    assert in_words(proof, ends, {}, 660_000) == "none of 65 offsets"
+    assert in_words(None, ends, IDS, 660_000) == "none of 65 offsets"
+
+
+def test_a_partition_that_had_failed_is_proved_anew() -> None:
+    proof = Proof.of(MIRROR, {A0: Proved(40, 5, 1, 40), A1: Proved(4, 5, 1, 4), B0: Proved(9, 7, 1, 9)}, IDS)
+    assert set(rows(proof.without({A0, B0}))) == {A1}
+    assert proof.without({A0, A1, B0}).topics == ()
+
+
+def test_what_either_side_has_lost_since_holds_no_more() -> None:
+    known = holding(a0=40, a1=40, b0=9)
+    nothing = dict.fromkeys(known.holding, Offset(0))
+    far = dict.fromkeys(known.holding, Offset(100))
+    well = Since(here=nothing, there=nothing, ends=far, cleaned=frozenset())
+    assert undoubted(known, well) == known
+    assert set(undoubted(known, replace(well, here={**nothing, A0: Offset(1)})).holding) == {A1, B0}
+    assert set(undoubted(known, replace(well, there=far)).holding) == {A0, A1, B0}, "the source deletes as it likes"
+    assert set(undoubted(known, replace(well, there={A0: Offset(0)})).holding) == {A0}, "who says nothing is in doubt"
+    assert set(undoubted(known, replace(well, ends={**far, A0: Offset(39)})).holding) == {A1, B0}
+    assert set(undoubted(known, replace(well, ends={A0: Offset(40)})).holding) == {A0}
+    assert set(undoubted(known, replace(well, cleaned=frozenset({"a"}))).holding) == {B0}
+
+
+def test_a_proof_knows_the_sources_epoch_from_before_it_was_read() -> None:
+    known = replace(holding(a0=40, b0=9), source_epochs={A0: 8, A1: 9})
+    compared = [wanted(A0, 100, start=40), wanted(A1, 10), wanted(B0, 20, start=9)]
+    ends = {A0: 100, A1: 10, B0: 20}
+    proof = rows(advanced(MIRROR, known, compared, found(ends, ends), NOW))
+    assert {partition: one.source_epoch for partition, one in proof.items()} == {A0: 8, A1: 9, B0: -1}
+    silent = replace(known, holding={A0: Proved(40, 4, 1, 40, 7)}, source_epochs={})
+    [one] = rows(advanced(MIRROR, silent, compared[:1], found(ends, ends), NOW)).values()
+    assert one.source_epoch == 7, "what it may have lost since is not forgotten, because it said nothing this time"

@@ -1,0 +1,120 @@
+"""Many topics, partitions and rights: looked up, not searched for among all; asked and changed together."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Iterable, ValuesView
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.dataplane.local import not_reached
+from mirror_core.decide.acls import Names, covers
+from mirror_core.kafka.client import Leader, TopicView
+from mirror_core.kafka.topics import _MOST_CHANGES, NewTopic, _shares, _size
+from mirror_core.model.acl import Acl, Operation, Pattern, Resource
+from mirror_core.model.errors import MissingPermission, RemoteFault
+from mirror_core.model.mirror import PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.sync.topics import create_missing, each
+
+names = st.text(alphabet="ab*.", max_size=4)
+
+
+@given(name=names, pattern=st.sampled_from(Pattern), known=st.lists(names, max_size=12))
+def test_names_are_covered_as_each_of_them_is(name: str, pattern: Pattern, known: list[str]) -> None:
+    acl = Acl(resource=Resource.TOPIC, name=name, pattern=pattern, principal="User:a", operation=Operation.READ)
+    one_by_one = sorted({each for each in known if covers(acl, each)})
+    assert Names(known).covered(acl) == one_by_one
+    assert Names(known).any_covered(acl) == bool(one_by_one)
+
+
+class Walked(UserDict[Partition, PartitionStatus]):
+    """Counts how often somebody goes through all of it."""
+
+    walks = 0
+
+    def values(self) -> ValuesView[PartitionStatus]:
+        self.walks += 1
+        return super().values()
+
+
+def walks(topics: int) -> int:
+    """Of a plan's look at a mirror of so many topics, all of them recorded."""
+    views = {f"t{n}": TopicView(f"t{n}", f"id{n}", False, {0: Leader(1, 0)}, 1) for n in range(topics)}
+    statuses = Walked(
+        (
+            p,
+            PartitionStatus(
+                partition=p,
+                state=PartitionState.MIRRORING,
+                source_topic_id="there",
+                destination_topic_id=views[p.topic].id,
+            ),
+        )
+        for p in (Partition(name, 0) for name in views)
+    )
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
+    state: Any = SimpleNamespace(partitions={"m": statuses})
+    cluster: Any = SimpleNamespace(
+        name="west", timeout_s=1.0, metadata=lambda names: SimpleNamespace(topics=views), brokers=lambda: (1,)
+    )
+    placement = create_missing(link, state, cluster, cluster, views)
+    assert placement.ready == views
+    assert not placement.refused
+    return statuses.walks
+
+
+def test_a_plan_goes_through_what_is_recorded_as_often_for_many_topics_as_for_few() -> None:
+    assert 0 < walks(3) == walks(60)
+
+
+def test_one_that_is_refused_among_many_costs_few_more_requests() -> None:
+    asked = list[list[str]]()
+
+    def deed(wanted: list[str]) -> None:
+        asked.append(wanted)
+        if "t77" in wanted:
+            raise RemoteFault("not t77")
+
+    assert each(deed, [f"t{n}" for n in range(256)]) == {"t77": "not t77"}
+    assert len(asked) <= 1 + 2 * 8
+    done = [name for wanted in asked if "t77" not in wanted for name in wanted]
+    assert sorted([*done, "t77"]) == sorted(f"t{n}" for n in range(256)), "each was done once"
+
+
+def test_a_missing_right_concerns_all() -> None:
+    def deed(wanted: list[str]) -> None:
+        raise MissingPermission("nobody may")
+
+    with pytest.raises(MissingPermission):
+        each(deed, ["a", "b"])
+
+
+@given(st.lists(st.integers(1, 3 * _MOST_CHANGES), max_size=30))
+def test_requests_are_as_large_as_may_be_and_leave_nothing_out(sizes: list[int]) -> None:
+    shares = list(_shares(range(len(sizes)), lambda key: sizes[key]))
+    assert [key for share in shares for key in share] == list(range(len(sizes)))
+    totals = [sum(sizes[key] for key in share) for share in shares]
+    assert all(total <= _MOST_CHANGES or len(share) == 1 for total, share in zip(totals, shares, strict=True))
+    following = [sizes[share[0]] for share in shares[1:]]
+    assert all(total + size > _MOST_CHANGES for total, size in zip(totals, following, strict=False))
+
+
+def test_a_topic_counts_with_its_partitions_and_settings() -> None:
+    plain = NewTopic(name="t", partitions=5, replication_factor=1, configs={"a": "1", "b": "2"})
+    assert _size(plain) == 8
+    assert _size(NewTopic(name="t", partitions=0, replication_factor=0, assignments=((1,), (2,)))) == 3
+
+
+def receipts(told: Iterable[tuple[str, int]]) -> Any:
+    return [SimpleNamespace(partition=Partition(topic, 0), next=Offset(end)) for topic, end in told]
+
+
+def test_what_a_drain_has_left_is_what_no_receipt_says_is_reached() -> None:
+    ends = {Partition(topic, 0): Offset(5) for topic in "abcd"}
+    told = receipts([("a", 5), ("b", 4), ("c", 6), ("c", 2)])
+    assert not_reached(ends, told) == {Partition("b", 0): 5, Partition("d", 0): 5}

@@ -1,0 +1,414 @@
+"""What the DR page shows: worst first, unknown as unknown, old as old, names of others as text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from mirrorbook_airflow.page.buttons import ACTIONS, FAILBACK, FAILOVER, UNPLANNED, actions
+from mirrorbook_airflow.page.known import Clusters, Judged, Sample, Seen, Told
+from mirrorbook_airflow.page.overview import overview
+from mirrorbook_airflow.page.plots import POINTS, plot, rate
+from mirrorbook_airflow.page.rendering import render
+from mirrorbook_airflow.page.runs import dag_run_of, runs_of
+from mirrorbook_airflow.page.static import STATIC
+from mirrorbook_airflow.page.views import PER_PAGE, MirrorPage, mirror_page
+
+from mirror_core.decide.failover import Decision
+from mirror_core.decide.loss import loss
+from mirror_core.mirrors.describe import Description, PartitionRow
+from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.mirror import Desired, FailureKind, Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.reckoning import Counted, Foretold
+from mirror_core.model.run import Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.sighting import Sighting, TopicSeen
+from mirror_core.state.records import PartitionRecord, State
+from tests.pages import Page
+
+NOW = 1_000_000_000
+NAME = MirrorName("orders")
+HOSTILE = '<script>alert("1")</script>' + "ü" * 200 + "\u202eenod"
+MIRROR = Mirror(
+    name=NAME,
+    source=ClusterName("east"),
+    destination=ClusterName("west"),
+    source_id="E",
+    destination_id="W",
+    topics=(".*",),
+    producer_id=1 << 62,
+    desired=Desired.STARTED,
+    created_ms=1,
+)
+
+
+def row(index: int, state: PartitionState = PartitionState.MIRRORING, lag: int | None = 0, **more: str) -> PartitionRow:
+    end = None if lag is None else 100 + lag
+    fields = {"position": 100, "source_start": 0, "source_end": end, "lag": lag, "lmo": None}
+    fields |= {"proved": None, "kind": None, "reason": None}
+    return PartitionRow(**{"partition": f"t-{index}", "state": state, **fields, **more})  # type: ignore[arg-type]
+
+
+def plan(mode: Mode = Mode.PLANNED, kind: RunKind = RunKind.FAILOVER, **more: object) -> Plan:
+    steps = tuple(PlanStep(name=name, action="...") for name in ("prove", "fence", "drain", "promote"))
+    return Plan(**{"kind": kind, "mirror": NAME, "mode": mode, "steps": steps, "bound": (), **more})  # type: ignore[arg-type]
+
+
+def run(mode: Mode = Mode.PLANNED, kind: RunKind = RunKind.FAILOVER, ended_ms: int | None = None) -> Run:
+    return Run(
+        id=f"orders-{kind}-20260101T000000-0000",
+        plan=plan(mode, kind),
+        plan_hash="h",
+        state=RunState.RUNNING if ended_ms is None else RunState.ABORTED,
+        started_by="airflow mirror_failover/manual__2026-01-01T00:00:00+00:00 by ann",
+        started_ms=NOW - 20_000,
+        desired=Desired.STARTED,
+        conducted_by="x",
+        ended_ms=ended_ms,
+    )
+
+
+def told(*records: object, at_ms: int = NOW - 500, silent: str = "") -> Told:
+    state = State()
+    for record in (MIRROR, *records):
+        state.put(record)  # type: ignore[arg-type]
+    return Told(state, {}, at_ms, silent)
+
+
+def seen(*rows: PartitionRow, at_ms: int = NOW - 1_000, seen_ms: int = NOW - 1_000, trouble: str = "none") -> Seen:
+    statuses = {p: status(p) for p in (Partition("t", n) for n in range(len(rows)))}
+    topics = (TopicSeen(topic="t", ends=tuple(100 + (r.lag or 0) for r in rows)),)
+    bound = loss(
+        statuses,
+        Sighting(mirror=NAME, at_ms=seen_ms, topics=topics),
+        {p: Offset(100) for p in statuses},
+        (),
+        now_ms=NOW,
+    )
+    facts: dict[str, str | int | None] = {
+        "lag": sum(r.lag or 0 for r in rows),
+        "offsets known to be missing": sum(r.lag or 0 for r in rows) if rows and not bound.unknown else None,
+        "trouble": trouble,
+        "proved equal": "none of 100 offsets",
+    }
+    return Seen(at_ms, Description(facts=facts, rows=rows), bound, (Sample(at_ms, 7, 7, 100),))
+
+
+def status(partition: Partition, state: PartitionState = PartitionState.MIRRORING, **more: object) -> PartitionStatus:
+    fields = {"partition": partition, "state": state, "source_topic_id": "s", "destination_topic_id": "d"}
+    return PartitionStatus(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def judged(*reasons: str, at_ms: int = NOW - 5_000, warnings: tuple[str, ...] = ()) -> Judged:
+    return Judged(at_ms, Decision(plan(warnings=warnings), reasons), ())
+
+
+def page(known: Seen | None, judgement: Judged | None = None, one: Told | None = None, number: int = 1) -> MirrorPage:
+    return mirror_page(MIRROR, one or told(), known, judgement, NOW, number)
+
+
+def shown(view: MirrorPage) -> str:
+    buttons = list(actions({}, None, None))
+    return render("mirror", view=view, actions=buttons, sets=[], trouble="", base="", root="/mirrorbook")
+
+
+def test_failed_partitions_come_first_then_unknown_lag_then_the_greatest() -> None:
+    rows = (row(0, lag=5), row(1, lag=None), row(2, PartitionState.FAILED, kind=FailureKind.GONE), row(3, lag=50))
+
+    found = page(seen(*rows)).partitions.rows
+
+    assert [r.partition for r in found] == ["t-2", "t-1", "t-3", "t-0"]
+
+
+def test_of_five_thousand_partitions_a_page_shows_a_hundred_and_the_failed_one() -> None:
+    rows = (*(row(n, lag=n) for n in range(4_999)), row(4_999, PartitionState.FAILED, kind=FailureKind.GONE))
+
+    first, last = page(seen(*rows)), page(seen(*rows), number=10_000)
+
+    assert len(first.partitions.rows) == PER_PAGE
+    assert first.partitions.rows[0].partition == "t-4999"
+    assert (last.partitions.page, last.partitions.pages) == (50, 50)
+    assert len(shown(first)) < 100_000
+
+
+def test_what_is_not_known_is_never_shown_as_zero() -> None:
+    view = page(None)
+
+    assert [card.tone for card in view.cards][:3] == ["unknown"] * 3
+    assert view.facts["lag"] == "unknown"
+    assert view.age.stale
+    assert view.alarms
+    assert "unknown" in view.drift_words
+
+
+def test_an_old_look_is_an_alarm_and_its_figures_are_gone() -> None:
+    partition = Partition("t", 0)
+    old = seen(row(0, lag=777_777), at_ms=NOW - 11_000)
+
+    view = page(old, one=told(PartitionRecord(NAME, status(partition))))
+
+    assert any("11.0 s ago" in line for line in view.alarms)
+    assert [r.lag for r in view.partitions.rows] == [None]
+    assert "777" not in shown(view)
+
+
+def test_a_look_of_just_now_is_no_alarm() -> None:
+    view = page(seen(row(0)), judged())
+
+    assert view.alarms == ()
+    assert not view.age.stale
+
+
+def test_a_silent_cluster_is_named_with_its_reason_and_the_age_of_what_is_known() -> None:
+    view = page(seen(row(0)), one=told(at_ms=NOW - 60_000, silent="cluster west: no answer within 4.0 s"))
+
+    assert view.alarms == (
+        "The state was last read 60.0 s ago: what is below may not be so now",
+        "cluster west: no answer within 4.0 s",
+    )
+
+
+@pytest.mark.parametrize("silent", ["", "cluster west: no answer within 4.0 s"])
+def test_a_cluster_that_fell_silent_since_it_was_judged_is_not_ready(silent: str) -> None:
+    known = seen(row(0), trouble="none" if silent else "cluster east: gone")
+
+    assert page(known, judged(), told(silent=silent)).cards[0].value == "UNKNOWN"
+    assert page(known, judged("the source is dead"), told(silent=silent)).cards[0].value == "NOT READY"
+
+
+def test_the_frame_of_a_page_holds_its_body_as_markup_and_its_title_as_text() -> None:
+    text = render("page", title=HOSTILE, user=HOSTILE, body="<section id='x'></section>", data="", base="", root="/r")
+
+    assert "<section id='x'></section>" in text
+    assert "<script>" not in text
+    assert "\u202e" not in text
+
+
+def test_an_old_judgement_is_not_readiness() -> None:
+    assert page(seen(row(0)), judged()).cards[0].value == "READY"
+    assert page(seen(row(0)), judged(at_ms=NOW - 121_000)).cards[0].value == "UNKNOWN"
+
+
+def test_readiness_has_the_cores_reasons() -> None:
+    card = page(seen(row(0)), judged("somebody else writes")).cards[0]
+
+    assert (card.value, card.tone) == ("NOT READY", "bad")
+    assert "somebody else writes" in card.lines
+    assert page(seen(row(0)), judged(warnings=("slow",))).cards[0].value == "READY, 1 warning(s)"
+
+
+@pytest.mark.parametrize(("age_ms", "lag", "tone"), [(1_000, 0, "good"), (1_000, 5, "warn"), (11_000, 0, "warn")])
+def test_no_known_loss_is_good_only_while_the_source_is_seen(age_ms: int, lag: int, tone: str) -> None:
+    card = page(seen(row(0, lag=lag), seen_ms=NOW - age_ms)).cards[1]
+
+    assert card.tone == tone
+    assert card.value == f"at least {lag} offsets"
+
+
+def test_of_nothing_mirrored_no_loss_is_known() -> None:
+    assert page(seen()).cards[1].value == "unknown"
+
+
+def test_names_of_others_are_text_and_cannot_hide() -> None:
+    hostile = (replace(row(0), partition=f"{HOSTILE}-0", reason=HOSTILE, state=PartitionState.FAILED),)
+    drift = (DriftRow(part=Part.ACLS, subject=HOSTILE, source=HOSTILE, destination="", deed=Deed.KEEP, reason=HOSTILE),)
+    judgement = Judged(NOW, Decision(plan(groups={HOSTILE: HOSTILE}, warnings=(HOSTILE,)), (HOSTILE,)), drift)
+
+    text = shown(page(seen(*hostile), judgement))
+
+    parsed = Page(text)
+    assert "script" not in parsed.tags
+    assert "\u202e" not in text
+    assert not [link for link in parsed.links if not link.startswith("/")]
+    assert any("<script>" in cell for cells in parsed.rows for cell in cells), "it is not shown at all"
+
+
+def test_no_element_carries_its_own_script_or_style_which_the_policy_would_refuse() -> None:
+    text = shown(page(seen(row(0)), judged(), told(run())))
+
+    assert not re.search(r"\s(?:style|on\w+)=", text)
+
+
+def test_ids_are_unique() -> None:
+    ids = re.findall(r'\sid="([^"]*)"', shown(page(seen(row(0)), judged(), told(run()))))
+
+    assert len(ids) > 10
+    assert len(ids) == len(set(ids))
+
+
+def test_the_list_of_mirrors_says_what_is_stale() -> None:
+    clusters = Clusters(NOW, {ClusterName("west"): told(at_ms=NOW - 30_000)}, {})
+
+    (line,) = overview(clusters, {NAME: seen(row(0))}, NOW)
+
+    assert line.age.stale
+    assert (line.lag, line.lost, line.missing) == (None, None, "unknown")
+
+
+def test_a_copier_that_is_silent_is_not_running() -> None:
+    lease = Lease(mirror=NAME, owner="o", generation=1, beat_ms=NOW - 11_000, writers_until_ms=0)
+    clusters = Clusters(NOW, {ClusterName("west"): told(lease)}, {})
+
+    assert [line.copier for line in overview(clusters, {}, NOW)] == ["not running"]
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+def step(name: str, start_ms: int, end_ms: int | None) -> StepRecord:
+    state = StepState.STARTED if end_ms is None else StepState.DONE
+    return StepRecord(run=run().id, step=name, state=state, attempt=1, started_ms=start_ms, ended_ms=end_ms)
+
+
+def test_the_standstill_is_counted_while_it_happens_and_told_by_the_core_at_its_end() -> None:
+    steps = [step("prove", NOW - 19_000, NOW - 10_000), step("fence", NOW - 4_000, NOW - 3_000)]
+
+    (before,) = runs_of(told(run(), steps[0]).state, NAME, NOW)
+    (during,) = runs_of(told(run(), *steps).state, NAME, NOW)
+    (after,) = runs_of(told(run(), *steps, step("promote", NOW - 2_000, NOW - 1_000)).state, NAME, NOW)
+
+    assert (before.standstill, during.standstill, after.standstill) == ("not begun", "4.0 s so far", "3.0 s")
+    assert [s.state for s in during.steps] == ["DONE", "DONE", "not begun", "not begun"]
+
+
+def test_a_run_that_was_given_up_stands_still_no_more() -> None:
+    (found,) = runs_of(told(run(ended_ms=NOW - 1_000), step("fence", NOW - 4_000, None)).state, NAME, NOW)
+
+    assert found.standstill == "given up after at most 3.0 s"
+    assert found.steps[1].seconds == "3.0"
+
+
+def test_a_run_of_airflow_has_a_link_and_one_of_the_command_line_has_none() -> None:
+    assert dag_run_of(run().started_by) == (
+        "mirror_failover",
+        "/dags/mirror_failover/runs/manual__2026-01-01T00%3A00%3A00%2B00%3A00",
+    )
+    assert dag_run_of("ann@host") == ("", "")
+    assert dag_run_of("airflow ../../evil/run") == ("", "")
+
+
+# -- what was foretold -------------------------------------------------------------------------------------------------
+
+
+def forecast(again: dict[str, tuple[int, int]], counts: dict[str, int | None]) -> tuple[Run, StepRecord]:
+    told_ = Foretold(seconds=2.0, steps={"fence": 1.0}, basis="last drill", lost=0, again=again)
+    counted = Counted(lost=3, lost_by="by the old source's ends", again=counts, again_by=HOSTILE)
+    made = replace(run(ended_ms=NOW), plan=plan(foretold=told_), state=RunState.DONE, counted=counted)
+    return made, step("fence", NOW - 4_000, NOW - 3_000)
+
+
+def test_what_was_foretold_is_beside_what_was_counted() -> None:
+    text = shown(page(None, one=told(*forecast({HOSTILE: (0, 6)}, {HOSTILE: 9}))))
+
+    parsed = Page(text)
+    assert [run().id + ", planned, begun 1970-01-12 13:46:20 UTC"] in parsed.rows
+    assert ["seconds of step fence", "1.00 s", "1.00 s", "none", ""] in parsed.rows
+    assert ["offsets lost", "0", "3", "+3", "by the old source's ends"] in parsed.rows
+    assert [cells[1:4] for cells in parsed.rows if cells[0].startswith("offsets read again")] == [["0 to 6", "9", "+3"]]
+    assert "script" not in parsed.tags
+    assert "\u202e" not in text
+
+
+def test_of_many_groups_those_are_shown_whose_error_is_unknown_or_great() -> None:
+    again = {f"g-{n:03}": (0, 0) for n in range(200)}
+    counts: dict[str, int | None] = {**dict.fromkeys(again, 0), "g-150": None, "g-160": 7}
+
+    (view,) = page(None, one=told(*forecast(again, counts))).forecasts
+
+    groups = [row.what for row in view.rows if row.what.startswith("offsets read again")]
+    assert groups[:3] == [f"offsets read again g-{n}" for n in ("150", "160", "000")]
+    assert len(groups) + view.more == 200
+
+
+def test_without_a_finished_run_nothing_was_foretold() -> None:
+    assert "No failover has been finished, and no drill." in shown(page(None, one=told(run())))
+
+
+# -- buttons ---------------------------------------------------------------------------------------------------------
+
+
+def grey(**known: object) -> dict[str, str]:
+    found = actions({FAILBACK: "viewer may not", **dict.fromkeys(ACTIONS.keys() - {FAILBACK}, "")}, **known)  # type: ignore[arg-type]
+    return {action.dag: action.why_not for action in found if action.why_not}
+
+
+def test_a_button_is_grey_by_the_users_rights_or_by_the_cores_reasons() -> None:
+    assert grey(judged=None, run=None) == {FAILBACK: "viewer may not"}
+    assert grey(judged=judged("not caught up"), run=None)[FAILOVER] == "not caught up"
+
+
+def test_a_planned_run_leaves_the_source_to_be_given_up_and_a_failback_does_not() -> None:
+    assert grey(judged=None, run=run()).keys() == {FAILOVER, FAILBACK}
+    assert grey(judged=None, run=run(kind=RunKind.FAILBACK)).keys() == {FAILOVER, FAILBACK, UNPLANNED}
+
+
+# -- plots -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plot_has_a_gap_where_nothing_was_known() -> None:
+    found = plot("Lag", "offsets", [(0, 1), (1_000, None), (2_000, 3)])
+
+    assert found.path.count("M") == 2
+    assert "L" not in found.path
+    assert found.words == "Lag: 3 offsets now, between 1 and 3 since 00:00:00 UTC"
+
+
+def test_a_plot_of_nothing_says_so() -> None:
+    assert plot("Lag", "offsets", []).path == ""
+    assert plot("Lag", "offsets", [(0, None)]).words == "Lag: unknown since 00:00:00 UTC"
+    assert plot("Lag", "offsets", [(0, 2), (1_000, None)]).words.startswith("Lag: unknown now")
+
+
+def test_many_samples_keep_their_peak_and_their_gap() -> None:
+    samples: list[tuple[int, float | None]] = [(n, 0.0) for n in range(10 * POINTS)]
+    samples[777], samples[1_555] = (777, 9.0), (1_555, None)
+
+    found = plot("Lag", "offsets", samples)
+
+    assert found.path.count("L") + found.path.count("M") < POINTS
+    assert " 2.0" in found.path
+    assert found.path.count("M") == 2
+
+
+def test_a_rate_is_unknown_where_something_shrank() -> None:
+    assert rate([(0, 0), (2_000, 10), (3_000, 5), (4_000, None)]) == [(2_000, 5.0), (3_000, None), (4_000, None)]
+
+
+# -- colours ---------------------------------------------------------------------------------------------------------
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.2, relative luminance of #rrggbb."""
+    parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_stands_out_from_what_is_behind_it_in_light_and_in_dark() -> None:
+    path, _ = STATIC["page.css"]
+    schemes = re.findall(r":root \{(.*?)\}", path.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(schemes) == 2
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    for scheme in schemes:
+        colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", scheme))
+        for name in ("text", "dim", "link", "good", "warn", "bad", "unknown"):
+            for behind in ("back", "panel"):
+                assert contrast(colours[name], colours[behind]) >= 4.5, (name, behind)
+        assert contrast(colours["alarm-text"], colours["alarm"]) >= 4.5
+
+
+def test_the_newest_drill_is_told_with_its_standstill_and_age() -> None:
+    def lines(*records: object) -> tuple[str, ...]:
+        return next(c.lines for c in page(seen(), one=told(*records)).cards if c.title == "Time without writes")
+
+    assert "no drill yet" in lines()
+    of_drill = replace(run(ended_ms=NOW), plan=replace(plan(), mirror=MirrorName(f"drill.{NAME}")), id="drill-1")
+    fence, promote = step("fence", NOW - 90_000, NOW - 89_000), step("promote", NOW - 89_000, NOW - 88_500)
+    drilled = lines(of_drill, replace(fence, run="drill-1"), replace(promote, run="drill-1"))
+    assert "last drill: planned, ABORTED, standstill 1.5 s, 20.0 s ago" in drilled

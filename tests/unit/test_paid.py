@@ -1,0 +1,44 @@
+"""What a failback's salvage says of a fence that an unplanned failover has left owed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.offsets import Offsets
+from mirror_core.model.standing import Debt
+from mirror_core.runbook.tails import TailSteps
+from mirror_core.state.records import State
+from mirror_core.sync.fence import Fence
+from tests.unit.test_decide_standing import OWED
+
+A0 = Partition("a", 0)
+
+
+class Writer:
+    """Holds one debt."""
+
+    def __init__(self) -> None:
+        self.state = State(debts={OWED.mirror: OWED})
+        self.put_last: Debt | None = None
+
+    def put(self, debt: Debt) -> None:
+        self.put_last = debt
+
+
+@pytest.mark.parametrize("authorizer", [True, False])
+def test_a_fence_stands_only_where_there_is_an_authorizer(authorizer: bool) -> None:
+    writer: Any = Writer()
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name=OWED.mirror))
+    nothing: Any = None
+    steps = TailSteps(link, nothing, writer, nothing)
+    steps._pay(Fence(authorizer=authorizer, still_s=1.0, ends={A0: Offset(7)}))
+    if authorizer:
+        assert writer.put_last == replace(OWED, paid_ms=writer.put_last.paid_ms, ends=Offsets.of({A0: Offset(7)}))
+        assert writer.put_last.paid_ms is not None
+    else:
+        assert writer.put_last is None, "nobody is kept out there"

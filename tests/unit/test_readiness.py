@@ -1,0 +1,144 @@
+"""What speaks against a failover now, with its remedy; and under which names Prometheus is told of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from mirror_core.decide.ages import Known
+from mirror_core.decide.failover import Decision
+from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan
+from mirror_core.decide.steps import Standing, Writes, standing_of
+from mirror_core.mirrors.readiness_metrics import Exposition
+from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.mirror import Desired
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
+from tests.unit.test_metrics import MIRROR
+
+NOW_MS = 100 * 86_400_000
+FRESH = dict.fromkeys(Known, NOW_MS - 1_000)
+
+
+def plan(kind: RunKind = RunKind.FAILOVER, mode: Mode = Mode.PLANNED) -> Plan:
+    return Plan(
+        kind=kind,
+        mirror=MirrorName("m"),
+        mode=mode,
+        steps=(),
+        bound=(),
+        warnings=("dear",),
+        unknown=("everything on east",),
+    )
+
+
+def test_refusals_make_it_not_ready_and_warnings_do_not() -> None:
+    points = tuple(of_plan(Decision(plan(), ("the destination is silent",))))
+    assert [(p.weight, p.words) for p in points] == [
+        (Weight.REFUSAL, "the destination is silent"),
+        (Weight.WARNING, "dear"),
+        (Weight.WARNING, "not known: everything on east"),
+    ]
+    found = Readiness(mirror=MIRROR, run=None, points=points, figures={}, at_ms=1)
+    assert not found.ready
+    assert replace(found, points=points[1:]).ready
+
+
+@pytest.mark.parametrize("what", Known)
+def test_what_is_old_or_never_was_is_a_point_with_a_command(what: Known) -> None:
+    assert list(of_ages("m", FRESH, NOW_MS)) == []
+    for known, words in ((FRESH | {what: NOW_MS - 36 * 86_400_000}, "ago"), ({**FRESH, what: None}, "never")):
+        (point,) = of_ages("m", {k: v for k, v in known.items() if v is not None}, NOW_MS)
+        assert point.words.endswith(words)
+        assert " m`" in point.remedy
+
+
+def test_drift_is_counted_by_part_and_what_needs_a_person_is_said_in_full() -> None:
+    def row(part: Part, deed: Deed, *, done: bool = False) -> DriftRow:
+        return DriftRow(part=part, subject="s", source="", destination="", deed=deed, reason="why", done=done)
+
+    rows = [
+        row(Part.TOPICS, Deed.CREATE),
+        row(Part.ACLS, Deed.STAGE),
+        row(Part.ACLS, Deed.CREATE),
+        row(Part.ACLS, Deed.REMOVE),
+        row(Part.GROUPS, Deed.EQUAL),
+        row(Part.GROUPS, Deed.COMMIT),
+        row(Part.TOPICS, Deed.WIDEN, done=True),
+        row(Part.CONFIGS, Deed.REFUSE),
+    ]
+    assert list(of_drift("m", rows)) == [
+        Point(
+            Weight.WARNING, "the two sides differ: 2 of acls, 1 of topics", "`mirrorbook sync m`; often the next one"
+        ),
+        Point(Weight.WARNING, "configs, s: why"),
+    ]
+    assert list(of_drift("m", [row(Part.TOPICS, Deed.EQUAL)])) == []
+
+
+def standing(kind: RunKind, *steps: tuple[str, StepState], mode: Mode = Mode.PLANNED) -> Standing:
+    run = Run(
+        id="r",
+        plan=plan(kind, mode),
+        plan_hash="h",
+        state=RunState.RUNNING,
+        desired=Desired.STARTED,
+        started_by="t",
+        conducted_by="t",
+        started_ms=1,
+    )
+    records = [
+        StepRecord(
+            run="r",
+            step=step,
+            state=state,
+            attempt=1,
+            started_ms=10 * at,
+            ended_ms=None if state is StepState.STARTED else 10 * at + 5,
+        )
+        for at, (step, state) in enumerate(steps, start=1)
+    ]
+    return standing_of(run, records)
+
+
+def test_where_a_run_stands_says_whether_applications_can_write_until_the_next_word() -> None:
+    started, done, failed = StepState.STARTED, StepState.DONE, StepState.FAILED
+    forth, back = RunKind.FAILOVER, RunKind.FAILBACK
+    assert standing(forth) == Standing("", Writes.SOURCE, 1)
+    assert standing(forth, ("prove", done)) == Standing("prove", Writes.SOURCE, 15), "it waits for a person"
+    assert standing(forth, ("prove", done), ("fence", started)) == Standing("fence", Writes.NOWHERE, 20)
+    assert standing(forth, ("drain", failed)).writes is Writes.NOWHERE
+    assert standing(forth, ("record_lmo", done)).writes is Writes.NOWHERE
+    assert standing(forth, ("promote", done)).writes is Writes.DESTINATION
+    assert standing(forth, ("report", done)).writes is Writes.DESTINATION
+    assert standing(forth, mode=Mode.UNPLANNED).writes is Writes.NOWHERE, "the source is given up for dead"
+    assert standing(back) == Standing("", Writes.DESTINATION, 1)
+    assert standing(back, ("catch_up", started)).writes is Writes.DESTINATION
+
+
+def samples(*looks: Readiness) -> dict[tuple[str, str], float]:
+    shown, registry = Exposition(), CollectorRegistry()
+    registry.register(shown)
+    shown.tell(looks)
+    return {
+        (sample.name, ",".join(v for k, v in sorted(sample.labels.items()) if k != "mirror")): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+    }
+
+
+def test_prometheus_is_told_and_of_a_mirror_that_a_run_holds_only_how_that_stands() -> None:
+    point = Point(Weight.WARNING, "dear")
+    found = Readiness(mirror=MIRROR, run=None, points=(point,), figures={}, at_ms=5_000)
+    told = samples(found)
+    assert told["mirrorbook_ready", ""] == 1
+    assert told["mirrorbook_readiness_points", "warning"] == 1
+    assert told["mirrorbook_readiness_points", "refusal"] == 0
+    assert told["mirrorbook_readiness_looked_timestamp_seconds", ""] == 5
+    assert [told["mirrorbook_desired", one] for one in Desired] == [one is MIRROR.desired for one in Desired]
+    held = samples(replace(found, run=Standing("drain", Writes.NOWHERE, 3_000)))
+    assert held["mirrorbook_run_word_timestamp_seconds", "drain,nowhere"] == 3
+    assert ("mirrorbook_ready", "") not in held
+    assert samples() == {}

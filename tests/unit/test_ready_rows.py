@@ -1,0 +1,116 @@
+"""The table of readiness: what a plan and its figures know of each partition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirror_core.decide.loss import PartitionLoss
+from mirror_core.decide.ready_rows import NEVER, readiness
+from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View
+from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.proof import Proof, Proved
+from mirror_core.model.run import Mode
+from mirror_core.model.sighting import Heartbeat, Sighting, TopicSeen
+
+A0, A1 = Partition("a", 0), Partition("a", 1)
+NAME = MirrorName("m")
+
+
+def status(partition: Partition) -> PartitionStatus:
+    state = PartitionState.MIRRORING
+    return PartitionStatus(partition=partition, state=state, source_topic_id="s", destination_topic_id="d")
+
+
+SOURCE = SourceView(
+    cluster_id="E",
+    topics={"a": Topic(id="s", partitions=2)},
+    stable_ends={A0: Offset(100), A1: Offset(50)},
+    authorizer=True,
+    transactions=(),
+)
+DESTINATION = DestinationView(
+    cluster_id="W",
+    topics={"a": Topic(id="d", partitions=2)},
+    positions={A0: Offset(93), A1: Offset(50)},
+    authorizer=True,
+    heartbeats=(Heartbeat(partition=0, number=1, at_ms=98_000, mirror="m", driver="d"),),
+)
+VIEW = View(
+    mirror=Mirror(
+        name=NAME,
+        source=ClusterName("east"),
+        destination=ClusterName("west"),
+        source_id="E",
+        destination_id="W",
+        topics=("a",),
+        producer_id=1 << 62,
+        desired=Desired.STARTED,
+        created_ms=1,
+    ),
+    mode=Mode.PLANNED,
+    statuses={p: status(p) for p in (A0, A1)},
+    source=SOURCE,
+    destination=DESTINATION,
+    lease=Lease(mirror=NAME, owner="host-7", generation=1, beat_ms=99_000, writers_until_ms=2_000),
+    active_run=None,
+    grants=(),
+    forecast=None,
+    now_ms=100_000,
+    sighting=Sighting(mirror=NAME, at_ms=99_500, topics=(TopicSeen(topic="a", ends=(97, 50)),)),
+    proof=Proof.of(NAME, {A0: Proved(60, 0, 40_000, 60), A1: Proved(70, 0, 30_000, 70)}, {"a": "d"}),
+    groups=GroupsSeen(mirror=NAME, synced_ms=99_000, followed=True),
+)
+
+
+def test_each_partition_has_what_a_plan_knows_of_it() -> None:
+    first, second = readiness(VIEW, [])
+    assert (first.topic, first.partition, first.state, first.position, first.source_end) == (
+        "a",
+        0,
+        "MIRRORING",
+        93,
+        100,
+    )
+    assert (first.lag, first.missing, first.behind_s, first.proved) == (7, 4, None, 60)
+    assert (second.lag, second.missing, second.behind_s, second.proved) == (0, 0, 0.5, 50)
+    ages = (first.proof_age_s, first.sync_age_s, first.drill_age_s, first.heartbeat_age_s)
+    assert ages == (70.0, 1.0, NEVER, 2.0)
+    assert (first.data_plane, first.refused) == (True, "")
+
+
+def test_what_is_not_known_is_none_and_what_never_was_is_older_than_any_limit() -> None:
+    dark = replace(
+        VIEW, source=Unseen("gone"), destination=Unseen("gone"), sighting=None, proof=None, groups=None, lease=None
+    )
+    first, _ = readiness(dark, [])
+    assert (first.position, first.source_end, first.lag, first.missing, first.proved) == (None,) * 5
+    assert (first.behind_s, first.heartbeat_age_s) == (None, None)
+    assert (first.proof_age_s, first.sync_age_s, first.drill_age_s, first.data_plane) == (NEVER, NEVER, NEVER, False)
+    assert "source east could not be read" in first.refused
+
+
+def test_a_proof_of_another_topic_of_that_name_proves_nothing() -> None:
+    other = replace(DESTINATION, topics={"a": Topic(id="other", partitions=2)})
+    assert [row.proved for row in readiness(replace(VIEW, destination=other), [])] == [0, 0]
+
+
+def test_the_copy_is_as_far_behind_as_the_look_at_which_it_lacked_nothing() -> None:
+    seen = PartitionLoss(position=Offset(5), seen_end=Offset(5), age_s=3.0, missing=0, leaderless=False, failed=False)
+    assert seen.behind_s == 3.0
+    assert replace(seen, missing=1).behind_s is None, "longer than 3 s, and nobody knows how long"
+    assert replace(seen, missing=None, age_s=None).behind_s is None
+
+
+def test_a_row_of_drift_knows_its_topic() -> None:
+    def topic(part: Part, subject: str) -> str:
+        return DriftRow(part=part, subject=subject, source="", destination="", deed=Deed.EQUAL).topic
+
+    assert topic(Part.TOPICS, "a.b-c") == "a.b-c"
+    assert topic(Part.CONFIGS, "a.b-c: retention.ms") == "a.b-c"
+    assert topic(Part.GROUPS, "my group a.b-c-12") == "a.b-c"
+    assert topic(Part.GROUPS, "mygroup") == ""
+    assert topic(Part.ACLS, "ALLOW READ on TOPIC literal 'a.b-c' for User:x from *") == "a.b-c"
+    assert topic(Part.ACLS, "ALLOW READ on TOPIC prefixed 'a' for User:x from *") == ""
+    assert topic(Part.ACLS, "ALLOW READ on GROUP literal 'g' for User: on TOPIC literal 'a' for x from *") == ""

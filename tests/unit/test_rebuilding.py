@@ -1,0 +1,166 @@
+"""What a rebuild compares, and what it may vouch for then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.certificates import Vouched
+from mirror_core.decide.heads import Checked
+from mirror_core.decide.parity import DIGEST, Row
+from mirror_core.mirrors.rebuilding import Work
+from mirror_core.model.clock import now_ms
+from mirror_core.model.copying import PIECE_OFFSETS, Piece
+from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.parity import Finding, ParityResult, Verdict
+from mirror_core.parity.certified import Certified
+from mirror_core.state.records import PartitionRecord, State
+
+MIRROR, ORDERS = MirrorName("m"), Partition("orders", 0)
+STATUS = PartitionStatus(
+    partition=ORDERS, state=PartitionState.MIRRORING, source_topic_id="5" * 32, destination_topic_id="d" * 32
+)
+
+
+def piece(first: int, end: int) -> Piece:
+    return Piece(first=Offset(first), next=Offset(end), records=end - first, digest="0" * 32)
+
+
+def scope(*pieces: Piece, end: int = 100, generation: int = 3, reached: int = 80, headless: bool = False) -> Certified:
+    return Certified(
+        "here",
+        {ORDERS: (Offset(0), Offset(end))},
+        {ORDERS: Vouched(pieces, None)},
+        frozenset(),
+        {},
+        Checked(good=(), headless=headless),
+        {ORDERS: (generation, 7, Offset(reached))},
+    )
+
+
+def state(*, copied: bool = False, lmo: int | None = None) -> State:
+    made = State()
+    made.put(PartitionRecord(MIRROR, replace(STATUS, lmo=None if lmo is None else Offset(lmo))))
+    made.put(
+        Lease(
+            mirror=MIRROR,
+            owner="elsewhere/1/x",
+            generation=3,
+            beat_ms=now_ms() + 600_000,
+            writers_until_ms=0,
+            released=not copied,
+        )
+    )
+    return made
+
+
+def work(seen: State, found: Certified, start: int = 0) -> Work:
+    return Work(MIRROR, seen, found, {ORDERS: Offset(start)})
+
+
+def spans(todo: Work) -> list[list[tuple[int, int]]]:
+    return [[(one.first, one.next) for one in mine] for pieces in todo.rounds() for mine in pieces.values()]
+
+
+def test_all_that_nothing_vouches_for_is_compared_up_to_the_end() -> None:
+    assert spans(work(state(), scope(piece(10, 20), piece(30, 40)))) == [[(0, 10)], [(20, 30)], [(40, 100)]]
+
+
+def test_what_is_being_copied_is_left_to_who_copies_it() -> None:
+    """A piece that reaches into his would be dropped for his."""
+    assert spans(work(state(copied=True), scope(piece(10, 70)))) == [[(0, 10)], [(70, 80)]]
+    todo = work(state(copied=True), scope(piece(10, 70), generation=2))
+    assert (spans(todo), todo.doubtful) == ([], True)
+    assert "try again in a minute" in todo.left[ORDERS][0]
+
+
+def test_behind_the_lmo_all_is_somebody_elses() -> None:
+    assert spans(work(state(lmo=60), scope(piece(0, 50)))) == [[(50, 60)]]
+
+
+def test_what_the_source_does_not_hold_is_left_and_no_rebuild_will_find_it() -> None:
+    todo = work(state(), scope(piece(10, 20)), start=25)
+    assert spans(todo) == [[(25, 100)]]
+    assert todo.left == {
+        ORDERS: (
+            "[0, 10): the source does not hold it any more",
+            "[20, 25): the source does not hold it any more",
+        )
+    }
+    assert not todo.doubtful
+
+
+def test_what_has_no_head_is_compared_anew() -> None:
+    assert spans(work(state(), scope(piece(0, 100), headless=True))) == [[(0, 100)]]
+
+
+def judged(todo: Work, compared: ParityResult, start: int = 0, error: str = "") -> list[tuple[int, int, int, str]]:
+    good = list[tuple[int, int, int, str]]()
+    for pieces in todo.rounds():
+        rows = [
+            Row(
+                partition=ORDERS,
+                chunk=0,
+                start=one.first,
+                end=one.next,
+                level=DIGEST,
+                dst_count=7,
+                dst_digest="f" * 32,
+                error=error,
+            )
+            for one in pieces[ORDERS]
+        ]
+        found = todo.judge(pieces, rows, compared, {ORDERS: Offset(start)})
+        good += [(one.first, one.next, one.records, one.digest) for one in found.get(ORDERS, ())]
+    return good
+
+
+SIZE = 3 * PIECE_OFFSETS
+
+
+def compared(proven: int) -> ParityResult:
+    return ParityResult(verdict=Verdict.PASSED, records=1, chunks=1, proven={ORDERS: Offset(proven)})
+
+
+def test_what_was_compared_equal_is_vouched_for_as_the_destination_holds_it() -> None:
+    todo = work(state(), scope(end=SIZE))
+    assert judged(todo, compared(SIZE)) == [(n * PIECE_OFFSETS, (n + 1) * PIECE_OFFSETS, 7, "f" * 32) for n in range(3)]
+    assert (todo.left, todo.doubtful) == ({}, False)
+
+
+@pytest.mark.parametrize(
+    ("found", "start", "error", "words"),
+    [
+        (compared(0), 0, "", "could not be compared"),
+        (
+            replace(compared(0), findings=(Finding(partition=ORDERS, offset=Offset(3), kind="value", detail="x"),)),
+            0,
+            "",
+            "differs from the source: value: x",
+        ),
+        (replace(compared(0), reasons=(f"{ORDERS} [0, 9): broken",)), 0, "", f"{ORDERS} [0, 9): broken"),
+        (compared(SIZE), SIZE, "", "the source has deleted it meanwhile"),
+        (compared(SIZE), 0, "unreadable", "unreadable"),
+    ],
+)
+def test_nothing_else_is_vouched_for_and_all_of_it_is_looked_at(
+    found: ParityResult, start: int, error: str, words: str
+) -> None:
+    todo = work(state(), scope(end=SIZE))
+    assert judged(todo, found, start, error) == []
+    assert len(todo.left[ORDERS]) == 3
+    assert words in todo.left[ORDERS][0]
+    assert todo.doubtful
+
+
+def test_behind_a_piece_that_differs_the_rest_is_vouched_for() -> None:
+    todo = work(state(), scope(end=SIZE))
+    first = next(iter(todo.rounds()))
+    rows = [
+        Row(partition=ORDERS, chunk=0, start=p.first, end=p.next, level=DIGEST, dst_digest="f") for p in first[ORDERS]
+    ]
+    good = todo.judge(first, rows, compared(PIECE_OFFSETS), {ORDERS: Offset(0)})
+    assert [one.first for one in good[ORDERS]] == [0]
+    assert spans(todo) == [[(2 * PIECE_OFFSETS, SIZE)]]

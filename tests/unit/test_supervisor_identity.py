@@ -1,0 +1,89 @@
+"""A status names a process; whoever else has that number, on whatever machine, is never signalled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirror_core.model.errors import Refused
+from mirror_core.model.names import MirrorName
+from mirror_core.supervisor import supervise
+from mirror_core.supervisor.home import Home, Status, status_here
+from mirror_core.supervisor.identity import started
+
+MIRROR = MirrorName("m1")
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """A process that is nobody's supervisor, and has the number that a status names."""
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as process:
+        yield process.pid
+        assert process.poll() is None, "somebody has ended a process that is not ours"
+        process.kill()
+
+
+def of(pid: int, log: Path) -> Status:
+    return replace(status_here(MIRROR, 1, log), pid=pid, started=started(pid))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"host": "mirror-2"}, r"process \d+ runs on host mirror-2, and this is .*; end it where it runs"),
+        ({"boot": "another"}, "another container of this host, or of the time before its last start"),
+        ({"started": 1}, "is not the one that was meant"),
+        ({"started": None}, "is not the one that was meant"),
+        ({"host": "", "boot": "", "started": None}, r"runs on host \(unknown\)"),
+    ],
+)
+def test_nobody_is_signalled_who_is_not_provably_the_supervisor(
+    tmp_path: Path, stranger: int, change: dict[str, object], said: str
+) -> None:
+    home = Home(tmp_path, MIRROR)
+    home.make()
+    home.write(replace(of(stranger, home.log), **change))  # type: ignore[arg-type]
+    with home.locked(), pytest.raises(Refused, match=said) as refused:
+        supervise.stop(tmp_path, MIRROR, timeout_s=1)
+    assert "nobody was signalled" in str(refused.value)
+
+
+def test_where_the_system_tells_nothing_nobody_is_signalled(
+    tmp_path: Path, stranger: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path, MIRROR)
+    home.make()
+    monkeypatch.setattr("mirror_core.supervisor.identity._BOOT_ID", tmp_path / "none")
+    home.write(of(stranger, home.log))
+    with home.locked(), pytest.raises(Refused, match="nothing tells whether process"):
+        supervise.stop(tmp_path, MIRROR, timeout_s=1)
+
+
+def test_a_number_that_changes_hands_at_the_last_moment_saves_the_newcomer(
+    tmp_path: Path, stranger: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meant = of(stranger, tmp_path).process
+    looks: list[int] = []
+
+    def one_then_another(pid: int) -> int | None:
+        looks.append(pid)
+        return meant.started if len(looks) == 1 else 0
+
+    monkeypatch.setattr("mirror_core.supervisor.identity.started", one_then_another)
+    assert "is not the one that was meant" in (meant.signal(signal.SIGTERM) or "")
+    assert len(looks) == 2
+
+
+def test_of_a_supervisor_on_another_host_a_second_one_says_where_it_is(tmp_path: Path) -> None:
+    home = Home(tmp_path, MIRROR)
+    home.make()
+    home.write(replace(of(os.getpid(), home.log), host="mirror-2"))
+    with home.locked(), pytest.raises(Refused, match=rf"process {os.getpid()} on host mirror-2 does so already"):
+        home.locked().__enter__()
