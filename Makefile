@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.set-up
 
-.PHONY: setup demo check test drill drill-all lock clean
+.PHONY: setup demo check test nightly gate lock clean
 
 setup: $(STAMP)
 	@$(BIN)/python -m mirror_core.sandbox.jars
@@ -25,7 +25,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/shellcheck .ci/run docker/*.sh
+	$(BIN)/shellcheck .ci/run .ci/gate docker/*.sh
 	$(BIN)/towncrier build --draft --version next >/dev/null
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	$(BIN)/kubernetes-validate --strict --quiet $(filter-out %/kustomization.yaml,$(wildcard deploy/kubernetes/*.yaml))
@@ -34,20 +34,17 @@ check: setup
 	elif [ -n "$$CI" ]; then echo "promtool is missing: .ci/run brings it" >&2; exit 1; \
 	else echo "promtool is not here: alert rules are parsed by the tests, but not run"; fi
 
-# More processes than cores, each with clusters of its own: tests mostly wait.
-BROKERS := $(BIN)/python -m pytest -n 3 --dist loadfile
+# What must pass before a change is taken. `docs/developing.md` says what is in it and how long each part takes.
+test: check
+	@$(BIN)/python -m tests.gate
 
-test: setup
-	$(BIN)/python -m pytest -n 2 tests/unit
-	$(BROKERS) -m "not drill" --ignore tests/unit
-	@echo "not run: drills, which take minutes each; 'make drill' runs them"
+# Everything else: drills, breadth of parameters, what asserts a time, new examples. Takes hours; nothing waits for it.
+nightly: setup
+	@$(BIN)/python -m tests.gate nightly
 
-drill: setup
-	$(BROKERS) -m "drill and not long" --ignore tests/unit
-
-# Before a release: an hour.
-drill-all: setup
-	$(BROKERS) -m drill --ignore tests/unit
+# What judges a change: .ci/run in a fresh clone of the last commit, by a user whose caches are empty.
+gate:
+	@bash .ci/gate
 
 # Keeps what is locked, if it still fits what is asked for.
 lock:
@@ -59,5 +56,5 @@ clean:
 	@for dir in .demo/sandbox .sandbox; do \
 		if [ -d $$dir ]; then $(BIN)/mirrorbook sandbox down --delete --dir $$dir || exit 1; fi; \
 	done
-	rm -rf .venv .demo .sandbox build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .demo .sandbox .gate build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

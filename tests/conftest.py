@@ -1,45 +1,28 @@
-"""Fixtures that all tests share; and which tests share a process."""
+"""Fixtures that all tests share."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Final
 
 import pytest
 from hypothesis import settings
-from xdist.remote import Producer
-from xdist.scheduler.loadfile import LoadFileScheduling
 
 from mirror_core.sandbox.broker import JVM_OPTIONS
 from tests.administering import restore_rights, rights_of
 from tests.brokers import Pair
 from tests.clusters import two_clusters
 
-# By itself Hypothesis tries the same examples for ever where CI is set, and elsewhere fails what takes 200 ms on a busy
-# machine. Here each run looks for new examples, and whatever fails says how to repeat it (`@reproduce_failure`).
-settings.register_profile(
-    "mirrorbook", settings.get_profile("default"), deadline=None, derandomize=False, print_blob=True
-)
-settings.load_profile("mirrorbook")
+# What must pass before a change is taken tries the same examples each time, so that it says something of the change.
+# MIRRORBOOK_EXPLORE looks for new ones, as `make nightly` does; one that fails is kept as an `@example`.
+# Without a deadline: by itself Hypothesis fails what takes 200 ms on a busy machine.
+settings.register_profile("gate", deadline=None, derandomize=True, print_blob=True, database=None)
+settings.register_profile("explore", settings.get_profile("gate"), derandomize=False, max_examples=500)
+settings.load_profile("explore" if os.environ.get("MIRRORBOOK_EXPLORE") else "gate")
 
 # Brokers and Spark sessions that live for minutes don't earn back what the second compiler costs: a third of the start.
 os.environ.setdefault(JVM_OPTIONS, "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
-
-TOGETHER: Final = ("tests/spark/", "tests/dag/")
-"""Spark's session and Airflow's database are slow to come by: one process has both, the other one neither."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> object:
-    """A file's tests stay in one process, and so do all of `TOGETHER`. Whatever has most tests begins first."""
-    if config.getvalue("dist") != "loadfile":
-        return None
-    scheduler = LoadFileScheduling(config, log)
-    file_of = scheduler._split_scope
-    scheduler._split_scope = lambda test: "together" if test.startswith(TOGETHER) else file_of(test)
-    return scheduler
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S, Record
 from tests.commands import MIRRORBOOK, Forked
+from tests.exact import about_data
 from tests.mirroring import Mirrored
 from tests.waiting import wait_until
 
@@ -207,6 +208,7 @@ class Writer(Application):
                 assert producer.flush(TIMEOUT_S) == 0, f"{self.cluster.name} does not acknowledge"
 
 
+@about_data()
 def assert_prefix(here: list[Record], there: list[Record]) -> None:
     """What is on the destination is what the source began with, partition by partition."""
     for partition in {record.partition for record in here}:

@@ -13,6 +13,7 @@ from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, read_all, read_all_aiokafka
+from tests.exact import about_data
 
 
 def transactional(cluster: SandboxCluster, **config: str) -> Producer:
@@ -58,6 +59,7 @@ def bounds(cluster: SandboxCluster, topic: str) -> dict[Partition, tuple[int, in
     return {partition: (starts[partition], ends[partition]) for partition in partitions}
 
 
+@about_data()
 def assert_equal(pair: Pair, topic: str, *, records: int | None = None) -> None:
     """Both logs begin and end at the same offsets, and consumers of two families see the same in them; so many
     records, if said. A consumer of uncommitted records sees no record on the copy that the source does not have."""

@@ -12,11 +12,13 @@ from mirror_core.parity.scope import scope
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import Pair, Record, read_topics, read_topics_aiokafka
+from tests.exact import about_data
 from tests.mirroring import Mirrored
 
 Contents = dict[str, list[Record]]
 
 
+@about_data()
 def assert_same(pair: Pair, topics: Collection[str]) -> None:
     """Everything that is committed on the source is on the destination, and nothing else, not even uncommitted.
 
@@ -31,6 +33,7 @@ def assert_same(pair: Pair, topics: Collection[str]) -> None:
     assert_same_offsets(pair, topics)
 
 
+@about_data()
 def assert_same_offsets(pair: Pair, topics: Collection[str]) -> None:
     """Log starts are equal; the destination's logs end where the source's last stable offsets are."""
     partitions = _partitions(pair.east, topics)
@@ -50,12 +53,14 @@ def parity(mirrored: Mirrored) -> ParityResult:
     return LocalParity(mirrored.config.path)(mirror.source, mirror.destination, compared.ranges, None)
 
 
+@about_data()
 def assert_parity(mirrored: Mirrored) -> None:
     """Mirrorbook's own comparison finds the same."""
     result = parity(mirrored)
     assert result.verdict is Verdict.PASSED, f"{result.findings[:5]} {result.reasons[:5]}"
 
 
+@about_data()
 def assert_equal(source: Contents, copy: Contents, reader: str) -> None:
     """Fails with the first difference of each topic: whole logs side by side would tell nobody anything."""
     assert source.keys() == copy.keys()

@@ -25,6 +25,7 @@ from tests.administering import as_admin, broker_setting
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.links import writer_of
 from tests.drill.histories import assert_compacted
+from tests.exact import about_data
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.same import assert_parity, assert_same_offsets, parity
 from tests.shapes import HOUR_MS, Row, await_cleaner, send
@@ -142,6 +143,7 @@ def cleaned(pair: Pair, mirrored: Mirrored, application: Application) -> int:
     return goal
 
 
+@about_data()
 def assert_equal(pair: Pair, mirrored: Mirrored, topic: str) -> None:
     assert_compacted(read_all(pair.east, topic), read_all(pair.west, topic))
     newest = [{r.key: r.value for r in read_all(cluster, topic)} for cluster in (pair.east, pair.west)]

@@ -53,7 +53,7 @@ def transact(pair: Pair, topic: str, times: int) -> None:
         producer.commit_transaction()
 
 
-LONG = pytest.mark.long
+LONG = pytest.mark.slow
 """It takes a minute."""
 
 

@@ -242,7 +242,7 @@ def looked_at(page: Page, name: str, width: int, *, dark: bool) -> None:
         page.screenshot(path=Path(folder) / f"{name}-{width}-{'dark' if dark else 'light'}.png", full_page=True)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_set_that_waits_for_an_approval_is_led_to_it(airflow: Airflow, pair: Pair, tmp_path: Path) -> None:
     from playwright.sync_api import expect
 

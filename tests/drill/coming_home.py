@@ -31,6 +31,7 @@ from tests.drill.applications import Login
 from tests.drill.groups import PARTITIONS, Group, Place
 from tests.drill.live import Kind
 from tests.drill.loads import PATIENCE_S, PAUSE_S, Acked, Load
+from tests.exact import about_data
 from tests.mirroring import Mirrored, new_mirror
 from tests.same import assert_equal, assert_same_offsets
 from tests.waiting import wait_until
@@ -158,6 +159,7 @@ def places(cluster: SandboxCluster, topics: Collection[str]) -> dict[Place, byte
     return {(t, r.partition, r.offset): r.value for t, records in found.items() for r in records}
 
 
+@about_data()
 def assert_bound(plan: Plan, missing: list[Acked], lmos: dict[Partition, Offset], asked: float) -> None:
     """What is missing lies behind the copy, and either is counted as known, or was acknowledged since the last look."""
     for partition, lmo in lmos.items():
@@ -171,6 +173,7 @@ def assert_bound(plan: Plan, missing: list[Acked], lmos: dict[Partition, Offset]
         assert not early, f"{partition}: {words}; also missing: {early[:3]}"
 
 
+@about_data()
 def assert_repeats(plan: Plan, group: Group, offsets: dict[Partition, int], lmos: dict[Partition, Offset]) -> int:
     """What it has handled on the dead cluster and will handle again; it skips nothing."""
     again = 0
@@ -280,6 +283,7 @@ def there_and_home(
     assert_same_offsets(drill.pair, drill.topics)
 
 
+@about_data()
 def assert_kept(drill: Drill, missing: Sequence[Acked], salvage: Path) -> None:
     """To readers of two families at home: whatever was acknowledged is in its place, once, or is saved."""
     saved = {(r["topic"], r["partition"], r["offset"]): r["value"] for r in saved_rows(salvage)}

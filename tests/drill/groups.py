@@ -16,6 +16,7 @@ from tests.brokers import TIMEOUT_S, admin_client
 from tests.cluster.test_groups_source_killed import Handled
 from tests.committing import fetch_offsets
 from tests.drill.loads import PATIENCE_S, SOME
+from tests.exact import about_data
 from tests.waiting import wait_until
 
 PARTITIONS: Final = 2
@@ -62,6 +63,7 @@ class Group:
         followed = lambda: len(self.offsets_on(cluster)) == PARTITIONS  # noqa: E731
         wait_until(followed, timeout_s=PATIENCE_S, why=f"{self.name} is followed to {cluster.name}")
 
+    @about_data()
     def assert_resumed_at(self, offsets: dict[Partition, int], there: Iterable[Place]) -> None:
         """It has handled all from there on, in order, and nothing else: `there` is what the log holds."""
         for partition in self.partitions:

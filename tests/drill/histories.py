@@ -40,6 +40,7 @@ from tests.distant import Distant, distant_clusters
 from tests.drill.tasks import Tasks
 from tests.drill.weather import QUICK, BadDays, Usurper
 from tests.drill.writers import Writers
+from tests.exact import about_data
 from tests.managed import managed
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.waiting import wait_until
@@ -257,6 +258,7 @@ class History:
         return self.days.may_be.get(failure.partition) if self.days else None
 
 
+@about_data()
 def assert_compacted(source: list[Record], copy: list[Record]) -> None:
     """Both have cleaned at their own times: what one side lacks has been replaced by something newer of that key (which
     may be a tombstone that is gone by now on that side), or is a tombstone that is gone with all that it deleted."""

@@ -22,6 +22,7 @@ from mirror_core.sandbox.credentials import APP
 from mirror_core.sandbox.jars import ensure_jars, locked
 from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, grant, read_all
 from tests.drill.applications import Lines, Login, login, words
+from tests.exact import about_data
 from tests.waiting import wait_until
 
 LOCK: Final = Path(__file__).parents[1] / "kafka-streams.lock"
@@ -156,6 +157,7 @@ def miscounted(found: dict[str, list[Record]]) -> dict[str, str]:
     }
 
 
+@about_data()
 def assert_lines_are_there(found: dict[str, list[Record]], acknowledged: Collection[bytes]) -> None:
     """What was acknowledged, once."""
     values = [record.value for record in found[INPUT]]

@@ -22,6 +22,7 @@ from mirror_core.sandbox.jars import ensure_jars
 from mirror_core.spark.java_shim import spark_java_home
 from tests.brokers import Pair, Record, grant, new_topic
 from tests.drill.applications import Lines, Login, login, words
+from tests.exact import about_data
 from tests.waiting import wait_until
 
 LOCK: Final = Path(__file__).parents[1] / "kafka-spark.lock"
@@ -156,6 +157,7 @@ def streaming(pair: Pair, folder: Path) -> Iterator[tuple[Application, Lines]]:
             lines.stop()
 
 
+@about_data()
 def assert_handled_once(application: Application, written: list[Record]) -> None:
     places = {(record.partition, record.offset): (record.value or b"").decode() for record in written}
     found = application.lines()

@@ -191,14 +191,14 @@ def promoted(mirror: Mirrored) -> None:
     produce(mirror.pair.west, topic, 1)
 
 
-@pytest.mark.parametrize("part", ["scheduler", pytest.param("worker", marks=pytest.mark.long)])
+@pytest.mark.parametrize("part", ["scheduler", pytest.param("worker", marks=pytest.mark.slow)])
 def test_a_failover(parts: Parts, mirrored: Mirrored, part: str) -> None:
     begun = in_step(mirrored, "fence")
     goes_on(parts, part, "mirror_failover", {"mirror": mirrored.name}, "cut_over", begun=begun)
     promoted(mirrored)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "step"), [("worker", "final_offsets")])
 def test_a_source_that_is_given_up(parts: Parts, mirrored: Mirrored, part: str, step: str) -> None:
     conf = {"mirror": mirrored.name}
@@ -206,7 +206,7 @@ def test_a_source_that_is_given_up(parts: Parts, mirrored: Mirrored, part: str, 
     promoted(mirrored)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "step"), [("scheduler", "catch_up")])
 def test_a_failback(parts: Parts, mirrored: Mirrored, part: str, step: str) -> None:
     failover = mirrored.failover
@@ -217,7 +217,7 @@ def test_a_failback(parts: Parts, mirrored: Mirrored, part: str, step: str) -> N
     produce(mirrored.pair.east, topic, 1, user="app")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["worker"])
 def test_a_mirror_is_created(parts: Parts, pair: Pair, tmp_path: Path, part: str) -> None:
     topic = new_topic(pair.east)
@@ -227,7 +227,7 @@ def test_a_mirror_is_created(parts: Parts, pair: Pair, tmp_path: Path, part: str
     assert known.state.mirrors[MirrorName(f"{known.name}-2")].desired is Desired.STARTED
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["scheduler"])
 def test_a_drill(parts: Parts, mirrored: Mirrored, part: str) -> None:
     def standing() -> bool:
@@ -240,13 +240,13 @@ def test_a_drill(parts: Parts, mirrored: Mirrored, part: str) -> None:
 
 @pytest.mark.parametrize(
     ("part", "dag", "during"),
-    [("worker", "mirror_sync", "sync"), pytest.param("api-server", "mirror_parity", "parity", marks=pytest.mark.long)],
+    [("worker", "mirror_sync", "sync"), pytest.param("api-server", "mirror_parity", "parity", marks=pytest.mark.slow)],
 )
 def test_what_runs_by_the_clock(parts: Parts, mirrored: Mirrored, part: str, dag: str, during: str) -> None:
     goes_on(parts, part, dag, {"mirrors": [mirrored.name]}, during)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["worker"])
 def test_what_a_mirror_shall_do(parts: Parts, mirrored: Mirrored, part: str) -> None:
     goes_on(parts, part, "mirror_control", {"mirror": mirrored.name, "action": "pause"}, "control")

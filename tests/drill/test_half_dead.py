@@ -51,7 +51,7 @@ def copied_without(distant: Distant, folder: Path, cluster: SandboxCluster) -> t
     raise AssertionError("every broker is needed")
 
 
-LONG = pytest.mark.long
+LONG = pytest.mark.slow
 
 
 @pytest.mark.parametrize(

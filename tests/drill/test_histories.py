@@ -45,7 +45,7 @@ def test_bad_days_end_equal_or_with_a_true_reason(distant: Distant, tmp_path: Pa
         print(dict(made.deeds))
 
 
-@pytest.mark.parametrize(("seed", "hidden"), [pytest.param(1, False, marks=pytest.mark.long), (2, False), (3, True)])
+@pytest.mark.parametrize(("seed", "hidden"), [pytest.param(1, False, marks=pytest.mark.slow), (2, False), (3, True)])
 def test_whatever_happens_the_destination_is_the_committed_source(
     pair: Pair, tmp_path: Path, seed: int, hidden: bool
 ) -> None:

@@ -18,7 +18,7 @@ from mirror_core.sandbox.sandbox import Sandbox
 from tests.brokers import TIMEOUT_S, admin_client, produce
 from tests.commands import MIRRORBOOK
 
-pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.long, pytest.mark.spark]
+pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.slow, pytest.mark.spark]
 
 README: Final = Path(__file__).resolve().parents[2] / "README.md"
 PARTITIONS: Final = 3

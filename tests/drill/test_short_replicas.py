@@ -108,7 +108,7 @@ def three_again(mirrored: Mirrored, topic: str) -> None:
     wait_until(partial(in_sync, mirrored, topic, 3), timeout_s=60, why="three replicas are in sync again")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_short_replica_leads_and_the_others_follow_it(
     three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +176,7 @@ def test_a_short_replica_ends_between_transactions_and_is_elected_by_a_majority(
     assert content(read_all(three.east, topic)) == content(primary)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_where_a_transaction_is_always_open_nobody_stops_a_broker_and_the_topic_can_go(
     three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

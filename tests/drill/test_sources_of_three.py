@@ -111,7 +111,7 @@ def more_is_copied(mirrored: Mirrored, partitions: Sequence[Partition]) -> None:
 
 
 @pytest.mark.parametrize(
-    "hang", [pytest.param(False, id="killed"), pytest.param(True, id="hanging", marks=pytest.mark.long)]
+    "hang", [pytest.param(False, id="killed"), pytest.param(True, id="hanging", marks=pytest.mark.slow)]
 )
 def test_a_source_of_three_that_comes_back_node_by_node_is_fenced_as_soon_as_it_can_be(
     three: Pair, tmp_path: Path, hang: bool

@@ -21,6 +21,7 @@ from tests.administering import as_admin, tool_properties
 from tests.brokers import TIMEOUT_S, Record, admin_client, new_topic, produce, read_all, read_all_aiokafka
 from tests.cluster.test_log_truncate import braided, ends, hundreds, stored
 from tests.commands import mirrorbook
+from tests.exact import about_data
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
@@ -87,6 +88,7 @@ def start(cluster: SandboxCluster, *nodes: int) -> None:
     cluster.wait_ready({node: cluster.brokers[node - 1].spawn() for node in nodes}, whole_cluster=False)
 
 
+@about_data()
 def assert_cut(cluster: SandboxCluster, topics: Mapping[str, set[int]], before: Mapping[str, list[Record]]) -> None:
     """Every replica ends there, and the log goes on."""
     for topic, replicas in topics.items():

@@ -10,7 +10,7 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.drill.test_wheel import OLDEST
+from tests.wheel.test_wheel import OLDEST
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 PINNED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", re.MULTILINE)

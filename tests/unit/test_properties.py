@@ -1,4 +1,4 @@
-"""Property tests look for new examples everywhere, and say how to repeat a failure."""
+"""Property tests try the same examples each time; where asked to explore, new ones. A failure can be repeated."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 PROBE = """
 import tests.conftest
@@ -31,15 +33,16 @@ print(first == tried[len(first) + 1 : -1], settings.default.deadline)
 """
 
 
-def test_under_ci_no_run_repeats_another_and_failures_can_be_repeated() -> None:
+@pytest.mark.parametrize(("explore", "repeats"), [("", "True"), ("1", "False")])
+def test_runs_repeat_each_other_unless_they_explore_and_failures_can_be_repeated(explore: str, repeats: str) -> None:
     """In a process of its own, since Hypothesis looks for CI when it is imported."""
     ended = subprocess.run(
         [sys.executable, "-c", PROBE],
-        env={**os.environ, "CI": "true"},
+        env={**os.environ, "CI": "true", "MIRRORBOOK_EXPLORE": explore},
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert ended.stdout.split() == ["True", "True", "False", "None"], ended.stderr
+    assert ended.stdout.split() == ["True", "True", repeats, "None"], ended.stderr

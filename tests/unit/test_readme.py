@@ -9,6 +9,7 @@ from pathlib import Path
 from demo.verdict import Verdict
 from mirror_core.decide.steps import names, standing_still
 from mirror_core.model.run import Mode, RunKind
+from tests.gate.stages import GATE
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,11 +23,14 @@ def shown(source: str) -> list[str]:
     return inside.splitlines()
 
 
-def test_make_test_begins_with_what_is_shown() -> None:
+def test_make_test_begins_with_what_is_shown_and_runs_the_stages_that_are_shown() -> None:
     said = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    first = next(line for line in said.splitlines() if " -m pytest " in line)
+    first = next(line for line in said.splitlines() if "/ruff check" in line)
+    lines = shown("make test")
 
-    assert first in shown("make test")
+    assert first in lines
+    begun = [line.partition(" (")[0] for line in lines if " process(es) at a time" in line]
+    assert begun == [f"{stage.name}: {stage.lanes} process(es) at a time" for stage in GATE]
 
 
 def test_the_verdict_has_the_lines_that_are_shown() -> None:

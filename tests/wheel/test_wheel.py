@@ -13,8 +13,6 @@ from typing import Final
 
 import pytest
 
-pytestmark = pytest.mark.drill
-
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 UV: Final = str(Path(sys.executable).with_name("uv"))
 MADE_OF: Final = ("pyproject.toml", "README.md", "LICENSE", "mirror_core", "plugins", "dags", "monitoring", "deploy")
@@ -132,8 +130,8 @@ OLDEST: Final = "apache-airflow==3.3.0"
     "versions",
     [
         pytest.param(LOCKED, id="locked"),
-        pytest.param((OLDEST,), id="oldest", marks=pytest.mark.long),
-        pytest.param((), id="newest", marks=pytest.mark.long),
+        pytest.param((OLDEST,), id="oldest", marks=pytest.mark.slow),
+        pytest.param((), id="newest", marks=pytest.mark.slow),
     ],
 )
 def test_a_fresh_airflow_with_the_wheel_has_the_dags_the_connection_type_and_the_page(

@@ -1,0 +1,154 @@
+"""Runs the tests of a stage in processes of pytest, shows how they get on, and gathers what they wrote down."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.gate.events import Collected, Ended, Event, Failure, events_in
+from tests.gate.shards import Lane
+from tests.gate.verdict import Run
+
+LIMIT_S: Final = 3600.0
+"""Longer than any stage takes. A process that still runs then hangs."""
+END_S: Final = 120.0
+"""To stop its brokers, a process that is told to stop gets so long."""
+LOOK_S: Final = 0.5
+MOST_FAILURES: Final = 6
+"""A process that has seen so many stops: the run is red, and its reasons are known."""
+OK: Final = (0, 1, 5)
+"""Exit codes of pytest that tests explain: all passed, some failed, none selected."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One lane's processes, one after the other, in a thread of their own."""
+
+    name: str
+    processes: Lane
+    folder: Path
+    marks: str
+    env: Mapping[str, str]
+    broken: list[str] = field(default_factory=list)
+    running: subprocess.Popen[bytes] | None = None
+    stopped: bool = False
+
+    def results(self) -> list[Path]:
+        return [self.folder / f"{self.name}.{number}.jsonl" for number in range(1, len(self.processes) + 1)]
+
+    def run(self) -> None:
+        for arguments, result in zip(self.processes, self.results(), strict=True):
+            if self.stopped:
+                return
+            log = result.with_suffix(".log")
+            with log.open("wb") as output:
+                self.running = subprocess.Popen(
+                    command(result, self.marks, arguments), stdout=output, stderr=output, env={**os.environ, **self.env}
+                )
+                code = self.running.wait()
+            if code not in OK:
+                tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:]
+                self.broken.append("\n".join([f"{self.name}: pytest ended with exit code {code}", *tail]))
+
+    def stop(self, why: str) -> None:
+        self.stopped = True
+        if self.running is not None and self.running.poll() is None:
+            self.broken.append(f"{self.name}: {why}")
+            self.running.send_signal(signal.SIGINT)
+            try:
+                self.running.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self.running.kill()
+
+
+def command(result: Path, marks: str, arguments: Sequence[str]) -> list[str]:
+    plugins = ("-p", "tests.gate.recorder", "--record", str(result), "-p", "no:cacheprovider")
+    limits = (f"--maxfail={MOST_FAILURES}", "-q", "--no-header")
+    return [sys.executable, "-m", "pytest", *plugins, *limits, *(("-m", marks) if marks else ()), *arguments]
+
+
+def run_lanes(
+    lanes: Sequence[Lane], *, name: str, folder: Path, marks: str, env: Mapping[str, str], tell: Callable[[str], None]
+) -> Run:
+    """`folder`: gets what each process printed and wrote down. `tell`: is told what has ended, a line at a time."""
+    started = time.monotonic()
+    mine = [_Lane(f"{name}-{number}", lane, folder, marks, env) for number, lane in enumerate(lanes, 1)]
+    threads = [threading.Thread(target=one.run, name=one.name) for one in mine]
+    watch = _Watch([path for one in mine for path in one.results()], tell)
+    for thread in threads:
+        thread.start()
+    try:
+        while any(thread.is_alive() for thread in threads):
+            watch.look()
+            if time.monotonic() - started > LIMIT_S:
+                for one in mine:
+                    one.stop(f"did not end within {LIMIT_S:.0f} s; it ran {watch.latest.get(one.name, 'nothing yet')}")
+            time.sleep(LOOK_S)
+    finally:
+        for one in mine:
+            one.stop("was interrupted")
+        for thread in threads:
+            thread.join()
+    watch.look()
+    broken = [line for one in mine for line in one.broken]
+    return watch.run(broken, time.monotonic() - started)
+
+
+class _Watch:
+    """Reads what the processes write down, and tells of each file of tests that has ended."""
+
+    def __init__(self, paths: Sequence[Path], tell: Callable[[str], None]) -> None:
+        self._read = dict.fromkeys(paths, 0)
+        self._tell = tell
+        self._open: dict[str, set[str]] = {}
+        self._ended: list[Ended] = []
+        self._failures: list[Failure] = []
+        self.latest: dict[str, str] = {}
+        """The test that ended last, by lane."""
+
+    def look(self) -> None:
+        for path in self._read:
+            for event, position in events_in(path, self._read[path]):
+                self._read[path] = position
+                self._take(event, path.name.split(".")[0])
+
+    def _take(self, event: Event, lane: str) -> None:
+        match event:
+            case Collected(tests):
+                for test in tests:
+                    self._open.setdefault(file_of(test), set()).add(test)
+            case Failure():
+                self._failures.append(event)
+                self._tell(f"  {lane}: FAILED {event.test} ({event.load})")
+            case Ended(test, _, _):
+                self._ended.append(event)
+                self.latest[lane] = test
+                file = file_of(test)
+                self._open[file].discard(test)
+                if not self._open[file]:
+                    ended = [one for one in self._ended if file_of(one.test) == file]
+                    self._tell(f"  {lane}: {file}: {len(ended)} in {sum(one.seconds for one in ended):.0f} s")
+
+    def run(self, broken: Sequence[str], took_s: float) -> Run:
+        counts: dict[str, int] = {}
+        seconds: dict[str, float] = {}
+        for one in self._ended:
+            counts[one.outcome] = counts.get(one.outcome, 0) + 1
+            seconds[file_of(one.test)] = seconds.get(file_of(one.test), 0.0) + one.seconds
+        not_run = sorted(test for tests in self._open.values() for test in tests)
+        told = list(broken)
+        if not_run:
+            told.append(f"{len(not_run)} test(s) were collected and not run, such as {not_run[0]}")
+        return Run(counts=counts, failures=tuple(self._failures), broken=tuple(told), seconds=seconds, took_s=took_s)
+
+
+def file_of(test: str) -> str:
+    return test.partition("::")[0]

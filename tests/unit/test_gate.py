@@ -1,0 +1,200 @@
+"""The gate on tests that were seeded: one that fails every second time, one that loses a record once, and the like."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tests.gate.__main__ as gate
+from tests.gate.events import Failure, events_in
+from tests.gate.explain import explain, flaky_lines
+from tests.gate.stages import Stage
+from tests.gate.verdict import MOST_AGAIN, is_green
+
+REPOSITORY = Path(__file__).parents[2]
+FINE = "def test_fine(): pass\n"
+EVERY_SECOND_TIME = """
+from pathlib import Path
+def test_every_second_time():
+    seen = Path("seen")
+    first = not seen.exists()
+    seen.write_text("x")
+    print("a command said: not yet")
+    assert not first, "the broker did not answer"
+"""
+LOSES_ONCE = EVERY_SECOND_TIME.replace(
+    "def test_every", "from tests.exact import about_data\n@about_data()\ndef test_every"
+)
+ALWAYS = 'def test_always(): assert 1 == 2, "never so"\n'
+BAD_TEARDOWN = """
+import pytest
+@pytest.fixture
+def left():
+    yield
+    raise RuntimeError("a thread died")
+def test_leaves(left): pass
+"""
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """One whose folder a test fills, in a project of its own."""
+    (tmp_path / "checks").mkdir()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow: slow\n")
+    monkeypatch.setattr(gate, "ROOT", tmp_path)
+    monkeypatch.setattr(gate, "KEPT", tmp_path / "kept")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # each process starts in a quarter of the time
+    monkeypatch.chdir(tmp_path)
+    return Stage(name="s", folders=("checks",), marks="not slow", lanes=2)
+
+
+def write(tmp_path: Path, **files: str) -> None:
+    for name, text in files.items():
+        (tmp_path / "checks" / f"test_{name}.py").write_text(text)
+
+
+def test_one_that_fails_every_second_time_is_said_and_does_not_block(tmp_path: Path, stage: Stage) -> None:
+    write(tmp_path, a=FINE, b=EVERY_SECOND_TIME)
+
+    run, second, flaky = gate.judge(stage, {})
+
+    assert run.counts == {"passed": 1, "failed": 1}
+    assert second is not None
+    assert second.counts == {"passed": 1}
+    (line,) = flaky_lines(flaky)
+    assert line.startswith(
+        "FLAKY: checks/test_b.py::test_every_second_time passed in a second run. First failure (load "
+    )
+    assert "the broker did not answer" in "".join(flaky[0].error)
+
+
+def test_a_record_that_was_lost_once_is_lost(tmp_path: Path, stage: Stage) -> None:
+    write(tmp_path, a=FINE, b=LOSES_ONCE)
+
+    run, second, flaky = gate.judge(stage, {})
+
+    assert (second, flaky) == (None, ())
+    assert not is_green(run)
+
+
+def test_what_is_never_run_again(tmp_path: Path, stage: Stage) -> None:
+    write(
+        tmp_path,
+        records='def test_a(): assert "Record(partition=0, offset=1)" == "Record(partition=0, offset=2)"\n',
+        refusal="import pytest\ndef test_a():\n    with pytest.raises(OSError): pass\n",
+        property="from hypothesis import given, strategies\n@given(strategies.none())\ndef test_a(n): assert n\n",
+        other=ALWAYS,
+    )
+
+    run = gate.run_stage(stage, {})
+
+    assert {failure.test.partition("::")[0]: failure.again for failure in run.failures} == {
+        "checks/test_records.py": False,
+        "checks/test_refusal.py": False,
+        "checks/test_property.py": False,
+        "checks/test_other.py": True,
+    }
+
+    write(tmp_path, imports="import no_such_module\n")
+    run, second, _ = gate.judge(stage, {})
+    assert second is None
+    assert "No module named 'no_such_module'" in "\n".join(explain(run.failures, run.broken))
+
+
+def test_one_that_fails_twice_is_red_and_so_are_more_than_a_few(tmp_path: Path, stage: Stage) -> None:
+    write(tmp_path, a=ALWAYS)
+    run, second, flaky = gate.judge(stage, {})
+    assert second is not None
+    assert (len(second.failures), flaky, is_green(run)) == (1, (), False)
+
+    write(tmp_path, a=ALWAYS, b="".join(ALWAYS.replace("always", f"n{n}") for n in range(MOST_AGAIN)))
+    _, second, _ = gate.judge(stage, {})
+    assert second is None
+
+
+def test_a_fixture_that_fails_behind_its_test_is_a_failure(tmp_path: Path, stage: Stage) -> None:
+    write(tmp_path, a=BAD_TEARDOWN)
+
+    run, second, flaky = gate.judge(stage, {})
+
+    assert run.counts == {"failed": 1}
+    assert second is not None
+    assert not flaky
+
+
+def test_a_process_that_dies_is_red_and_says_which_test_it_was_at(tmp_path: Path, stage: Stage) -> None:
+    write(tmp_path, a="import os\ndef test_dies(): os._exit(9)\ndef test_never(): pass\n", b=FINE)
+
+    run, second, _ = gate.judge(stage, {})
+
+    assert second is None
+    assert "s-1: pytest ended with exit code 9" in run.broken[0]
+    assert run.broken[-1] == "2 test(s) were collected and not run, such as checks/test_a.py::test_dies"
+
+
+def test_without_any_test_nothing_is_green(tmp_path: Path, stage: Stage) -> None:
+    write(tmp_path, a=f"import pytest\n@pytest.mark.slow\n{FINE}")
+
+    run, _, _ = gate.judge(stage, {})
+
+    assert not is_green(run)
+
+
+def test_the_same_files_run_in_the_same_order_by_the_same_processes(tmp_path: Path, stage: Stage) -> None:
+    write(tmp_path, **{name: FINE for name in "abcdefg"})
+    table = {"checks/test_c.py": 9.0, "checks/test_e.py": 7.0}
+
+    def ran() -> dict[str, list[str]]:
+        for old in (tmp_path / "kept").glob("*.jsonl"):
+            old.unlink()
+        assert is_green(gate.run_stage(stage, table))
+        return {path.name: [str(e) for e, _ in events_in(path)][:1] for path in (tmp_path / "kept").glob("*.jsonl")}
+
+    first = ran()
+    assert first == ran()
+    assert first["s-1.1.jsonl"][0].startswith("Collected(tests=('checks/test_c.py::")
+
+
+def test_the_whole_gate_ends_with_what_is_flaky_and_a_count(
+    tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, a=FINE, b=EVERY_SECOND_TIME)
+    (tmp_path / "durations.json").write_text("{}")
+    monkeypatch.setattr(gate, "DURATIONS", tmp_path / "durations.json")
+    monkeypatch.setattr(gate, "GATE", (stage,))
+
+    assert gate.main([]) == 0
+    *_, flaky, count = capsys.readouterr().out.splitlines()
+    assert flaky.startswith("FLAKY: checks/test_b.py")
+    assert count == "2 passed, 0 failed, 0 skipped"
+    assert set(json.loads((tmp_path / "kept" / "durations.json").read_text())["s"]) == {
+        "checks/test_a.py",
+        "checks/test_b.py",
+    }
+
+    write(tmp_path, b=ALWAYS)
+    assert gate.main([]) == 1
+    said = capsys.readouterr().out
+    assert "FAILED: checks/test_b.py::test_always (load " in said
+    assert "never so" in said
+    assert said.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
+
+    assert gate.main(["weekly"]) == 2
+
+
+def test_an_explanation_fits_on_200_lines_and_names_every_failure() -> None:
+    long = "\n".join(f"E   line {n}" for n in range(300))
+    failures = [
+        Failure(test=f"t{n}", error=long, said=long, brokers=long, load="load 3", logs="/l", again=True)
+        for n in range(60)
+    ]
+    for count in (1, 3, 12, 60):
+        lines = explain(failures[:count], ["a process died\n" + long])
+        assert len(lines) <= 200
+        told = "\n".join(lines)
+        assert all(f"t{n}" in told for n in range(count))
+    assert "E   line 299" in "\n".join(explain(failures[:1])), "what was printed last"
