@@ -11,6 +11,10 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler.loadfile import LoadFileScheduling
 
+# Before the first import of ours: limits are made then, here and in processes that inherit it. Tests share a machine,
+# and whoever is slow on it is not dead.
+os.environ.setdefault("MIRRORBOOK_PATIENCE", "3")
+
 from mirror_core.sandbox.broker import JVM_OPTIONS
 from tests.administering import restore_rights, rights_of
 from tests.brokers import Pair
