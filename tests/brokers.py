@@ -41,9 +41,9 @@ from confluent_kafka.admin import (
 
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.sandbox import Sandbox
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = patience(60.0)
 
 Headers = list[tuple[str, bytes | None]]
 

@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.cli.lazy import COMMANDS
+from tests.waiting import patience
 
 MIRRORBOOK: Final = (sys.executable, "-c", "from mirror_core.cli.main import main; main()")
 
 
 def mirrorbook(*arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; what it said and its exit code, whatever that is."""
-    return subprocess.run([*MIRRORBOOK, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
+    return subprocess.run(
+        [*MIRRORBOOK, *arguments], capture_output=True, text=True, timeout=patience(timeout_s), check=False
+    )
 
 
 def on_terminal(*arguments: str, answer: str, timeout_s: float = 120.0) -> tuple[int, str]:
@@ -28,7 +31,7 @@ def on_terminal(*arguments: str, answer: str, timeout_s: float = 120.0) -> tuple
     ours, its = pty.openpty()
     process = subprocess.Popen([*MIRRORBOOK, *arguments], stdin=its, stdout=its, stderr=its, start_new_session=True)
     os.close(its)
-    said, answered, deadline = b"", False, time.monotonic() + timeout_s
+    said, answered, deadline = b"", False, time.monotonic() + patience(timeout_s)
     try:
         while True:
             assert select.select([ours], [], [], max(0.0, deadline - time.monotonic()))[0], f"silent after {said!r}"
@@ -40,7 +43,7 @@ def on_terminal(*arguments: str, answer: str, timeout_s: float = 120.0) -> tuple
                 os.write(ours, f"{answer}\n".encode())
                 answered = True
         assert answered, f"it asked nothing: {said!r}"
-        return process.wait(timeout_s), said.decode().replace("\r\n", "\n")
+        return process.wait(patience(timeout_s)), said.decode().replace("\r\n", "\n")
     finally:
         process.kill()
         process.wait()

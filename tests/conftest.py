@@ -8,6 +8,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+# Before the first import of ours: limits are made then, here and in processes that inherit it. Tests share a machine,
+# and whoever is slow on it is not dead.
+os.environ.setdefault("MIRRORBOOK_PATIENCE", "2")
+
 from mirror_core.sandbox.broker import JVM_OPTIONS
 from tests.administering import restore_rights, rights_of
 from tests.brokers import Pair

@@ -25,9 +25,9 @@ from tests.brokers import TIMEOUT_S, Record
 from tests.commands import MIRRORBOOK, Forked
 from tests.exact import about_data
 from tests.mirroring import Mirrored
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
-PATIENCE_S = 180.0
+PATIENCE_S = patience(180.0)
 """For a process that starts Spark beside others on two cores."""
 HELD = "another process copies it already ("
 

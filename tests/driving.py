@@ -14,9 +14,9 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import heartbeat_topic
 from tests.brokers import read_all
 from tests.mirroring import Mirrored
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
-TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = patience(60.0)
 
 
 @contextmanager

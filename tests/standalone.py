@@ -16,11 +16,11 @@ import pyspark
 from mirror_core.sandbox.ports import choose_ports
 from mirror_core.spark.java_shim import spark_java_home
 from tests.machines import Machines
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 ROOT: Final = Path(__file__).parents[1]
 SPARK_HOME: Final = Path(pyspark.__file__).parent
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = patience(120.0)
 
 
 class Standalone:

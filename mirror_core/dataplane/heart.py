@@ -22,6 +22,7 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.model.clock import FRESH_S, now_ms
 from mirror_core.model.errors import Indeterminate, MirrorError
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName, Offset, Partition, heartbeat_topic
@@ -33,7 +34,6 @@ from mirror_core.state.records import TOPIC, State
 _log = logger(__name__)
 
 BEAT_S: Final = 1.0
-_TIMEOUT_S: Final = 3.0
 _PAUSE_S: Final = 0.02
 _STATE: Final = Partition(TOPIC, 0)
 HARMLESS: Final = frozenset({"prove"})
@@ -97,9 +97,9 @@ class Heart:
     def prepare(self) -> None:
         """Create the topic where it is missing; where that is not possible, say why and do without."""
         try:
-            with ClusterClient(self._link.destination, timeout_s=_TIMEOUT_S) as destination:
+            with ClusterClient(self._link.destination, timeout_s=LIMITS.watched_side_s) as destination:
                 self._read = list_offsets(destination, [_STATE], Point.LOG_END)[_STATE]
-            with ClusterClient(self._link.source, timeout_s=_TIMEOUT_S) as source:
+            with ClusterClient(self._link.source, timeout_s=LIMITS.watched_side_s) as source:
                 self._partitions = ensure_topic(source, self.topic)
         except MirrorError as error:
             self._tell(f"no heartbeats, so a loss bound without their clock: {error}")
@@ -136,8 +136,8 @@ class Heart:
         number = 0
         beats = Beats(self._link.source, self.topic)
         with (
-            ClusterClient(self._link.destination, timeout_s=_TIMEOUT_S) as destination,
-            LogReader(self._link.destination, Principal.CONTROL, timeout_s=_TIMEOUT_S) as journal,
+            ClusterClient(self._link.destination, timeout_s=LIMITS.watched_side_s) as destination,
+            LogReader(self._link.destination, Principal.CONTROL, timeout_s=LIMITS.watched_side_s) as journal,
         ):
             due = time.monotonic()
             while not self._stop.wait(max(0.0, due - time.monotonic())):

@@ -19,6 +19,7 @@ from mirror_core.kafka.offsets import Point, describe_producers, led_offsets
 from mirror_core.kafka.transactions import OpenTransaction, open_transactions
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.sighting import OVER, Seen, Sighting, TopicSeen, TransactionPart, TransactionSeen
@@ -29,7 +30,6 @@ _log = logger(__name__)
 EVERY_S: Final = 1.0
 BYTES_PER_S: Final = 32 << 10
 """Of sightings, into the state topic: a mirror of 50,000 partitions is looked at every quarter of a minute."""
-_TIMEOUT_S: Final = 3.0
 MOST_TRANSACTIONS: Final = 200
 """That are named in a sighting; of more, the newest are."""
 _MOST_REMEMBERED: Final = 2_000
@@ -188,8 +188,8 @@ class Lookout:
     def _run(self) -> None:
         trouble = ""
         with (
-            ClusterClient(self._link.source, timeout_s=_TIMEOUT_S) as source,
-            ClusterClient(self._link.destination, timeout_s=_TIMEOUT_S) as destination,
+            ClusterClient(self._link.source, timeout_s=LIMITS.watched_side_s) as source,
+            ClusterClient(self._link.destination, timeout_s=LIMITS.watched_side_s) as destination,
         ):
             pause = 0.0
             while not self._stop.wait(pause):

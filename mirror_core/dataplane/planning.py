@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
 
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.kafka.placing import known_ids
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.copying import Assigned, Failure
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
@@ -21,9 +21,7 @@ from mirror_core.sync.topics import Placement, create_missing, mirror_topics
 
 COPIED = frozenset({PartitionState.LOG_ALIGNMENT, PartitionState.MIRRORING})
 """States in which tasks copy a partition."""
-LED_S: Final = 2.0
-"""For offsets that a leader does not know yet, where they are not needed."""
-_known = partial(known_offsets, within_s=LED_S)
+_known = partial(known_offsets, within_s=LIMITS.copied_leader_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import RemoteFault
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.sighting import Heartbeat
@@ -33,8 +34,6 @@ GAPS: Final[Mapping[Gaps, str]] = MappingProxyType(
         Gaps.HIDDEN: "filled with hidden records, which every consumer drops",
     }
 )
-_TIMEOUT_S = 3.0
-_ELECTING_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +147,7 @@ def _ids(statuses: Iterable[PartitionStatus]) -> dict[str, str]:
 
 def _heartbeats(link: Link) -> tuple[Heartbeat, ...]:
     try:
-        return newest(link.destination, heartbeat_topic(link.mirror.name), timeout_s=_TIMEOUT_S)
+        return newest(link.destination, heartbeat_topic(link.mirror.name), timeout_s=LIMITS.described_side_s)
     except RemoteFault:
         return ()  # it is said as trouble already
 
@@ -160,8 +159,8 @@ def _compacted(link: Link, statuses: Iterable[PartitionStatus]) -> str:
         return "none"
     try:
         with (
-            ClusterClient(link.source, timeout_s=_TIMEOUT_S) as source,
-            ClusterClient(link.destination, timeout_s=_TIMEOUT_S) as destination,
+            ClusterClient(link.source, timeout_s=LIMITS.described_side_s) as source,
+            ClusterClient(link.destination, timeout_s=LIMITS.described_side_s) as destination,
         ):
             there = [name for name, found in describe_configs(source, names).items() if cleans(found.effective)]
             here = describe_configs(destination, there)
@@ -185,10 +184,10 @@ def _offsets(
     if not wanted:
         return nothing, ""
     try:
-        with ClusterClient(cluster, timeout_s=_TIMEOUT_S) as client:
+        with ClusterClient(cluster, timeout_s=LIMITS.described_side_s) as client:
             existing = client.metadata({p.topic for p in wanted}).topics
             present = [p for p in wanted if p.topic in existing and p.index in existing[p.topic].partitions]
-            found = [led_offsets(client, present, point, within_s=_ELECTING_S) for point in points]
+            found = [led_offsets(client, present, point, within_s=LIMITS.new_leader_s) for point in points]
             leaderless = sorted({p for one in found for p in one.leaderless})
             trouble = f"cluster {cluster.name}: nobody leads {some(leaderless)}" if leaderless else ""
             return [dict(one.offsets) for one in found], trouble

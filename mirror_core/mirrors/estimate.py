@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from mirror_core.decide.outlook import in_words, outlook
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.sizes import log_sizes
 from mirror_core.model.errors import RemoteFault
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Partition
 from mirror_core.state.link import Link
 from mirror_core.sync.topics import mirror_topics
-
-_TIMEOUT_S: Final = 5.0
 
 
 def lines(link: Link) -> tuple[str, ...]:
     """In words, by three requests per broker of the source. Where it does not answer, that: nothing depends on it."""
     try:
-        with ClusterClient(link.source, timeout_s=_TIMEOUT_S) as source:
+        with ClusterClient(link.source, timeout_s=LIMITS.estimated_source_s) as source:
             topics = mirror_topics(link, source)
             partitions = [Partition(name, index) for name, view in topics.items() for index in view.partitions]
             starts = list_offsets(source, partitions, Point.START)

@@ -13,6 +13,7 @@ from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import Acl, AclPurpose
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.journal import Log
@@ -20,8 +21,6 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.sync.fence import STILL_S, denials_of, deny, undenied
 
-SOURCE_S: Final = 3.0
-"""A cluster that answers gets so long for a single request."""
 STILL_TRIES: Final = 10
 
 
@@ -50,7 +49,7 @@ def _written(
     stable = known_offsets(source, grown, Point.STABLE_END)
     begins = known_offsets(source, grown, Point.START)  # retention may have passed what was recorded
     found: dict[Partition, tuple[Offset, Offset]] = {}
-    with LogReader(link.source, timeout_s=SOURCE_S) as reader:
+    with LogReader(link.source, timeout_s=LIMITS.old_source_s) as reader:
         for partition, recorded_end in grown.items():
             start = max(recorded_end, begins.get(partition, recorded_end))
             until = min(stable.get(partition, start), ends[partition])

@@ -16,6 +16,7 @@ from mirror_core.kafka.rights import Probe, broker_setting, features, may_mark, 
 from mirror_core.kafka.versions import api_versions
 from mirror_core.model.acl import Operation, Permission, Resource
 from mirror_core.model.errors import MirrorError, RemoteFault
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import ClusterName
 from mirror_core.state.records import TOPIC as STATE
 from mirror_core.sync.principals import doubtful_principals
@@ -141,7 +142,7 @@ def lacks_heartbeats(source: ClusterConfig) -> bool:
 def reach(name: str, properties: Mapping[str, str]) -> str:
     """Which cluster answers to these client properties, in words. Raises when none does."""
     config = ClusterConfig(ClusterName(name), properties, properties)
-    with ClusterClient(config, timeout_s=5.0) as client:
+    with ClusterClient(config, timeout_s=LIMITS.answering_cluster_s) as client:
         view = client.metadata(())
     return f"cluster {view.cluster_id}, {len(view.brokers)} broker(s)"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from mirror_core.decide.parity import NOTHING_COMPARED
 from mirror_core.decide.proof import FURTHER, Basis, Since, advanced, basis, undoubted
@@ -17,14 +16,13 @@ from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.door import door
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, Refused, RemoteFault
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.proof import Proof
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 
-LED_S: Final = 2.0
-"""A leader that has just been elected is waited for: what nobody tells of is read again, all of it."""
 Compare = Callable[[Sequence[ParityRange], Callable[[ParityResult], None]], ParityResult]
 """Compares ranges, and tells meanwhile what it has compared so far."""
 
@@ -47,12 +45,12 @@ def _still(link: Link, state: State, *, cleaned: bool) -> Basis:
         before = known(link, state, destination)
         asked = {p: one.source_epoch for p, one in before.holding.items()}
         topics = {p.topic for p in asked}
-        here = known_offsets(destination, asked, Point.START, within_s=LED_S)
+        here = known_offsets(destination, asked, Point.START, within_s=LIMITS.copied_leader_s)
         settings = describe_configs(destination, topics if cleaned else ())
     try:
         with ClusterClient(link.source) as source:
             found = _leaders(source, {p.topic for p in before.epochs}, asked)
-            there = known_offsets(source, asked, Point.START, within_s=LED_S)
+            there = known_offsets(source, asked, Point.START, within_s=LIMITS.copied_leader_s)
             settings_there = describe_configs(source, topics if cleaned else ())
     except RemoteFault:
         return before

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from mirror_core.decide.filters import topics_named
 from mirror_core.decide.recovery import OWN_RECORDS, REMEDIES, Action, TopicNow, blockers, kind_now
@@ -16,6 +15,7 @@ from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.sizes import log_sizes
 from mirror_core.model.errors import HeldByRun, RemoteFault
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange
@@ -23,8 +23,6 @@ from mirror_core.state.lease import copier
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.sync.identity import check_identity
-
-_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +120,8 @@ def survey(link: Link, state: State, expressions: Iterable[str] | None, action: 
         return RecoveryPlan((), ())
     names = sorted({s.partition.topic for s in failed})
     with (
-        ClusterClient(link.source, timeout_s=_TIMEOUT_S) as source,
-        ClusterClient(link.destination, timeout_s=_TIMEOUT_S) as destination,
+        ClusterClient(link.source, timeout_s=LIMITS.recovered_side_s) as source,
+        ClusterClient(link.destination, timeout_s=LIMITS.recovered_side_s) as destination,
     ):
         check_identity(link, source, destination)
         there, here = source.metadata(names), destination.metadata(names)

@@ -33,11 +33,12 @@ from mirror_core.decide.view import Unseen, some
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors.door import Look, door
-from mirror_core.mirrors.old_source import SOURCE_S, denials, keep_out, shown, still
+from mirror_core.mirrors.old_source import denials, keep_out, shown, still
 from mirror_core.mirrors.verbs import way_home
 from mirror_core.model.acl import Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition, base_name
@@ -54,8 +55,6 @@ _log = logger(__name__)
 
 POLL_S: Final = 0.25
 """Between two attempts to reach a silent cluster that is to be fenced."""
-PROBE_S: Final = 1.0
-"""An attempt lasts so long at most: a machine that hangs takes connections, and answers nothing."""
 LOOK_S: Final = 10.0
 """Between two looks at a fence that stands."""
 WAIT_S: Final = 60.0
@@ -156,7 +155,7 @@ def _answers(link: Link, stop: threading.Event) -> bool:
     """Whether it has answered within a minute."""
     deadline = time.monotonic() + WAIT_S
     while not stop.wait(POLL_S) and time.monotonic() < deadline:
-        with suppress(RemoteFault), ClusterClient(link.source, timeout_s=PROBE_S) as client:
+        with suppress(RemoteFault), ClusterClient(link.source, timeout_s=LIMITS.probed_source_s) as client:
             client.metadata(())
             return True
     return False
@@ -201,7 +200,7 @@ def _failed(writer: StateWriter, debt: Debt | None, error: MirrorError) -> Judge
 def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
     """Put the fence up, see it on every broker, and record where the logs then ended. None: there is no authorizer."""
     statuses = writer.state.partitions.get(link.mirror.name, {})
-    with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
+    with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
         check_source(link, source)
         wanted = denials(link, writer.state, debt)
         topics = {acl.name for acl in wanted if acl.resource is Resource.TOPIC}
@@ -224,7 +223,7 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
 def _unfenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement:
     """Take down what a run that was given up has left. May be repeated."""
     writer.put(debt)  # only the mirror's owner gets any further
-    with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
+    with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
         check_source(link, source)
         lift_fence(link.mirror, writer, source)
         writer.put(Forget(debt))
@@ -238,7 +237,7 @@ def _judged(link: Link, state: State) -> Judgement:
         return judge(debt, run, Unseen(""))
     statuses = state.partitions.get(link.mirror.name, {})
     try:
-        with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
+        with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
             check_source(link, source)
             found = judge(debt, None, shown(link, state, source, debt))
     except MirrorError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
 
 from mirror_core.decide.verbs import Verb, held_by
 from mirror_core.kafka.acls import AuthorizerOff, command_line, describe_acls
@@ -20,6 +19,7 @@ from mirror_core.mirrors.door import intend as look_at
 from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Offset, Partition, reverse_name
 from mirror_core.model.run import RunKind
@@ -30,8 +30,6 @@ from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync import cycle
-
-_OTHER_SIDE_S: Final = 4.0
 
 
 def intend(link: Link, verb: Verb, gone: ClusterName | None = None) -> Intent:
@@ -141,7 +139,7 @@ def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Ite
     ours = [e for e in state.ledger_of(link.mirror.name) if e.purpose in (AclPurpose.FENCE, AclPurpose.DEMOTED)]
     for name in sorted({e.cluster for e in ours} | ({gone} if gone else set())):
         try:
-            with ClusterClient(link.config.cluster(name), timeout_s=_OTHER_SIDE_S) as client:
+            with ClusterClient(link.config.cluster(name), timeout_s=LIMITS.other_cluster_s) as client:
                 seen = describe_acls(client)
         except Unreachable as silent:
             if name != gone:
@@ -167,7 +165,7 @@ def way_home(link: Link) -> Iterator[str]:
     """
     name = link.mirror.name
     with suppress(MirrorError):
-        runs = read_state(link.source, timeout_s=_OTHER_SIDE_S).runs.values()
+        runs = read_state(link.source, timeout_s=LIMITS.other_cluster_s).runs.values()
         for run in runs:
             if run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and reverse_name(run.plan.mirror) == name:
                 yield f"the applications' way home leads over this mirror: {held_by(run)}"

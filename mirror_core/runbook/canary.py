@@ -17,15 +17,12 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics
 from mirror_core.kafka.versions import api_versions
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import Evidence
 from mirror_core.runbook.canary_trials import Ground
 
 TOPIC: Final = "__mirrorbook_canary"
-ANSWER_S: Final = 3.0
-"""A broker that is silent for this long is taken to be away."""
-AWAY_S: Final = 15.0
-"""So long brokers that are away are waited for: a cluster drops a dead one after 9 s by default."""
 _AT_ONCE: Final = 8
 
 
@@ -63,8 +60,8 @@ def run_canary(config: ClusterConfig, mirror: MirrorName, note: str, topics: Col
 
 def _standing(config: ClusterConfig, topics: Collection[str]) -> Standing:
     """Who is there, when all who are listed are, or when that was waited for long enough."""
-    deadline = time.monotonic() + AWAY_S
-    with ClusterClient(config, timeout_s=ANSWER_S) as client:
+    deadline = time.monotonic() + LIMITS.broker_away_s
+    with ClusterClient(config, timeout_s=LIMITS.canary_broker_s) as client:
         while True:
             found = _look(client, topics)
             if not found.away or time.monotonic() > deadline:

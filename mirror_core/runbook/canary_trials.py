@@ -19,10 +19,9 @@ from mirror_core.decide.canary import Kind, Outcome, Trial
 from mirror_core.decide.view import some
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.limits import LIMITS
 from mirror_core.state.topic import QUIET, client
 
-TIMEOUT_S: Final = 30.0
-"""For one write or read: an election in between is waited for."""
 GROUP_RECORDS: Final = 4
 _POLL_S: Final = 0.05
 _SESSION_MS: Final = 6_000
@@ -84,14 +83,14 @@ class Ground:
         aborted, committed = f"{self.note} aborted".encode(), f"{self.note} committed".encode()
         # Of the same prefix as the state topic's: whoever may write that needs no other grant.
         own = {"transactional.id": f"mirrorbook.canary.{self.name}.{broker}"}
-        producer = self._producer({**own, "transaction.timeout.ms": int(TIMEOUT_S * 1000)})
-        producer.init_transactions(TIMEOUT_S)
+        producer = self._producer({**own, "transaction.timeout.ms": int(LIMITS.canary_trial_s * 1000)})
+        producer.init_transactions(LIMITS.canary_trial_s)
         producer.begin_transaction()
         (offset,) = self._write(producer, partition, [aborted])
-        producer.abort_transaction(TIMEOUT_S)
+        producer.abort_transaction(LIMITS.canary_trial_s)
         producer.begin_transaction()
         self._write(producer, partition, [committed])
-        producer.commit_transaction(TIMEOUT_S)
+        producer.commit_transaction(LIMITS.canary_trial_s)
         self._read(partition, offset, [committed])
 
     def _group(self, partitions: list[int]) -> None:
@@ -127,7 +126,7 @@ class Ground:
         return Trial(kind=kind, broker=broker, outcome=outcome, seconds=time.monotonic() - started, reason=reason)
 
     def _producer(self, properties: Mapping[str, object]) -> Producer:
-        limit = {"delivery.timeout.ms": int(TIMEOUT_S * 1000)}
+        limit = {"delivery.timeout.ms": int(LIMITS.canary_trial_s * 1000)}
         return client(Producer, self.config, {**self.config.properties(), **_PATIENCE, **limit, **properties})
 
     def _write(self, producer: Producer, partition: int, values: list[bytes]) -> list[int]:
@@ -140,20 +139,20 @@ class Ground:
 
         for value in values:
             producer.produce(self.topic, value=value, partition=partition, on_delivery=delivered)
-        producer.flush(TIMEOUT_S)
+        producer.flush(LIMITS.canary_trial_s)
         refused = [answer for answer in answers if isinstance(answer, KafkaError)]
         if any(answer.code() in _PURGED for answer in refused):
-            producer.commit_transaction(TIMEOUT_S)  # which says why, as the records' own error does not
+            producer.commit_transaction(LIMITS.canary_trial_s)  # which says why, as the records' own error does not
         if refused:
             raise KafkaException(refused[0])
         if len(answers) < len(values):
-            raise Unreachable(f"{self.topic}-{partition}: not acknowledged within {TIMEOUT_S:.0f} s")
+            raise Unreachable(f"{self.topic}-{partition}: not acknowledged within {LIMITS.canary_trial_s:.0f} s")
         return [answer for answer in answers if isinstance(answer, int)]
 
     def _read(self, partition: int, offset: int, values: list[bytes]) -> None:
         """Just these records are what a reader of committed records gets from this offset on."""
         consumer = self._consumer({"enable.auto.commit": False, "auto.offset.reset": "error"})
-        rest, deadline = list(values), time.monotonic() + TIMEOUT_S
+        rest, deadline = list(values), time.monotonic() + LIMITS.canary_trial_s
         try:
             consumer.assign([TopicPartition(self.topic, partition, offset)])
             while rest:
@@ -184,13 +183,15 @@ class Ground:
                 member.assign([TopicPartition(self.topic, p.partition, starts[p.partition]) for p in partitions])
 
         member = self._consumer({"enable.auto.commit": False, "auto.offset.reset": "earliest"})
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + LIMITS.canary_trial_s
         try:
             member.subscribe([self.topic], on_assign=assigned)
             while any(seen.get(p, -1) < end for p, end in last.items()):
                 if time.monotonic() > deadline:
                     late = [f"{self.topic}-{p}" for p, end in last.items() if seen.get(p, -1) < end]
-                    raise Unreachable(f"{some(late)}: a group's member could not read it within {TIMEOUT_S:.0f} s")
+                    raise Unreachable(
+                        f"{some(late)}: a group's member could not read it within {LIMITS.canary_trial_s:.0f} s"
+                    )
                 for message in _records(member):
                     partition, offset = message.partition(), message.offset()
                     if partition is not None and offset is not None:

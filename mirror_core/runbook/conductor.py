@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import names, point_of_no_return
@@ -24,6 +24,7 @@ from mirror_core.model.chronicle import Kind
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
 from mirror_core.model.garbage import seldom_sought
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.run import Approval, Evidence, Plan, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.runbook.bundles import keep_or_say, signer_of
 from mirror_core.runbook.services import Services
@@ -33,11 +34,6 @@ from mirror_core.state.records import Forget, Record, State
 from mirror_core.state.remembered import REMEMBERED
 from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.writer import StateWriter, control_id
-
-ANSWERS_S: Final = 5.0
-"""A cluster that says nothing for so long is taken for dead."""
-PLAN_S: Final = 3.0
-"""Limit for reading the state topic when a plan is made."""
 
 Choice = TypeVar("Choice")
 """What the operator chooses for the plan."""
@@ -74,7 +70,7 @@ class Conductor(ABC, Generic[Choice]):
 
     def decide(self, choice: Choice | None = None) -> Decision:
         """The plan, and every reason why it may not be run now. Within seconds, also when a side is dead."""
-        return self._decide(read_state(self.link.destination, timeout_s=PLAN_S), choice)
+        return self._decide(read_state(self.link.destination, timeout_s=LIMITS.planned_state_s), choice)
 
     def plan(self, choice: Choice | None = None) -> Plan:
         """The plan alone: also for what may not be run."""
@@ -172,7 +168,7 @@ class Conductor(ABC, Generic[Choice]):
     def source_answers(self) -> bool:
         """Whether any of its brokers does."""
         try:
-            with ClusterClient(self.link.source, timeout_s=ANSWERS_S) as client:
+            with ClusterClient(self.link.source, timeout_s=LIMITS.answering_cluster_s) as client:
                 client.metadata(())
         except MirrorError:
             return False

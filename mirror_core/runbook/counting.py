@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final
 
 from mirror_core.decide import reckoning
 from mirror_core.decide.view import some
@@ -12,6 +11,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.group_batches import fetch_all
 from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
 from mirror_core.model.errors import Indeterminate, MirrorError
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.reckoning import Counted
 from mirror_core.model.run import Evidence, Mode, Run
@@ -21,9 +21,6 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import Forget
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.identity import check_source
-
-SOURCE_S: Final = 2.0
-"""It gets this long for each answer; applications write on the destination by now."""
 
 
 def counted(link: Link, journal: Journal, lost: tuple[int | None, str], *, ask: bool) -> Counted:
@@ -89,7 +86,7 @@ def _resumes(journal: Journal) -> tuple[reckoning.Reached, str]:
 def _reached(link: Link, groups: Collection[str]) -> tuple[reckoning.Reached | None, str]:
     """Where these groups had been on the source, and how that is known."""
     try:
-        with ClusterClient(link.source, timeout_s=SOURCE_S) as source:
+        with ClusterClient(link.source, timeout_s=LIMITS.lost_source_s) as source:
             check_source(link, source)
             there = [g for name, g in list_groups(source).items() if name in groups and g.kind in OFFSET_KINDS]
             fetched = fetch_all(source, there)

@@ -26,16 +26,17 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.sizes import log_sizes
 from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.run import Evidence, Fact, Run, RunKind, RunState
 from mirror_core.model.standing import Owed
 from mirror_core.runbook.checkpoints import all_left
-from mirror_core.runbook.conductor import PLAN_S, Conductor
+from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.failback_steps import FailbackSteps, home_run, reverse_link
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.giving_up import lift_or_owe
-from mirror_core.runbook.observe import CALL_S, SIDE_S, Ask
+from mirror_core.runbook.observe import Ask
 from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
@@ -113,7 +114,7 @@ class Failback(Conductor[Allowed]):
         old = Ask(lambda: _look_at_old(link, statuses, allowed))
         new = Ask(lambda: _look_at_new(link, statuses, never_came))
         sizes = [Ask(partial(_sizes, cluster, statuses)) for cluster in (link.source, link.destination)]
-        deadline = time.monotonic() + SIDE_S
+        deadline = time.monotonic() + LIMITS.planned_side_s
         seen_old, seen_new, seen_reverse = old.answer(deadline), new.answer(deadline), reverse.answer(deadline)
         # Without them a plan is a plan all the same: only costs are made from them.
         old_sizes, new_sizes = ({} if isinstance(s, Unseen) else s for s in (ask.answer(deadline) for ask in sizes))
@@ -140,13 +141,13 @@ class Failback(Conductor[Allowed]):
 
 
 def _look_at_reverse(link: Link) -> State:
-    state = read_state(link.source, timeout_s=PLAN_S)
+    state = read_state(link.source, timeout_s=LIMITS.planned_state_s)
     state.require(reverse_name(link.mirror.name))
     return state
 
 
 def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed: Allowed) -> OldSource:
-    with ClusterClient(link.source, timeout_s=CALL_S) as client:
+    with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as client:
         logs = _look_at_logs(client, statuses)
         held = describe_acls(client)
         return OldSource(
@@ -163,7 +164,7 @@ def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed
 
 
 def _look_at_new(link: Link, statuses: dict[Partition, PartitionStatus], never_came: Collection[str]) -> NewPrimary:
-    with ClusterClient(link.destination, timeout_s=CALL_S) as client:
+    with ClusterClient(link.destination, timeout_s=LIMITS.planned_answer_s) as client:
         logs = _look_at_logs(client, statuses)
         return NewPrimary(
             cluster_id=logs.cluster_id,
@@ -204,5 +205,5 @@ def _compacted(client: ClusterClient, topics: Collection[str]) -> frozenset[str]
 
 
 def _sizes(cluster: ClusterConfig, partitions: Collection[Partition]) -> dict[Partition, int]:
-    with ClusterClient(cluster, timeout_s=CALL_S) as client:
+    with ClusterClient(cluster, timeout_s=LIMITS.planned_answer_s) as client:
         return log_sizes(client, partitions)

@@ -19,6 +19,7 @@ from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused, RemoteFault
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
@@ -28,7 +29,6 @@ from mirror_core.model.standing import Debt, Owed
 from mirror_core.parity.check import SoFar
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, Resumes, left_by
 from mirror_core.runbook.drained import verify_drained
-from mirror_core.runbook.observe import CALL_S
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.runbook.rest import MANY, ROUNDS, SHRINKS, Rest, refuse_above, rest_of
 from mirror_core.runbook.services import ParityCheck
@@ -294,7 +294,7 @@ class Steps(Promotion):
     def _refuse_if_written(self) -> None:
         """A super user, somebody who took the denials away, an authorizer that is gone: all show in the log ends."""
         positions = self.positions
-        with ClusterClient(self.link.source, timeout_s=CALL_S) as source:
+        with ClusterClient(self.link.source, timeout_s=LIMITS.planned_answer_s) as source:
             authorizer = left_by(self.journal, "fence", Fenced).authorizer
             reasons = undenied(source, denials_of(self.scope.names)) if authorizer else []
             ends = known_offsets(source, positions, Point.LOG_END)

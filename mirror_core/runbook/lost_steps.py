@@ -23,6 +23,7 @@ from mirror_core.mirrors.old_source import keep_out, still
 from mirror_core.mirrors.proving import known
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.run import Evidence, Mode, RunKind
@@ -42,8 +43,6 @@ STILL_S: Final = 0.2
 """Between two looks at the destination's log ends."""
 SETTLE_S: Final = 60.0
 """It gets this long to come to rest: a broker that died beside the source leaves its partitions' replicas behind."""
-SOURCE_S: Final = 2.0
-"""A source that does not answer one question in this time is not asked another one."""
 
 
 class LostSteps(Promotion):
@@ -113,7 +112,7 @@ class LostSteps(Promotion):
         """Fence the source, if it answers now."""
         names, cluster = self.scope.names, debt.cluster
         try:
-            with ClusterClient(self.link.source, timeout_s=SOURCE_S) as source:
+            with ClusterClient(self.link.source, timeout_s=LIMITS.lost_source_s) as source:
                 check_source(self.link, source)
                 denials = keep_out(self.link, self.writer, source, names)
                 ends = still(source, self.scope.promoted)

@@ -26,6 +26,7 @@ from mirror_core.kafka.users import scram_users
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Mode
@@ -34,17 +35,8 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.sync.access import own_principals, promotion_remarks
 
-CALL_S: Final = 2.5
-"""One request, or one connection."""
-SIDE_S: Final = 4.0
-"""Everything that is asked of one side."""
-GROUPS_S: Final = 1.0
-"""Of that, for the offsets of its groups."""
 _AT_ONCE: Final = 32
 """Groups asked for in one round trip."""
-OFFSETS_S: Final = 1.0
-"""For log ends that a leader does not know yet: a new one learns them within moments."""
-HEARTBEATS_S: Final = 2.0
 
 NO_GROUPS: Final[tuple[dict[str, dict[Partition, Offset]], tuple[str, ...]]] = ({}, ())
 
@@ -67,7 +59,7 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True) -> Vi
     source = Ask(lambda: _look_at_source(link, partitions, positions_read, offsets=offsets))
     destination = Ask(lambda: _look_at_destination(link, state, positions_read, offsets=offsets))
     users = [Ask(partial(_users, side)) for side in (link.source, link.destination)] if offsets else []
-    deadline = time.monotonic() + SIDE_S
+    deadline = time.monotonic() + LIMITS.planned_side_s
     seen_there, seen_here = destination.answer(deadline), source.answer(deadline)
     if mode is Mode.UNPLANNED and isinstance(seen_here, SourceView) and seen_here.cluster_id != mirror.source_id:
         # Its name may lead elsewhere by now, to the destination even, which has lost nothing.
@@ -116,11 +108,11 @@ class Ask(Generic[T]):
 
     def answer(self, deadline: float) -> T | Unseen:
         self._thread.join(max(0.0, deadline - time.monotonic()))
-        return self._found[0] if self._found else Unseen(f"no complete answer within {SIDE_S:.0f} s")
+        return self._found[0] if self._found else Unseen(f"no complete answer within {LIMITS.planned_side_s:.0f} s")
 
 
 def _users(side: ClusterConfig) -> frozenset[str] | None:
-    with ClusterClient(side, timeout_s=CALL_S) as client:
+    with ClusterClient(side, timeout_s=LIMITS.planned_answer_s) as client:
         return scram_users(client)
 
 
@@ -137,7 +129,7 @@ def _look_at_source(
     link: Link, partitions: tuple[Partition, ...], positions_read: threading.Event, *, offsets: bool
 ) -> SourceView:
     mirror = link.mirror
-    with ClusterClient(link.source, timeout_s=CALL_S) as client:
+    with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as client:
         view = client.metadata()
         chosen = topic_filter(mirror)
         topics = _topics({t: v for t, v in view.topics.items() if t in chosen and not v.internal})
@@ -156,8 +148,8 @@ def _look_at_source(
             )
         )
         # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
-        positions_read.wait(SIDE_S / 2)
-        ends = led_offsets(client, present, Point.STABLE_END, within_s=OFFSETS_S)
+        positions_read.wait(LIMITS.planned_side_s / 2)
+        ends = led_offsets(client, present, Point.STABLE_END, within_s=LIMITS.new_leader_s)
         return SourceView(
             cluster_id=view.cluster_id,
             topics=topics,
@@ -174,17 +166,18 @@ def _look_at_source(
 def _look_at_destination(
     link: Link, state: State, positions_read: threading.Event, *, offsets: bool
 ) -> DestinationView:
-    heartbeats = Ask(lambda: newest(link.destination, heartbeat_topic(link.mirror.name), timeout_s=HEARTBEATS_S))
+    topic = heartbeat_topic(link.mirror.name)
+    heartbeats = Ask(lambda: newest(link.destination, topic, timeout_s=LIMITS.planned_heartbeats_s))
     recorded_topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
     groups = Ask(lambda: _groups_there(link, recorded_topics)) if offsets else None
-    deadline = time.monotonic() + SIDE_S - 0.5
+    deadline = time.monotonic() + LIMITS.planned_side_s - 0.5
     try:
-        with ClusterClient(link.destination, timeout_s=CALL_S) as client:
+        with ClusterClient(link.destination, timeout_s=LIMITS.planned_answer_s) as client:
             view = client.metadata()
             recorded = sorted(state.partitions.get(link.mirror.name, {}))
             topics = _topics({t: v for t, v in view.topics.items() if t in recorded_topics})
             present = [p for p in recorded if p.topic in topics and p.index < topics[p.topic].partitions]
-            positions = led_offsets(client, present, Point.LOG_END, within_s=OFFSETS_S)
+            positions = led_offsets(client, present, Point.LOG_END, within_s=LIMITS.new_leader_s)
             positions_read.set()
             held = describe_acls(client)
             rights = promotion_remarks(link, state, held, view.topics)
@@ -212,7 +205,7 @@ def _topics(found: Mapping[str, TopicView]) -> dict[str, Topic]:
 
 
 def _groups_there(link: Link, topics: Collection[str]) -> tuple[dict[str, dict[Partition, Offset]], tuple[str, ...]]:
-    with ClusterClient(link.destination, timeout_s=CALL_S) as client:
+    with ClusterClient(link.destination, timeout_s=LIMITS.planned_answer_s) as client:
         _, committed, joined = _groups(client, link.mirror, topics, offsets=True)
         return committed, joined
 
@@ -225,7 +218,7 @@ def _groups(
     chosen = group_filter(mirror)
     groups = [g for _, g in sorted(list_groups(client).items()) if g.id in chosen and g.kind in ("classic", "consumer")]
     committed: dict[str, dict[Partition, Offset]] = {}
-    deadline = time.monotonic() + GROUPS_S
+    deadline = time.monotonic() + LIMITS.planned_groups_s
     for start in range(0, len(groups) if offsets else 0, _AT_ONCE):
         if time.monotonic() > deadline:
             break

@@ -10,8 +10,8 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_points
 from mirror_core.kafka.sizes import log_sizes
 from mirror_core.model.errors import Refused, RemoteFault
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Offset, Partition
-from mirror_core.runbook.observe import CALL_S
 from mirror_core.state.link import Link
 
 ENOUGH: Final = 20_000
@@ -51,7 +51,7 @@ def rest_of(
 ) -> Rest:
     """`proven`: next offset after the last one that was compared. `per_second`: offsets, as just seen."""
     wanted = list(partitions)
-    with ClusterClient(link.source, timeout_s=CALL_S) as source:
+    with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as source:
         points = list_points(source, wanted, [Point.START, Point.LOG_END])
         starts, ends = points.values()
         left = {p: ends[p] - max(starts[p], proven.get(p, Offset(0))) for p in wanted}

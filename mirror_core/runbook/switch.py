@@ -21,22 +21,18 @@ from mirror_core.kafka.config import Config
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.hooks import AssetEvent, Command, Hook, Http, asset_uri
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
 from mirror_core.model.names import ClusterName, base_name
 from mirror_core.model.run import Evidence, Mode
 from mirror_core.runbook.checkpoints import Announced, Called, HookCall
 from mirror_core.runbook.hook_calls import Tried, request_of, send, start
-from mirror_core.runbook.observe import SIDE_S, Ask
+from mirror_core.runbook.observe import Ask
 from mirror_core.state.active import Active, announce, newest
 from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link
 
 STEP: Final = "switch"
-OTHER_SIDE_S: Final = 3.0
-"""For a source that may be dead."""
-HERE_S: Final = 10.0
-FAR_S: Final = 60.0
-"""For sides that are alive, be they far away. Who falls silent is given up much sooner, by the limits above."""
 
 _log = logger(__name__)
 
@@ -47,10 +43,12 @@ def switch(link: Link, journal: Journal, *, by_airflow: bool) -> Evidence:
     `by_airflow`: one of its tasks takes the step, which emits the asset event after it.
     """
     active = _active(link, journal)
-    there = Ask(lambda: announce(link.source, active, OTHER_SIDE_S))
-    deadline = time.monotonic() + (SIDE_S if journal.run.plan.mode is Mode.UNPLANNED else FAR_S)
+    there = Ask(lambda: announce(link.source, active, LIMITS.silent_source_s))
+    deadline = time.monotonic() + (
+        LIMITS.planned_side_s if journal.run.plan.mode is Mode.UNPLANNED else LIMITS.far_side_s
+    )
     try:
-        here: Active | Unseen = announce(link.destination, active, HERE_S)
+        here: Active | Unseen = announce(link.destination, active, LIMITS.told_destination_s)
     except MirrorError as error:
         here = Unseen(str(error))
     calls = run_hooks(link, active, journal, by_airflow=by_airflow)
@@ -87,8 +85,8 @@ def _active(link: Link, journal: Journal) -> Active:
     if kept is None:
         mirror, destination = base_name(link.mirror.name), link.destination
         sides = [destination] if journal.run.plan.mode is Mode.UNPLANNED else [destination, link.source]
-        looks = [Ask(partial(newest, cluster, mirror, OTHER_SIDE_S)) for cluster in sides]
-        deadline = time.monotonic() + FAR_S
+        looks = [Ask(partial(newest, cluster, mirror, LIMITS.silent_source_s)) for cluster in sides]
+        deadline = time.monotonic() + LIMITS.far_side_s
         seen = [found.generation for look in looks if isinstance(found := look.answer(deadline), Active)]
         kept = Announced(
             active=Active(

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.limits import LIMITS
 from mirror_core.sandbox.broker import Broker, run_tool
 from mirror_core.sandbox.credentials import ADMIN, scram_config
 from mirror_core.sandbox.errors import SandboxFailed
@@ -23,7 +24,6 @@ from mirror_core.sandbox.ports import HOST
 from mirror_core.sandbox.process import is_alive
 
 READY_TIMEOUT_S: Final = 120.0
-PROBE_TIMEOUT_S: Final = 2.0
 PROBE_PAUSE_S: Final = 0.1
 # A broker that is still starting refuses connections: ask again soon, and say nothing of it.
 QUIET: Final = {"log_level": 0, "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200}
@@ -114,7 +114,7 @@ class SandboxCluster:
         """Run a Java main class of Kafka's, e.g. org.apache.kafka.tools.GetOffsetShell, with these arguments."""
         return run_tool(self.brokers[0].jars, *arguments)
 
-    def answering(self, node: int, timeout_s: float = PROBE_TIMEOUT_S) -> Sequence[int]:
+    def answering(self, node: int, timeout_s: float = LIMITS.sandbox_broker_s) -> Sequence[int]:
         """Node ids in an authenticated Metadata answer that was asked of this node; empty when none came."""
         address = f"{HOST}:{self._broker(node).ports.client}"
         admin = AdminClient({**self.client_config(ADMIN), "bootstrap.servers": address, **QUIET})

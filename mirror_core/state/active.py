@@ -20,6 +20,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.topics import NewTopic, create_topics
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName
 from mirror_core.state.topic import POLL_S, QUIET, TRANSACTION_MS, client
 
@@ -65,7 +66,7 @@ def newest(config: ClusterConfig, mirror: MirrorName, timeout_s: float) -> Activ
     return _read(config, mirror, deadline) if ACTIVE_TOPIC in view.topics else None
 
 
-def announce(config: ClusterConfig, active: Active, timeout_s: float = 3.0) -> Active:
+def announce(config: ClusterConfig, active: Active, timeout_s: float = LIMITS.silent_source_s) -> Active:
     """Say so on one cluster, unless a later generation is known there; what the topic says now.
 
     May be repeated, by anybody, at any time: makes the topic if need be, and writes nothing that stands there already.
@@ -108,7 +109,9 @@ def announce(config: ClusterConfig, active: Active, timeout_s: float = 3.0) -> A
     return active
 
 
-def repeat(here: ClusterConfig, there: ClusterConfig, mirror: MirrorName, timeout_s: float = 3.0) -> Active | None:
+def repeat(
+    here: ClusterConfig, there: ClusterConfig, mirror: MirrorName, timeout_s: float = LIMITS.silent_source_s
+) -> Active | None:
     """Say on another cluster, to which it was owed, what this one says of a mirror; what stands there now.
 
     None: nothing was ever said. MirrorError when one of them does not answer.

@@ -14,6 +14,7 @@ from typing import Final
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config, load_config
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, MirrorName
@@ -22,7 +23,6 @@ from mirror_core.state.topic import read_state
 
 _log = logger(__name__)
 
-_LOOK_S: Final = 4.0
 _READING: Final = 4
 """How much longer than a first answer a state may take that is not there yet."""
 
@@ -85,7 +85,9 @@ def _are(mirrors: set[str]) -> str:
     return f"are {', '.join(sorted(mirrors))}" if mirrors else "are none"
 
 
-def states(config: Config, timeout_s: float = _LOOK_S) -> Iterator[tuple[ClusterName, State | MirrorError]]:
+def states(
+    config: Config, timeout_s: float = LIMITS.state_owner_s
+) -> Iterator[tuple[ClusterName, State | MirrorError]]:
     """The state topic of each configured cluster, in the order of their answers; an error for those that do not.
 
     The limit is for silence: a cluster with much to tell gets the time for it, a dead one does not.

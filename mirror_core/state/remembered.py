@@ -20,6 +20,7 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.model.errors import MirrorError, Unreachable
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Partition
 from mirror_core.state.records import State
 from mirror_core.wire.batch import MalformedBatch, is_dense
@@ -27,8 +28,6 @@ from mirror_core.wire.committed import committed
 from mirror_core.wire.fetch import Fetched, Isolation, Wanted
 from mirror_core.wire.records import decode
 
-_ANSWER_S: Final = 2.0
-"""Limit for each answer: a whole read has all the time that there is, and must still come to it."""
 _DECIDED_S: Final = 1.0
 """How long open transactions are waited for here; a whole read knows how to wait for those of killed owners."""
 _MAX_BYTES: Final = 4 << 20
@@ -106,7 +105,7 @@ def _key(cluster: ClusterConfig) -> Hashable:
 def log_now(cluster: ClusterConfig, topic: str) -> Log | None:
     """The log as it is before it is read whole; None when that cannot be told: then it is not read on later."""
     try:
-        with ClusterClient(cluster, timeout_s=_ANSWER_S) as client:
+        with ClusterClient(cluster, timeout_s=LIMITS.remembered_state_s) as client:
             return _leader(client, topic)[0]
     except (MirrorError, NotTheSame):
         return None
@@ -115,7 +114,7 @@ def log_now(cluster: ClusterConfig, topic: str) -> Log | None:
 def read_on(cluster: ClusterConfig, known: Memory, heard: Callable[[], None]) -> Memory | None:
     """The committed state at this moment; None when the topic has to be read whole. `known` is used up by it."""
     try:
-        with ClusterClient(cluster, timeout_s=_ANSWER_S) as client:
+        with ClusterClient(cluster, timeout_s=LIMITS.remembered_state_s) as client:
             now, address = _leader(client, known.log.topic)
             if now != known.log:
                 raise NotTheSame

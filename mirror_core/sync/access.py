@@ -31,6 +31,7 @@ from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
 from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
 from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import ClusterName
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
@@ -229,14 +230,10 @@ def silence_copiers(link: Link, log: Log, client: ClusterClient, topics: Collect
     return ours
 
 
-_OTHER_SIDE_S: Final = 3.0
-"""Applications stand still while this is asked of a source that may be dead."""
-
-
 def _demotions_of_the_source(link: Link, topics: Collection[str]) -> tuple[set[Acl], list[DriftRow]]:
     """Denials on our destination that a mirror of the other direction entered in its own ledger, on our source."""
     try:
-        state = read_foreign(link.source, timeout_s=_OTHER_SIDE_S)
+        state = read_foreign(link.source, timeout_s=LIMITS.silent_source_s)
     except MirrorError as error:
         # Promotion must not need a living source. What is in our own ledger has been lifted already.
         reason = f"denials remembered on cluster {link.source.name} could not be looked up: {error}"

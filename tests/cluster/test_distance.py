@@ -17,11 +17,11 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.mirrors.gaps import limit_in_words
+from mirror_core.model.limits import Limits
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.model.parity import Verdict
 from mirror_core.parity.salvage import LocalSalvage
-from mirror_core.runbook.switch import OTHER_SIDE_S
 from mirror_core.state.active import Active, announce, newest
 from tests.brokers import Pair, new_topic, produce
 from tests.distant import Distant, distant_clusters
@@ -32,7 +32,7 @@ from tests.mirroring import new_mirror
 from tests.parity_topics import content, send, whole
 from tests.relay import Weather
 from tests.same import assert_parity, assert_same, assert_same_offsets, parity
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
@@ -83,7 +83,7 @@ def test_a_way_becomes_longer_while_gaps_are_filled(distant: Distant, tmp_path: 
             return False
         return True
 
-    with driving(mirrored, epoch_s=60):
+    with driving(mirrored, epoch_s=patience(60)):
         transact(pair, topic, 2)
         wait_until(copied, timeout_s=20, why="the first transactions come over")
         with distant.is_far(pair.west, 200):
@@ -232,7 +232,8 @@ def test_what_is_announced_is_read_and_replaced_400_ms_away(distant: Distant) ->
     )
     assert announce(west, first, timeout_s=60) == first
     later = replace(first, generation=2)
+    silent_s = Limits().silent_source_s
     with distant.is_far(distant.pair.west, 400):
-        assert newest(west, first.mirror, OTHER_SIDE_S) == first
-        assert announce(west, later, OTHER_SIDE_S) == later
-        assert newest(west, first.mirror, OTHER_SIDE_S) == later
+        assert newest(west, first.mirror, silent_s) == first
+        assert announce(west, later, silent_s) == later
+        assert newest(west, first.mirror, silent_s) == later

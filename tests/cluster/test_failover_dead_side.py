@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
+from mirror_core.model.limits import VARIABLE
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, new_topic, produce
 from tests.mirroring import Mirrored, new_mirror
@@ -53,11 +55,16 @@ Harm = Callable[[SandboxCluster], AbstractContextManager[None]]
 
 
 def mirrorbook(mirrored: Mirrored, *arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
-    """The command, as a person would give it, and the seconds it took."""
+    """The command, as a person would give it, and the seconds it took: with the limits that people have."""
     command = [sys.executable, "-c", "from mirror_core.cli.main import main; main()", *arguments]
     started = time.monotonic()
     done = subprocess.run(
-        [*command, "--config", str(mirrored.config.path)], capture_output=True, text=True, timeout=120, check=False
+        [*command, "--config", str(mirrored.config.path)],
+        env={**os.environ, VARIABLE: "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     return done, time.monotonic() - started
 

@@ -32,10 +32,10 @@ from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka
 from tests.cluster.test_metrics import ADDRESS, Scraped
 from tests.clusters import two_clusters
 from tests.commands import MIRRORBOOK, mirrorbook
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 pytestmark = pytest.mark.cluster
-TIMEOUT_S = 120.0
+TIMEOUT_S = patience(120.0)
 LATE_S = 10.0
 """The others' records are never that late: a third of an epoch."""
 WATCHED_S = 25.0

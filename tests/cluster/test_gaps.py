@@ -33,7 +33,7 @@ from tests.brokers import Pair, new_topic, produce
 from tests.logs import assert_equal, bounds, transaction, transactional, write
 from tests.managed import managed
 from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -244,7 +244,7 @@ def test_an_epoch_goes_on_with_the_markers_of_the_one_before(
     with Channel(Listening(), {Sort.CLAIMS: Board().take}) as channel, ThreadPoolExecutor(1) as pool:
         for epoch in (1, 2):
             now = int(time.time() * 1000)
-            work = assignment(mirrored, epoch, now, now + 20_000)
+            work = assignment(mirrored, epoch, now, now + round(patience(20) * 1000))
             ended = threading.Event()
             task = pool.submit(copy_task.run, replace(work, driver=channel.at(epoch) if told else None), ended.is_set)
             transaction(producer, topic, epoch, commit=True, partitions=range(3))

@@ -120,7 +120,7 @@ def test_figures_are_those_of_the_copy_and_a_failed_partition_is_seen(pair: Pair
     assert sum(r["batches"] for r in stored) == now("copied_batches_total", topic=good)
     seen_s = now("source_looked_at_timestamp_seconds")
     assert seen_s is not None
-    assert abs(time.time() - seen_s) < TIMEOUT_S
+    assert abs(time.time() - seen_s) < 60
     assert now("heartbeats_total", outcome="acknowledged")
     assert len(read_all(pair.west, good)) == 650
 
@@ -158,7 +158,7 @@ def test_a_dead_source_makes_the_lag_unknown_until_it_is_back(pair: Pair, tmp_pa
         produce(pair.east, topic, 5)
         wait_until(
             lambda: Scraped(url)("copied_records_total", topic=topic) == 45 and caught_up_again(url, topic, seen),
-            timeout_s=2 * TIMEOUT_S,
+            timeout_s=120,
             why="it goes on when the source is back",
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName
 from mirror_core.model.run import Mode, RunKind, RunState, StepState
 from mirror_core.runbook import switch
@@ -114,8 +116,8 @@ def test_a_failover_announces_calls_its_hooks_and_goes_on_without_those_that_fai
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOOK_TOKEN", SECRET)
-    monkeypatch.setattr(switch, "OTHER_SIDE_S", LOOK_S)  # a busy machine's source is not dead
-    monkeypatch.setattr(switch, "SIDE_S", LOOK_S)
+    patient = replace(LIMITS, silent_source_s=LOOK_S, planned_side_s=LOOK_S)
+    monkeypatch.setattr(switch, "LIMITS", patient)  # a busy machine's source is not dead
     topic, told = app_topic(pair), tmp_path / "told"
     produce(pair.east, topic, 5)
     fails = ["/bin/sh", "-c", f"echo $HOOK_TOKEN; echo {SECRET} >&2; exit 7"]

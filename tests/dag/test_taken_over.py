@@ -25,10 +25,11 @@ from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.test_failover import app_topic, denied
 from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
 
-WAIT_S = 120.0
+WAIT_S = patience(120.0)
 
 
 @dataclass(slots=True)

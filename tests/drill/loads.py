@@ -17,10 +17,10 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S
 from tests.drill.applications import Login
 from tests.drill.live import REFUSED, Kind
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 SOME: Final = 300
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = patience(120.0)
 RECORDS: Final = 10
 PAUSE_S: Final = 0.05
 """So many records every so often, to each topic."""

@@ -23,7 +23,7 @@ from mirror_core.sandbox.jars import ensure_jars, locked
 from tests.brokers import TIMEOUT_S, Pair, Record, admin_client, grant, read_all
 from tests.drill.applications import Lines, Login, login, words
 from tests.exact import about_data
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 LOCK: Final = Path(__file__).parents[1] / "kafka-streams.lock"
 MAIN: Final = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
@@ -35,7 +35,7 @@ OUTPUT: Final = "streams-wordcount-output"
 PARTITIONS: Final = 3
 SOME: Final = 3000
 """Counts: some seconds of work."""
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = patience(120.0)
 
 
 def counted(cluster: SandboxCluster) -> int:

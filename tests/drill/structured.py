@@ -23,13 +23,13 @@ from mirror_core.spark.java_shim import spark_java_home
 from tests.brokers import Pair, Record, grant, new_topic
 from tests.drill.applications import Lines, Login, login, words
 from tests.exact import about_data
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 LOCK: Final = Path(__file__).parents[1] / "kafka-spark.lock"
 PARTITIONS: Final = 3
 SOME: Final = 500
 """Lines: some seconds of work."""
-PATIENCE_S: Final = 180.0
+PATIENCE_S: Final = patience(180.0)
 Place = tuple[int, int]
 """Partition and offset."""
 

@@ -18,9 +18,10 @@ from mirror_core.model.clock import FRESH_S
 from mirror_core.model.copying import Assigned, Assignment, Failure, TaskReport
 from mirror_core.model.names import Partition
 from tests.mirroring import Mirrored
+from tests.waiting import patience
 
 AT_ONCE = 2
-GRACE_S = 90.0
+GRACE_S = patience(90.0)
 
 
 class Tasks:

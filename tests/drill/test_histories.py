@@ -13,12 +13,13 @@ from tests.brokers import Pair
 from tests.distant import Distant, distant_clusters
 from tests.drill.histories import history
 from tests.drill.weather import QUICK
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 ENOUGH: Final = {"transact": 8, "start": 5, "kill": 2, "suspend": 1, "wake": 1, "crash": 1, "delete_records": 1}
 """How often each must have happened, and have struck somebody, before a history is one."""
-LIMIT_S: Final = 300.0
+LIMIT_S: Final = patience(300.0)
 
 
 @pytest.fixture(scope="module")

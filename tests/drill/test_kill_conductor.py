@@ -24,11 +24,12 @@ from tests.cluster.test_failover import commit as commit_offset
 from tests.commands import Forked
 from tests.drill.dying import Death
 from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 RECORDS = 200
-ENDS_S = 300.0
+ENDS_S = patience(300.0)
 FAILOVER, FAILBACK = names(RunKind.FAILOVER), names(RunKind.FAILBACK)
 UNPLANNED = names(RunKind.FAILOVER, Mode.UNPLANNED)
 

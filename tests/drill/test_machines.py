@@ -24,13 +24,13 @@ from tests.machines import Machines, machines, reachable_clusters
 from tests.mirroring import Mirrored, new_mirror
 from tests.same import assert_same
 from tests.standalone import ROOT, Standalone, standalone
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.drill, pytest.mark.cluster, pytest.mark.spark]
 
 PARTITIONS: Final = 4
 EPOCH_S: Final = 4.0
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = patience(120.0)
 
 
 class Transactions(Application):

@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import NewTopic, alter_configs, create_topics, describe_configs
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import Evidence
@@ -33,7 +35,7 @@ from tests.drill.one_task import one_task
 from tests.drill.weather import Usurper, equal_or_failed
 from tests.mirroring import new_mirror, replicate
 from tests.same import assert_same
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
@@ -229,7 +231,7 @@ def test_the_canary_tries_every_broker_and_waits_for_none_that_is_not_needed(
 
     with suspended(three.west, leader):
         with monkeypatch.context() as patched:
-            patched.setattr(canary, "AWAY_S", 0.0)
+            patched.setattr(canary, "LIMITS", replace(LIMITS, broker_away_s=0.0))
             with pytest.raises(Unreachable, match=f"broker {leader} leads {topic}-0 and does not answer"):
                 canary_of(three, topic)
         shown = canary_of(three, topic)
@@ -241,7 +243,7 @@ def test_a_canary_that_a_broker_does_not_take_names_broker_kind_and_partition(
     three: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic(three.west)
-    monkeypatch.setattr(canary_trials, "TIMEOUT_S", 12.0)
+    monkeypatch.setattr(canary_trials, "LIMITS", replace(LIMITS, canary_trial_s=patience(12)))
 
     def and_then_it_hangs(client: ClusterClient, topics: Iterable[NewTopic]) -> None:
         create_topics(client, topics)

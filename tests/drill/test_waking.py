@@ -21,11 +21,11 @@ from tests.cluster.test_unplanned import begin
 from tests.drill.live import Application, Kind, living, nothing_lost_unnamed
 from tests.driving import beating, driving
 from tests.mirroring import Mirrored, new_mirror
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
-HANGS_S = 6.0
+HANGS_S = patience(6.0)
 """In each step of a planned run, unless that has failed before."""
 PLANNED, UNPLANNED = names(RunKind.FAILOVER), names(RunKind.FAILOVER, Mode.UNPLANNED)
 

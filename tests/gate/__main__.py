@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.gate.busy import how_busy
 from tests.gate.events import Failure
 from tests.gate.explain import explain, flaky_lines
 from tests.gate.running import run_lanes
 from tests.gate.shards import lanes
 from tests.gate.stages import GATE, NIGHTLY, Stage
 from tests.gate.verdict import Run, flaky_after, is_green, runs_again
+from tests.waiting import how_busy
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 KEPT: Final = ROOT / ".gate"

@@ -27,9 +27,9 @@ from mirror_core.model.errors import LostOwnership, Unreachable
 from mirror_core.model.names import MirrorName
 from mirror_core.state.link import Link
 from tests.unit.test_metrics import MIRROR
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = patience(30.0)
 
 
 class Scene:

@@ -21,6 +21,7 @@ from mirror_core.decide.switching import Answer, of_exit, of_status, pause_s
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest, LostOwnership
 from mirror_core.model.hooks import AssetEvent
+from mirror_core.model.limits import VARIABLE
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, base_name
 from mirror_core.model.run import Mode
@@ -217,7 +218,10 @@ def test_what_an_exit_code_means_and_how_long_is_waited() -> None:
 # -- called ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_is_told_what_has_changed_and_no_shell_reads_its_arguments(tmp_path: Path) -> None:
+def test_a_command_is_told_what_has_changed_and_no_shell_reads_its_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
     told = tmp_path / "told"
     command = script(tmp_path, f'printf "%s|" "$@" > {told}; env | grep ^MIRRORBOOK_ | sort >> {told}')
     (call,) = called(configured(tmp_path, {"name": "dns", "command": [command, "$HOME; x", "*"]}))

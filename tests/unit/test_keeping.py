@@ -19,9 +19,9 @@ from mirror_core.model.files import Unwritable
 from mirror_core.model.receipts import ReceiptsHead
 from mirror_core.state.records import State
 from tests.unit.test_receipts import MIRROR, receipt
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
-LIMIT_S = 10.0
+LIMIT_S = patience(10.0)
 
 
 class Moody(LocalFolder):

@@ -11,8 +11,9 @@ from mirror_core.dataplane.patience import Patience
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Unreachable
 from mirror_core.state.lease import HeldLease
+from tests.waiting import patience
 
-LIMIT_S = 10.0
+LIMIT_S = patience(10.0)
 
 
 class Lease:

@@ -21,10 +21,10 @@ from mirror_core.supervisor import supervise
 from mirror_core.supervisor.home import Home, Status, status_here
 from mirror_core.supervisor.identity import here, started
 from mirror_core.supervisor.supervisor import CALM_S, FIRST_DELAY_S, HEALTHY_S, MAX_DELAY_S, next_delay_s
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 MIRROR = MirrorName("east/west")
-TIMEOUT_S = 30.0
+TIMEOUT_S = patience(30.0)
 SUPERVISOR = """
 import sys
 from pathlib import Path
