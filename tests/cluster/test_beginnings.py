@@ -75,6 +75,7 @@ def test_a_log_that_begins_late_is_seeded_up_to_its_beginning(pair: Pair, tmp_pa
     assert_equal(pair, topic, records=8)
 
 
+@pytest.mark.slow
 def test_a_log_that_begins_at_three_million_is_announced_and_seeded_though_it_is_interrupted(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,6 +190,7 @@ def test_a_mirror_topic_is_cleaned_of_records_and_markers_while_it_is_mirrored(p
     assert f"the destination's log starts at {last}" in found.findings[0].detail
 
 
+@pytest.mark.slow
 def test_a_leader_that_lost_its_memory_of_cleaned_markers_is_no_foreign_writer(pair: Pair, tmp_path: Path) -> None:
     topic = compacted_topic(pair, delete_retention_ms="0")
     mirrored = new_mirror(pair, tmp_path, topic)

@@ -153,6 +153,7 @@ def test_a_failback_that_slept_before_it_deletes_a_topic_does_not_hit_its_succes
     assert len(read_all(pair.east, topic)) == 7
 
 
+@pytest.mark.slow
 def test_the_reverse_mirror_is_not_ended_while_applications_need_it_to_come_home(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     sent = produce(pair.east, topic, 10)

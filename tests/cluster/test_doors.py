@@ -64,6 +64,7 @@ CALLS: Final[Mapping[Verb, Callable[[Link], object]]] = {
 """As Airflow does it, which asks nothing before."""
 
 
+@pytest.mark.slow
 def test_before_each_step_of_a_failover_every_verb_is_refused_and_the_run_never_knows(desk: Desk) -> None:
     topic = new_topic(desk.pair.east)
     sent = produce(desk.pair.east, topic, 40)

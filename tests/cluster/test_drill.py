@@ -91,7 +91,13 @@ def left_in_state(mirrored: Mirrored) -> list[object]:
 @pytest.mark.parametrize(
     ("mode", "lost", "again", "forecast"),
     [
-        (Mode.PLANNED, 0, 0, f"{(drills.COPIED + drills.TAIL) // 2} record(s) read again by the sync of now; 0 after"),
+        pytest.param(
+            Mode.PLANNED,
+            0,
+            0,
+            f"{(drills.COPIED + drills.TAIL) // 2} record(s) read again by the sync of now; 0 after",
+            marks=pytest.mark.slow,
+        ),
         (Mode.UNPLANNED, drills.TAIL, drills.COPIED // 2, f"0 to {drills.COPIED // 2} record(s) read again"),
     ],
 )
@@ -118,6 +124,7 @@ def test_a_drill_says_what_came_of_it_and_leaves_nothing(
     assert {one.words for one in past} == {f"{found.compared} records equal, {lost} offsets lost"}
 
 
+@pytest.mark.slow
 def test_a_drill_that_promoted_something_else_has_not_come_through(
     beside: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:

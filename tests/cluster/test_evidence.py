@@ -106,6 +106,7 @@ def test_a_failover_that_two_people_drove_proves_itself(mirrored: Mirrored) -> N
     assert "report.html: it was altered" in " ".join(altered.stderr.split())
 
 
+@pytest.mark.slow
 def test_an_older_bundle_in_place_of_the_last_one_is_found_while_the_state_topic_lives(mirrored: Mirrored) -> None:
     run = begun(mirrored)
     by(mirrored, "ann").take(run, ("prove",))
@@ -121,6 +122,7 @@ def test_an_older_bundle_in_place_of_the_last_one_is_found_while_the_state_topic
     assert [flaw.where for flaw in verified(mirrored, run).flaws] == [ENTRIES]
 
 
+@pytest.mark.slow
 def test_a_key_that_cannot_be_used_is_said_before_a_run_begins(mirrored: Mirrored) -> None:
     key = mirrored.config.path.parent / PRIVATE
     key.chmod(0o644)

@@ -112,6 +112,7 @@ def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
 
 
+@pytest.mark.slow
 def test_a_compacted_topic_goes_there_and_back(pair: Pair, tmp_path: Path) -> None:
     def changelog(cluster: SandboxCluster, version: int) -> None:
         rows = [Row(key=b"k%d" % (number % 10), value=b"%d" % version) for number in range(50)]
@@ -176,6 +177,7 @@ def test_a_divergent_tail_is_salvaged_and_the_topic_copied_anew(pair: Pair, tmp_
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
 
 
+@pytest.mark.slow
 def test_a_way_home_is_known_by_its_run_and_not_by_clocks(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +202,7 @@ def test_a_way_home_is_known_by_its_run_and_not_by_clocks(
     assert content(read_all(pair.east, topic)) == sorted(sent)
 
 
+@pytest.mark.slow
 def test_a_topic_that_has_gone_since_the_last_homecoming_is_brought_home_as_a_whole(pair: Pair, tmp_path: Path) -> None:
     kept, gone = app_topic(pair), app_topic(pair)
     sent = produce(pair.east, gone, 20)

@@ -49,6 +49,7 @@ def test_a_topic_that_is_deleted_on_the_new_primary_on_the_way_holds_nothing_up(
     assert_parity(mirrored)
 
 
+@pytest.mark.slow
 def test_a_topic_that_failed_on_the_way_home_is_failed_afterwards_and_the_others_protected(
     pair: Pair, tmp_path: Path
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_topic_that_failed_on_the_way_home_is_failed_afterwards_and_the_others
     assert "it was FAILED when applications came home" in (found[Partition(strange, 0)].reason or "")
 
 
+@pytest.mark.slow
 def test_a_topic_that_began_on_the_new_primary_is_a_mirror_topic_there_afterwards(pair: Pair, tmp_path: Path) -> None:
     prefix = f"t-{secrets.token_hex(4)}-"
     topic, newcomer, group = app_topic(pair, prefix=prefix), f"{prefix}new", f"g-{prefix}"
@@ -98,6 +100,7 @@ def test_a_topic_that_began_on_the_new_primary_is_a_mirror_topic_there_afterward
     assert not denied(pair.west, newcomer)
 
 
+@pytest.mark.slow
 def test_a_topic_that_never_came_to_the_new_primary_stays_where_it_is(pair: Pair, tmp_path: Path) -> None:
     prefix = f"t-{secrets.token_hex(4)}-"
     topic, strange = app_topic(pair, prefix=prefix), app_topic(pair, prefix=prefix)

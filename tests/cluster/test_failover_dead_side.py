@@ -17,7 +17,7 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, new_topic, produce
 from tests.mirroring import Mirrored, new_mirror
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timed]
 
 PROMISE_S = 5.0
 """A product promise, so it is asserted; with the interpreter's start and room for a busy machine on top."""

@@ -85,7 +85,7 @@ def test_a_failed_partition_without_its_mirror_topic_holds_no_other_up(pair: Pai
     assert denied(pair.east, gone)
 
 
-@pytest.mark.parametrize("behind", ["prove", "parity"])
+@pytest.mark.parametrize("behind", [pytest.param("prove", marks=pytest.mark.slow), "parity"])
 def test_a_topic_that_is_widened_during_the_run_is_not_promoted_without_its_new_partition(
     pair: Pair, tmp_path: Path, behind: str
 ) -> None:

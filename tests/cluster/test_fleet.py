@@ -225,6 +225,7 @@ def test_when_sparks_own_process_dies_all_end_for_a_new_process_to_begin(pair: P
         assert mirrored.equal()
 
 
+@pytest.mark.slow
 def test_what_stops_one_mirror_of_a_process_leaves_the_process_alone(pair: Pair, tmp_path: Path) -> None:
     stopped, well = (new_mirror(pair, pair.config_path, "west", pair.west) for _ in range(2))
     with fleet("local", tmp_path, pair.config_path, stopped, well) as running:

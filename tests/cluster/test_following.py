@@ -96,6 +96,7 @@ def _must(refused: dict[Partition, str]) -> None:
     assert refused == {}
 
 
+@pytest.mark.timed
 def test_a_commit_is_on_the_destination_within_a_second(
     mirrored: Mirrored, west: ClusterClient, commit: Callable[[int], None], group: str, topic: str
 ) -> None:

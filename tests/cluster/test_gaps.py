@@ -207,6 +207,7 @@ def test_a_failover_drains_and_proves_logs_with_gaps(pair: Pair, tmp_path: Path)
     assert_equal(pair, topic, records=13)
 
 
+@pytest.mark.slow
 def test_two_copiers_at_once_fill_each_gap_once(pair: Pair, tmp_path: Path) -> None:
     """The older one has the right to fill; the younger one takes it over when the older one has ended."""
     topic = new_topic(pair.east, partitions=4)

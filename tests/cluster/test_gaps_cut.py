@@ -18,7 +18,7 @@ from tests.brokers import Pair, new_topic
 from tests.logs import assert_equal, transaction, transactional
 from tests.mirroring import new_mirror
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 PARTITIONS = 6
 CUTS = 6

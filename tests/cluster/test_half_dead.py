@@ -16,7 +16,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.model.names import ClusterName
 from tests.brokers import Pair
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timed]
 
 NO_TOPICS = MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
 TIMEOUT_S = 30.0

@@ -120,6 +120,7 @@ def test_whatever_is_cut_the_copy_and_its_receipts_are_exact(
     assert receipt.gaps == end - receipt.records
 
 
+@pytest.mark.slow
 def test_copiers_that_are_killed_and_two_at_once_leave_an_exact_copy(hosted: Pair, tmp_path: Path) -> None:
     topic, chance = new_topic(hosted.east, partitions=3), random.Random(5)
     mirrored = new_mirror(hosted, tmp_path, topic)

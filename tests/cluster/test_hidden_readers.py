@@ -159,6 +159,7 @@ def segments(cluster: SandboxCluster, topic: str) -> list[Path]:
     return sorted((cluster.log_dir() / f"{topic}-0").glob("*.log"))
 
 
+@pytest.mark.slow
 def test_the_cleaner_takes_hidden_records_away_and_nothing_else(hosted: Pair, tmp_path: Path) -> None:
     """As after the promotion of a topic that is compacted."""
     topic = gappy(hosted.east)
@@ -181,6 +182,7 @@ def test_the_cleaner_takes_hidden_records_away_and_nothing_else(hosted: Pair, tm
     assert from_each(hosted.west, topic, "read_committed", end) == everywhere
 
 
+@pytest.mark.slow
 def test_a_gap_wider_than_any_answer_is_passed_over(hosted: Pair, tmp_path: Path) -> None:
     topic, width = new_topic(hosted.east), 1_000_000
     partition = Partition(topic, 0)

@@ -18,7 +18,7 @@ from mirror_core.state.link import find
 from tests.cluster.large_state import NAME, PARTITIONS, STAGES
 from tests.clusters import two_clusters
 
-pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+pytestmark = [pytest.mark.cluster, pytest.mark.timed]
 
 MOST_MIB = 64
 MOST_S = 30

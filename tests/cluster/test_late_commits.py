@@ -135,7 +135,7 @@ def test_the_data_principal_alone_commits_while_nothing_is_denied(
         assert GroupBatches(data).fetch({group: None})[group].committed[Partition(topic, 0)].offset == 4
 
 
-@pytest.mark.parametrize("rewound", [3, 0])
+@pytest.mark.parametrize("rewound", [3, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_group_set_back_on_the_new_primary_does_not_skip_on_the_way_home(
     pair: Pair, group: str, tmp_path: Path, rewound: int
 ) -> None:

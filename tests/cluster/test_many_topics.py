@@ -23,7 +23,7 @@ from tests.brokers import Pair, new_topic, produce
 from tests.committing import commit_offsets
 from tests.mirroring import Mirrored, new_mirror
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 FEW: Final = 2
 MANY: Final = 24

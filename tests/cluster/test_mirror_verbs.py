@@ -87,6 +87,7 @@ def test_a_mirror_whose_denials_stand_is_not_forgotten(mirrored: Mirrored) -> No
     assert mirrored.name in mirrored.state.mirrors
 
 
+@pytest.mark.slow
 def test_a_mirror_is_forgotten_with_a_cluster_that_is_gone_for_good(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
     link, east = mirrored.link, mirrored.pair.east

@@ -59,6 +59,7 @@ def test_a_name_that_leads_to_the_new_primary_fences_it_not(pair: Pair, tmp_path
     assert denied(pair.east, topic)
 
 
+@pytest.mark.slow
 def test_a_fence_is_owed_to_be_lifted_where_it_is(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     produce(pair.east, topic, 20)

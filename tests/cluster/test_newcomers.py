@@ -14,7 +14,7 @@ from tests.cluster.test_gaps import assignment
 from tests.logs import assert_equal, transaction, transactional
 from tests.mirroring import new_mirror
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 PARTITIONS = 60
 
 

@@ -138,6 +138,7 @@ def test_what_was_deleted_on_the_destination_since_is_found(mirrored: Mirrored) 
     assert set(proved(mirrored)) == {Partition(topic, 0)}
 
 
+@pytest.mark.slow
 def test_what_the_source_has_lost_and_grown_anew_since_is_found(pair: Pair, tmp_path: Path) -> None:
     """Where nobody copies who would find it: the mirror is paused, or its data plane is dead."""
     well, cut = topics = sorted(new_topic(pair.east, retention_ms="-1") for _ in range(2))
@@ -199,6 +200,7 @@ def test_a_key_that_the_source_deleted_without_the_copy_hearing_of_it_is_found(p
     assert [(one["offset"], one["kind"]) for one in json.loads(found.stdout)["findings"]] == [(7, "extra")]
 
 
+@pytest.mark.slow
 def test_a_comparison_does_not_put_back_what_was_taken_out_of_the_proof_meanwhile(mirrored: Mirrored) -> None:
     """As `mirror recover` does with a partition that had FAILED, and a failback with all of them."""
     topic = topic_of(mirrored)
@@ -287,6 +289,7 @@ def test_a_comparison_that_is_killed_is_gone_on_with(mirrored: Mirrored) -> None
     assert set(proved(mirrored).values()) == {(10_100, 10_100)}
 
 
+@pytest.mark.slow
 def test_a_run_without_its_source_says_which_part_of_what_it_promotes_was_ever_compared(mirrored: Mirrored) -> None:
     topic = topic_of(mirrored)
     compared(mirrored)

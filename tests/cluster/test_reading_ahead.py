@@ -61,6 +61,7 @@ def compared(
     return result.verdict, {(f.partition.index, f.kind, f.offset) for f in result.findings}, result.records
 
 
+@pytest.mark.slow
 def test_many_small_logs_cost_few_requests(pair: Pair, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Counter[int]()
     send_usually: Any = LogReader._send

@@ -207,6 +207,7 @@ def test_what_was_not_saved_is_not_deleted(desk: Desk, tmp_path: Path, monkeypat
 # -- a recopy that is interrupted ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deleted", [pytest.param(False, marks=pytest.mark.drill), True])
 def test_a_recopy_that_was_killed_is_finished_by_the_next_and_left_alone_by_copiers(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, deleted: bool

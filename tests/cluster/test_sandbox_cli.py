@@ -20,6 +20,7 @@ def test_up_on_a_running_sandbox_says_so_and_succeeds(pair: Pair) -> None:
     assert pair.east.bootstrap in done.stdout
 
 
+@pytest.mark.slow
 def test_status_tells_living_from_dead_nodes(pair: Pair) -> None:
     pair.west.kill()
     try:

@@ -24,7 +24,7 @@ from tests.brokers import Pair
 from tests.commands import MIRRORBOOK
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 @pytest.fixture

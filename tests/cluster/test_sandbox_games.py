@@ -18,7 +18,7 @@ from tests.brokers import Pair, new_topic, produce, read_all
 from tests.commands import mirrorbook
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 FAR_MS = 150
 

@@ -133,6 +133,7 @@ def test_two_mirrors_are_moved_side_by_side_by_one_command(desk: Desk, both: tup
         assert f"{one.name}: mirror {one.name} is stopped" in again.err
 
 
+@pytest.mark.slow
 def test_when_one_may_not_be_moved_none_is_begun_and_all_reasons_are_said(
     desk: Desk, pair: Pair, tmp_path: Path
 ) -> None:
@@ -235,6 +236,7 @@ def test_one_that_somebody_else_takes_over_ends_it_for_all_and_aborts_nothing(bo
         moved(one)
 
 
+@pytest.mark.slow
 def test_a_killed_one_is_gone_on_with_by_the_same_command(desk: Desk, both: tuple[Mirrored, Mirrored]) -> None:
     first, second = both
     cut_off = first.failover.begin(first.failover.plan(Mode.PLANNED).hash, part_of="shop-cut-off")

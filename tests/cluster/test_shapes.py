@@ -103,6 +103,7 @@ def test_every_shape_is_mirrored_exactly(pair: Pair, tmp_path: Path, made: Shape
     verbs.delete(mirrored.link)
 
 
+@pytest.mark.slow
 def test_every_shape_is_mirrored_exactly_where_no_markers_may_be_written(
     pair: Pair, tmp_path: Path, made: Shapes
 ) -> None:

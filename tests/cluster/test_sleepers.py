@@ -94,6 +94,7 @@ def test_a_fence_that_is_lifted_after_another_run_began_is_put_up_again(
     assert denied(pair.east, topic), "a run that was given up has lifted the next one's fence"
 
 
+@pytest.mark.slow
 def test_a_promotion_that_slept_over_a_failback_promotes_nothing(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

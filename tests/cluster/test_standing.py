@@ -150,7 +150,7 @@ def stood(found: Judgement) -> Judgement | None:
     return found if found.standing is Standing.STANDS else None
 
 
-@pytest.mark.parametrize("harm", [killed, suspended])
+@pytest.mark.parametrize("harm", [killed, pytest.param(suspended, marks=pytest.mark.slow)])
 def test_a_source_that_comes_back_with_writers_is_fenced_and_what_slipped_in_is_named(
     pair: Pair, tmp_path: Path, harm: Callable[..., ExitStack]
 ) -> None:
@@ -230,6 +230,7 @@ def test_a_super_user_that_writes_behind_the_fence_is_reported(pair: Pair, tmp_p
     assert look_after(mirrored.link).alarms == found.alarms, "and said at every look"
 
 
+@pytest.mark.slow
 def test_what_is_left_of_a_transaction_is_no_writer(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     transaction = f"tx-{topic}"
@@ -253,6 +254,7 @@ def test_what_is_left_of_a_transaction_is_no_writer(pair: Pair, tmp_path: Path) 
     assert (found.standing, found.alarms) == (Standing.STANDS, ())
 
 
+@pytest.mark.slow
 def test_a_fence_that_an_abort_had_to_leave_is_lifted(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
@@ -274,6 +276,7 @@ def test_a_fence_that_an_abort_had_to_leave_is_lifted(pair: Pair, tmp_path: Path
     assert look_after(mirrored.link).standing is Standing.NOTHING
 
 
+@pytest.mark.slow
 def test_a_failback_that_holds_the_mirror_is_not_disturbed(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     mirrored = stands(pair, tmp_path, topic)
@@ -297,6 +300,7 @@ def lifted_by_another(mirrored: Mirrored) -> None:
         other.put(Forget(other.state.debts[mirrored.name]))
 
 
+@pytest.mark.slow
 def test_a_watcher_that_slept_before_it_fenced_changes_nothing(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,6 +326,7 @@ def test_a_watcher_that_slept_before_it_fenced_changes_nothing(
     assert mirrored.name not in mirrored.state.debts
 
 
+@pytest.mark.slow
 def test_a_watcher_that_slept_before_it_lifted_a_fence_leaves_the_next_runs_fence(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,6 +359,7 @@ def test_a_watcher_that_slept_before_it_lifted_a_fence_leaves_the_next_runs_fenc
     wait_until(lambda: denied(pair.east, topic), timeout_s=TIMEOUT_S, why="the other one's fence is back")
 
 
+@pytest.mark.slow
 def test_two_watchers_agree(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
@@ -396,6 +402,7 @@ def test_a_failback_and_a_watcher_at_the_same_time(pair: Pair, tmp_path: Path) -
     mirrored.copy()
 
 
+@pytest.mark.slow
 def test_a_reverse_mirrors_fence_is_its_failbacks_business(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     mirrored = stands(pair, tmp_path, topic)

@@ -96,6 +96,7 @@ def test_ensure_replaces_a_killed_supervisor_and_leaves_a_living_one_alone(super
     supervised.flows(50)
 
 
+@pytest.mark.slow
 def test_a_paused_mirror_is_asked_after_calmly_and_goes_on_when_resumed(supervised: Supervised) -> None:
     supervised.flows(50)
     config = ("--config", str(supervised.pair.config_path))

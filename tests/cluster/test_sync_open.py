@@ -25,7 +25,7 @@ from tests.cluster.links import new_link, record, writer_of
 from tests.driving import beating, beats, driving
 from tests.mirroring import new_mirror
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -90,6 +90,7 @@ def test_what_comes_between_the_last_look_and_the_deletion_is_not_deleted(
     go_home(failback, run.id)
 
 
+@pytest.mark.slow
 def test_a_topic_of_which_nothing_was_to_go_and_that_grew_makes_another_plan(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     produce(pair.east, topic, 10)
@@ -193,6 +194,7 @@ def test_a_transactional_tail_is_saved_as_readers_see_it(pair: Pair, tmp_path: P
     assert_parity(mirrored)
 
 
+@pytest.mark.slow
 def test_a_compacted_topic_with_a_tail_comes_home(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair, cleanup_policy="compact")
     versions = [[Row(key=b"k%d" % n, value=b"%d" % version) for n in range(10)] for version in range(4)]
@@ -211,6 +213,7 @@ def test_a_compacted_topic_with_a_tail_comes_home(pair: Pair, tmp_path: Path) ->
     assert newest == {b"k%d" % n: b"3" if n < 5 else b"1" for n in range(10)}
 
 
+@pytest.mark.slow
 def test_logs_that_begin_behind_the_last_mirrored_offset(pair: Pair, tmp_path: Path) -> None:
     """On west retention has taken all that was mirrored; on east it has taken the beginning of the tail."""
     plain, tailed = app_topic(pair), app_topic(pair)

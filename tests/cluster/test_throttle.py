@@ -29,6 +29,7 @@ def set_throttle(mirrored: Mirrored, rate: int | None) -> None:
     verbs.throttle(mirrored.link, rate)
 
 
+@pytest.mark.timed
 def test_a_throttle_holds_back_until_it_is_lifted(pair: Pair, tmp_path: Path) -> None:
     topic = new_topic(pair.east)
     producer = Producer({**pair.east.client_config("admin"), "batch.size": 16_384, "linger.ms": 5})

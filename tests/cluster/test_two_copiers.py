@@ -83,7 +83,7 @@ def test_of_two_that_start_at_the_same_instant_one_goes_on(mirrored: Mirrored, t
         stop(last)
 
 
-@pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])])
 def test_one_that_was_suspended_finds_its_successor_and_ends(
     mirrored: Mirrored, topic: str, tmp_path: Path, runner: str
 ) -> None:

@@ -55,7 +55,9 @@ def test_a_no_at_the_moment_stops_nobody_and_a_resume_goes_on(mirrored: Mirrored
     assert denied(mirrored.pair.east, topic)
 
 
-@pytest.mark.parametrize(("options", "answer"), [((), "y\ny\n"), (("--no-pause",), "y\n")])
+@pytest.mark.parametrize(
+    ("options", "answer"), [((), "y\ny\n"), pytest.param(("--no-pause",), "y\n", marks=pytest.mark.slow)]
+)
 def test_whoever_agrees_or_wants_one_question_is_not_held_up(
     mirrored: Mirrored, options: tuple[str, ...], answer: str
 ) -> None:
@@ -101,6 +103,7 @@ def test_nobody_is_stopped_for_longer_than_the_operator_wants(mirrored: Mirrored
     assert mirrored.state.runs[run.id].state is RunState.DONE
 
 
+@pytest.mark.slow
 def test_a_fence_that_failed_before_it_stopped_anybody_leaves_the_limit_as_it_is(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +140,7 @@ def test_evidence_that_cannot_be_kept_any_more_stops_nobody(mirrored: Mirrored) 
     assert not denied(mirrored.pair.east, topic)
 
 
+@pytest.mark.slow
 def test_a_gate_that_can_keep_no_report_lets_applications_go_on(mirrored: Mirrored) -> None:
     failover = mirrored.failover
     run = begin(failover, Mode.PLANNED)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from confluent_kafka import Producer
 
 from mirror_core.dataplane.results import raise_if_failed
@@ -35,6 +36,12 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
+
+def slow(step: str) -> ParameterSet:
+    """The same at another step: for the night."""
+    return pytest.param(step, marks=pytest.mark.slow)
+
+
 STEPS = names(RunKind.FAILOVER, Mode.UNPLANNED)
 
 
@@ -48,7 +55,7 @@ def taken(mirrored: Mirrored, run: Run) -> list[tuple[str, StepState]]:
     return [(s.step, s.state) for s in mirrored.failover.status(run.id)[1]]
 
 
-@pytest.mark.parametrize("harm", [killed, suspended])
+@pytest.mark.parametrize("harm", [killed, pytest.param(suspended, marks=pytest.mark.slow)])
 def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, tmp_path: Path, harm: Harm) -> None:
     topic = app_topic(pair, 2)
     group = f"g-{topic}"
@@ -119,7 +126,7 @@ def test_a_source_that_wakes_up_behind_the_promotion_is_fenced_by_the_next_step(
     assert mirrored.failover.drive(run.id).state is RunState.DONE
 
 
-@pytest.mark.parametrize("last", ["begin", "settle", "stand", "record_lmo"])
+@pytest.mark.parametrize("last", [slow("begin"), slow("settle"), "stand", slow("record_lmo")])
 def test_an_unplanned_run_is_given_up_when_the_source_comes_back(pair: Pair, tmp_path: Path, last: str) -> None:
     topic = app_topic(pair)
     sent = produce(pair.east, topic, 20)
@@ -169,7 +176,7 @@ def test_an_abort_that_the_dead_source_cannot_take_is_owed(pair: Pair, tmp_path:
     assert not denied(pair.east, topic)
 
 
-@pytest.mark.parametrize("reached", [(), ("settle",)])
+@pytest.mark.parametrize("reached", [(), pytest.param(("settle",), marks=pytest.mark.slow)])
 def test_an_abort_of_what_has_fenced_nothing_owes_nothing(pair: Pair, tmp_path: Path, reached: tuple[str, ...]) -> None:
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
@@ -186,7 +193,7 @@ def test_an_abort_of_what_has_fenced_nothing_owes_nothing(pair: Pair, tmp_path: 
 PLANNED = names(RunKind.FAILOVER)
 
 
-@pytest.mark.parametrize("behind", ["begin", "prove", "fence", "drain", "final_sync"])
+@pytest.mark.parametrize("behind", [slow("begin"), slow("prove"), slow("fence"), "drain", slow("final_sync")])
 def test_a_planned_run_whose_source_dies_before_the_comparison_becomes_an_unplanned_one(
     pair: Pair, tmp_path: Path, behind: str
 ) -> None:
@@ -219,7 +226,7 @@ def test_a_planned_run_whose_source_dies_before_the_comparison_becomes_an_unplan
     assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sent
 
 
-@pytest.mark.parametrize("behind", ["parity", "record_lmo"])
+@pytest.mark.parametrize("behind", ["parity", pytest.param("record_lmo", marks=pytest.mark.slow)])
 def test_a_planned_run_whose_source_dies_after_the_comparison_goes_on(pair: Pair, tmp_path: Path, behind: str) -> None:
     topic = app_topic(pair)
     sent = produce(pair.east, topic, 30)
@@ -240,6 +247,7 @@ def test_a_planned_run_whose_source_dies_after_the_comparison_goes_on(pair: Pair
     assert debt.ends.by_partition() == {Partition(topic, 0): 30}
 
 
+@pytest.mark.slow
 def test_a_failed_partition_that_does_not_come_to_rest_holds_up_no_other_one(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair, 2)
     sent = produce(pair.east, topic, 30)
@@ -265,6 +273,7 @@ def test_a_failed_partition_that_does_not_come_to_rest_holds_up_no_other_one(pai
     assert [r for r in read_all(pair.west, topic) if r.value != b"x" and r.partition == 0] == sent
 
 
+@pytest.mark.slow
 def test_after_a_homecoming_a_dead_source_is_given_up_like_the_first_time(pair: Pair, tmp_path: Path) -> None:
     """Who was demoted on west on the way home is remembered there: east, which knew it, is dead."""
     topic = app_topic(pair)
@@ -283,6 +292,7 @@ def test_after_a_homecoming_a_dead_source_is_given_up_like_the_first_time(pair: 
         assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sent
 
 
+@pytest.mark.slow
 def test_the_primary_that_dies_on_the_way_home_leaves_the_old_source_to_be_promoted(pair: Pair, tmp_path: Path) -> None:
     """Who was demoted on east is remembered there, too: west, which knew it, is dead."""
     topic = app_topic(pair)

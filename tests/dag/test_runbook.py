@@ -25,7 +25,7 @@ from tests.mirroring import Mirrored, new_mirror
 from tests.restless import never_still
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill]
+pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 RUN_S = 600
 DAG = "mirror_failover"

@@ -23,7 +23,7 @@ from tests.cluster.test_sets import at_home, mirrored, moved, runs_of, topic_of
 from tests.mirroring import Mirrored
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.mark.slow]
+pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.mark.slow, pytest.mark.heavy]
 
 RUN_S = 600
 DAG = "mirror_failover_set"

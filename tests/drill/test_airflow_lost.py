@@ -30,7 +30,7 @@ from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill]
+pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 RUN_S: Final = 600.0
 FINAL: Final = ("success", "failed")

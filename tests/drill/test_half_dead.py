@@ -21,7 +21,7 @@ from tests.relay import Weather
 from tests.same import assert_same
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, PRODUCERS = 0, 1, 2, 3, 61
 ONCE_S = 14.0

@@ -15,7 +15,7 @@ from tests.drill.histories import history
 from tests.drill.weather import QUICK
 from tests.waiting import patience
 
-pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 ENOUGH: Final = {"transact": 8, "start": 5, "kill": 2, "suspend": 1, "wake": 1, "crash": 1, "delete_records": 1}
 """How often each must have happened, and have struck somebody, before a history is one."""

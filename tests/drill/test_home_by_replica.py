@@ -28,7 +28,7 @@ from tests.drill.test_truncate_replicas import truncate
 from tests.mirroring import Mirrored
 from tests.shapes import Row, new_producer, send
 
-pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.slow, pytest.mark.heavy]
 
 LONG_ENOUGH: Final = 17 * MIB
 """For a replica that is parked while people have two minutes."""

@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-pytestmark = [pytest.mark.slow, pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill]
+pytestmark = [pytest.mark.slow, pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 DAGS: Final = (
     "mirror_create",

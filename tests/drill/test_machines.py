@@ -26,7 +26,7 @@ from tests.same import assert_same
 from tests.standalone import ROOT, Standalone, standalone
 from tests.waiting import patience, wait_until
 
-pytestmark = [pytest.mark.drill, pytest.mark.cluster, pytest.mark.spark]
+pytestmark = [pytest.mark.drill, pytest.mark.cluster, pytest.mark.spark, pytest.mark.heavy]
 
 PARTITIONS: Final = 4
 EPOCH_S: Final = 4.0

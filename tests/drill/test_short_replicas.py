@@ -41,7 +41,7 @@ from tests.same import assert_equal, assert_same_offsets
 from tests.shapes import Row, new_producer, send
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 MIB = 1 << 20
 BATCH = 16_000

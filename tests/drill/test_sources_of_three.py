@@ -30,7 +30,7 @@ from tests.driving import beating, driving
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 NODES = (1, 2, 3)
 

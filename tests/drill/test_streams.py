@@ -22,7 +22,7 @@ from tests.mirroring import new_mirror
 from tests.same import assert_same
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 
 def test_exactly_once_stays_so_over_there_and_home_again(pair: Pair, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.drill.streams import INPUT, OUTPUT, PATIENCE_S, SOME, counted, counti
 from tests.mirroring import new_mirror
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 
 @pytest.fixture(scope="module")

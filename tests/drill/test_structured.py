@@ -13,7 +13,7 @@ from tests.drill.structured import SOME, assert_handled_once, streaming
 from tests.mirroring import new_mirror
 from tests.same import assert_same
 
-pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.drill]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.drill, pytest.mark.heavy]
 
 
 def test_a_checkpoint_holds_over_there_and_home_again(pair: Pair, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.drill.structured import PARTITIONS, PATIENCE_S, SOME, Application, as
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.drill]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.drill, pytest.mark.heavy]
 
 REWIND: Final = Path(__file__).parents[2] / "docs" / "operate" / "rewind_checkpoint.py"
 

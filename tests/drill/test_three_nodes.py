@@ -37,7 +37,7 @@ from tests.mirroring import new_mirror, replicate
 from tests.same import assert_same
 from tests.waiting import patience, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 
 @pytest.fixture(scope="module")

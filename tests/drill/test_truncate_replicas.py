@@ -24,7 +24,7 @@ from tests.commands import mirrorbook
 from tests.exact import about_data
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 END = 1112
 WISH, CUT = 1075, 1050

@@ -25,7 +25,7 @@ from tests.relay import Weather
 from tests.same import assert_same
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 PARTITIONS = 6
 
