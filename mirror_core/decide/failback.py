@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mirror_core.decide.failover import UNSEEN, Decision, digest
-from mirror_core.decide.standing import count, slipped_in, words
+from mirror_core.decide.standing import count, failed_over, slipped_in, words
 from mirror_core.decide.steps import planned
 from mirror_core.decide.strategies import Allowed, Log, choose, costs, objections, point, tails
 from mirror_core.decide.view import SHOWN, Topic, Unseen, some
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.run import Fact, Mode, Plan, RunKind, Strategy
-from mirror_core.model.standing import Debt, Owed
+from mirror_core.model.standing import Debt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +144,11 @@ def _reasons(view: FailbackView) -> Iterator[str]:
     going = sorted(p for p, s in view.statuses.items() if s.state is not PartitionState.STOPPED)
     if going:
         yield f"not failed over (not STOPPED): {some(going)}"
+    elif not view.active_runs and not failed_over(view.debt):
+        yield (
+            f"no failover has ended this mirror, it was stopped: applications never left {mirror.source}. "
+            f"`mirrorbook mirror start {mirror.name}` copies on; `mirrorbook failover run {mirror.name}` moves them"
+        )
     if isinstance(view.old, OldSource):
         old = view.old
         yield from objections(view.statuses, old.topics, _Logs(old), view.allowed, mirror.source, old.compacted)
@@ -182,13 +187,6 @@ def _new_primary_reasons(view: FailbackView, new: NewPrimary) -> Iterator[str]:
 
 
 def _warnings(view: FailbackView) -> Iterator[str]:
-    # Every failover leaves a debt, which only a failback under way takes away again.
-    if not view.active_runs and (view.debt is None or view.debt.owed is Owed.UNFENCE):
-        yield (
-            f"no failover has ended this mirror, it was stopped: applications may never have left {view.mirror.source}."
-            " The first step keeps them from writing there, and what they have written since the stop is tail. See "
-            f"that they are on {view.mirror.destination}, or do not go on"
-        )
     if view.never_came:
         yield (
             f"never mirrored, so no part of the way home: {some(view.never_came)} stay(s) on {view.mirror.source} as "

@@ -79,6 +79,12 @@ class Judgement:
     """The cluster does not answer, and something waits for its answer."""
 
 
+def failed_over(debt: Debt | None) -> bool:
+    """Whether a failover has moved applications away from the source. Each one leaves a debt, also where the source
+    cannot be fenced, and only a failback takes it away."""
+    return debt is not None and debt.owed is Owed.FENCE
+
+
 def standing_of(debt: Debt | None) -> Standing:
     """How things stand, by what is recorded."""
     if debt is None:

@@ -6,13 +6,14 @@ of a run, for example. So it is decided before that whether it may act, and once
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.run import Run
 
 
@@ -66,8 +67,8 @@ RULES: Final[Mapping[Verb, Rule]] = MappingProxyType(
             "`receipts rebuild`",
         ),
         Verb.STOP: Rule(
-            "ends mirroring, and records where: the last mirrored offset (LMO) of each partition. Only a failback "
-            "starts it again",
+            "ends mirroring, and records where: the last mirrored offset (LMO) of each partition. `mirror start` goes "
+            "on from there, as long as nobody has written to its topics on the destination",
             "",
         ),
         Verb.RECOVER: Rule("does what is shown about FAILED partitions", ""),
@@ -96,6 +97,8 @@ class Seen:
     """Who keeps its data plane running."""
     writing_s: float
     """For so many seconds tasks of a data plane, of this one or the last, may still write."""
+    failed_over: bool = False
+    """Whether a failover has moved applications to the destination."""
 
 
 def refusals(verb: Verb, seen: Seen) -> Iterator[str]:
@@ -108,13 +111,32 @@ def refusals(verb: Verb, seen: Seen) -> Iterator[str]:
         yield held_by(seen.run)
     if seen.mirror.desired not in rule.wants:
         yield f"it is {seen.mirror.desired}{rule.otherwise}"
-    if verb is Verb.START and (given_away := _of(seen, PartitionState.STOPPED)):
+    if verb is Verb.START and seen.failed_over:
         yield (
-            f"{len(given_away)} partitions are STOPPED (first {min(s.partition for s in given_away)}): "
-            f"applications may have written to cluster {seen.mirror.destination} since; use `mirrorbook failback`"
+            f"a failover has moved applications to cluster {seen.mirror.destination}: only a failback leads back; use "
+            f"`mirrorbook failback plan {seen.mirror.name}`"
         )
     if verb is Verb.DELETE and seen.copier:
         yield f"{seen.copier} still runs its data plane: end that first"
+
+
+def strayed(
+    statuses: Iterable[PartitionStatus], ends: Mapping[Partition, Offset], destination: ClusterName
+) -> Iterator[str]:
+    """Why partitions that were stopped cannot go on where they ended. `ends`: of the destination's logs, now."""
+    for status in statuses:
+        if status.state is not PartitionState.STOPPED:
+            continue
+        where, end = f"cluster {destination}, {status.partition}", ends.get(status.partition)
+        if status.lmo is None:
+            yield f"{where}: nobody knows where mirroring ended; delete the mirror and that topic, create both anew"
+        elif end is None:
+            yield f"{where}: it cannot be read now, so nobody knows whether it still ends at {status.lmo}"
+        elif end != status.lmo:
+            yield (
+                f"{where}: mirroring ended at {status.lmo}, it ends at {end} now: others have written there, or it was "
+                "deleted. Save what is there only, then delete the mirror and that topic, and create the mirror anew"
+            )
 
 
 def effects(verb: Verb, seen: Seen) -> Iterator[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
+from mirror_core.decide.standing import failed_over
 from mirror_core.decide.verbs import RULES, Seen, Verb, effects, interrupted, refusals
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership, Refused
@@ -107,6 +108,7 @@ def _seen(link: Link, state: State) -> Seen:
         statuses=tuple(state.partitions.get(name, {}).values()),
         copier=living.owner if living else None,
         writing_s=max(0, lease.writers_until_ms - now_ms()) / 1000 if lease else 0,
+        failed_over=failed_over(state.debts.get(name)),
     )
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from mirror_core.decide.verbs import Verb, held_by
+from mirror_core.decide.standing import failed_over
+from mirror_core.decide.verbs import Verb, held_by, strayed
 from mirror_core.kafka.acls import AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config
-from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.mirrors.door import Intent, Look, door, insistent
 from mirror_core.mirrors.door import intend as look_at
 from mirror_core.model.acl import Acl, AclPurpose
@@ -37,9 +38,15 @@ def intend(link: Link, verb: Verb, gone: ClusterName | None = None) -> Intent:
     return look_at(link, verb, _more(link, verb, gone))
 
 
+@insistent
 def start(link: Link) -> Mirror:
-    """Let it run. A mirror that was stopped has given its topics away: only a failback takes them back."""
-    return _desire(link, Verb.START, Desired.STARTED)
+    """Let it run. One that was stopped goes on where it ended, as long as its topics on the destination end there."""
+    name = link.mirror.name
+    with door(link, Verb.START, _more(link, Verb.START)) as writer:
+        stopped = [s for s in writer.state.partitions.get(name, {}).values() if s.state is PartitionState.STOPPED]
+        mirror = replace(writer.state.mirrors[name], desired=Desired.STARTED)
+        writer.put(mirror, *(PartitionRecord(name, _started(status)) for status in stopped))
+        return mirror
 
 
 def pause(link: Link) -> Mirror:
@@ -175,11 +182,27 @@ def _stopped(status: PartitionStatus, lmo: Offset | None) -> PartitionStatus:
     return replace(status, state=after(status.state, Event.STOP, Event.LMO_RECORDED), lmo=lmo)
 
 
+def _started(status: PartitionStatus) -> PartitionStatus:
+    last = Event.FAIL if status.reason else Event.ALIGNED
+    return replace(status, state=after(status.state, Event.START, last), lmo=None)
+
+
+def _strayed(link: Link, state: State) -> list[str]:
+    """Asked each time: what a stopped mirror's topics hold may change while we look."""
+    known = state.partitions.get(link.mirror.name, {})
+    stopped = [s for s in known.values() if s.state is PartitionState.STOPPED]
+    if not stopped or failed_over(state.debts.get(link.mirror.name)):
+        return []
+    with ClusterClient(link.destination) as client:
+        ends = known_offsets(client, [s.partition for s in stopped], Point.LOG_END)
+    return list(strayed(stopped, ends, link.destination.name))
+
+
 def _more(link: Link, verb: Verb, gone: ClusterName | None = None) -> Look:
     """What a verb has to ask of clusters before it acts."""
     if verb is Verb.START:
         loops = cycles(link.config, link.mirror)  # looked at once: a silent cluster costs seconds
-        return lambda state: loops
+        return lambda state: (*loops, *_strayed(link, state))
     if verb is Verb.DELETE:
         return lambda state: (*_standing_denials(link, state, gone), *way_home(link))
     if verb is Verb.STOP:

@@ -29,13 +29,11 @@ from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
-from mirror_core.model.run import Evidence, Fact, Run, RunKind, RunState
-from mirror_core.model.standing import Owed
+from mirror_core.model.run import Evidence, Run, RunKind, RunState
 from mirror_core.runbook.checkpoints import all_left
 from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.failback_steps import FailbackSteps, home_run, reverse_link
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.giving_up import lift_or_owe
 from mirror_core.runbook.observe import Ask
 from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link
@@ -93,15 +91,8 @@ class Failback(Conductor[Allowed]):
         )
 
     def _abort(self, writer: StateWriter, journal: Journal) -> Run:
-        """Nothing on the old source was changed, and applications stay where they are. A failover's fence stays, too.
-
-        A mirror that was only stopped owes none: the one that stands is this run's own, and goes.
-        """
-        debt, note = writer.state.debts.get(self.link.mirror.name), ""
-        stood = Fact("fenced", str(True)) in journal.run.plan.bound
-        if debt.owed is Owed.UNFENCE if debt else not stood:
-            note = lift_or_owe(self.link, writer, journal.run)
-        return journal.end(RunState.ABORTED, note)
+        """Nothing on the old source was changed, and applications stay where they are: so does the fence there."""
+        return journal.end(RunState.ABORTED)
 
     def _decide(self, state: State, choice: Allowed | None) -> Decision:
         mirror = state.mirrors.get(self.link.mirror.name, self.link.mirror)

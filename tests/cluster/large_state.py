@@ -28,6 +28,7 @@ from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.run import Evidence, Mode, RunKind, RunState, Strategy
+from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import (
     Drained,
     Equal,
@@ -148,6 +149,9 @@ class LargeFailback(Failback):
                 new=NewPrimary(cluster_id=mirror.destination_id, topics=topics("b"), log_ends=offsets(statuses, 9)),
                 active_runs=(),
                 allowed=choice or Allowed(),
+                debt=Debt(
+                    mirror=mirror.name, cluster=mirror.source, owed=Owed.FENCE, run="failover", since_ms=1, paid_ms=1
+                ),
             )
         )
 

@@ -30,7 +30,7 @@ from tests.administering import as_admin
 from tests.brokers import Pair, Record, grant, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import app_topic, begin, denied
 from tests.mirroring import Mirrored, new_mirror
-from tests.same import assert_parity
+from tests.same import assert_parity, assert_same
 from tests.shapes import Row, new_producer, send
 
 pytestmark = pytest.mark.cluster
@@ -256,20 +256,25 @@ def test_a_failback_can_be_given_up_before_anything_is_changed(pair: Pair, tmp_p
     assert failback.decide().reasons == ()
 
 
-def test_given_up_it_lifts_the_fence_that_it_has_raised_itself(pair: Pair, tmp_path: Path) -> None:
-    """Of a mirror that was only stopped: applications are on the old source still, and no failover wants them out."""
+def test_a_mirror_that_was_only_stopped_cannot_come_home_and_the_live_primary_is_left_alone(
+    pair: Pair, tmp_path: Path
+) -> None:
     topic = app_topic(pair)
     produce(pair.east, topic, 4)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     verbs.stop(mirrored.link)
+    produce(pair.east, topic, 4)
+
     failback = failback_of(mirrored)
-    run = failback.begin(failback.plan().hash)
-    failback.step(run.id, "salvage")
-    assert denied(pair.east, topic)
-    assert failback.abort(run.id).state is RunState.ABORTED
+    with pytest.raises(Refused, match="no failover has ended this mirror, it was stopped"):
+        failback.begin(failback.plan().hash)
+
     assert not denied(pair.east, topic)
-    assert mirrored.name not in mirrored.state.debts
+    produce(pair.east, topic, 4)
+    verbs.start(mirrored.link)
+    mirrored.copy()
+    assert_same(pair, [topic])
 
 
 def test_a_mirror_that_is_not_failed_over_cannot_come_home(pair: Pair, tmp_path: Path) -> None:

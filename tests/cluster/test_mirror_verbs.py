@@ -53,14 +53,26 @@ def test_of_a_mirror_that_has_copied_nothing_nothing_is_said_to_be_there(pair: P
     assert describe(made.link, made.state, now_ms()).facts["lag"] == 0
 
 
-def test_stop_records_where_mirroring_ended_and_start_does_not_undo_it(mirrored: Mirrored) -> None:
+def test_stop_records_where_mirroring_ended_and_start_goes_on_from_there(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
+    east, west = mirrored.pair.east, mirrored.pair.west
     assert verbs.stop(mirrored.link) == {Partition(topic, 0): 100}
     status = mirrored.statuses[Partition(topic, 0)]
     assert (status.state, status.lmo) == (PartitionState.STOPPED, 100)
     assert mirrored.link.mirror.desired is Desired.STOPPED
-    with pytest.raises(Refused, match="use `mirrorbook failback`"):
+
+    produce(east, topic, 50)
+    verbs.start(mirrored.link)
+    assert mirrored.statuses[Partition(topic, 0)].lmo is None
+    mirrored.copy()
+    assert read_all(east, topic) == read_all(west, topic)
+
+    verbs.stop(mirrored.link)
+    produce(west, topic, 1)
+    with pytest.raises(Refused, match=f"cluster west, {topic}-0: mirroring ended at 150, it ends at 151 now"):
         verbs.start(mirrored.link)
+    assert mirrored.statuses[Partition(topic, 0)].lmo == 150
+    assert mirrored.link.mirror.desired is Desired.STOPPED
 
 
 def test_only_a_stopped_mirror_can_be_deleted_and_then_nothing_of_it_is_left(mirrored: Mirrored) -> None:

@@ -55,6 +55,7 @@ def view() -> FailbackView:
             log_ends={A0: Offset(50), A1: Offset(20), B0: Offset(6)},
         ),
         active_runs=(),
+        debt=Debt(mirror=MirrorName("m"), cluster=ClusterName("east"), owed=Owed.FENCE, run="r", since_ms=1, paid_ms=2),
     )
 
 
@@ -89,15 +90,14 @@ def test_what_applications_write_on_the_new_primary_is_not(view: FailbackView) -
     assert decide(replace(view, new=busier)).plan.hash == decide(view).plan.hash
 
 
-def test_the_plan_of_a_mirror_that_was_only_stopped_says_that_applications_may_never_have_left(
-    view: FailbackView,
-) -> None:
-    fence = Debt(mirror=view.mirror.name, cluster=view.mirror.source, owed=Owed.FENCE, run="r", since_ms=1)
-    for debt in (None, replace(fence, owed=Owed.UNFENCE)):
-        told = [w for w in decide(replace(view, debt=debt)).plan.warnings if "no failover has" in w]
-        assert len(told) == 1, debt
-        assert "applications may never have left east" in told[0]
-    assert not any("no failover has" in w for w in decide(replace(view, debt=fence)).plan.warnings)
+def test_a_mirror_that_was_only_stopped_cannot_come_home_since_nobody_has_left(view: FailbackView) -> None:
+    assert view.debt is not None
+    for debt in (None, replace(view.debt, owed=Owed.UNFENCE)):
+        [reason] = decide(replace(view, debt=debt)).reasons
+        assert reason.startswith("no failover has ended this mirror, it was stopped: applications never left east."), (
+            debt
+        )
+    assert not decide(replace(view, debt=replace(view.debt, paid_ms=None))).reasons, "silent since the failover"
 
 
 def test_all_of_a_topic_that_was_created_anew_is_tail(view: FailbackView) -> None:

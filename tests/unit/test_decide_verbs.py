@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.verbs import RULES, Seen, Verb, effects, held_by, interrupted, refusals
+from mirror_core.decide.verbs import RULES, Seen, Verb, effects, held_by, interrupted, refusals, strayed
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
 
 MIRROR = Mirror(
@@ -76,11 +76,27 @@ def test_a_mirror_that_is_gone_is_nobodys(verb: Verb) -> None:
     assert list(refusals(verb, replace(seen(), mirror=None))) == ["it has just been deleted"]
 
 
-def test_only_a_start_minds_that_topics_were_given_away() -> None:
-    given = seen(Desired.STOPPED, PartitionState.FAILED, PartitionState.STOPPED, PartitionState.STOPPED)
-    [reason] = refusals(Verb.START, given)
-    assert reason.startswith("2 partitions are STOPPED (first t-1): ")
-    assert not list(refusals(Verb.DELETE, given))
+def test_only_a_start_minds_that_applications_have_moved() -> None:
+    moved = replace(seen(Desired.STOPPED, PartitionState.FAILED, PartitionState.STOPPED), failed_over=True)
+    [reason] = refusals(Verb.START, moved)
+    assert reason.startswith("a failover has moved applications to cluster west: only a failback leads back")
+    assert not list(refusals(Verb.DELETE, moved))
+    assert not list(refusals(Verb.START, replace(moved, failed_over=False)))
+
+
+def test_what_was_stopped_goes_on_only_where_it_ended() -> None:
+    p, west = Partition("t", 0), ClusterName("west")
+    ended = replace(status(0, PartitionState.STOPPED), lmo=Offset(10))
+    assert not list(strayed([ended], {p: Offset(10)}, west))
+    assert not list(strayed([replace(ended, state=PartitionState.PAUSED, lmo=None)], {}, west))
+    for end, words in ((11, "ended at 10, it ends at 11 now"), (9, "ended at 10, it ends at 9 now")):
+        [reason] = strayed([ended], {p: Offset(end)}, west)
+        assert reason.startswith("cluster west, t-0: ")
+        assert words in reason
+    [unseen] = strayed([ended], {}, west)
+    assert "cannot be read now" in unseen
+    [unknown] = strayed([replace(ended, lmo=None)], {p: Offset(10)}, west)
+    assert "nobody knows where mirroring ended" in unknown
 
 
 def test_a_mirror_whose_data_plane_lives_is_not_forgotten() -> None:
