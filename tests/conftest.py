@@ -16,6 +16,8 @@ from tests.administering import restore_rights, rights_of
 from tests.brokers import Pair
 from tests.clusters import two_clusters
 
+pytest_plugins = ["tests.tidiness"]
+
 # By itself Hypothesis tries the same examples for ever where CI is set, and elsewhere fails what takes 200 ms on a busy
 # machine. Here each run looks for new examples, and whatever fails says how to repeat it (`@reproduce_failure`).
 settings.register_profile(
