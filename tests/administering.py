@@ -41,8 +41,12 @@ HANGING_ID = 4_000_000_000
 
 def as_admin(cluster: SandboxCluster) -> ClusterClient:
     """A client with the sandbox administrator's rights: the mirror's own principals may not change the source."""
+    return ClusterClient(admin_config(cluster))
+
+
+def admin_config(cluster: SandboxCluster) -> ClusterConfig:
     properties = cluster.client_config("admin")
-    return ClusterClient(ClusterConfig(ClusterName(cluster.name), properties, properties))
+    return ClusterConfig(ClusterName(cluster.name), properties, properties)
 
 
 def known_topic(cluster: SandboxCluster, partitions: int = 1, **config: str) -> str:

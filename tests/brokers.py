@@ -212,8 +212,8 @@ async def _read_aiokafka(cluster: SandboxCluster, topics: Collection[str], user:
         # Not seek_to_beginning: that races with the reset that assign() begins, and may end up at the end.
         auto_offset_reset="earliest",
     )
-    await consumer.start()
     try:
+        await consumer.start()
         # Its own partitions_for_topic knows nothing of a topic that was not subscribed to: reading nothing is no test.
         known = admin_client(cluster).list_topics(timeout=TIMEOUT_S).topics
         assert set(topics) <= set(known), f"{cluster.name} has no topics {set(topics) - set(known)}"

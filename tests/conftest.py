@@ -17,6 +17,8 @@ from tests.administering import restore_rights, rights_of
 from tests.brokers import Pair
 from tests.clusters import two_clusters
 
+pytest_plugins = ["tests.tidiness"]
+
 # What must pass before a change is taken tries the same examples each time, so that it says something of the change.
 # MIRRORBOOK_EXPLORE looks for new ones, as `make nightly` does; one that fails is kept as an `@example`.
 # Without a deadline: by itself Hypothesis fails what takes 200 ms on a busy machine.

@@ -8,9 +8,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 
 import psutil
@@ -25,6 +26,7 @@ from tests.brokers import TIMEOUT_S, Record
 from tests.commands import MIRRORBOOK, Forked
 from tests.exact import about_data
 from tests.mirroring import Mirrored
+from tests.threads import beside
 from tests.waiting import patience, wait_until
 
 PATIENCE_S = patience(180.0)
@@ -174,15 +176,16 @@ class Application:
 
     def __init__(self) -> None:
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write, name="application")
+        self._beside = ExitStack()
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._beside.enter_context(beside(self._write, self._stop.set, timeout_s=PATIENCE_S))
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._beside.__exit__(kind, error, trace)
 
     def _write(self) -> None:
         raise NotImplementedError

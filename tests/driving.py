@@ -14,6 +14,7 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import heartbeat_topic
 from tests.brokers import read_all
 from tests.mirroring import Mirrored
+from tests.threads import beside
 from tests.waiting import patience, wait_until
 
 TIMEOUT_S: Final = patience(60.0)
@@ -30,14 +31,8 @@ def driving(mirrored: Mirrored, *, epoch_s: float = 3) -> Iterator[list[str]]:
         except MirrorError as error:
             said.append(f"the data plane ended: {error}")
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with beside(run, stop.set, name=f"data plane of {mirrored.name}", timeout_s=TIMEOUT_S):
         yield said
-    finally:
-        stop.set()
-        thread.join(TIMEOUT_S)
-    assert not thread.is_alive()
 
 
 def beats(mirrored: Mirrored, cluster: str = "west") -> list[dict[str, object]]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from confluent_kafka import Producer
 
 from tests.brokers import Pair
+from tests.threads import beside
 
 
 @contextmanager
@@ -23,10 +24,5 @@ def never_still(pair: Pair, topic: str) -> Iterator[threading.Event]:
             producer.poll(0)
         producer.flush(60)
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
+    with beside(write, stop.set, name=f"writer of {topic}", timeout_s=90):
         yield stop
-    finally:
-        stop.set()
-        thread.join(90)

@@ -196,8 +196,8 @@ async def _aiokafka_transactions(cluster: SandboxCluster, topic: str) -> None:
         compression_type="lz4",
         linger_ms=20,
     )
-    await producer.start()
     try:
+        await producer.start()
         for number in range(6):
             await producer.begin_transaction()
             rows = _keyed("a", range(20 * number + 1), number)

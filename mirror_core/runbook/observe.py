@@ -90,10 +90,14 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True) -> Vi
 
 @dataclass(slots=True)
 class Ask(Generic[T]):
-    """A question in a thread of its own, left behind when it hangs: a plan must not wait for a dead cluster."""
+    """A question in a thread of its own, left behind when it hangs: a plan must not wait for a dead cluster.
+
+    A defect of ours is no answer of the cluster: it is raised where the answer is asked for.
+    """
 
     question: Callable[[], T]
     _found: list[T | Unseen] = field(default_factory=list)
+    _defect: BaseException | None = field(default=None, init=False)
     _thread: threading.Thread = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,9 +109,13 @@ class Ask(Generic[T]):
             self._found.append(self.question())
         except MirrorError as error:
             self._found.append(Unseen(str(error)))
+        except BaseException as error:  # noqa: BLE001 - raised again by `answer`
+            self._defect = error
 
     def answer(self, deadline: float) -> T | Unseen:
         self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._defect is not None:
+            raise self._defect
         return self._found[0] if self._found else Unseen(f"no complete answer within {LIMITS.planned_side_s:.0f} s")
 
 

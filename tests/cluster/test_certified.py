@@ -40,6 +40,7 @@ from tests.cluster.test_failover_dead_side import suspended
 from tests.cluster.test_unplanned import begin
 from tests.mirroring import Mirrored, new_mirror
 from tests.parity_topics import Content, content, send, twin_topics
+from tests.threads import beside
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -319,9 +320,7 @@ def test_beside_a_running_data_plane_no_file_seems_lost_and_those_that_are_can_b
     partition, stop = Partition(made.topic, 0), threading.Event()
     options = Options(receipts=str(made.receipts.path), epoch_s=1.0)
     running = Replication(made.mirrored.link, LocalRunner, options, stop=stop, say=lambda line: None)
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    try:
+    with beside(running.run, stop.set, timeout_s=TIMEOUT_S):
 
         def has_told(epochs: int) -> bool:
             scope = made.scope
@@ -337,9 +336,6 @@ def test_beside_a_running_data_plane_no_file_seems_lost_and_those_that_are_can_b
         assert found.records >= 100, "heartbeats are copied, too"
         wait_until(lambda: has_told(8), timeout_s=TIMEOUT_S, why="more epochs have told")
         assert made.proved().verdict is Verdict.PASSED
-    finally:
-        stop.set()
-        thread.join(TIMEOUT_S)
 
 
 class Killed(BaseException):

@@ -12,7 +12,6 @@ from confluent_kafka.admin import NewPartitions
 
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.dataplane.results import Summary
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import delete_records
@@ -23,6 +22,7 @@ from mirror_core.wire.batch import HEADER_SIZE, batches
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all, read_all_aiokafka
 from tests.mirroring import Mirrored, new_mirror, replicate
+from tests.threads import beside
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -150,11 +150,9 @@ def test_a_foreign_record_while_copying_fails_exactly_that_partition_at_its_offs
     pair: Pair, good_and_bad: tuple[Mirrored, str, str]
 ) -> None:
     mirrored, good, bad = good_and_bad
-    stop, summaries = threading.Event(), list[Summary]()
+    stop = threading.Event()
     copying = Replication(mirrored.link, LocalRunner, Options(epoch_s=600), stop=stop, say=lambda line: None)
-    thread = threading.Thread(target=lambda: summaries.append(copying.run()))
-    thread.start()
-    try:
+    with beside(copying.run, stop.set, timeout_s=TIMEOUT_S):
         produce(pair.east, bad, 10)
         wait_until(lambda: len(read_all(pair.west, bad)) == 310, timeout_s=TIMEOUT_S, why="the copier is at work")
         produce(pair.west, bad, 1)
@@ -163,10 +161,6 @@ def test_a_foreign_record_while_copying_fails_exactly_that_partition_at_its_offs
         wait_until(lambda: len(read_all(pair.west, bad)) == 321, timeout_s=TIMEOUT_S, why="a shifted batch landed")
         produce(pair.east, bad, 10)
         wait_until(lambda: len(read_all(pair.west, good)) == 310, timeout_s=TIMEOUT_S, why="the good one goes on")
-    finally:
-        stop.set()
-        thread.join(TIMEOUT_S)
-    assert summaries, "the driver ended by itself"
     # The epoch was cancelled, so its findings were not recorded; the next look finds the same.
     reason = one_bad(mirrored, bad, good)
     assert "offset 310 was not written by this mirror" in reason
@@ -210,9 +204,7 @@ def test_a_new_topic_and_new_partitions_are_taken_up_while_running(pair: Pair, t
     mirrored = new_mirror(pair, tmp_path, first, prefix + ".*")
     stop = threading.Event()
     copying = Replication(mirrored.link, LocalRunner, Options(epoch_s=3), stop=stop, say=lambda line: None)
-    thread = threading.Thread(target=copying.run)
-    thread.start()
-    try:
+    with beside(copying.run, stop.set, timeout_s=TIMEOUT_S):
         produce(pair.east, first, 10)
         wait_until(lambda: Partition(first, 0) in mirrored.statuses, timeout_s=TIMEOUT_S, why="first plan")
         later = new_topic(pair.east, prefix=prefix)
@@ -230,8 +222,4 @@ def test_a_new_topic_and_new_partitions_are_taken_up_while_running(pair: Pair, t
             timeout_s=TIMEOUT_S,
             why="both are copied",
         )
-    finally:
-        stop.set()
-        thread.join(TIMEOUT_S)
-    assert not thread.is_alive()
     assert read_all(pair.east, first) == read_all(pair.west, first)

@@ -30,6 +30,7 @@ from tests.administering import as_admin
 from tests.brokers import Pair, grant, new_topic, produce, read_all, read_all_aiokafka
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.same import assert_same_offsets
+from tests.threads import beside
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -318,11 +319,12 @@ def test_a_failover_under_load_loses_nothing_that_was_acknowledged(pair: Pair, t
         producer.flush(60)
 
     mirrored = new_mirror(pair, tmp_path, topic)
-    writer = threading.Thread(target=application)
     command = [sys.executable, "-c", "from mirror_core.cli.main import main; main()", "replicate", mirrored.name]
     command += ["--runner", "local", "--config", str(mirrored.config.path), "--receipts", str(tmp_path / "receipts")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as data_plane:
-        writer.start()
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as data_plane,
+        beside(application, refused.set, timeout_s=90),
+    ):
         try:
             wait_until(
                 lambda: mirrored.statuses and len(read_all(pair.west, topic)) > 100, timeout_s=90, why="data flows"
@@ -334,8 +336,6 @@ def test_a_failover_under_load_loses_nothing_that_was_acknowledged(pair: Pair, t
             assert data_plane.wait(60) == 5, data_plane.communicate()[0]
         finally:
             data_plane.kill()
-            refused.set()
-            writer.join(90)
     there = read_all(pair.west, topic)
     assert [(r.partition, r.offset, r.value) for r in there] == sorted(acked)
     assert there == read_all(pair.east, topic)

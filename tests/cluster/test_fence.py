@@ -24,6 +24,7 @@ from mirror_core.state.records import Forget, Record
 from mirror_core.sync.fence import NotFenced, lift_fence, raise_fence
 from tests.brokers import Pair, grant, new_topic
 from tests.memory import MemoryLog
+from tests.threads import beside
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -105,14 +106,9 @@ def writing(pair: Pair, topic: str, user: str = "app") -> Iterator[list[int]]:
             producer.poll(0.001)
         producer.flush(30)
 
-    thread = threading.Thread(target=loop)
-    thread.start()
-    try:
+    with beside(loop, stop.set, name=f"producer of {user}"):
         wait_until(lambda: len(acked) > 100, timeout_s=60, why="the producer gets going")
         yield acked
-    finally:
-        stop.set()
-        thread.join(60)
 
 
 def test_nothing_is_acknowledged_beyond_the_log_end_that_the_fence_proved(

@@ -32,6 +32,7 @@ from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.test_sync_groups import consumer
 from tests.committing import commit_offsets, fetch_offsets
 from tests.mirroring import Mirrored, new_mirror
+from tests.threads import beside
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -42,14 +43,8 @@ def replicating(link: Link) -> Iterator[Replication]:
     """The data plane, in a thread of this process, until the end of the block."""
     stop = threading.Event()
     driver = Replication(link, LocalRunner, Options(), stop=stop, say=lambda line: None)
-    thread = threading.Thread(target=driver.run)
-    thread.start()
-    try:
+    with beside(driver.run, stop.set, name=f"data plane of {link.mirror.name}"):
         yield driver
-    finally:
-        stop.set()
-        thread.join(60)
-        assert not thread.is_alive()
 
 
 def offset_on(cluster: ClusterClient, group: str, topic: str) -> int | None:

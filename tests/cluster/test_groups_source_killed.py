@@ -24,6 +24,7 @@ from tests.cluster.test_failover_dead_side import killed
 from tests.cluster.test_following import replicating
 from tests.committing import fetch_offsets
 from tests.mirroring import new_mirror
+from tests.threads import beside
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
@@ -50,13 +51,10 @@ def writing(cluster: SandboxCluster, topic: str) -> Iterator[None]:
             producer.poll(0)
             number += 1
 
-    thread = threading.Thread(target=write)
-    thread.start()
     try:
-        yield
+        with beside(write, over.set):
+            yield
     finally:
-        over.set()
-        thread.join()
         producer.purge()
         producer.flush(5)
 
@@ -92,13 +90,10 @@ def librdkafka(cluster: SandboxCluster, group: str, topic: str, handled: Handled
                 member.commit(offsets=wanted, asynchronous=True)
                 due = time.monotonic() + 0.1
 
-    thread = threading.Thread(target=work)
-    thread.start()
     try:
-        yield
+        with beside(work, over.set):
+            yield
     finally:
-        over.set()
-        thread.join()
         threading.Thread(target=member.close, daemon=True).start()  # it waits for a coordinator that is dead
 
 
@@ -125,13 +120,10 @@ def java(cluster: SandboxCluster, group: str, topic: str, handled: Handled, fold
             words = dict(word.split(":", 1) for word in line.split("\t") if ":" in word)
             handled.append((time.monotonic(), int(words["Partition"]), int(words["Offset"])))
 
-    thread = threading.Thread(target=listen)
-    thread.start()
     try:
-        yield
+        with beside(listen, process.kill):
+            yield
     finally:
-        process.kill()
-        thread.join()
         process.communicate()
 
 

@@ -99,10 +99,10 @@ async def aiokafka_from_each(cluster: SandboxCluster, topic: str, end: int) -> d
         enable_auto_commit=False,
         fetch_max_wait_ms=10,
     )
-    await consumer.start()
     partition = AioPartition(topic, 0)
     found: dict[int, list[int]] = {}
     try:
+        await consumer.start()
         consumer.assign([partition])
         for offset in range(end + 1):
             consumer.seek(partition, offset)

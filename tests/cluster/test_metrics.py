@@ -27,6 +27,7 @@ from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.cluster.desk import Desk
 from tests.copiers import PATIENCE_S, copier
 from tests.mirroring import Mirrored, new_mirror
+from tests.threads import beside
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -56,26 +57,16 @@ class Scraped:
 @contextmanager
 def measured(mirrored: Mirrored) -> Iterator[str]:
     """Copy in a thread of this process with short epochs; the endpoint's address. Ends well, or the test does not."""
-    stop, counters, said, failures = threading.Event(), Counters(), list[str](), list[Exception]()
+    stop, counters, said = threading.Event(), Counters(), list[str]()
     progress, link = Progress(), mirrored.link
     options = Options(epoch_s=EPOCH_S, receipts=str(mirrored.evidence / "receipts"), progress=progress)
     copying = Replication(link, LocalRunner, options, stop=stop, say=lambda line: None, counters=counters)
 
-    def run() -> None:
-        try:
-            copying.run()
-        except Exception as error:  # noqa: BLE001 - raised again where the test sees it
-            failures.append(error)
-
-    with served(("127.0.0.1", 0), Exposition(link.mirror, counters, progress), said.append):
-        thread = threading.Thread(target=run, name="copying")
-        thread.start()
-        try:
-            yield said[0].removeprefix("metrics: ")
-        finally:
-            stop.set()
-            thread.join()
-    assert failures == []
+    with (
+        served(("127.0.0.1", 0), Exposition(link.mirror, counters, progress), said.append),
+        beside(copying.run, stop.set, name="copying", timeout_s=TIMEOUT_S),
+    ):
+        yield said[0].removeprefix("metrics: ")
 
 
 def test_figures_are_those_of_the_copy_and_a_failed_partition_is_seen(pair: Pair, tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
@@ -23,6 +25,7 @@ from mirror_core.sandbox.credentials import CONTROL
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.driving import TIMEOUT_S, beating, beats, driving
 from tests.mirroring import Mirrored, new_mirror
+from tests.threads import beside
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -96,16 +99,17 @@ class Writing:
         self._producer = Producer({**pair.east.client_config("admin"), "acks": "all", "linger.ms": 1, "log_level": 0})
         self._topic = topic
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._beside = ExitStack()
         self.told: dict[int, tuple[Partition, Offset, int]] = {}
 
     def __enter__(self) -> Writing:
-        self._thread.start()
+        self._beside.enter_context(beside(self._run, self._stop.set))
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._beside.__exit__(kind, error, trace)
 
     def count(self) -> int:
         return len(self.told)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ from tests.cluster.test_failover import app_topic, denied
 from tests.cluster.test_failover_dead_side import killed, suspended
 from tests.cluster.test_unplanned import begin
 from tests.mirroring import Mirrored, new_mirror
+from tests.threads import beside
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -45,7 +47,6 @@ class Watched:
     """A watcher in a thread, and what it has told."""
 
     told: list[Judgement] = field(default_factory=list)
-    errors: list[Exception] = field(default_factory=list)
 
     def all_told(self) -> str:
         return "\n".join(line for found in self.told for line in (*found.lines, *found.alarms))
@@ -63,20 +64,8 @@ class Stubborn:
 def watching(mirrored: Mirrored) -> Iterator[Watched]:
     stop, watched = threading.Event(), Watched()
 
-    def run() -> None:
-        try:
-            standing.watch(mirrored.link, stop, watched.told.append)
-        except Exception as error:  # noqa: BLE001 - raised again where the test sees it
-            watched.errors.append(error)
-
-    thread = threading.Thread(target=run, name="watching")
-    thread.start()
-    try:
+    with beside(partial(standing.watch, mirrored.link, stop, watched.told.append), stop.set, name="watching"):
         yield watched
-    finally:
-        stop.set()
-        thread.join(60)
-    assert watched.errors == []
 
 
 @contextmanager
@@ -104,13 +93,8 @@ def never_told(pair: Pair, topic: str, **properties: object) -> Iterator[Stubbor
         producer.purge()
         producer.flush(10)
 
-    thread = threading.Thread(target=loop, name="never told")
-    thread.start()
-    try:
+    with beside(loop, stop.set, name="never told"):
         yield found
-    finally:
-        stop.set()
-        thread.join(60)
 
 
 def copied(pair: Pair, folder: Path, *topics: str) -> Mirrored:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from mirror_core.state import topic as state_topic
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 from tests.brokers import TIMEOUT_S, Pair, new_topic
+from tests.threads import Work
 
 pytestmark = pytest.mark.cluster
 
@@ -35,7 +37,6 @@ def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
     producer.produce(topic, key=key, value=value, partition=0)
     assert producer.flush(TIMEOUT_S) == 0
 
-    found: list[State] = []
     real, undecided = state_topic._all_decided, threading.Event()
 
     def watched(consumer: Consumer, low: int) -> int | None:
@@ -45,15 +46,12 @@ def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
         return decided
 
     monkeypatch.setattr(state_topic, "_all_decided", watched)
-    reader = threading.Thread(
-        target=lambda: found.append(read_state(load_config(pair.config_path).cluster("west"), timeout_s=TIMEOUT_S))
-    )
-    reader.start()
+    west = load_config(pair.config_path).cluster("west")
+    reader = Work(partial(read_state, west, timeout_s=TIMEOUT_S), "reader").start()
     assert undecided.wait(TIMEOUT_S), "it has seen no open transaction"
-    assert found == []
+    assert reader.alive
     producer.commit_transaction(TIMEOUT_S)
-    reader.join(TIMEOUT_S)
-    assert found[0].leases == {"m": lease}
+    assert reader.result(TIMEOUT_S).leases == {"m": lease}
 
 
 def test_a_reader_does_not_wait_long_for_a_transaction_whose_owner_is_gone(

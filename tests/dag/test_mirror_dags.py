@@ -70,7 +70,7 @@ def test_sync_takes_up_every_started_mirror(dag_bag: DagBag, pair: Pair, mirror:
     assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
     second = new_topic(pair.east, prefix=prefix)
 
-    # Whether the run is red is up to mirrors that other tests have left on these clusters.
+    # Whether the run is red is up to mirrors of this file's earlier tests.
     run = run_dag(dag_bag.dags["mirror_sync"], {"mirrors": []})
 
     synced = {task.rendered_map_index: task.state for task in run.get_task_instances() if task.task_id == "sync"}

@@ -48,7 +48,7 @@ def test_an_old_source_is_fenced_and_a_writer_behind_the_fence_makes_it_red(
     [topic] = mirrored.link.mirror.topics
     dag = dag_bag.dags["mirror_watch"]
 
-    # Whether the run is red is up to mirrors that other tests have left on these clusters.
+    # Whether the run is red is up to mirrors of this file's earlier tests.
     run = run_dag(dag, {"mirrors": []})
 
     watched = {task.rendered_map_index: task.state for task in run.get_task_instances() if task.task_id == "watch"}

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -20,6 +21,7 @@ from mirror_core.sandbox.credentials import scram_config
 from mirror_core.sandbox.properties import SCRAM_LOGIN
 from tests.brokers import TIMEOUT_S, Pair, Record, forget_user, new_user
 from tests.mirroring import Mirrored
+from tests.threads import Work
 
 VOCABULARY: Final = tuple(f"w{number}" for number in range(30))
 LINES: Final = 10
@@ -68,20 +70,18 @@ class Lines:
         self._numbers, self._chance = itertools.count(), random.Random(4)
         self._stop, self._dead = threading.Event(), threading.Event()
         self._errors: list[KafkaError] = []
-        self._thread: threading.Thread | None = None
+        self._thread: Work[None] | None = None
 
     def start(self, cluster: SandboxCluster) -> None:
         assert self._thread is None, "it writes on another cluster"
         self._stop.clear()
-        self._thread = threading.Thread(target=self._write, args=(cluster,))
-        self._thread.start()
+        self._thread = Work(partial(self._write, cluster), "lines").start()
 
     def stop(self) -> None:
         """Returns when the last line is acknowledged or refused."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(TIMEOUT_S)
-            assert not self._thread.is_alive(), "lines of which nobody says what became of them"
+            self._thread.join(TIMEOUT_S)  # else there are lines of which nobody says what became of them
         self._thread = None
         assert not self._errors, self._errors
 
@@ -94,9 +94,8 @@ class Lines:
     def denied(self) -> None:
         """Wait until the cluster lets it write no more."""
         assert self._thread is not None
-        self._thread.join(TIMEOUT_S)
+        self._thread.join(TIMEOUT_S)  # else it still writes, fence or not
         assert not self._stop.is_set()
-        assert not self._thread.is_alive(), "still writing, fence or not"
         self.stop()
 
     def _write(self, cluster: SandboxCluster) -> None:

@@ -16,6 +16,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Record, grant, read_topics, read_topics_aiokafka
 from tests.mirroring import Mirrored
+from tests.threads import beside
 
 CALL_S = 5.0
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "linger.ms": 2, "log_level": 0}
@@ -125,9 +126,7 @@ def living(cluster: SandboxCluster, *applications: Application) -> Iterator[None
             grant(cluster, "app", ResourceType.TRANSACTIONAL_ID, one.transactional_id, [AclOperation.WRITE])
     with ExitStack() as ended:
         for one in applications:
-            thread = threading.Thread(target=one.run, name=one.kind)
-            thread.start()
-            ended.callback(thread.join, 60)
+            ended.enter_context(beside(one.run, one.stop, name=f"{one.kind} application"))
         for one in applications:
             ended.callback(one.stop)
         yield

@@ -17,6 +17,7 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import TIMEOUT_S
 from tests.drill.applications import Login
 from tests.drill.live import REFUSED, Kind
+from tests.threads import Work
 from tests.waiting import patience, wait_until
 
 SOME: Final = 300
@@ -56,15 +57,14 @@ class Load:
         self._stop, self._dead = threading.Event(), threading.Event()
         self._refused, self._errors = threading.Event(), list[KafkaError]()
         self._round: list[Acked] = []
-        self._thread: threading.Thread | None = None
+        self._thread: Work[None] | None = None
 
     def start(self, cluster: SandboxCluster, topics: Sequence[str]) -> None:
         assert self._thread is None, "it writes on another cluster"
         self.topics = topics
         for event in (self._stop, self._dead, self._refused):
             event.clear()
-        self._thread = threading.Thread(target=self._write, args=(cluster,), name=f"{self._kind} load")
-        self._thread.start()
+        self._thread = Work(partial(self._write, cluster), f"{self._kind} load").start()
 
     def works(self, before: int) -> None:
         """Until it has written some more than so many."""
@@ -72,7 +72,7 @@ class Load:
 
         def done() -> bool:
             assert self._thread is not None
-            assert self._thread.is_alive(), (self._kind, self._refused.is_set(), self._errors)
+            assert self._thread.alive, (self._kind, self._refused.is_set(), self._errors)
             return len(self.acked) > before + SOME
 
         wait_until(done, timeout_s=PATIENCE_S, why=why)
@@ -87,8 +87,7 @@ class Load:
         """Returns when the last round is acknowledged or refused."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(TIMEOUT_S)
-            assert not self._thread.is_alive(), f"{self._kind}: records of which nobody says what became of them"
+            self._thread.join(TIMEOUT_S)  # else there are records of which nobody says what became of them
         self._thread = None
         assert not self._errors, (self._kind, self._errors)
 
@@ -100,8 +99,7 @@ class Load:
     def denied(self) -> None:
         """Wait until the cluster lets it write no more."""
         assert self._thread is not None
-        self._thread.join(TIMEOUT_S)
-        assert not self._thread.is_alive(), f"{self._kind}: still writing, fence or not"
+        self._thread.join(TIMEOUT_S)  # else it still writes, fence or not
         assert self._refused.is_set()
         self.stop()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from mirror_core.copy.place import IDLE_S
@@ -17,6 +16,7 @@ from mirror_core.model.copying import Assigned, Assignment, TaskReport
 from mirror_core.model.names import Offset, Partition
 from tests.brokers import TIMEOUT_S
 from tests.mirroring import Mirrored
+from tests.threads import Work
 
 ENOUGH = 5
 
@@ -51,8 +51,7 @@ class OneTask:
         self._source = ClusterClient(mirrored.link.source, Principal.DATA)
         self._destination = ClusterClient(mirrored.link.destination, Principal.DATA)
         self._task = CopyTask(assignment, self._source, self._destination, self._stop.is_set)
-        self._pool = ThreadPoolExecutor(1)
-        self._report = self._pool.submit(self._task.run)
+        self._report = Work(self._task.run, "copying task").start()
 
     def waits(self, partition: Partition) -> bool:
         """Whether it has looked for the partition's place again and again, and cannot go on."""
@@ -92,11 +91,14 @@ class OneTask:
         return self.ends()
 
     def close(self) -> None:
+        """Raises what the task has raised, if nobody has asked for its report."""
         self._stop.set()
-        self._pool.shutdown()
-        self._task.close()
-        self._source.close()
-        self._destination.close()
+        try:
+            self._report.join(TIMEOUT_S)
+        finally:
+            self._task.close()
+            self._source.close()
+            self._destination.close()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +13,11 @@ from mirror_core.runbook import parking
 from tests.brokers import TIMEOUT_S, Pair
 from tests.drill.dying import Death, DeathAt
 from tests.drill.test_kill_conductor import ENDS_S, Conducted
+from tests.threads import Work
 from tests.waiting import wait_until
+
+DEED_S = 180.0
+"""A broker that stops or starts, with those before it."""
 
 
 class Operator:
@@ -24,7 +27,7 @@ class Operator:
         self.three = three
         self.heeds = heeds
         self.told: list[str] = []
-        self.threads: list[threading.Thread] = []
+        self.threads: list[Work[None]] = []
 
     def __call__(self, line: str) -> None:
         self.told.append(line)
@@ -38,17 +41,16 @@ class Operator:
         earlier = self.threads[-1:]
 
         def in_turn() -> None:
-            for thread in earlier:
-                thread.join()
+            for one in earlier:
+                one.join(DEED_S)
             deed()
 
-        self.threads.append(threading.Thread(target=in_turn))
-        self.threads[-1].start()
+        self.threads.append(Work(in_turn, "operator").start())
 
     def join(self) -> None:
         """Until all that was said is done."""
-        for thread in self.threads:
-            thread.join()
+        for one in self.threads:
+            one.join(DEED_S)
 
 
 @dataclass

@@ -20,6 +20,7 @@ from tests.drill.one_task import one_task
 from tests.drill.test_forgotten import Application, Looked, caught_up, forgotten
 from tests.mirroring import Mirrored, new_mirror
 from tests.same import assert_same
+from tests.threads import beside
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
@@ -46,13 +47,8 @@ class Lags:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._watch)
-        thread.start()
-        try:
+        with beside(self._watch, self._stop.set):
             yield
-        finally:
-            self._stop.set()
-            thread.join()
 
     def _watch(self) -> None:
         pair, ends = self._mirrored.pair, list[tuple[float, int]]()

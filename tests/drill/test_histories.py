@@ -13,6 +13,7 @@ from tests.brokers import Pair
 from tests.distant import Distant, distant_clusters
 from tests.drill.histories import history
 from tests.drill.weather import QUICK
+from tests.seeds import seed_of
 from tests.waiting import patience
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
@@ -33,7 +34,8 @@ BAD_DAYS: Final = {"start": 4, "blow": 4, "grow": 3, "stamp": 1, "shorten": 1, "
 
 
 def test_bad_days_end_equal_or_with_a_true_reason(distant: Distant, tmp_path: Path) -> None:
-    with history(distant.pair, tmp_path / "history", 11, distant=distant) as made:
+    seed = seed_of("bad days", usual=11)
+    with history(distant.pair, tmp_path / "history", seed, distant=distant) as made:
         end = time.monotonic() + LIMIT_S
 
         def enough() -> bool:
@@ -50,7 +52,8 @@ def test_bad_days_end_equal_or_with_a_true_reason(distant: Distant, tmp_path: Pa
 def test_whatever_happens_the_destination_is_the_committed_source(
     pair: Pair, tmp_path: Path, seed: int, hidden: bool
 ) -> None:
-    with history(pair, tmp_path / "history", seed, hidden=hidden) as made:
+    chosen = seed_of(f"history {seed}", usual=seed)
+    with history(pair, tmp_path / "history", chosen, hidden=hidden) as made:
         end = time.monotonic() + LIMIT_S
 
         def enough() -> bool:

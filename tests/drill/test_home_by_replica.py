@@ -64,7 +64,7 @@ class ByHand:
         self.operator = Operator(three)
 
     def __call__(self, failback: Failback, run: str) -> None:
-        deaths = Deaths(conducted(self.mirrored), self.operator, ("failback", "resume", "--yes"))
+        deaths = Deaths(conducted(self.mirrored, "home by replica"), self.operator, ("failback", "resume", "--yes"))
         deaths.at(parking, "_approach")
         assert not self.operator.threads, "it told somebody to stop a broker before the replica was parked"
         with pytest.raises(Refused, match="stop it; on its host `mirrorbook log truncate") as refused:

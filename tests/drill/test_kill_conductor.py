@@ -24,6 +24,7 @@ from tests.cluster.test_failover import commit as commit_offset
 from tests.commands import Forked
 from tests.drill.dying import Death
 from tests.mirroring import Mirrored, new_mirror
+from tests.seeds import seed_of
 from tests.waiting import patience
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
@@ -88,10 +89,9 @@ class Conducted:
                 arguments = then
 
 
-def conducted(mirrored: Mirrored) -> Conducted:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    return Conducted(mirrored, random.Random(seed))
+def conducted(mirrored: Mirrored, name: str) -> Conducted:
+    """`name`: of the test, which has a seed of its own."""
+    return Conducted(mirrored, random.Random(seed_of(name)))
 
 
 def test_a_failover_killed_in_every_step_is_resumed_to_the_same_end(pair: Pair, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_failover_killed_in_every_step_is_resumed_to_the_same_end(pair: Pair, 
     mirrored.copy()
     sent += produce(pair.east, topic, 20)
 
-    deaths = conducted(mirrored)
+    deaths = conducted(mirrored, "failover killed in every step")
     deaths.kill_through(FAILOVER, ("failover", "run", "--yes"), ("failover", "resume"))
     deaths.kill_in(FAILOVER[-1], "written", "failover", "resume")
     deaths.finish("failover", "resume")
@@ -132,7 +132,7 @@ def test_an_unplanned_failover_killed_in_every_step_is_resumed_to_the_same_end(p
     mirrored.copy()
     verbs.sync(mirrored.link)
 
-    deaths = conducted(mirrored)
+    deaths = conducted(mirrored, "unplanned failover killed in every step")
     pair.east.kill()
     try:
         arguments: tuple[str, ...] = ("failover", "run", "--mode", "unplanned", "--yes")
@@ -160,7 +160,7 @@ def test_a_failback_killed_at_every_step_comes_home(pair: Pair, tmp_path: Path) 
     produce(pair.east, topic, RECORDS)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    deaths = conducted(mirrored)
+    deaths = conducted(mirrored, "failback killed at every step")
     deaths.finish("failover", "run", "--yes")
     tail = produce(pair.east, topic, 11)
     produce(pair.west, topic, 30)

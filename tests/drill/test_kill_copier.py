@@ -11,6 +11,7 @@ import pytest
 from tests.brokers import Pair, new_topic, produce, read_all
 from tests.copiers import PATIENCE_S, Progress, Writer, assert_prefix, at_work
 from tests.mirroring import Mirrored, new_mirror
+from tests.seeds import seed_of
 from tests.waiting import wait_until
 
 RUNNERS = ["local", pytest.param("spark", marks=pytest.mark.spark)]
@@ -52,9 +53,7 @@ def moved(progress: Progress, before: int) -> bool:
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_a_copier_killed_at_random_moments_leaves_an_exact_copy(pair: Pair, tmp_path: Path, runner: str) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(seed_of(f"killed copier, {runner}"))
     topic = new_topic(pair.east, partitions=PARTITIONS)
     fill(pair, topic, RECORDS)
     mirrored = new_mirror(pair, tmp_path, topic)
@@ -91,8 +90,9 @@ def test_a_killed_destination_broker_leaves_an_exact_copy(pair: Pair, tmp_path: 
     mirrored = new_mirror(pair, tmp_path, topic)
     there, here = Progress(mirrored, "east", topic), Progress(mirrored, "west", topic)
     begun = partial(moved, here, 0)
+    chance = random.Random(seed_of(f"killed destination, {runner}"))
     with at_work(mirrored, runner, tmp_path, begun=begun) as first, Writer(pair.east, topic, PARTITIONS):
-        here.reaches(random.randrange(1, RECORDS // 4), first)
+        here.reaches(chance.randrange(1, RECORDS // 4), first)
         pair.west.kill()
         before = there.total()
         pair.west.start()

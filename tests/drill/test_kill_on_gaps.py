@@ -12,6 +12,7 @@ from tests.brokers import Pair, new_topic
 from tests.copiers import Application, Progress, at_work
 from tests.logs import assert_equal, transaction, transactional
 from tests.mirroring import new_mirror
+from tests.seeds import seed_of
 
 pytestmark = [pytest.mark.drill, pytest.mark.cluster]
 
@@ -40,8 +41,7 @@ class Transactions(Application):
 
 @pytest.mark.parametrize("runner", ["local", pytest.param("spark", marks=pytest.mark.spark)])
 def test_a_copier_killed_among_transactions_leaves_an_exact_copy(pair: Pair, tmp_path: Path, runner: str) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = seed_of(f"killed among transactions, {runner}")
     chance = random.Random(seed)
     topic = new_topic(pair.east, partitions=PARTITIONS)
     mirrored = new_mirror(pair, tmp_path, topic)

@@ -21,6 +21,7 @@ from tests.administering import broker_setting
 from tests.brokers import TIMEOUT_S, Pair, new_topic
 from tests.commands import Forked, mirrorbook
 from tests.mirroring import new_mirror
+from tests.threads import beside
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
@@ -69,13 +70,8 @@ class Writer:
             while not ended.wait(0.1):
                 self.write(500)
 
-        thread = threading.Thread(target=go_on)
-        thread.start()
-        try:
+        with beside(go_on, ended.set, name="writer"):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
 
 def end(pair: Pair, side: str, topic: str) -> int:

@@ -201,7 +201,9 @@ def test_a_conductor_that_dies_at_each_deed_of_a_short_replica_is_resumed_to_the
 ) -> None:
     mirrored, topic, primary = with_a_tail(three, tmp_path, 20 * MIB)
     operator = Operator(three)
-    deaths = Deaths(by_commands(mirrored), operator, ("failback", "run", "--strategy", "replica", "--yes"))
+    deaths = Deaths(
+        by_commands(mirrored, "short replicas"), operator, ("failback", "run", "--strategy", "replica", "--yes")
+    )
     deaths.at(parking, "throttle")
     deaths.at(parking, "_approach")
     assert not operator.threads, "it told somebody to stop a broker before the replica was parked"
@@ -247,7 +249,9 @@ def test_logs_are_cut_in_the_folders_of_several_brokers_by_a_conductor_that_dies
     lines.start(three.west)
     try:
         deaths = Deaths(
-            by_commands(mirrored), list[str]().append, ("failback", "run", "--strategy", "offline", "--yes")
+            by_commands(mirrored, "short replicas"),
+            list[str]().append,
+            ("failback", "run", "--strategy", "offline", "--yes"),
         )
         deaths.at(offline, "reassign")
         shapes.transactions_of_aiokafka(three.west, whole)

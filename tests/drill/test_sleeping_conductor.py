@@ -72,7 +72,7 @@ def test_each_conductor_of_an_unplanned_failover_sleeps_over_the_next_one(pair: 
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
     mirrored.copy()
     verbs.sync(mirrored.link)
-    conductors = conducted(mirrored)
+    conductors = conducted(mirrored, "sleeping conductor")
     pair.east.kill()
     try:
         with ExitStack() as ended:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tests.cluster.test_unplanned import begin
 from tests.drill.live import Application, Kind, living, nothing_lost_unnamed
 from tests.driving import beating, driving
 from tests.mirroring import Mirrored, new_mirror
+from tests.threads import Work
 from tests.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
@@ -140,13 +140,12 @@ def hangs_in(mirrored: Mirrored, run: str, name: str) -> str:
 
     def begun() -> bool:
         found = mirrored.state.steps.get((run, name))
-        return bool(failed) or (found is not None and found.state is not StepState.DONE) or not thread.is_alive()
+        return bool(failed) or (found is not None and found.state is not StepState.DONE) or not step.alive
 
-    thread = threading.Thread(target=take)
+    step = Work(take, name)
     with suspended(mirrored.pair.east):
-        thread.start()
+        step.start()
         wait_until(begun, timeout_s=TIMEOUT_S, why=f"{name} has begun")
-        thread.join(HANGS_S)
-    thread.join(TIMEOUT_S)
-    assert not thread.is_alive(), f"{name} has not ended"
+        step.wait(HANGS_S)
+    step.join(TIMEOUT_S)
     return "".join(failed)

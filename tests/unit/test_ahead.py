@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import io
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -21,6 +21,7 @@ from mirror_core.copy.ahead import Ahead
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.names import ClusterName
+from tests.threads import beside
 from tests.unit.test_client import frame
 
 HANGS, WELL = 1, 2
@@ -31,11 +32,9 @@ ENOUGH_S = 5.0
 def addresses() -> Iterator[dict[int, tuple[str, int]]]:
     with ExitStack() as opened:
         listeners = {broker: opened.enter_context(socket.create_server(("127.0.0.1", 0))) for broker in (HANGS, WELL)}
-        thread = threading.Thread(target=answer, args=(listeners[WELL],))
-        thread.start()
+        well = listeners[WELL]
+        opened.enter_context(beside(partial(answer, well), partial(well.shutdown, socket.SHUT_RDWR)))
         yield {broker: listener.getsockname() for broker, listener in listeners.items()}
-        listeners[WELL].shutdown(socket.SHUT_RDWR)
-        thread.join()
 
 
 def answer(listener: socket.socket) -> None:

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.kept import KEPT
 from mirror_core.model.errors import RemoteFault, Unreachable
+from tests.threads import Work, beside
 
 
 @pytest.fixture
@@ -29,12 +31,8 @@ def dripping() -> Iterator[int]:
             while not stop.wait(0.02):
                 connection.sendall(b"x")
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=drip, args=(listener,))
-        thread.start()
+    with socket.create_server(("127.0.0.1", 0)) as listener, beside(partial(drip, listener), stop.set):
         yield listener.getsockname()[1]
-        stop.set()
-        thread.join()
 
 
 def test_a_broker_that_never_gets_done_with_its_answer_is_unreachable(dripping: int, tmp_path: Path) -> None:
@@ -71,11 +69,8 @@ def confused() -> Iterator[tuple[int, list[socket.socket]]]:
                     connection.sendall((5).to_bytes(4, "big") + number.to_bytes(4, "big") + b"\0")
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
-        yield listener.getsockname()[1], seen
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        with beside(partial(serve, listener), partial(listener.shutdown, socket.SHUT_RDWR)):
+            yield listener.getsockname()[1], seen
         for connection in seen:
             connection.close()
 
@@ -128,8 +123,7 @@ def test_others_are_asked_soon_when_a_broker_whose_connection_was_kept_hangs(tmp
         config = open_to_all(ports[0], tmp_path, f",127.0.0.1:{ports[1]}")
         client, address = ClusterClient(config, timeout_s=6.0), silent.getsockname()[:2]
         KEPT.put(client.key(address), Connection(config, client.principal, *address))
-        asking = threading.Thread(target=ask)
-        asking.start()
+        asking = Work(ask).start()
         connection, _ = other.accept()
         connection.close()
         silent.accept()[0].close()

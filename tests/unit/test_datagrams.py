@@ -19,6 +19,7 @@ from mirror_core.dataplane.progress import Progress
 from mirror_core.model.copying import Listening
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import Partition
+from tests.threads import beside
 from tests.waiting import wait_until
 
 HERE = Listening()
@@ -125,9 +126,7 @@ def test_a_channel_hears_on_in_a_flood_and_says_once_that_there_are_strangers(
                     for noise in NOISE:
                         stranger.sendto(noise, there)
 
-        stranger = threading.Thread(target=flood)
-        stranger.start()
-        try:
+        with beside(flood, ended.set):
             wait_until(lambda: channel.foreign > 1_000, timeout_s=20, why="noise arrives")
 
             def heard() -> bool:
@@ -135,9 +134,6 @@ def test_a_channel_hears_on_in_a_flood_and_says_once_that_there_are_strangers(
                 return progress.totals().partitions == 1
 
             wait_until(heard, timeout_s=20, why="a task is heard")
-        finally:
-            ended.set()
-            stranger.join()
     assert [r.getMessage().split(":")[0] for r in caplog.records] == [
         "datagrams of a stranger are ignored; the first is from 127.0.0.1"
     ]

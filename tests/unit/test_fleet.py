@@ -26,6 +26,7 @@ from mirror_core.mirrors.fleet import NOTHING, Fleet, Member
 from mirror_core.model.errors import LostOwnership, Unreachable
 from mirror_core.model.names import MirrorName
 from mirror_core.state.link import Link
+from tests.threads import Work
 from tests.unit.test_metrics import MIRROR
 from tests.waiting import patience, wait_until
 
@@ -55,8 +56,7 @@ class Scene:
             Member(Path(), MirrorName(n), LocalRunner, Options(), stop=self.stop, say=self.said.append) for n in deeds
         ]
         self.fleet = Fleet(members, self.stop)
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
+        self.work = Work(self._run, "fleet").start()
 
     def _run(self) -> None:
         try:
@@ -65,8 +65,7 @@ class Scene:
             self.error = error
 
     def ends(self) -> None:
-        self.thread.join(TIMEOUT_S)
-        assert not self.thread.is_alive()
+        self.work.join(TIMEOUT_S)
 
 
 def failing(error: Exception) -> Callable[[], None]:

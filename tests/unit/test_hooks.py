@@ -33,6 +33,7 @@ from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import Forget, Record
 from tests.memory import MemoryLog, journal_of
+from tests.threads import beside
 from tests.waiting import wait_until
 
 SECRET = "hush-hush-4711"
@@ -116,15 +117,16 @@ def serving(*statuses: int, hang: threading.Event | None = None) -> Iterator[Ser
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     told.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield told
-    finally:
+
+    def stop() -> None:
         if hang is not None:
             hang.set()
         server.shutdown()
-        thread.join()
+
+    try:
+        with beside(server.serve_forever, stop):
+            yield told
+    finally:
         server.server_close()
 
 
@@ -347,15 +349,11 @@ def test_a_server_that_answers_drop_by_drop_is_not_waited_for(tmp_path: Path) ->
             while not over.wait(0.1):
                 connection.sendall(b"x")
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=drip)
-        thread.start()
+    with socket.create_server(("127.0.0.1", 0)) as listening, beside(drip, over.set):
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         started = time.monotonic()
         (call,) = called(configured(tmp_path, {"name": "gw", "http": {"url": url}, "timeout_s": 1, "retries": 0}))
         took = time.monotonic() - started
-        over.set()
-        thread.join()
     assert call.problem == "no answer within 1 s"
     assert took < 20
 

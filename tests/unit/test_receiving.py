@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -30,6 +29,7 @@ from mirror_core.kafka.fetching import FetchLink
 from mirror_core.model.copying import Assigned, Assignment
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.wire import fetch
+from tests.threads import Work
 from tests.unit.test_rewrite import batch, fetched
 
 PARTITION = Partition("orders", 0)
@@ -186,8 +186,7 @@ def test_an_answer_that_comes_drop_by_drop_holds_up_nobody_else(source: Source) 
         link = FetchLink(connection, max_bytes=1, partition_max_bytes=1)
         source.receiver.lanes[1] = Lanes(connection, lambda connection, far: link)
         source.led_by(1, 1, 100)
-        thread = threading.Thread(target=connection.drip)
-        thread.start()
+        dripping = Work(connection.drip).start()
         took = []
         while source.replicator.state is State.READY:
             assert readable([connection.sock], 10 * LIMIT_S)
@@ -195,7 +194,7 @@ def test_an_answer_that_comes_drop_by_drop_holds_up_nobody_else(source: Source) 
             assert source.receiver.take(link) == []
             took.append(time.monotonic() - began)
             source.receiver.give_up()
-        thread.join()
+        dripping.join()
     assert "NOT_LEADER" in source.replicator.lost_why, "it was taken in when it was whole"
     assert max(took) < 3 * LIMIT_S
     assert sorted(took)[-2] < LIMIT_S, "and waited for once"

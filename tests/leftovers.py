@@ -1,0 +1,118 @@
+"""What the tests of one file leave on the shared clusters, and what of it tests of other files would meet.
+
+Topics, groups and users have names that nobody else uses. Mirrors have, too, but whoever asks for all mirrors, or for
+all that is denied, meets them: what the state topics remember is forgotten, and what is at work still is told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from confluent_kafka import Producer
+
+from mirror_core.kafka.acls import Acls, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.kafka.reader import LogReader
+from mirror_core.model.acl import Acl, Permission
+from mirror_core.model.clock import FRESH_S, now_ms
+from mirror_core.model.mirror import is_fresh
+from mirror_core.model.names import ACTIVE_TOPIC, MirrorName, Offset, Partition
+from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.state.records import TOPIC, State
+from tests.administering import admin_config, as_admin
+from tests.brokers import TIMEOUT_S
+from tests.waiting import wait_until
+
+SHARED: Final = (TOPIC, ACTIVE_TOPIC, "__consumer_offsets")
+"""A transaction that is open here hides what others write. Topics of applications are one test's own."""
+DECIDED_S: Final = 45.0
+"""By then a coordinator has aborted what killed processes left open: after 10 s, and it looks each 10 s."""
+_STATE: Final = Partition(TOPIC, 0)
+_BEGINNING: Final = Offset(0)
+
+
+@dataclass
+class Leftovers:
+    """Of one cluster, file by file: what an earlier file left was told of then."""
+
+    cluster: SandboxCluster
+    _read: Offset = _BEGINNING
+    """Where the state topic is to be read on."""
+    _keys: set[bytes] = field(default_factory=set)
+    """Of what it remembers."""
+    _denied: frozenset[Acl] = field(init=False)
+
+    def __post_init__(self) -> None:
+        with as_admin(self.cluster) as client:
+            self._denied = _denials(client)
+
+    def found(self) -> list[str]:
+        """What is at work still, or in the way of others."""
+        with as_admin(self.cluster) as client:
+            views = client.metadata(SHARED).topics
+            partitions = [Partition(topic, index) for topic, view in views.items() for index in view.partitions]
+            told = [*self._denials(client), *_open(client, partitions)]
+            if TOPIC in views:
+                told += self._running(client)
+        return [f"cluster {self.cluster.name}: {one}" for one in told]
+
+    def forget(self) -> None:
+        """What was found in the state topic stands there no more."""
+        if not self._keys:
+            return
+        producer = Producer({**self.cluster.client_config("admin"), "linger.ms": 1})
+        for key in self._keys:
+            producer.produce(TOPIC, key=key, partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+        self._keys.clear()
+
+    def _denials(self, client: ClusterClient) -> Iterator[str]:
+        """The fixture `rights` puts back what a test changes: these are of what was done around the tests."""
+        now = _denials(client)
+        yield from (f"an ACL stands: {acl}" for acl in sorted(now - self._denied, key=str))
+        self._denied = now
+
+    def _running(self, client: ClusterClient) -> Iterator[str]:
+        """Mirrors whose lease is beaten still. That of a data plane that was killed is fresh for a while, too."""
+        state = State()
+        with LogReader(admin_config(self.cluster)) as reader:
+
+            def beats() -> dict[MirrorName, int]:
+                end = list_offsets(client, [_STATE], Point.STABLE_END)[_STATE]
+                for _, record in reader.records(_STATE, self._read, end):
+                    key = record.key or b""
+                    state.apply(key.decode("utf-8", "replace"), record.value)
+                    (self._keys.discard if record.value is None else self._keys.add)(key)
+                self._read = end
+                return {m: lease.beat_ms for m, lease in state.leases.items() if is_fresh(lease, now_ms())}
+
+            first = beats()
+
+            def known() -> bool:
+                return all(beat_ms > first.get(mirror, 0) for mirror, beat_ms in beats().items())
+
+            wait_until(known, timeout_s=2 * FRESH_S, why="leases are beaten on, or get old")
+            yield from (f"mirror {mirror} runs: {state.leases[mirror].owner}" for mirror in sorted(beats()))
+
+
+def _denials(client: ClusterClient) -> frozenset[Acl]:
+    acls = describe_acls(client)
+    assert isinstance(acls, Acls)
+    return frozenset(acl for acl in acls.entries if acl.permission is Permission.DENY)
+
+
+def _open(client: ClusterClient, partitions: list[Partition]) -> list[str]:
+    """Transactions that nobody ends. What a killed process left open is waited for."""
+
+    def undecided() -> list[Partition]:
+        stable, high = (list_offsets(client, partitions, point) for point in (Point.STABLE_END, Point.HIGH_WATERMARK))
+        return sorted(p for p in partitions if stable[p] < high[p])
+
+    try:
+        wait_until(lambda: not undecided(), timeout_s=DECIDED_S, why="what was left open is decided")
+    except AssertionError:
+        return [f"a transaction is open in {partition}" for partition in undecided()]
+    return []

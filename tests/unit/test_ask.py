@@ -1,0 +1,46 @@
+"""A question to a cluster in a thread of its own: answers, refusals, silence, and defects of the question itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from mirror_core.decide.view import Unseen
+from mirror_core.model.errors import MissingPermission
+from mirror_core.runbook.observe import Ask
+
+
+def _soon() -> float:
+    return time.monotonic() + 10.0
+
+
+def test_the_answer_is_handed_over() -> None:
+    assert Ask(lambda: 3).answer(_soon()) == 3
+
+
+def test_what_the_cluster_refuses_is_unseen() -> None:
+    def refused() -> int:
+        raise MissingPermission("cluster east: not allowed")
+
+    assert Ask(refused).answer(_soon()) == Unseen("cluster east: not allowed")
+
+
+def test_a_silent_cluster_is_unseen() -> None:
+    over = threading.Event()
+    found = Ask(lambda: over.wait(60)).answer(time.monotonic())
+    over.set()
+    assert found == Unseen("no complete answer within 4 s")
+
+
+def test_a_defect_is_raised_where_the_answer_is_asked_for() -> None:
+    """Not lost in the thread, and not told as silence of a cluster."""
+
+    def broken() -> int:
+        raise KeyError("orders")
+
+    ask = Ask(broken)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="orders"):
+            ask.answer(_soon())
