@@ -9,6 +9,7 @@ import pytest
 
 from mirror_core.decide.view import Unseen
 from mirror_core.model.errors import MissingPermission
+from mirror_core.model.limits import LIMITS
 from mirror_core.runbook.observe import Ask
 
 
@@ -31,7 +32,7 @@ def test_a_silent_cluster_is_unseen() -> None:
     over = threading.Event()
     found = Ask(lambda: over.wait(60)).answer(time.monotonic())
     over.set()
-    assert found == Unseen("no complete answer within 4 s")
+    assert found == Unseen(f"no complete answer within {LIMITS.planned_side_s:.0f} s")
 
 
 def test_a_defect_is_raised_where_the_answer_is_asked_for() -> None:
