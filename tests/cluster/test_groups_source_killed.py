@@ -20,9 +20,9 @@ from mirror_core.sandbox.broker import java_command
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import tool_properties
 from tests.brokers import Pair, new_topic, produce
-from tests.cluster.test_failover_dead_side import killed
 from tests.cluster.test_following import replicating
 from tests.committing import fetch_offsets
+from tests.harm import killed
 from tests.mirroring import new_mirror
 from tests.waiting import wait_until
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,8 +31,8 @@ from mirror_core.sync.fence import deny, lift_fence
 from tests.administering import restore_rights, rights_of
 from tests.brokers import Pair, grant, produce
 from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_failover_dead_side import killed, suspended
 from tests.cluster.test_unplanned import begin
+from tests.harm import Harm, killed, suspended, woken_at_once
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import wait_until
 
@@ -150,9 +150,9 @@ def stood(found: Judgement) -> Judgement | None:
     return found if found.standing is Standing.STANDS else None
 
 
-@pytest.mark.parametrize("harm", [killed, suspended])
+@pytest.mark.parametrize("harm", [killed, woken_at_once])
 def test_a_source_that_comes_back_with_writers_is_fenced_and_what_slipped_in_is_named(
-    pair: Pair, tmp_path: Path, harm: Callable[..., ExitStack]
+    pair: Pair, tmp_path: Path, harm: Harm
 ) -> None:
     topic = app_topic(pair)
     sent = produce(pair.east, topic, 30)
