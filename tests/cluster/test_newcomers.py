@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mirror_core.copy import task as copy_task
+from mirror_core.model.names import Offset
 from tests.brokers import Pair, new_topic
 from tests.cluster.test_gaps import assignment
-from tests.logs import assert_equal, transaction, transactional
+from tests.logs import assert_equal, bounds, transaction, transactional
 from tests.mirroring import new_mirror
 
 pytestmark = pytest.mark.cluster
@@ -27,7 +29,11 @@ def test_newcomers_take_turns(pair: Pair, tmp_path: Path) -> None:
     mirrored.copy()
     transaction(producer, topic, 1, commit=True, partitions=range(PARTITIONS))
     now = int(time.time() * 1000)
+    # Each ends when it has seen that all partitions are where they should be, whoever of both has brought them there.
+    ends = {partition: Offset(end) for partition, (_, end) in bounds(pair.east, topic).items()}
+    works = [assignment(mirrored, epoch, now, now + 120_000) for epoch in (7, 8)]
+    whole = [replace(w, partitions=tuple(replace(p, until=ends[p.partition]) for p in w.partitions)) for w in works]
     with ThreadPoolExecutor(2) as pool:
-        newcomers = [pool.submit(copy_task.run, assignment(mirrored, epoch, now, now + 6_000)) for epoch in (7, 8)]
+        newcomers = [pool.submit(copy_task.run, work) for work in whole]
     assert [newcomer.result().failures for newcomer in newcomers] == [(), ()]
     assert_equal(pair, topic)
