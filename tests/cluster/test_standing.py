@@ -236,7 +236,7 @@ def test_what_is_left_of_a_transaction_is_no_writer(pair: Pair, tmp_path: Path) 
     grant(pair.east, "app", ResourceType.TRANSACTIONAL_ID, transaction, [AclOperation.WRITE])
     produce(pair.east, topic, 20)
     mirrored, partition = copied(pair, tmp_path, topic), Partition(topic, 0)
-    settings = {"transactional.id": transaction, "transaction.timeout.ms": 8000, "log_level": 0}
+    settings = {"transactional.id": transaction, "transaction.timeout.ms": 300_000, "log_level": 0}
     producer = Producer({**pair.east.client_config("app"), **settings})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -244,11 +244,12 @@ def test_what_is_left_of_a_transaction_is_no_writer(pair: Pair, tmp_path: Path) 
     producer.flush(30)
     with killed(pair.east):
         promoted(mirrored)
-    look_after(mirrored.link)
+    assert look_after(mirrored.link).deed is Deed.FENCE
     end = debt_of(mirrored).ends.by_partition()[partition]
     with pytest.raises(KafkaException):
         producer.commit_transaction(20)
-    wait_until(lambda: end_of(mirrored, partition) > end, timeout_s=TIMEOUT_S, why="the coordinator ends it")
+    Producer({**pair.east.client_config("admin"), **settings}).init_transactions(30)  # its coordinator aborts it
+    wait_until(lambda: end_of(mirrored, partition) > end, timeout_s=TIMEOUT_S, why="the marker is written")
     found = look_after(mirrored.link)
     assert (found.standing, found.alarms) == (Standing.STANDS, ())
 
