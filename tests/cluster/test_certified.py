@@ -36,8 +36,8 @@ from mirror_core.parity.check import LocalParity
 from mirror_core.state.records import Forget
 from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic
-from tests.cluster.test_failover_dead_side import suspended
 from tests.cluster.test_unplanned import begin
+from tests.harm import suspended
 from tests.mirroring import Mirrored, new_mirror
 from tests.parity_topics import Content, content, send, twin_topics
 from tests.threads import beside

@@ -64,8 +64,8 @@ def test_a_copy_has_the_same_offsets_and_every_byte_after_the_batch_headers(
 ) -> None:
     topic = new_topic(pair.east, retention_ms="-1")
     for _ in range(3):
-        # Patient enough to make no tiny batches: those are merged.
-        produce(pair.east, topic, 700, compression_type=codec, batch_num_messages="100", linger_ms="100")
+        # Only full batches are sent, and at the end what is left: tiny ones would be merged.
+        produce(pair.east, topic, 700, compression_type=codec, batch_num_messages="100", linger_ms="10000")
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     source, copy = log_file(pair.east, f"{topic}-0"), log_file(pair.west, f"{topic}-0")

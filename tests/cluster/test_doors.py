@@ -24,6 +24,7 @@ from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition, heartbeat_topic
 from mirror_core.model.run import Mode, Run, RunKind, RunState, StepState
 from mirror_core.runbook.failover import Failover
+from mirror_core.state import lease
 from mirror_core.state.lease import take_over
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, Record
@@ -226,9 +227,17 @@ def test_a_stop_that_was_taken_over_while_it_waited_records_nothing_and_the_next
     produce(pair.east, topic, 7)
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    link = mirrored.link
-    until_ms = now_ms() + 4_000
+    link, passed_ms = mirrored.link, 0
+    until_ms = now_ms() + 60_000
     take_over(link.destination, mirrored.name, "of a dead driver").beat(writers_until_ms=until_ms)
+
+    def clock() -> int:
+        """A second passes between two looks at it."""
+        nonlocal passed_ms
+        passed_ms += 1_000
+        return now_ms() + passed_ms
+
+    monkeypatch.setattr(lease, "now_ms", clock)
 
     def another_takes_over(line: str) -> None:
         writer_of(link).__enter__()
@@ -236,7 +245,7 @@ def test_a_stop_that_was_taken_over_while_it_waited_records_nothing_and_the_next
     monkeypatch.setattr(door, "TRIES", 1)
     with pytest.raises(LostOwnership):
         verbs.stop(link, another_takes_over)
-    assert now_ms() >= until_ms, "it would have read LMOs while tasks may still write"
+    assert now_ms() + passed_ms >= until_ms, "it would have read LMOs while tasks may still write"
     assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.MIRRORING, None)}
     assert verbs.stop(link) == {Partition(topic, 0): 7}
     assert {(s.state, s.lmo) for s in mirrored.statuses.values()} == {(PartitionState.STOPPED, 7)}

@@ -32,7 +32,7 @@ from mirror_core.state.link import Link
 from tests.administering import as_admin
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.desk import Desk
-from tests.cluster.test_failover_dead_side import suspended
+from tests.harm import suspended
 from tests.mirroring import Mirrored, new_mirror
 
 pytestmark = pytest.mark.cluster

@@ -18,8 +18,8 @@ from tests.administering import as_admin
 from tests.brokers import Pair, grant, produce, read_all
 from tests.cluster.test_failback import failback_of, go_home
 from tests.cluster.test_failover import app_topic, begin, denied
-from tests.cluster.test_failover_dead_side import suspended
 from tests.cluster.test_unplanned import begin as give_up
+from tests.harm import suspended
 from tests.mirroring import new_mirror, replicate
 from tests.same import assert_parity
 

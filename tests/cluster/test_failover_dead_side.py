@@ -7,14 +7,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
 from mirror_core.model.limits import VARIABLE
-from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, new_topic, produce
+from tests.harm import Harm, killed, suspended
 from tests.mirroring import Mirrored, new_mirror
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timed]
@@ -31,27 +29,6 @@ def mirrored(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Mirrored:
     made = new_mirror(pair, tmp_path_factory.mktemp("evidence"), topic)
     made.copy()
     return made
-
-
-@contextmanager
-def killed(cluster: SandboxCluster) -> Iterator[None]:
-    cluster.kill()
-    try:
-        yield
-    finally:
-        cluster.start()
-
-
-@contextmanager
-def suspended(cluster: SandboxCluster) -> Iterator[None]:
-    cluster.stop_process()
-    try:
-        yield
-    finally:
-        cluster.cont_process()
-
-
-Harm = Callable[[SandboxCluster], AbstractContextManager[None]]
 
 
 def mirrorbook(mirrored: Mirrored, *arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ from tests.brokers import Pair, new_topic, produce
 from tests.logs import assert_equal, bounds, transaction, transactional, write
 from tests.managed import managed
 from tests.mirroring import Mirrored, new_mirror, replicate
-from tests.waiting import patience, wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -215,14 +216,35 @@ def test_two_copiers_at_once_fill_each_gap_once(pair: Pair, tmp_path: Path) -> N
     transaction(producer, topic, 1, commit=True, partitions=range(4))
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
-    now = int(time.time() * 1000)
+    now, turn = int(time.time() * 1000), 0
+
+    def transact() -> None:
+        nonlocal turn
+        turn += 1
+        transaction(producer, topic, turn % 4 + 1, commit=turn % 3 != 0, partitions=range(4))
+
+    def comes(ends: dict[Partition, tuple[int, int]]) -> bool:
+        transact()
+        return all(here >= ends[partition] for partition, here in bounds(pair.west, topic).items())
+
+    def more(transactions: int) -> None:
+        """So many more are copied, each of which leaves a gap in every partition; others go on beside that."""
+        for _ in range(transactions):
+            transact()
+        wait_until(partial(comes, bounds(pair.east, topic)), timeout_s=90, why=f"{transactions} more are copied")
+
+    ended = threading.Event(), threading.Event()
     with ThreadPoolExecutor(2) as pool:
-        older = pool.submit(copy_task.run, assignment(mirrored, 1, now, now + 8_000))
-        younger = pool.submit(copy_task.run, assignment(mirrored, 2, now + 1_000, now + 12_000))
-        turn = 0
-        while not younger.done():
-            turn += 1
-            transaction(producer, topic, turn % 4 + 1, commit=turn % 3 != 0, partitions=range(4))
+        older = pool.submit(copy_task.run, assignment(mirrored, 1, now, now + 600_000), ended[0].is_set)
+        younger = pool.submit(copy_task.run, assignment(mirrored, 2, now + 1_000, now + 600_000), ended[1].is_set)
+        try:
+            more(100)
+            ended[0].set()
+            older.result()
+            more(50)
+        finally:
+            for one in ended:
+                one.set()
     reports = [older.result(), younger.result()]
     assert [report.failures for report in reports] == [(), ()]
     for report in reports:
@@ -245,12 +267,12 @@ def test_an_epoch_goes_on_with_the_markers_of_the_one_before(
     with Channel(Listening(), {Sort.CLAIMS: Board().take}) as channel, ThreadPoolExecutor(1) as pool:
         for epoch in (1, 2):
             now = int(time.time() * 1000)
-            work = assignment(mirrored, epoch, now, now + round(patience(20) * 1000))
+            work = assignment(mirrored, epoch, now, now + 120_000)
             ended = threading.Event()
             task = pool.submit(copy_task.run, replace(work, driver=channel.at(epoch) if told else None), ended.is_set)
             transaction(producer, topic, epoch, commit=True, partitions=range(3))
             wait_until(
-                lambda: bounds(pair.west, topic) == bounds(pair.east, topic), timeout_s=20, why="the gap is filled"
+                lambda: bounds(pair.west, topic) == bounds(pair.east, topic), timeout_s=60, why="the gap is filled"
             )
             ended.set()
             assert task.result().failures == ()

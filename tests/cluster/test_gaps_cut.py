@@ -27,16 +27,16 @@ RESET = struct.pack("ii", 1, 0)
 
 
 class Cutter:
-    """Cuts a share of the connections between a request for markers and its answer, politely or by a reset."""
+    """Cuts the connection between a request for markers and its answer, politely or by a reset: at every third one."""
 
-    def __init__(self, seed: int, share: float, limit: int) -> None:
+    def __init__(self, seed: int, limit: int) -> None:
         self.chance = random.Random(seed)
-        self.share = share
         self.limit = limit
-        self.cuts = 0
+        self.calls = self.cuts = 0
 
     def __call__(self, link: MarkerLink, entries: Iterable[markers.Entry]) -> Mapping[tuple[str, int], int]:
-        if self.cuts >= self.limit or self.chance.random() >= self.share:
+        self.calls += 1
+        if self.cuts >= self.limit or self.calls % 3:
             return WRITE(link, entries)
         self.cuts += 1
         link.connection.send([markers.encode(entries, link.connection.next_id(), CLIENT_ID)])
@@ -60,7 +60,7 @@ def test_no_marker_too_many_and_none_too_few_whatever_is_cut(
         chosen = sorted(chance.sample(range(PARTITIONS), 3))
         # A committed one leaves a gap of one offset, an aborted one a wide gap.
         transaction(producer, topic, chance.choice([1, 3, 20]), commit=chance.random() < 0.6, partitions=chosen)
-    cutter = Cutter(seed, 0.2, CUTS)
+    cutter = Cutter(seed, CUTS)
     monkeypatch.setattr(MarkerLink, "write", lambda link, entries: cutter(link, entries))
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()

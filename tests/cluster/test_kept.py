@@ -11,7 +11,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.kept import KEPT
 from mirror_core.model.errors import Unreachable
 from tests.brokers import Pair
-from tests.cluster.test_failover_dead_side import killed, suspended
+from tests.harm import killed, suspended
 
 pytestmark = pytest.mark.cluster
 

@@ -39,7 +39,7 @@ class Scraped:
     """One answer of an endpoint."""
 
     def __init__(self, url: str) -> None:
-        answer = httpx.get(url, trust_env=False).raise_for_status()
+        answer = httpx.get(url, trust_env=False, timeout=TIMEOUT_S).raise_for_status()
         found = text_string_to_metric_families(answer.text)
         self.samples = [sample for family in found for sample in family.samples]
 

@@ -18,9 +18,9 @@ from mirror_core.runbook.observe import observe
 from tests.administering import rights_of
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_failover_dead_side import suspended
 from tests.cluster.test_standing import copied, debt_of, promoted
 from tests.cluster.test_unplanned import begin
+from tests.harm import suspended
 from tests.mirroring import Mirrored
 
 pytestmark = pytest.mark.cluster

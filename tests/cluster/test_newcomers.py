@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mirror_core.copy import task as copy_task
-from tests.brokers import Pair, new_topic
+from mirror_core.model.names import Offset
+from tests.brokers import TIMEOUT_S, Pair, new_topic
 from tests.cluster.test_gaps import assignment
-from tests.logs import assert_equal, transaction, transactional
+from tests.logs import assert_equal, bounds, transaction, transactional
 from tests.mirroring import new_mirror
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 PARTITIONS = 60
@@ -26,8 +29,15 @@ def test_newcomers_take_turns(pair: Pair, tmp_path: Path) -> None:
     mirrored = new_mirror(pair, tmp_path, topic)
     mirrored.copy()
     transaction(producer, topic, 1, commit=True, partitions=range(PARTITIONS))
-    now = int(time.time() * 1000)
+    whole_log = (0, 2 * (1 + 1))  # the last markers are written behind the commit's answer
+    wait_until(
+        lambda: set(bounds(pair.east, topic).values()) == {whole_log}, timeout_s=TIMEOUT_S, why="all markers are there"
+    )
+    now, until = int(time.time() * 1000), Offset(whole_log[1])
+    # Each ends when it has seen that all partitions are where they should be, whoever of both has brought them there.
+    works = [assignment(mirrored, epoch, now, now + 120_000) for epoch in (7, 8)]
+    whole = [replace(w, partitions=tuple(replace(p, until=until) for p in w.partitions)) for w in works]
     with ThreadPoolExecutor(2) as pool:
-        newcomers = [pool.submit(copy_task.run, assignment(mirrored, epoch, now, now + 6_000)) for epoch in (7, 8)]
+        newcomers = [pool.submit(copy_task.run, work) for work in whole]
     assert [newcomer.result().failures for newcomer in newcomers] == [(), ()]
     assert_equal(pair, topic)

@@ -26,9 +26,9 @@ from mirror_core.state.writer import StateWriter, control_id
 from tests.administering import broker_setting
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.cluster.test_compare_compacted import keyed
-from tests.cluster.test_failover_dead_side import suspended
 from tests.cluster.test_unplanned import begin
 from tests.cutting import batch_of_100, lose_tails
+from tests.harm import suspended
 from tests.mirroring import Mirrored, new_mirror
 from tests.parity_topics import START_MS, Content, content, send
 from tests.shapes import HOUR_MS, await_cleaner

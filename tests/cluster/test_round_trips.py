@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +25,16 @@ STANDSTILL: Final = 80
 
 
 def test_a_planned_failover_asks_its_source_little(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, step = Counter[str](), ""
+    asked, step, polling = Counter[str](), "", set[int]()
     take: Any = Conductor._take
+    sleep = time.sleep
+
+    def sleeping(seconds: float) -> None:
+        """Who asks after it polls for what a busy broker has not done yet: how often is the broker's matter."""
+        sleep(seconds)
+        polling.add(threading.get_ident())
+
+    monkeypatch.setattr(time, "sleep", sleeping)
 
     def taking(self: Any, writer: Any, journal: Any, name: str) -> Any:
         nonlocal step
@@ -38,7 +47,8 @@ def test_a_planned_failover_asks_its_source_little(pair: Pair, tmp_path: Path, m
         def count(self: Connection, *given: Any, **named: Any) -> Any:
             # What is opened ahead travels beside other questions.
             if self.where.startswith("cluster east") and not threading.current_thread().name.startswith("connect"):
-                asked[step] += 1
+                asked["polls" if threading.get_ident() in polling else step] += 1
+                polling.discard(threading.get_ident())
             return usual(self, *given, **named)
 
         monkeypatch.setattr(Connection, kind, count)

@@ -29,7 +29,7 @@ from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.desk import Desk, Said
 from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_failover_dead_side import killed
+from tests.harm import killed
 from tests.mirroring import Mirrored, new_mirror
 
 pytestmark = pytest.mark.cluster

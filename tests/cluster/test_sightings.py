@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
+from mirror_core.dataplane.heart import Heart, Outcome
 from mirror_core.dataplane.lookout import Lookout
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
@@ -63,12 +64,14 @@ def test_the_bound_that_a_plan_says_holds_and_widens_when_the_source_is_killed_u
             wait_until(lambda: acknowledged.count() > 2_000, timeout_s=TIMEOUT_S, why="an application is at work")
             pair.east.kill()
         try:
-            wait_until(lambda: settled(pair, topic), timeout_s=TIMEOUT_S, why="what is on its way has arrived")
-            first, later = unplanned(mirrored), unplanned(mirrored)
+            found = wait_until(
+                lambda: at_rest(mirrored, topic), timeout_s=TIMEOUT_S, why="what is on its way has arrived"
+            )
             state = mirrored.state
-            positions = ends_of(pair, topic)
         finally:
             pair.east.start()
+    assert found is not None
+    first, later, positions = found
     seen = dict(state.sightings[mirrored.name].seen())
     missing = {p: max(0, seen[p].end - end) for p, end in positions.items()}
     for partition, count in missing.items():
@@ -138,10 +141,12 @@ def ends_of(pair: Pair, topic: str) -> dict[Partition, Offset]:
         return list_offsets(client, [Partition(topic, index) for index in range(3)], Point.LOG_END)
 
 
-def settled(pair: Pair, topic: str) -> bool:
-    before = ends_of(pair, topic)
-    threading.Event().wait(0.5)
-    return before == ends_of(pair, topic)
+def at_rest(mirrored: Mirrored, topic: str) -> tuple[Plan, Plan, dict[Partition, Offset]] | None:
+    """Two plans, and where the destination ended before, between and behind them; None: something arrived."""
+    before = ends_of(mirrored.pair, topic)
+    first, between = unplanned(mirrored), ends_of(mirrored.pair, topic)
+    later, behind = unplanned(mirrored), ends_of(mirrored.pair, topic)
+    return (first, later, before) if before == between == behind else None
 
 
 def unplanned(mirrored: Mirrored) -> Plan:
@@ -215,7 +220,16 @@ def ends(pair: Pair, topic: str) -> int:
         return list_offsets(client, [Partition(topic, 0)], Point.LOG_END)[Partition(topic, 0)]
 
 
-def test_no_heartbeat_is_written_behind_a_fence_and_they_go_on_after_an_abort(pair: Pair, tmp_path: Path) -> None:
+def test_no_heartbeat_is_written_behind_a_fence_and_they_go_on_after_an_abort(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hearts, start = list[Heart](), Heart.start
+
+    def started(heart: Heart) -> None:
+        hearts.append(heart)
+        start(heart)
+
+    monkeypatch.setattr(Heart, "start", started)
     topic = new_topic(pair.east, 1)
     produce(pair.east, topic, 10)
     mirrored = new_mirror(pair, tmp_path, topic)
@@ -225,8 +239,10 @@ def test_no_heartbeat_is_written_behind_a_fence_and_they_go_on_after_an_abort(pa
         run = failover.begin(failover.plan(Mode.PLANNED).hash).id
         failover.step(run, "prove")
         failover.step(run, "fence")
-        before = len(beats(mirrored, "east"))
-        threading.Event().wait(2.5)  # as long as two more would take
+        before, held = len(beats(mirrored, "east")), hearts[-1].outcomes[Outcome.HELD]
+        wait_until(
+            lambda: hearts[-1].outcomes[Outcome.HELD] > held + 2, timeout_s=TIMEOUT_S, why="the heart holds on and on"
+        )
         assert len(beats(mirrored, "east")) == before
         failover.abort(run)
         wait_until(

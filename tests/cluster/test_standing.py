@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,8 +32,8 @@ from mirror_core.sync.fence import deny, lift_fence
 from tests.administering import restore_rights, rights_of
 from tests.brokers import Pair, grant, produce
 from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_failover_dead_side import killed, suspended
 from tests.cluster.test_unplanned import begin
+from tests.harm import Harm, killed, suspended, woken_at_once
 from tests.mirroring import Mirrored, new_mirror
 from tests.threads import beside
 from tests.waiting import wait_until
@@ -134,9 +134,9 @@ def stood(found: Judgement) -> Judgement | None:
     return found if found.standing is Standing.STANDS else None
 
 
-@pytest.mark.parametrize("harm", [killed, pytest.param(suspended, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("harm", [killed, pytest.param(woken_at_once, marks=pytest.mark.slow)])
 def test_a_source_that_comes_back_with_writers_is_fenced_and_what_slipped_in_is_named(
-    pair: Pair, tmp_path: Path, harm: Callable[..., ExitStack]
+    pair: Pair, tmp_path: Path, harm: Harm
 ) -> None:
     topic = app_topic(pair)
     sent = produce(pair.east, topic, 30)
@@ -221,7 +221,7 @@ def test_what_is_left_of_a_transaction_is_no_writer(pair: Pair, tmp_path: Path) 
     grant(pair.east, "app", ResourceType.TRANSACTIONAL_ID, transaction, [AclOperation.WRITE])
     produce(pair.east, topic, 20)
     mirrored, partition = copied(pair, tmp_path, topic), Partition(topic, 0)
-    settings = {"transactional.id": transaction, "transaction.timeout.ms": 8000, "log_level": 0}
+    settings = {"transactional.id": transaction, "transaction.timeout.ms": 300_000, "log_level": 0}
     producer = Producer({**pair.east.client_config("app"), **settings})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -229,11 +229,12 @@ def test_what_is_left_of_a_transaction_is_no_writer(pair: Pair, tmp_path: Path) 
     producer.flush(30)
     with killed(pair.east):
         promoted(mirrored)
-    look_after(mirrored.link)
+    assert look_after(mirrored.link).deed is Deed.FENCE
     end = debt_of(mirrored).ends.by_partition()[partition]
     with pytest.raises(KafkaException):
         producer.commit_transaction(20)
-    wait_until(lambda: end_of(mirrored, partition) > end, timeout_s=TIMEOUT_S, why="the coordinator ends it")
+    Producer({**pair.east.client_config("admin"), **settings}).init_transactions(30)  # its coordinator aborts it
+    wait_until(lambda: end_of(mirrored, partition) > end, timeout_s=TIMEOUT_S, why="the marker is written")
     found = look_after(mirrored.link)
     assert (found.standing, found.alarms) == (Standing.STANDS, ())
 

@@ -16,9 +16,9 @@ from tests.administering import rights_of
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.desk import Desk
 from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_failover_dead_side import killed, suspended
 from tests.cluster.test_standing import copied, debt_of, promoted
 from tests.cluster.test_unplanned import begin
+from tests.harm import killed, suspended
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]

@@ -86,4 +86,4 @@ def test_a_leader_that_is_being_elected_is_waited_for(pair: Pair, monkeypatch: p
     assert next(answers, None) is None
     answers = itertools.repeat(KafkaError.NOT_LEADER_FOR_PARTITION)
     with pytest.raises(Unreachable, match=r"cluster west, state topic .*: no answer in time \(NOT_LEADER"):
-        read_state(load_config(pair.config_path).cluster("west"), timeout_s=0.2)
+        read_state(load_config(pair.config_path).cluster("west"), timeout_s=2.0)

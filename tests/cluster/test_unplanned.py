@@ -29,8 +29,8 @@ from mirror_core.sync.group_commits import late_commits
 from tests.brokers import TIMEOUT_S, Pair, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import acls, app_topic, commit, committed, denied
-from tests.cluster.test_failover_dead_side import Harm, killed, suspended
 from tests.commands import mirrorbook
+from tests.harm import Harm, killed, suspended
 from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.waiting import wait_until
 

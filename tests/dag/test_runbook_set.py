@@ -18,8 +18,8 @@ from mirror_core.model.run import Mode, RunState
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.test_failover import denied
-from tests.cluster.test_failover_dead_side import killed
 from tests.cluster.test_sets import at_home, mirrored, moved, runs_of, topic_of
+from tests.harm import killed
 from tests.mirroring import Mirrored
 from tests.waiting import wait_until
 

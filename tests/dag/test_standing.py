@@ -14,9 +14,9 @@ from mirror_core.model.run import Mode, RunState
 from mirror_core.state.topic import read_state
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_failover_dead_side import suspended
 from tests.cluster.test_unplanned import begin
 from tests.dag.airflow_home import add_connection, connection_of, run_dag
+from tests.harm import suspended
 from tests.mirroring import Mirrored
 
 if TYPE_CHECKING:

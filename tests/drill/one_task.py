@@ -51,6 +51,15 @@ class OneTask:
         self._source = ClusterClient(mirrored.link.source, Principal.DATA)
         self._destination = ClusterClient(mirrored.link.destination, Principal.DATA)
         self._task = CopyTask(assignment, self._source, self._destination, self._stop.is_set)
+        self.most_under_way = 0
+        """Fetch requests without an answer, at most at a time."""
+        ask = self._task.receiver.ask
+
+        def asking(now: float) -> None:
+            ask(now)
+            self.most_under_way = max(self.most_under_way, len(self._task.receiver.pending))
+
+        self._task.receiver.ask = asking  # type: ignore[method-assign]
         self._report = Work(self._task.run, "copying task").start()
 
     def waits(self, partition: Partition) -> bool:
@@ -75,11 +84,6 @@ class OneTask:
     def asked(self) -> int:
         """Fetch requests so far, while its connections last."""
         return sum(link.asked for lanes in list(self._task.receiver.lanes.values()) for link in lanes.links)
-
-    @property
-    def under_way(self) -> int:
-        """Fetch requests without an answer."""
-        return sum(link.pending for lanes in list(self._task.receiver.lanes.values()) for link in list(lanes.links))
 
     def ends(self) -> TaskReport:
         """Of itself: when every partition is FAILED or where it should be."""

@@ -13,11 +13,11 @@ from mirror_core.model.run import Strategy
 from mirror_core.runbook.failback import Failback
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Pair, new_topic
-from tests.cluster.test_failover_dead_side import killed
 from tests.commands import mirrorbook
 from tests.drill.applications import Login, login
 from tests.drill.coming_home import drilling, there_and_home
 from tests.drill.groups import PARTITIONS
+from tests.harm import killed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 

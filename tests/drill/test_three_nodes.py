@@ -33,6 +33,7 @@ from tests.clusters import two_clusters
 from tests.drill.histories import history
 from tests.drill.one_task import one_task
 from tests.drill.weather import Usurper, equal_or_failed
+from tests.harm import suspended, woken_at_once
 from tests.mirroring import new_mirror, replicate
 from tests.same import assert_same
 from tests.waiting import patience, wait_until
@@ -57,15 +58,6 @@ def replicas(cluster: SandboxCluster, partition: Partition) -> tuple[int, int]:
 def log_end(client: ClusterClient, partition: Partition) -> int:
     """What the leader has, replicated or not."""
     return list_offsets(client, [partition], Point.LOG_END)[partition]
-
-
-@contextmanager
-def suspended(cluster: SandboxCluster, node: int) -> Iterator[None]:
-    cluster.stop_process(node)
-    try:
-        yield
-    finally:
-        cluster.cont_process(node)
 
 
 @contextmanager
@@ -171,7 +163,7 @@ def test_a_mirror_comes_through_lost_majorities_and_moved_leaders(three: Pair, t
             work()
         work()
         leader = replicas(three.west, watched)[0]
-        with suspended(three.west, leader):
+        with woken_at_once(three.west, leader):
             work()
             wait_until(
                 lambda: replicas(three.west, watched)[0] not in (leader, -1),

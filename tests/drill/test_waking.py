@@ -14,11 +14,11 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunKind, RunState, StepState
 from tests.brokers import TIMEOUT_S, Pair
 from tests.cluster.test_failover import app_topic, denied
-from tests.cluster.test_failover_dead_side import suspended
 from tests.cluster.test_standing import debt_of
 from tests.cluster.test_unplanned import begin
 from tests.drill.live import Application, Kind, living, nothing_lost_unnamed
 from tests.driving import beating, driving
+from tests.harm import suspended
 from tests.mirroring import Mirrored, new_mirror
 from tests.threads import Work
 from tests.waiting import patience, wait_until

@@ -88,7 +88,7 @@ def test_a_connection_with_answers_to_other_questions_is_not_handed_on(
     config = open_to_all(port, tmp_path)
     with KEPT.keeping():
         for _ in range(2):
-            with ClusterClient(config, timeout_s=1.0) as client, pytest.raises(RemoteFault, match="was due"):
+            with ClusterClient(config, timeout_s=30.0) as client, pytest.raises(RemoteFault, match="was due"):
                 client.metadata(())
         assert len(seen) == 2, "the second client has a connection of its own"
 
@@ -107,7 +107,7 @@ def test_when_one_connection_to_a_broker_is_found_dead_the_others_are_not_tried(
 
 
 def test_others_are_asked_soon_when_a_broker_whose_connection_was_kept_hangs(tmp_path: Path) -> None:
-    """A plan has four seconds: half of it must not go to one of three brokers."""
+    """Half of the time that there is must not go to one of three brokers."""
 
     def ask() -> None:
         with suppress(Unreachable):
@@ -118,10 +118,10 @@ def test_others_are_asked_soon_when_a_broker_whose_connection_was_kept_hangs(tmp
         socket.create_server(("127.0.0.1", 0)) as other,
         KEPT.keeping(),
     ):
-        other.settimeout(3.0)
+        other.settimeout(30.0)
         ports = [listener.getsockname()[1] for listener in (silent, other)]
         config = open_to_all(ports[0], tmp_path, f",127.0.0.1:{ports[1]}")
-        client, address = ClusterClient(config, timeout_s=6.0), silent.getsockname()[:2]
+        client, address = ClusterClient(config, timeout_s=60.0), silent.getsockname()[:2]
         KEPT.put(client.key(address), Connection(config, client.principal, *address))
         asking = Work(ask).start()
         connection, _ = other.accept()

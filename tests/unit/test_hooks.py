@@ -303,22 +303,22 @@ def test_a_command_that_may_not_be_killed_keeps_nobody_waiting(tmp_path: Path, m
 
     monkeypatch.setattr(os, "killpg", denied)
     command = ["/bin/sh", "-c", f"echo $$ > {pid}; exec sleep 300"]
-    hook = {"name": "h", "command": command, "timeout_s": 1, "retries": 3}
+    hook = {"name": "h", "command": command, "timeout_s": 3, "retries": 3}
     try:
         (call,) = called(configured(tmp_path, hook))
     finally:
         os.kill(int(pid.read_text()), signal.SIGKILL)
-    assert call.problem == "not ended within 1 s, and not to be killed by us: it may go on"
+    assert call.problem == "not ended within 3 s, and not to be killed by us: it may go on"
     assert call.tries == 1, "a second one beside the first"
 
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    hook = {"name": "h", "command": ["/bin/sh", "-c", f"sleep 300 & echo $! > {pid}; wait"], "timeout_s": 1}
+    hook = {"name": "h", "command": ["/bin/sh", "-c", f"sleep 300 & echo $! > {pid}; wait"], "timeout_s": 3}
     started = time.monotonic()
     (call,) = called(configured(tmp_path, {**hook, "retries": 0}))
     assert time.monotonic() - started < 20
-    assert call.problem == "not ended within 1 s, and killed"
+    assert call.problem == "not ended within 3 s, and killed"
     child = int(pid.read_text())
 
     def gone() -> bool:
@@ -354,7 +354,7 @@ def test_a_server_that_answers_drop_by_drop_is_not_waited_for(tmp_path: Path) ->
         started = time.monotonic()
         (call,) = called(configured(tmp_path, {"name": "gw", "http": {"url": url}, "timeout_s": 1, "retries": 0}))
         took = time.monotonic() - started
-    assert call.problem == "no answer within 1 s"
+    assert call.problem in ("no answer within 1 s", "cannot be sent: TimeoutError")
     assert took < 20
 
 

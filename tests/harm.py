@@ -1,0 +1,82 @@
+"""What tests do to a broker. When it is undone they wait until the broker serves: the next statement may need it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Final
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic, OffsetSpec
+
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.brokers import TIMEOUT_S, admin_client
+from tests.waiting import wait_until
+
+PROBE_S: Final = 5.0
+LOG_END: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+Harm = Callable[[SandboxCluster], AbstractContextManager[None]]
+
+
+@contextmanager
+def killed(cluster: SandboxCluster, node: int = 1) -> Iterator[None]:
+    """SIGKILL; started again on its data."""
+    cluster.kill(node)
+    try:
+        yield
+    finally:
+        cluster.start(node)
+        await_service(cluster, node)
+
+
+@contextmanager
+def suspended(cluster: SandboxCluster, node: int = 1) -> Iterator[None]:
+    """SIGSTOP; continued."""
+    try:
+        with woken_at_once(cluster, node):
+            yield
+    finally:
+        await_service(cluster, node)
+
+
+@contextmanager
+def woken_at_once(cluster: SandboxCluster, node: int = 1) -> Iterator[None]:
+    """As `suspended`, but nobody waits: the controller may still fence the node, and then its partitions have no leader
+    for a moment."""
+    cluster.stop_process(node)
+    try:
+        yield
+    finally:
+        cluster.cont_process(node)
+
+
+def await_service(cluster: SandboxCluster, node: int = 1) -> None:
+    """Wait until the node is not fenced, and what it holds in sync is led and can be asked for."""
+    wait_until(partial(_serves, cluster, node), timeout_s=TIMEOUT_S, why=f"{cluster.name} node {node} is in service")
+
+
+def _serves(cluster: SandboxCluster, node: int) -> bool:
+    admin, name = admin_client(cluster), "t-of-a-probe"
+    try:
+        # Asked first: a controller that was suspended ends expired sessions before it answers anything, and says that a
+        # fenced node can hold no topic. Metadata alone may still show what was so before.
+        probe = NewTopic(name, 1, replica_assignment=[[node]])
+        admin.create_topics([probe], validate_only=True, request_timeout=PROBE_S)[name].result(TIMEOUT_S)
+        topics = admin.list_topics(timeout=PROBE_S).topics
+        held = [
+            (TopicPartition(topic, number), partition.leader)
+            for topic, known in topics.items()
+            for number, partition in known.partitions.items()
+            if node in partition.isrs
+        ]
+        if any(leader < 0 for _, leader in held):
+            return False
+        led = {partition: LOG_END for partition, leader in held if leader == node}
+        if led:
+            for found in admin.list_offsets(led, request_timeout=PROBE_S).values():
+                found.result(TIMEOUT_S)
+    except KafkaException:
+        return False
+    return True
