@@ -27,6 +27,7 @@ from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
+from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Mode
@@ -39,6 +40,8 @@ _AT_ONCE: Final = 32
 """Groups asked for in one round trip."""
 
 NO_GROUPS: Final[tuple[dict[str, dict[Partition, Offset]], tuple[str, ...]]] = ({}, ())
+
+_log = logger(__name__)
 
 T = TypeVar("T")
 
@@ -92,12 +95,12 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True) -> Vi
 class Ask(Generic[T]):
     """A question in a thread of its own, left behind when it hangs: a plan must not wait for a dead cluster.
 
-    A defect of ours is no answer of the cluster: it is raised where the answer is asked for.
+    A defect of ours is told as one, and hides the cluster as silence does: away from a dead source people must be able
+    to go, whatever went wrong in looking at it.
     """
 
     question: Callable[[], T]
     _found: list[T | Unseen] = field(default_factory=list)
-    _defect: BaseException | None = field(default=None, init=False)
     _thread: threading.Thread = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,13 +112,12 @@ class Ask(Generic[T]):
             self._found.append(self.question())
         except MirrorError as error:
             self._found.append(Unseen(str(error)))
-        except BaseException as error:  # noqa: BLE001 - raised again by `answer`
-            self._defect = error
+        except Exception as error:  # noqa: BLE001 - said in the plan, and in the log
+            _log.exception("a look at a cluster failed by a defect of Mirrorbook")
+            self._found.append(Unseen(f"a defect of Mirrorbook: {type(error).__name__}: {error}"))
 
     def answer(self, deadline: float) -> T | Unseen:
         self._thread.join(max(0.0, deadline - time.monotonic()))
-        if self._defect is not None:
-            raise self._defect
         return self._found[0] if self._found else Unseen(f"no complete answer within {LIMITS.planned_side_s:.0f} s")
 
 

@@ -35,13 +35,13 @@ def test_a_silent_cluster_is_unseen() -> None:
     assert found == Unseen(f"no complete answer within {LIMITS.planned_side_s:.0f} s")
 
 
-def test_a_defect_is_raised_where_the_answer_is_asked_for() -> None:
-    """Not lost in the thread, and not told as silence of a cluster."""
+def test_a_defect_is_told_at_once_as_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """Not lost in the thread, not told as silence; and nobody is kept from leaving a dead cluster by it."""
 
     def broken() -> int:
         raise KeyError("orders")
 
     ask = Ask(broken)
     for _ in range(2):
-        with pytest.raises(KeyError, match="orders"):
-            ask.answer(_soon())
+        assert ask.answer(_soon()) == Unseen("a defect of Mirrorbook: KeyError: 'orders'")
+    assert "Traceback" in caplog.text
