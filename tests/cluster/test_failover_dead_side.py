@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
 
 import pytest
 
-from mirror_core.model.limits import VARIABLE
 from tests.brokers import Pair, new_topic, produce
 from tests.harm import Harm, killed, suspended
 from tests.mirroring import Mirrored, new_mirror
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timed]
+pytestmark = pytest.mark.cluster
 
 PROMISE_S = 5.0
 """A product promise, so it is asserted; with the interpreter's start and room for a busy machine on top."""
@@ -32,12 +30,11 @@ def mirrored(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Mirrored:
 
 
 def mirrorbook(mirrored: Mirrored, *arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
-    """The command, as a person would give it, and the seconds it took: with the limits that people have."""
+    """The command, as a person would give it, and the seconds it took."""
     command = [sys.executable, "-c", "from mirror_core.cli.main import main; main()", *arguments]
     started = time.monotonic()
     done = subprocess.run(
         [*command, "--config", str(mirrored.config.path)],
-        env={**os.environ, VARIABLE: "1"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -46,7 +43,7 @@ def mirrorbook(mirrored: Mirrored, *arguments: str) -> tuple[subprocess.Complete
     return done, time.monotonic() - started
 
 
-@pytest.mark.parametrize("harm", [killed, suspended])
+@pytest.mark.parametrize("harm", [killed, pytest.param(suspended, marks=pytest.mark.slow)])
 def test_with_a_dead_source_the_plan_says_what_is_known_and_only_an_unplanned_one_may_be_run(
     mirrored: Mirrored, harm: Harm
 ) -> None:
@@ -70,7 +67,7 @@ def test_with_a_dead_source_the_plan_says_what_is_known_and_only_an_unplanned_on
     assert mirrored.state.active_run(mirrored.name) is None
 
 
-@pytest.mark.parametrize("harm", [killed, suspended])
+@pytest.mark.parametrize("harm", [killed, pytest.param(suspended, marks=pytest.mark.slow)])
 def test_with_a_dead_destination_the_answer_is_indeterminate(mirrored: Mirrored, harm: Harm) -> None:
     with harm(mirrored.pair.west):
         done, _ = mirrorbook(mirrored, "failover", "plan", mirrored.name)
