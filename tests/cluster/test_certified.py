@@ -367,6 +367,7 @@ class Mortal(LocalFolder):
 TOMORROW = "9999-01-01"
 
 
+@pytest.mark.slow
 def test_a_compaction_killed_at_any_deed_leaves_receipts_that_say_the_same(pair: Pair, tmp_path: Path) -> None:
     made = copied(pair, tmp_path, mixed(100), content(30))
     link, before, whole = made.mirrored.link, made.scope.vouched, tmp_path / "whole"
@@ -438,6 +439,7 @@ def test_a_topic_that_the_destination_has_cleaned_is_not_said_to_be_altered(pair
     assert "cleaned by key" in found.reasons[0]
 
 
+@pytest.mark.slow
 def test_a_destination_that_does_not_answer_is_indeterminate(pair: Pair, tmp_path: Path) -> None:
     made = copied(pair, tmp_path, content(20))
     scope = made.scope

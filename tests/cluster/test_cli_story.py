@@ -216,6 +216,7 @@ def test_a_run_that_is_given_up_by_a_command_leaves_the_source_writable(desk: De
     assert {s.state for s in mirrored.statuses.values()} == {PartitionState.MIRRORING}
 
 
+@pytest.mark.slow
 def test_a_failback_is_given_up_before_anything_was_changed(desk: Desk) -> None:
     topic = app_topic(desk.pair)
     produce(desk.pair.east, topic, 4)

@@ -130,6 +130,7 @@ def test_a_record_that_cannot_be_read_lets_no_verb_take_the_mirror_over(pair: Pa
     assert verbs.pause(link).desired is Desired.PAUSED
 
 
+@pytest.mark.slow
 def test_a_failback_that_slept_before_it_deletes_a_topic_does_not_hit_its_successor(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,6 +206,7 @@ def test_the_ends_of_many_logs_are_looked_at_together(pair: Pair) -> None:
         assert ending_as_sent(client, led) == {p for p in ends if p.topic == fine}
 
 
+@pytest.mark.slow
 def test_a_data_plane_that_goes_on_looks_at_the_ends_of_logs_once(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

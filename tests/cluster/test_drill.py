@@ -260,6 +260,7 @@ def test_a_topic_of_a_drill_that_nobody_knows_any_more_goes_by_its_name(pair: Pa
     assert all_there_is(mirrored) ^ before == set()
 
 
+@pytest.mark.slow
 def test_by_hand(desk: Desk) -> None:
     topic = new_topic(desk.pair.east)
     mirrored = desk.started(topic)

@@ -90,6 +90,7 @@ def test_the_next_comparison_reads_what_is_new(mirrored: Mirrored) -> None:
     assert compared(mirrored, "--whole") == 260
 
 
+@pytest.mark.slow
 def test_an_idle_mirror_whose_logs_end_with_gaps_is_proved_all_the_same(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +271,7 @@ print(compare_and_remember(link, state, scope(link, state).ranges, compare, whol
 """
 
 
+@pytest.mark.slow
 def test_a_comparison_that_is_killed_is_gone_on_with(mirrored: Mirrored) -> None:
     topic = topic_of(mirrored)
     for _ in range(2):

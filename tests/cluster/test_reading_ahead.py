@@ -83,6 +83,7 @@ def test_many_small_logs_cost_few_requests(pair: Pair, topic: str, monkeypatch: 
     assert asked[1] > 2 * PARTITIONS
 
 
+@pytest.mark.slow
 def test_tasks_of_all_rounds_share_connections(pair: Pair, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Counter[str]()
     usual: Any = Connection.__init__

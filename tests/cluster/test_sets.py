@@ -160,6 +160,7 @@ def test_when_one_cannot_be_begun_the_others_are_given_up(both: tuple[Mirrored, 
     at_home(well)
 
 
+@pytest.mark.slow
 def test_one_that_fails_behind_its_fence_takes_all_back(both: tuple[Mirrored, Mirrored]) -> None:
     well, broken = both
 

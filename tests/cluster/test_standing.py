@@ -196,6 +196,7 @@ def test_denials_that_somebody_took_away_are_put_up_again(pair: Pair, tmp_path: 
     assert "that no fence stopped" in written.alarms[0], "what was written while it was down"
 
 
+@pytest.mark.slow
 def test_a_super_user_that_writes_behind_the_fence_is_reported(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     mirrored, partition = stands(pair, tmp_path, topic), Partition(topic, 0)

@@ -155,6 +155,7 @@ def test_a_failover_announces_calls_its_hooks_and_goes_on_without_those_that_fai
             assert SECRET not in written.read_text(encoding="utf-8"), written
 
 
+@pytest.mark.slow
 def test_a_topic_that_may_not_be_written_holds_no_failover_up(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     produce(pair.east, topic, 5)

@@ -107,6 +107,7 @@ def counted(mirrored: Mirrored, run: Run, group: str) -> dict[str, tuple[object,
     }
 
 
+@pytest.mark.slow
 def test_a_source_that_wakes_up_behind_the_promotion_is_fenced_by_the_next_step(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair)
     produce(pair.east, topic, 20)

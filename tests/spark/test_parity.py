@@ -129,6 +129,7 @@ def test_a_verdict_that_great_expectations_does_not_share_is_an_error(tmp_path: 
     assert "DISAGREES" in (tmp_path / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_comparison_that_gets_no_slot_says_so_and_the_job_is_gone(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
