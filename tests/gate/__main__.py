@@ -57,7 +57,7 @@ def judge(stage: Stage, durations: dict[str, float]) -> tuple[Run, Run | None, t
     if not tests:
         return run, None, ()
     second = run_once_more(stage, tests)
-    return run, second, flaky_after(run, second, tests)
+    return run, second, flaky_after(run, second)
 
 
 def main(which: Sequence[str]) -> int:

@@ -29,6 +29,8 @@ class Failure(msgspec.Struct, frozen=True, tag=True):
     """Why a test, its fixtures, or the collection of a file failed; a test may have several."""
 
     test: str
+    phase: str
+    """setup, call, teardown; or collection, where `test` is a file."""
     error: str
     """The assertion and where it stands, without the source around it."""
     said: str

@@ -52,7 +52,7 @@ class Recorder:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._write(self._failure(report.nodeid, report.longreprtext, "", again=False))
+            self._write(self._failure(report.nodeid, "collection", report.longreprtext, "", again=False))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -65,7 +65,7 @@ class Recorder:
             assert call.excinfo is not None
             said = "\n".join(text for title, text in report.sections if text.strip())
             again = not (about_data(call.excinfo.value, report.longreprtext) or _is_property(item))
-            self._write(self._failure(item.nodeid, report.longreprtext, said, again=again))
+            self._write(self._failure(item.nodeid, call.when, report.longreprtext, said, again=again))
         elif report.skipped:
             self._outcome.setdefault(item.nodeid, "skipped")
         return report
@@ -74,13 +74,14 @@ class Recorder:
         outcome = self._outcome.get(nodeid, "passed")
         self._write(Ended(test=nodeid, outcome=outcome, seconds=round(self._seconds[nodeid], 2)))
 
-    def _failure(self, test: str, text: str, said: str, *, again: bool) -> Failure:
+    def _failure(self, test: str, phase: str, text: str, said: str, *, again: bool) -> Failure:
         logs = self._path.parent / "logs" / (re.sub(r"[^A-Za-z0-9]+", "-", test)[-100:] or "collection")
         copied = self._copy_logs(logs)
         logs.mkdir(parents=True, exist_ok=True)
         (logs / "failure.txt").write_text(f"{text}\n\n{said}\n", encoding="utf-8")
         return Failure(
             test=test,
+            phase=phase,
             error=essence(text),
             said=said[-20_000:],
             brokers="\n".join(f"{path.relative_to(logs)}:\n{_alarming(path)}" for path in copied),

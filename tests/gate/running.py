@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.gate.events import Collected, Ended, Event, Failure, events_in
 from tests.gate.shards import Lane
-from tests.gate.verdict import Run
+from tests.gate.verdict import Run, file_of
 
 LIMIT_S: Final = 3600.0
 """Longer than any stage takes. A process that still runs then hangs."""
@@ -58,11 +58,13 @@ class _Lane:
                 tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:]
                 self.broken.append("\n".join([f"{self.name}: pytest ended with exit code {code}", *tail]))
 
-    def stop(self, why: str) -> None:
+    def stop(self, why: str, *, told: bool) -> None:
+        """`told`: a terminal has sent it the signal, too. A second one would keep it from stopping its brokers."""
         self.stopped = True
         if self.running is not None and self.running.poll() is None:
             self.broken.append(f"{self.name}: {why}")
-            self.running.send_signal(signal.SIGINT)
+            if not told:
+                self.running.send_signal(signal.SIGINT)
             try:
                 self.running.wait(END_S)
             except subprocess.TimeoutExpired:
@@ -90,11 +92,12 @@ def run_lanes(
             watch.look()
             if time.monotonic() - started > LIMIT_S:
                 for one in mine:
-                    one.stop(f"did not end within {LIMIT_S:.0f} s; it ran {watch.latest.get(one.name, 'nothing yet')}")
+                    last = watch.latest.get(one.name, "none")
+                    one.stop(f"did not end within {LIMIT_S:.0f} s; the last test that ended: {last}", told=False)
             time.sleep(LOOK_S)
     finally:
         for one in mine:
-            one.stop("was interrupted")
+            one.stop("was interrupted", told=True)
         for thread in threads:
             thread.join()
     watch.look()
@@ -147,8 +150,11 @@ class _Watch:
         told = list(broken)
         if not_run:
             told.append(f"{len(not_run)} test(s) were collected and not run, such as {not_run[0]}")
-        return Run(counts=counts, failures=tuple(self._failures), broken=tuple(told), seconds=seconds, took_s=took_s)
-
-
-def file_of(test: str) -> str:
-    return test.partition("::")[0]
+        return Run(
+            counts=counts,
+            passed=frozenset(one.test for one in self._ended if one.outcome == "passed"),
+            failures=tuple(self._failures),
+            broken=tuple(told),
+            seconds=seconds,
+            took_s=took_s,
+        )

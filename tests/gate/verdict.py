@@ -18,6 +18,7 @@ class Run:
 
     counts: dict[str, int]
     """Tests by outcome."""
+    passed: frozenset[str]
     failures: tuple[Failure, ...]
     broken: tuple[str, ...]
     """What went wrong beside tests: a process that died or never ended, a test that was collected and not run."""
@@ -32,17 +33,26 @@ def failed_tests(failures: Sequence[Failure]) -> tuple[str, ...]:
 
 
 def runs_again(run: Run, *, allowed: bool) -> tuple[str, ...]:
-    """The tests that run once more, alone; none when the run is green, or red whatever a second run finds."""
-    tests = failed_tests(run.failures)
+    """What runs once more, alone: tests, or the file of one that failed behind its end, since that may be about what
+    all tests of the file have left. Nothing when the run is green, or red whatever a second run finds."""
     barred = run.broken or not allowed or not all(failure.again for failure in run.failures)
-    return () if barred or len(tests) > MOST_AGAIN else tests
+    if barred or len(failed_tests(run.failures)) > MOST_AGAIN:
+        return ()
+    files = {file_of(failure.test) for failure in run.failures if failure.phase == "teardown"}
+    tests = (test for test in failed_tests(run.failures) if file_of(test) not in files)
+    return (*sorted(files), *tests)
 
 
 def is_green(run: Run) -> bool:
     return bool(run.counts.get("passed")) and not run.failures and not run.broken
 
 
-def flaky_after(first: Run, second: Run, tests: Sequence[str]) -> tuple[Failure, ...]:
-    """The failures that count as bad luck: the second run ran exactly these tests, and all of them passed."""
-    whole = second.counts == {"passed": len(tests)}
-    return first.failures if whole and is_green(second) else ()
+def flaky_after(first: Run, second: Run) -> tuple[Failure, ...]:
+    """The failures that count as bad luck: the second run is green, and each test that failed has passed in it."""
+    failed = set(failed_tests(first.failures))
+    return first.failures if is_green(second) and failed <= second.passed else ()
+
+
+def file_of(test: str) -> str:
+    """The file of a test, by pytest's name of it."""
+    return test.partition("::")[0]

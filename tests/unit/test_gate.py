@@ -28,13 +28,15 @@ LOSES_ONCE = EVERY_SECOND_TIME.replace(
     "def test_every", "from tests.exact import about_data\n@about_data()\ndef test_every"
 )
 ALWAYS = 'def test_always(): assert 1 == 2, "never so"\n'
-BAD_TEARDOWN = """
+LEAVES_SOMETHING = """
 import pytest
-@pytest.fixture
-def left():
+left = []
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left():
     yield
-    raise RuntimeError("a thread died")
-def test_leaves(left): pass
+    assert not left
+def test_leaves(): left.append(1)
+def test_last(): pass
 """
 
 
@@ -116,13 +118,14 @@ def test_one_that_fails_twice_is_red_and_so_are_more_than_a_few(tmp_path: Path, 
     assert second is None
 
 
-def test_a_fixture_that_fails_behind_its_test_is_a_failure(tmp_path: Path, stage: Stage) -> None:
-    write(tmp_path, a=BAD_TEARDOWN)
+def test_what_fails_behind_the_last_test_of_a_file_is_tried_with_the_whole_file(tmp_path: Path, stage: Stage) -> None:
+    write(tmp_path, a=LEAVES_SOMETHING)
 
     run, second, flaky = gate.judge(stage, {})
 
-    assert run.counts == {"failed": 1}
+    assert run.counts == {"passed": 1, "failed": 1}
     assert second is not None
+    assert second.counts == {"passed": 1, "failed": 1}
     assert not flaky
 
 
@@ -189,7 +192,7 @@ def test_the_whole_gate_ends_with_what_is_flaky_and_a_count(
 def test_an_explanation_fits_on_200_lines_and_names_every_failure() -> None:
     long = "\n".join(f"E   line {n}" for n in range(300))
     failures = [
-        Failure(test=f"t{n}", error=long, said=long, brokers=long, load="load 3", logs="/l", again=True)
+        Failure(test=f"t{n}", phase="call", error=long, said=long, brokers=long, load="load 3", logs="/l", again=True)
         for n in range(60)
     ]
     for count in (1, 3, 12, 60):
