@@ -136,7 +136,7 @@ def _go_on(failback: Failback, started: Run, *, yes: bool, as_json: bool) -> Non
             title = f"failover of {home.link.mirror.name}, the way home"
             question = f"bring applications home to {failback.link.source.name}"
             approved(title, decision, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json)
-            under_way = home.begin(decision.plan.hash)
+            under_way = home.begin(decision.plan.hash, approved_by=home.started_by)
         home.drive(under_way.id)
         failback.drive(started.id)
     show_outcome(failback, started, as_json=as_json)

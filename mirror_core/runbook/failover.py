@@ -19,6 +19,7 @@ from mirror_core.runbook.giving_up import lift_or_owe
 from mirror_core.runbook.lost_steps import LostSteps
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.promotion import owner
+from mirror_core.runbook.unfencing import lifted_ms
 from mirror_core.state.journal import Journal, checkpoint, ended
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
@@ -42,7 +43,7 @@ class Failover(Conductor[Mode]):
                 mirror=replace(mirror, desired=before.desired),
                 active_run=None,
                 continues=before.id,
-                drained=drained_behind_fence(state, before),
+                drained=drained_behind_fence(state, before) and lifted_ms(self.services, before.id) is None,
             )
         return decision.decide(view)
 
@@ -65,7 +66,7 @@ class Failover(Conductor[Mode]):
     def _act(self, writer: StateWriter, journal: Journal, name: str) -> Callable[[], Evidence]:
         link = replace(self.link, mirror=writer.state.mirrors[self.link.mirror.name])
         mode = journal.run.plan.mode
-        steps = (Steps if mode is Mode.PLANNED else LostSteps)(link, self.services, writer, journal)
+        steps = (Steps if mode is Mode.PLANNED else LostSteps)(link, self.services, writer, journal, self._say)
         if name == point_of_no_return(self.KIND, mode) and not journal.begun(name):
             steps.check_before_promotion()
         if isinstance(steps, Steps) and name == standing_still(self.KIND)[0]:

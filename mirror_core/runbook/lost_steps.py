@@ -30,6 +30,8 @@ from mirror_core.model.run import Evidence, Mode, RunKind
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import ComparedBefore, Resumes, Settled, left_by
 from mirror_core.runbook.promotion import Promotion, counted, owner
+from mirror_core.runbook.raised_again import fenced_again, refuse_if_lifted
+from mirror_core.runbook.unfencing import FILE, LiftFile
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Record
 from mirror_core.state.writer import StateWriter, data_id
@@ -106,7 +108,7 @@ class LostSteps(Promotion):
 
     def _fenced_now(self) -> Evidence:
         debt = self.writer.state.debts[self.link.mirror.name]
-        return {} if debt.paid_ms else self._paid(debt)
+        return fenced_again(self, self.scope) if debt.paid_ms else self._paid(debt)
 
     def _paid(self, debt: Debt) -> Evidence:
         """Fence the source, if it answers now."""
@@ -114,7 +116,8 @@ class LostSteps(Promotion):
         try:
             with ClusterClient(self.link.source, timeout_s=LIMITS.lost_source_s) as source:
                 check_source(self.link, source)
-                denials = keep_out(self.link, self.writer, source, names)
+                lift = LiftFile(self, needed=False)
+                denials = keep_out(self.link, self.writer, source, names, before=lift)
                 ends = still(source, self.scope.promoted)
         except LostOwnership:
             raise
@@ -126,7 +129,7 @@ class LostSteps(Promotion):
             self.writer.put(replace(debt, trouble=trouble, ends=Offsets.of(ends)))
             return {"fence": "impossible: the source has no authorizer; it is only watched"}
         self.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(ends)))
-        return {"fence": "stands", "denials": len(denials)}
+        return {"fence": "stands", "denials": len(denials), **({FILE: lift.words} if lift.words else {})}
 
     def record_lmo(self) -> Evidence:
         """As every failover does; and what of it was ever compared with the source, while there was one."""
@@ -169,6 +172,7 @@ class LostSteps(Promotion):
 
     def check_before_promotion(self) -> None:
         """Refused when what was approved holds no more. The source is not asked."""
+        refuse_if_lifted(self)
         self.check_approval("promotion", source_needed=False)
 
     def _at_rest(self, client: ClusterClient) -> dict[Partition, Offset]:
