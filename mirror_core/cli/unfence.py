@@ -35,7 +35,7 @@ def unfence(
     trouble: tuple[str, ...] = ()
     if not dry_run:
         agree(f"Lift the fence of run {fence.run}: let applications write on {name} again?", yes)
-        trouble = lift(loaded, cluster, fence, file.absolute(), outlook)
+        trouble = lift(loaded, cluster, fence, file.absolute())
     if as_json:
         print_json(_as_json(name, fence, outlook, trouble, done=not dry_run))
     elif not dry_run:

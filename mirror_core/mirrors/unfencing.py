@@ -72,16 +72,18 @@ def look(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Outlook:
     return Outlook(there=there, destination=None, warnings=tuple(warnings))
 
 
-def lift(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path, outlook: Outlook) -> tuple[str, ...]:
+def lift(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -> tuple[str, ...]:
     """Delete the file's denials and no others; return when no broker shows one. May be repeated. What could not be done
     besides, in words.
 
-    A destination that answers is asked once more, with the mirror taken over: whoever conducts the run learns of it
-    before he can promote.
+    The destination is asked once more, since a person may have thought for long. If it answers, the mirror is taken
+    over: whoever conducts the run learns of it before he can promote.
     """
     trouble: list[str] = []
     with ExitStack() as held:
-        if outlook.destination is not None:
+        answer = _state_of(config, fence)
+        if isinstance(answer, State):
+            refuse(answer, fence)
             try:
                 writer = held.enter_context(StateWriter(config.cluster(fence.destination), control_id(fence.mirror)))
                 refuse(writer.state, fence)

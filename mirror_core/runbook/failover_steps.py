@@ -32,7 +32,7 @@ from mirror_core.parity.check import SoFar
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, Resumes, left_by
 from mirror_core.runbook.drained import verify_drained
 from mirror_core.runbook.promotion import Promotion, counted, owner
-from mirror_core.runbook.raised_again import fenced_again, refuse_if_lifted, slipped
+from mirror_core.runbook.raised_again import paid_again, refuse_if_lifted, slipped
 from mirror_core.runbook.rest import MANY, ROUNDS, SHRINKS, Rest, refuse_above, rest_of
 from mirror_core.runbook.services import ParityCheck
 from mirror_core.runbook.unfencing import FILE, LiftFile
@@ -282,15 +282,18 @@ class Steps(Promotion):
 
         def behind_the_fence() -> Evidence:
             authorizer = left_by(self.journal, "fence", Fenced).authorizer
-            fenced = fenced_again(self, self.scope) if authorizer else {}
+            fenced = paid_again(self, self.scope.names, self.scope.drained) if authorizer else {}
             return {**deed(), **fenced}
 
         return behind_the_fence
 
     def lost(self) -> tuple[int | None, str]:
-        taken = count(slipped(self))
+        fenced, debt = left_by(self.journal, "fence", Fenced), self.writer.state.debts.get(self.link.mirror.name)
+        name, taken = self.link.source.name, count(slipped(self))
         if taken:
-            return taken, f"by what {self.link.source.name} took while its fence was lifted"
+            return taken, f"by what {name} took while its fence was lifted"
+        if fenced.authorizer and debt is not None and debt.paid_ms is None:
+            return None, f"the fence on {name} was lifted, and it was not seen since"
         gate = self.journal.record("parity")
         promoted = set(self.scope.promoted) - set(self.scope.drained)
         return lost_behind_fence(gate.evidence if gate else {}, promoted)
