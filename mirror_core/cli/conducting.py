@@ -14,11 +14,14 @@ from mirror_core.cli.common import agree, mirror
 from mirror_core.cli.runs import newest, show_plan, show_run
 from mirror_core.cli.spark_conf import spark_conf
 from mirror_core.cli.telling import tell
+from mirror_core.decide.approvals import approved_long_ago
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import undisturbed
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
-from mirror_core.model.run import Run
+from mirror_core.model.run import Run, RunState
 from mirror_core.runbook.conductor import Conductor, other_plan
+from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services, local_services
 from mirror_core.state.link import Link
 
@@ -128,6 +131,23 @@ def prepare(by: Conductor[Any], run: Run) -> None:
     except Refused:
         wait = f"run {run.id} waits: `mirrorbook {by.KIND} resume {mirror.name}` fences, `... abort ...` gives it up"
         raise Refused(f"{by.KIND} of {mirror.name}", [f"you said no. {wait}"]) from None
+
+
+def approved_again(by: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
+    """Who agreed to a run that was approved too long ago, shown its plan as it is now; nobody where applications notice
+    it already, or its approval still holds. Refused when the plan may not be run any more, or a person says no."""
+    since = approved_long_ago(run, now_ms())
+    if not since or run.state is not RunState.RUNNING or by.disturbs(run):
+        return ""
+    found = by.anew(run)
+    if not as_json:
+        show_plan(found.plan, found.reasons, as_json=False)
+    if found.reasons:
+        raise Refused(f"run {run.id}: resume; abort it and plan again", (since, *found.reasons))
+    tell(since, err=as_json)
+    mirror = by.link.mirror
+    agree(f"Go on with run {run.id}: move applications from {mirror.source} to {mirror.destination}?", yes)
+    return by.started_by
 
 
 def give_up(by: Conductor[Any], run: Run, question: str, *, yes: bool, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from mirror_core.cli.conducting import (
     RunnerOption,
     RunOption,
     approved,
+    approved_again,
     begun,
     conductor,
     found,
@@ -130,14 +131,16 @@ def _go_on(failback: Failback, started: Run, *, yes: bool, as_json: bool) -> Non
     """To the end: the failback's steps, the failover home with its own approval, the last step."""
     if failback.drive(started.id).state is RunState.RUNNING:
         home = failback.home()
-        under_way = home.active()
-        if under_way is None:
+        under_way, agreed_by = home.active(), ""
+        if under_way is not None:
+            agreed_by = approved_again(home, under_way, yes=yes, as_json=as_json)
+        else:
             decision = home.decide()
             title = f"failover of {home.link.mirror.name}, the way home"
             question = f"bring applications home to {failback.link.source.name}"
             approved(title, decision, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json)
-            under_way = home.begin(decision.plan.hash)
-        home.drive(under_way.id)
+            under_way = home.begin(decision.plan.hash, approved_by=home.started_by)
+        home.drive(under_way.id, agreed_by=agreed_by)
         failback.drive(started.id)
     show_outcome(failback, started, as_json=as_json)
     name = failback.link.mirror.name

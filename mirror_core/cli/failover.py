@@ -17,6 +17,7 @@ from mirror_core.cli.conducting import (
     RunnerOption,
     RunOption,
     approved,
+    approved_again,
     begun,
     conductor,
     found,
@@ -98,12 +99,18 @@ def resume(
     conf: SparkConfOption = None,
     gate_limit: GateLimitOption = None,
     config: ConfigOption = None,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a run whose conductor died or failed; ends where that one would have ended."""
+    """Go on with a run whose conductor died or failed; ends where that one would have ended.
+
+    A run that was approved more than an hour ago, and of which applications notice nothing yet, is shown and asked for
+    again.
+    """
     link, begun_before = found(Failover, config, name, run_id)
     failover = conductor(Failover, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
-    failover.drive(begun_before.id)
+    agreed_by = approved_again(failover, begun_before, yes=yes, as_json=as_json)
+    failover.drive(begun_before.id, agreed_by=agreed_by)
     show_outcome(failover, begun_before, as_json=as_json)
 
 

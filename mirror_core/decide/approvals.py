@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from mirror_core.model.run import Approval
+from mirror_core.model.run import Approval, Run
 
 HOLDS_S: Final = 3600.0
 """A plan that nobody has approved for so long is stale; and so is an approval that nothing was begun by for so long."""
@@ -29,6 +29,16 @@ def stale(approvals: Sequence[Approval], now_ms: int) -> tuple[str, ...]:
     names = ", ".join(one.name for one in approvals)
     since = "nobody knows when" if newest is None else f"{(now_ms - newest) / 60_000:.0f} minutes ago"
     return (f"{names} approved it {since}, and an approval holds for {HOLDS_S / 60:.0f}: plan anew, and ask again",)
+
+
+def approved_long_ago(run: Run, now_ms: int) -> str:
+    """Why somebody has to look at a run's plan again before applications are stopped by it; empty when nobody has to.
+    By a command it is begun as soon as it is approved."""
+    approved_ms = max((one.at_ms for one in run.approvals if one.at_ms is not None), default=run.started_ms)
+    if now_ms - approved_ms <= HOLDS_S * 1000:
+        return ""
+    ago = f"{(now_ms - approved_ms) / 60_000:.0f} minutes ago by {run.approved_by or 'nobody'}"
+    return f"run {run.id} was approved {ago}, and an approval holds for {HOLDS_S / 60:.0f}"
 
 
 def _unmet(approvals: Sequence[Approval], people: int) -> Iterator[str]:

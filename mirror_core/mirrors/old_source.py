@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from mirror_core.decide.standing import Shown
@@ -70,15 +70,24 @@ def denials(link: Link, state: State, debt: Debt) -> set[Acl]:
 
 
 def keep_out(
-    link: Link, log: Log, source: ClusterClient, topics: Collection[str], ids: Collection[str] = ()
+    link: Link,
+    log: Log,
+    source: ClusterClient,
+    topics: Collection[str],
+    ids: Collection[str] = (),
+    *,
+    before: Callable[[Collection[Acl]], None] = lambda acls: None,
 ) -> frozenset[Acl] | AuthorizerOff:
-    """Deny everybody to write these topics, and to go on with these transactions and those that are open on them."""
-    denied = deny(link, log, source, topics, ids)
+    """Deny everybody to write these topics, and to go on with these transactions and those that are open on them.
+
+    `before`: see `deny`.
+    """
+    denied = deny(link, log, source, topics, ids, before=before)
     if isinstance(denied, AuthorizerOff):
         return denied
     # Topics first. A transaction that has joined a partition before could still be committed by its producer.
     going = {t.id for t in open_transactions(source, topics)} - set(ids)
-    return deny(link, log, source, topics, going) if going else denied
+    return deny(link, log, source, topics, going, before=before) if going else denied
 
 
 def still(source: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, Offset]:

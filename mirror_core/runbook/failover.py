@@ -8,9 +8,11 @@ from dataclasses import replace
 from mirror_core.decide import failover as decision
 from mirror_core.decide.steps import point_of_no_return, standing_still
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Lease, PartitionState
-from mirror_core.model.run import Evidence, Fact, Mode, Run, RunKind, RunState
+from mirror_core.model.run import Evidence, Fact, Mode, Run, RunKind, RunState, StepState
 from mirror_core.runbook.checkpoints import Drained
 from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.counting import stay
@@ -19,9 +21,11 @@ from mirror_core.runbook.giving_up import lift_or_owe
 from mirror_core.runbook.lost_steps import LostSteps
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.promotion import owner
+from mirror_core.runbook.unfencing import lifted_ms
 from mirror_core.state.journal import Journal, checkpoint, ended
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
+from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.fence import lift_denials
 
@@ -42,9 +46,28 @@ class Failover(Conductor[Mode]):
                 mirror=replace(mirror, desired=before.desired),
                 active_run=None,
                 continues=before.id,
-                drained=drained_behind_fence(state, before),
+                drained=drained_behind_fence(state, before) and lifted_ms(self.services, before.id) is None,
             )
         return decision.decide(view)
+
+    def anew(self, run: Run) -> decision.Decision:
+        """The plan of a run that is under way as it would be now, and why it could not be run."""
+        state = read_state(self.link.destination, timeout_s=LIMITS.planned_state_s)
+        mirror = replace(state.mirrors.get(self.link.mirror.name, self.link.mirror), desired=run.desired)
+        view = observe(replace(self.link, mirror=mirror), state, run.plan.mode)
+        return decision.decide(replace(view, active_run=None))
+
+    def disturbs(self, run: Run) -> bool:
+        """Whether applications may have noticed it already: they are fenced, or promoted."""
+        state = read_state(self.link.destination)
+        if run.plan.mode is Mode.UNPLANNED:
+            return _turned(state, run)
+        fence = state.steps.get((run.id, standing_still(self.KIND)[0]))
+        up = any(
+            entry.purpose is AclPurpose.FENCE and entry.cluster == self.link.source.name
+            for entry in state.ledger_of(self.link.mirror.name)
+        )
+        return up or (fence is not None and fence.state is StepState.DONE)
 
     def _may_continue(self, under_way: Run, choice: Mode | None) -> bool:
         """A planned run whose source has died becomes an unplanned one, with a plan and an approval of its own."""
@@ -65,7 +88,7 @@ class Failover(Conductor[Mode]):
     def _act(self, writer: StateWriter, journal: Journal, name: str) -> Callable[[], Evidence]:
         link = replace(self.link, mirror=writer.state.mirrors[self.link.mirror.name])
         mode = journal.run.plan.mode
-        steps = (Steps if mode is Mode.PLANNED else LostSteps)(link, self.services, writer, journal)
+        steps = (Steps if mode is Mode.PLANNED else LostSteps)(link, self.services, writer, journal, self._say)
         if name == point_of_no_return(self.KIND, mode) and not journal.begun(name):
             steps.check_before_promotion()
         if isinstance(steps, Steps) and name == standing_still(self.KIND)[0]:

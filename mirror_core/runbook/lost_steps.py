@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide import heads
@@ -16,20 +15,18 @@ from mirror_core.decide.reckoning import lost_with_source
 from mirror_core.decide.steps import point_of_no_return
 from mirror_core.decide.together import COMPLETE, in_words, together
 from mirror_core.decide.view import some
-from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
-from mirror_core.mirrors.old_source import keep_out, still
 from mirror_core.mirrors.proving import known
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import LostOwnership, MirrorError
-from mirror_core.model.limits import LIMITS
+from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.run import Evidence, Mode, RunKind
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import ComparedBefore, Resumes, Settled, left_by
 from mirror_core.runbook.promotion import Promotion, counted, owner
+from mirror_core.runbook.raised_again import paid, paid_again, refuse_if_lifted
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Record
 from mirror_core.state.writer import StateWriter, data_id
@@ -37,7 +34,6 @@ from mirror_core.sync.access import silence_copiers
 from mirror_core.sync.fence import denials_of, intended
 from mirror_core.sync.group_commits import stop_commits
 from mirror_core.sync.groups import clamp_groups, resumes
-from mirror_core.sync.identity import check_source
 
 STILL_S: Final = 0.2
 """Between two looks at the destination's log ends."""
@@ -89,7 +85,7 @@ class LostSteps(Promotion):
             since_ms=now_ms(),
         )
         self.writer.put(debt, *intended(self.link.mirror, cluster, denials_of(names)))
-        return self._paid(debt)
+        return paid(self, debt, names, self.scope.promoted)
 
     def act(self, name: str) -> Callable[[], Evidence]:
         """From the promotion on a source that has woken up must not take writes beside the destination; watchers leave
@@ -105,28 +101,10 @@ class LostSteps(Promotion):
         return behind_the_fence
 
     def _fenced_now(self) -> Evidence:
-        debt = self.writer.state.debts[self.link.mirror.name]
-        return {} if debt.paid_ms else self._paid(debt)
-
-    def _paid(self, debt: Debt) -> Evidence:
-        """Fence the source, if it answers now."""
-        names, cluster = self.scope.names, debt.cluster
-        try:
-            with ClusterClient(self.link.source, timeout_s=LIMITS.lost_source_s) as source:
-                check_source(self.link, source)
-                denials = keep_out(self.link, self.writer, source, names)
-                ends = still(source, self.scope.promoted)
-        except LostOwnership:
-            raise
-        except MirrorError as error:
-            self.writer.put(replace(debt, trouble=str(error)))
-            return {"fence": "owed: put up the moment it answers", "source": str(error)}
-        if isinstance(denials, AuthorizerOff):
-            trouble = f"cluster {cluster} has no authorizer: it cannot be kept from taking writes"
-            self.writer.put(replace(debt, trouble=trouble, ends=Offsets.of(ends)))
-            return {"fence": "impossible: the source has no authorizer; it is only watched"}
-        self.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(ends)))
-        return {"fence": "stands", "denials": len(denials)}
+        debt, names = self.writer.state.debts[self.link.mirror.name], self.scope.names
+        if debt.paid_ms is None:
+            return paid(self, debt, names, self.scope.promoted)
+        return paid_again(self, names, self.scope.promoted)
 
     def record_lmo(self) -> Evidence:
         """As every failover does; and what of it was ever compared with the source, while there was one."""
@@ -169,6 +147,7 @@ class LostSteps(Promotion):
 
     def check_before_promotion(self) -> None:
         """Refused when what was approved holds no more. The source is not asked."""
+        refuse_if_lifted(self)
         self.check_approval("promotion", source_needed=False)
 
     def _at_rest(self, client: ClusterClient) -> dict[Partition, Offset]:

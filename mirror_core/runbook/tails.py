@@ -29,6 +29,7 @@ from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Placed, Salvage
 from mirror_core.runbook.counting import counted_later
 from mirror_core.runbook.offline import cut_offline
 from mirror_core.runbook.parking import check_majority, cut_by_replica, prepare
+from mirror_core.runbook.unfencing import LiftFile
 from mirror_core.state.records import PartitionRecord
 from mirror_core.sync.fence import Fence, raise_fence
 
@@ -45,7 +46,7 @@ class TailSteps(Acts):
         """Save the divergent tails, from the first difference on; what is saved is all that may be discarded later."""
         with ClusterClient(self.link.source) as old:
             topics, there = self._old_source(old)
-            fence = raise_fence(self.link, self.writer, old, self._topics(), there)
+            fence = raise_fence(self.link, self.writer, old, self._topics(), there, before=LiftFile(self))
         ends = dict(fence.ends)
         self._pay(fence)
         compared = self._compare(topics, ends)
@@ -204,7 +205,7 @@ class TailSteps(Acts):
         ]
         if not there:
             return {}
-        ends = raise_fence(self.link, self.writer, old, views, there).ends
+        ends = raise_fence(self.link, self.writer, old, views, there, before=LiftFile(self)).ends
         before = left_by(self.journal, "salvage", Salvaged)
         saved = before.ends.by_partition()
         grown = {p: (saved.get(p, Offset(0)), end) for p, end in sorted(ends.items()) if end > saved.get(p, 0)}

@@ -8,7 +8,7 @@ are over, see that the logs stand still.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,15 +64,16 @@ def raise_fence(
     partitions: Collection[Partition],
     *,
     resolve_s: float = RESOLVE_S,
+    before: Callable[[Collection[Acl]], None] = lambda acls: None,
 ) -> Fence:
     """Fence these topics of the mirror's source, and prove that these of their partitions stand still.
 
     Topics are denied by name, also those that the source has lost, or that nobody drains: whatever is promoted must
     not be written there. Safe to repeat, from the start or half-way. Returns what was seen: denials, brokers that
-    showed them, and per partition the log end at which it stands still.
+    showed them, and per partition the log end at which it stands still. `before`: see `deny`.
     """
     transactions = open_transactions(client, {p.topic for p in partitions})
-    denials = deny(link, log, client, topics, [t.id for t in transactions])
+    denials = deny(link, log, client, topics, [t.id for t in transactions], before=before)
     if isinstance(denials, AuthorizerOff):
         ends = await_stillness(client, partitions, pause_s=STILL_UNFENCED_S, resolve_s=resolve_s)
         return Fence(authorizer=False, still_s=STILL_UNFENCED_S, ends=ends)
@@ -89,18 +90,27 @@ def raise_fence(
 
 
 def deny(
-    link: Link, log: Log, client: ClusterClient, topics: Iterable[str], transactional_ids: Iterable[str] = ()
+    link: Link,
+    log: Log,
+    client: ClusterClient,
+    topics: Iterable[str],
+    transactional_ids: Iterable[str] = (),
+    *,
+    before: Callable[[Collection[Acl]], None] = lambda acls: None,
 ) -> frozenset[Acl] | AuthorizerOff:
     """Deny everybody to write these topics, and to go on with these transactions; return when every broker shows it.
 
-    What is ours is in the ledger before it exists.
+    What is ours is in the ledger before it exists. `before` is told of all that will then be ours, before any of it is
+    denied, and nothing is denied when it raises.
     """
     seen = describe_acls(client)
     if isinstance(seen, AuthorizerOff):
         return seen
     wanted = frozenset(denials_of(topics, transactional_ids))
     # An equal entry that somebody else made is as good, and must stay when our fence is lifted.
-    foreign = (wanted & seen.entries) - {e.acl for e in standing(link.mirror, log, client)}
+    ours = {e.acl for e in standing(link.mirror, log, client)}
+    foreign = (wanted & seen.entries) - ours
+    before(ours | (wanted - foreign))
     enter_and_put_up(log, link.mirror.name, client, wanted - foreign, AclPurpose.FENCE)
     present_on_every_broker(client, wanted)
     return wanted

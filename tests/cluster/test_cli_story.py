@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -14,6 +15,7 @@ from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunKind, RunState
 from mirror_core.runbook.failback import Failback
 from mirror_core.state.topic import read_state
+from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import new_topic, produce, read_all
 from tests.cluster.desk import Desk, Said
 from tests.cluster.test_failover import app_topic, denied
@@ -190,6 +192,9 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
     assert set(back) == RUN
     assert [(s["step"], s["state"]) for s in back["steps"]] == [(step, "DONE") for step in names(RunKind.FAILBACK)]
     assert "state: DONE" in done(desk.run("failback", "status", name))
+    runs = read_state(mirrored.config.cluster("east")).runs.values()
+    (led_home,) = (run for run in runs if run.homecoming == back["id"])
+    assert led_home.approved_by == led_home.started_by == back["approved_by"]
     assert not denied(desk.pair.east, topic)
     assert denied(desk.pair.west, topic)
     assert [r for r in read_all(desk.pair.east, topic) if r.value != b"x"] == sent
@@ -214,6 +219,32 @@ def test_a_run_that_is_given_up_by_a_command_leaves_the_source_writable(desk: De
     assert (aborted["id"], aborted["state"]) == (run, "ABORTED")
     assert not denied(desk.pair.east, topic)
     assert {s.state for s in mirrored.statuses.values()} == {PartitionState.MIRRORING}
+
+
+def test_a_run_that_was_approved_long_ago_is_asked_for_again_before_it_fences(desk: Desk) -> None:
+    topic = app_topic(desk.pair)
+    produce(desk.pair.east, topic, 4)
+    mirrored = desk.started(topic)
+    mirrored.copy()
+    by_hand = mirrored.failover
+    run = by_hand.begin(by_hand.plan(Mode.PLANNED).hash).id
+    by_hand.step(run, "prove")
+    with StateWriter(mirrored.config.cluster("west"), control_id(mirrored.name)) as writer:
+        begun = writer.state.runs[run]
+        writer.put(replace(begun, started_ms=begun.started_ms - 2 * 3_600_000))
+
+    asked = failover(desk, "resume", mirrored, "--runner", "local")
+
+    assert "give --yes" in refused(asked)
+    assert "was approved 120 minutes ago" in asked.out
+    assert f"hash: {begun.plan_hash}" in asked.out
+    assert not denied(desk.pair.east, topic)
+    assert set(mirrored.state.steps) & {(run, "fence")} == set()
+
+    by_hand.step(run, "fence")
+    assert denied(desk.pair.east, topic)
+    resumed = document(failover(desk, "resume", mirrored, "--runner", "local", "--json"))
+    assert resumed["state"] == "DONE", "applications wait behind a question"
 
 
 @pytest.mark.slow

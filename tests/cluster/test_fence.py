@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -146,10 +146,17 @@ def test_an_open_transaction_holds_the_fence_up_until_its_end(pair: Pair, link: 
     producer.produce(topic, b"never committed", partition=0)
     producer.flush(30)
     log, partition = WatchfulLog(), Partition(topic, 0)
+    beforehand: list[tuple[set[str], set[Acl]]] = []
+
+    def told(acls: Collection[Acl]) -> None:
+        beforehand.append(({acl.name for acl in acls}, set(acls) & entries(east)))
+
     with ClusterClient(east) as client:
         assert [t.id for t in open_transactions(client, {topic})] == [tx]
         with pytest.raises(NotFenced, match=f"transaction '{tx}' is Ongoing"):
-            raise_fence(link, log, client, [topic], [partition], resolve_s=0)
+            raise_fence(link, log, client, [topic], [partition], resolve_s=0, before=told)
+        # Whoever has to lift it without the ledger knew of the transaction before it was denied.
+        assert beforehand == [({topic, tx}, set())]
         fence = raise_fence(link, log, client, [topic], [partition], resolve_s=90)
         assert open_transactions(client, {topic}) == ()
         # The record, and the marker by which the coordinator aborted it.

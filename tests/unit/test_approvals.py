@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
-from mirror_core.decide.approvals import HOLDS_S, stale, unmet
+from mirror_core.decide.approvals import HOLDS_S, approved_long_ago, stale, unmet
 from mirror_core.model.chronicle import Entry
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
@@ -16,6 +18,11 @@ from mirror_core.state.records import State
 ANN = Approval(id="1", name="ann", at_ms=1000)
 AT_MS = 2000
 BEN = Approval(id="2", name="ben", at_ms=AT_MS)
+SEEN = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
+RUN = Run(
+    id="r", plan=SEEN, plan_hash=SEEN.hash, state=RunState.RUNNING, started_by="airflow", started_ms=1,
+    desired=Desired.STARTED, conducted_by="airflow", approved_by="ann, ben", approvals=(ANN, BEN),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -46,13 +53,19 @@ def test_an_approval_of_days_ago_begins_nothing() -> None:
     assert "ann approved it nobody knows when" in unknown
 
 
+def test_a_run_that_was_approved_long_ago_is_looked_at_again() -> None:
+    hour_ms = round(HOLDS_S * 1000)
+    assert approved_long_ago(RUN, AT_MS + hour_ms) == ""
+    assert approved_long_ago(RUN, 0) == "", "a clock that is behind asks nobody"
+    late = approved_long_ago(RUN, AT_MS + 3 * hour_ms)
+    assert late == "run r was approved 180 minutes ago by ann, ben, and an approval holds for 60"
+    by_command = replace(RUN, approvals=(), approved_by="")
+    assert approved_long_ago(by_command, 1 + hour_ms) == ""
+    assert "61 minutes ago by nobody" in approved_long_ago(by_command, 1 + hour_ms + 60_000)
+
+
 def test_a_chronicle_begins_with_who_approved_and_when() -> None:
-    plan = Plan(kind=RunKind.FAILOVER, mirror=MirrorName("m"), mode=Mode.PLANNED, steps=(), bound=())
-    run = Run(
-        id="r", plan=plan, plan_hash=plan.hash, state=RunState.RUNNING, started_by="airflow", started_ms=1,
-        desired=Desired.STARTED, conducted_by="airflow", approved_by="ann, ben", approvals=(ANN, BEN),
-    )  # fmt: skip
-    entry = msgspec.json.decode(begun(State(), run).line, type=Entry)
+    entry = msgspec.json.decode(begun(State(), RUN).line, type=Entry)
     assert entry.body["approvals"] == [
         {"id": "1", "name": "ann", "at_ms": 1000},
         {"id": "2", "name": "ben", "at_ms": 2000},

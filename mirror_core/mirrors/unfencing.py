@@ -1,0 +1,166 @@
+"""Lifting a run's fence by its file, when the destination that remembers the fence does not answer.
+
+The run stays as it is. Should the destination come back, and somebody resume it, the denials are missed: before the
+promotion it is refused, behind it they are put up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from mirror_core.decide.standing import failed_over, when
+from mirror_core.decide.steps import point_of_no_return
+from mirror_core.evidence.fence_file import FenceFile, mark_lifted
+from mirror_core.kafka.acls import AuthorizerOff, absent_on_every_broker, delete_acls, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Config
+from mirror_core.model.acl import Acl
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Refused
+from mirror_core.model.files import Unwritable
+from mirror_core.model.mirror import Desired
+from mirror_core.model.names import base_name
+from mirror_core.model.run import RunKind, RunState
+from mirror_core.state.active import newest
+from mirror_core.state.link import states
+from mirror_core.state.records import State
+from mirror_core.state.writer import StateWriter, control_id
+
+SEEN_S: Final = 5.0
+"""What applications are told on the cluster itself gets this long: it is only for the warning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What lifting would do."""
+
+    there: frozenset[Acl]
+    """Of the file's denials those that the cluster has now."""
+    destination: State | None
+    """Its state, if it answers."""
+    warnings: tuple[str, ...]
+
+
+def look(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Outlook:
+    """BadRequest when it is another cluster than the file's; Refused when the destination knows that the fence must
+    stand."""
+    with ClusterClient(cluster) as client:
+        found = client.metadata(()).cluster_id
+        if found != fence.cluster_id:
+            raise BadRequest(
+                f"cluster {cluster.name} is {found}, and the fence of run {fence.run} is on {fence.cluster_id}, then "
+                f"named {fence.cluster}: nothing is lifted"
+            )
+        held = describe_acls(client)
+    there = frozenset[Acl]() if isinstance(held, AuthorizerOff) else fence.denials & held.entries
+    warnings = list(_told_on(cluster, fence))
+    answer = _state_of(config, fence)
+    if isinstance(answer, State):
+        refuse(answer, fence)
+        warnings.insert(0, _answers(answer, fence))
+        return Outlook(there=there, destination=answer, warnings=tuple(warnings))
+    warnings.insert(
+        0,
+        f"{fence.destination} does not answer ({answer}), so nobody can tell whether run {fence.run} has promoted it. "
+        f"If applications write there, both clusters take writes from here on, and what {cluster.name} takes is not on "
+        f"{fence.destination}",
+    )
+    return Outlook(there=there, destination=None, warnings=tuple(warnings))
+
+
+def lift(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -> tuple[str, ...]:
+    """Delete the file's denials and no others; return when no broker shows one. May be repeated. What could not be done
+    besides, in words.
+
+    The destination is asked once more, since a person may have thought for long. If it answers, the mirror is taken
+    over: whoever conducts the run learns of it before he can promote.
+    """
+    trouble: list[str] = []
+    with ExitStack() as held:
+        answer = _state_of(config, fence)
+        if isinstance(answer, State):
+            refuse(answer, fence)
+            try:
+                writer = held.enter_context(StateWriter(config.cluster(fence.destination), control_id(fence.mirror)))
+                refuse(writer.state, fence)
+            except Refused:
+                raise
+            except MirrorError as error:  # it can be read and not be written: then nobody promotes it either
+                trouble.append(f"the run could not be taken over: {error}")
+        try:
+            mark_lifted(path, replace(fence, lifted_ms=now_ms()), "whoever resumes the run is not told by this file")
+        except Unwritable as error:
+            trouble.append(str(error))
+        with ClusterClient(cluster) as client:
+            if not isinstance(describe_acls(client), AuthorizerOff):
+                delete_acls(client, fence.denials)
+                absent_on_every_broker(client, fence.denials)
+    return tuple(trouble)
+
+
+def refuse(state: State, fence: FenceFile) -> None:
+    """Refused when the destination takes writes by this run or another one, or is about to by another one."""
+    reasons = tuple(_why_it_must_stand(state, fence))
+    if reasons:
+        raise Refused(f"run {fence.run}: its fence on {fence.cluster} is not lifted", reasons)
+
+
+def _why_it_must_stand(state: State, fence: FenceFile) -> Iterator[str]:
+    run, active = state.runs.get(fence.run), state.active_run(fence.mirror)
+    mirror, place = state.mirrors.get(fence.mirror), fence.destination
+    if active is not None and active.id != fence.run:
+        yield f"run {active.id} holds mirror {fence.mirror} now: resume or abort that one"
+        return
+    if run is not None and run.plan.kind is RunKind.FAILBACK:
+        yield f"it is a failback, in which applications write on {place}"
+    elif run is not None and (
+        run.state is RunState.DONE or (run.id, point_of_no_return(run.plan.kind, run.plan.mode)) in state.steps
+    ):
+        yield (
+            f"this run has promoted {place}, or has begun to: applications may write there. Only `mirrorbook failback` "
+            f"leads back"
+        )
+    elif active is None and (
+        failed_over(state.debts.get(fence.mirror)) or (mirror is not None and mirror.desired is Desired.STOPPED)
+    ):
+        yield f"mirror {fence.mirror} was failed over: applications write on {place}"
+
+
+def _answers(state: State, fence: FenceFile) -> str:
+    if state.active_run(fence.mirror) is None:
+        return f"{fence.destination} answers, and no run holds mirror {fence.mirror} there"
+    return (
+        f"{fence.destination} answers: `mirrorbook failover abort {fence.mirror}` lifts the fence and ends the run. Go "
+        "on here only if that fails"
+    )
+
+
+def _state_of(config: Config, fence: FenceFile) -> State | MirrorError:
+    known = config.clusters.get(fence.destination)
+    if known is None:
+        return BadRequest(f"{config.path} does not know it")
+    ((_, answer),) = states(replace(config, clusters={fence.destination: known}))
+    try:
+        if isinstance(answer, State):
+            answer.require(fence.mirror)
+    except Indeterminate as error:
+        return error
+    return answer
+
+
+def _told_on(cluster: ClusterConfig, fence: FenceFile) -> Iterator[str]:
+    """What this cluster tells applications: it was told of the promotion, if it answered then."""
+    try:
+        said = newest(cluster, base_name(fence.mirror), SEEN_S)
+    except MirrorError as error:
+        yield f"not known where applications were told to write: {error}"
+        return
+    if said is not None and said.cluster_id != fence.cluster_id:
+        yield (
+            f"applications were told to write on {said.active} at {when(said.since_ms)} (run {said.run}): what they "
+            "have written there since is not here"
+        )

@@ -1,0 +1,94 @@
+"""The fence that is owed to a source, and one that somebody has lifted: nothing is promoted without it, or, where the
+promotion has begun, it is raised again first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from mirror_core.decide.reckoning import of_applications
+from mirror_core.decide.standing import slipped_in, when
+from mirror_core.decide.view import some
+from mirror_core.kafka.acls import AuthorizerOff
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.mirrors.old_source import keep_out, still
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import LostOwnership, MirrorError, Refused
+from mirror_core.model.limits import LIMITS
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.offsets import Offsets
+from mirror_core.model.run import Evidence
+from mirror_core.model.standing import Debt
+from mirror_core.runbook.acts import Acts
+from mirror_core.runbook.unfencing import FILE, LiftFile, lifted_ms
+from mirror_core.sync.fence import denials_of, undenied
+from mirror_core.sync.identity import check_source
+
+
+def refuse_if_lifted(acts: Acts) -> None:
+    """Also where the source does not answer now, and could not show that its denials are gone."""
+    lifted = lifted_ms(acts.services, acts.journal.run_id)
+    if lifted is not None:
+        raise Refused(
+            f"run {acts.journal.run_id}: promotion",
+            [
+                f"its fence on {acts.link.source.name} was lifted by its file at {when(lifted)}, so applications may "
+                "have written there since: abort this run, and plan again"
+            ],
+        )
+
+
+def paid(acts: Acts, debt: Debt, names: Collection[str], partitions: Collection[Partition]) -> Evidence:
+    """Fence the source, if it answers now."""
+    cluster = debt.cluster
+    lift = LiftFile(acts, needed=False)
+    try:
+        with ClusterClient(acts.link.source, timeout_s=LIMITS.lost_source_s) as source:
+            check_source(acts.link, source)
+            denials = keep_out(acts.link, acts.writer, source, names, before=lift)
+            ends = still(source, partitions)
+    except LostOwnership:
+        raise
+    except MirrorError as error:
+        acts.writer.put(replace(debt, trouble=str(error)))
+        return {"fence": "owed: put up the moment it answers", "source": str(error)}
+    if isinstance(denials, AuthorizerOff):
+        trouble = f"cluster {cluster} has no authorizer: it cannot be kept from taking writes"
+        acts.writer.put(replace(debt, trouble=trouble, ends=Offsets.of(ends)))
+        return {"fence": "impossible: the source has no authorizer; it is only watched"}
+    acts.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(ends)))
+    return {"fence": "stands", "denials": len(denials), **({FILE: lift.words} if lift.words else {})}
+
+
+def paid_again(acts: Acts, names: Collection[str], partitions: Collection[Partition]) -> Evidence:
+    """From the promotion on there is no abort: what is not denied any more is denied again, or owed.
+
+    Owed first, so that whoever goes on after a crash looks for what the source took meanwhile, which it alone has.
+    """
+    debt, cluster = acts.writer.state.debts[acts.link.mirror.name], acts.link.source.name
+    if debt.paid_ms is not None:
+        lifted = lifted_ms(acts.services, acts.journal.run_id) is not None
+        try:
+            if not lifted and not _gone(acts, names):
+                return {}
+        except MirrorError as error:  # a source that has died since it was fenced holds nobody up
+            return {"fence": f"{cluster} was not asked again for its denials: {error}"}
+        debt = replace(debt, paid_ms=None, ends=Offsets())
+        acts.writer.put(debt)
+    again = paid(acts, debt, names, partitions)
+    written = [f"{p} [{start}, {end})" for p, (start, end) in slipped(acts).items()]
+    return {**again, "written_meanwhile": some(written) or "nothing seen"}
+
+
+def _gone(acts: Acts, names: Collection[str]) -> bool:
+    with ClusterClient(acts.link.source, timeout_s=LIMITS.lost_source_s) as source:
+        check_source(acts.link, source)
+        return bool(undenied(source, denials_of(names)))
+
+
+def slipped(acts: Acts) -> dict[Partition, tuple[Offset, Offset]]:
+    """What applications have written on the source that was not copied."""
+    debt, statuses = acts.writer.state.debts.get(acts.link.mirror.name), acts.statuses()
+    theirs = of_applications(statuses)
+    found = slipped_in(debt, statuses) if debt is not None else {}
+    return {p: span for p, span in found.items() if p in theirs}

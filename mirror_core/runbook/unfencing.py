@@ -1,0 +1,63 @@
+"""Before a run denies anybody: the file that lifts its fence, should the destination die behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from shlex import quote
+from typing import Final
+
+from mirror_core.evidence.fence_file import FenceFile, names_of, path_of, read, write
+from mirror_core.model.acl import Acl, Resource
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.files import Unwritable
+from mirror_core.runbook.acts import Acts
+from mirror_core.runbook.services import ADVICE, Services
+
+FILE: Final = "if_the_destination_dies"
+"""In a step's evidence: the command that lifts the fence."""
+
+
+class LiftFile:
+    """Writes what is about to be denied, each time it is more; the first time it says how the fence is lifted."""
+
+    def __init__(self, acts: Acts, *, needed: bool = True) -> None:
+        """`needed`: nobody is denied unless it can be written. Otherwise the fence is worth more than its file."""
+        self._acts = acts
+        self._needed = needed
+        self._path = path_of(acts.services.run_dir(acts.journal.run_id), acts.journal.run_id)
+        self.words = ""
+        """The command that lifts the fence, or why there is none; empty while nothing was denied."""
+
+    def __call__(self, acls: Collection[Acl]) -> None:
+        link = self._acts.link
+        fence = FenceFile(
+            run=self._acts.journal.run_id,
+            mirror=link.mirror.name,
+            cluster=link.source.name,
+            cluster_id=link.mirror.source_id,
+            destination=link.destination.name,
+            written_ms=now_ms(),
+            topics=names_of(acls, Resource.TOPIC),
+            transactional_ids=names_of(acls, Resource.TRANSACTIONAL_ID),
+        )
+        try:
+            write(self._path, fence, ADVICE)
+        except Unwritable as error:
+            if self._needed:
+                raise
+            self.words = f"no file to lift it by: {error}"
+            return
+        words = f"mirrorbook cluster unfence {quote(link.source.name)} --from {quote(str(self._path))}"
+        if words != self.words:
+            self.words = words
+            self._acts.say(f"should {link.destination.name} die behind the fence: {words}")
+
+
+def lifted_ms(services: Services, run_id: str) -> int | None:
+    """When somebody began to lift a run's fence by its file; None: nobody did, as far as is known here."""
+    path = path_of(services.evidence_dir / f"run-{run_id}", run_id)
+    try:
+        return read(path).lifted_ms
+    except BadRequest:  # the run was conducted elsewhere until now: then the cluster tells, or nobody
+        return None

@@ -1,0 +1,219 @@
+"""The destination dies behind the fence: a file of the run lifts it, and nothing is promoted without it afterwards."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirror_core.decide.steps import names
+from mirror_core.evidence.fence_file import read
+from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.mirrors.unfencing import lift, look
+from mirror_core.model.errors import LostOwnership, Refused, RemoteFault
+from mirror_core.model.files import Unwritable
+from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.runbook import promotion, raised_again
+from mirror_core.runbook.failover import Failover
+from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.sync.fence import denials_of
+from tests.brokers import Pair
+from tests.cluster.test_failover import acls, app_topic, begin, denied
+from tests.cluster.test_failover_scope import copied, through
+from tests.commands import mirrorbook
+from tests.harm import killed, suspended
+from tests.mirroring import Mirrored
+from tests.same import assert_same_offsets
+
+pytestmark = pytest.mark.cluster
+
+
+def lift_by_hand(mirrored: Mirrored, topic: str) -> None:
+    with ClusterClient(mirrored.config.cluster("east")) as east:
+        delete_acls(east, denials_of([topic]))
+        absent_on_every_broker(east, set(denials_of([topic])))
+
+
+@pytest.mark.parametrize("seen", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_a_promotion_that_had_begun_goes_on_behind_a_fence_that_is_raised_again(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "record_lmo")
+
+    def dies(*_: object, **__: object) -> None:
+        raise RemoteFault("the destination dies")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(promotion, "apply_promotion", dies)
+        with pytest.raises(RemoteFault, match="the destination dies"):
+            mirrored.failover.step(run, "promote")
+    lift_by_hand(mirrored, topic)
+    assert not denied(pair.east, topic)
+
+    with monkeypatch.context() as patched:
+        if not seen:  # it falls silent after its denials were put up, before it has told its log ends
+            patched.setattr(raised_again, "still", dies)
+        mirrored.failover.step(run, "promote")
+    assert mirrored.failover.drive(run).state is RunState.DONE
+
+    assert not denied(pair.west, topic)
+    assert denied(pair.east, topic), "applications can write on both sides"
+    promoted = mirrored.state.steps[run, "promote" if seen else "switch"].evidence
+    assert promoted["fence"] == "stands"
+    assert promoted["written_meanwhile"] == f"{topic}-0 [10, 11)"
+    told = mirrored.state.runs[run].counted
+    assert told is not None
+    assert told.lost == 1, "a record that only the old source has was counted as moved"
+
+
+def test_an_unplanned_run_raises_again_what_it_had_paid(pair: Pair, tmp_path: Path) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    run = mirrored.failover.begin(mirrored.failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id
+    done = names(RunKind.FAILOVER, Mode.UNPLANNED)
+    for name in done[: done.index("promote")]:
+        mirrored.failover.step(run, name)
+    assert denied(pair.east, topic)
+    lift_by_hand(mirrored, topic)
+    assert not denied(pair.east, topic)
+
+    assert mirrored.failover.drive(run).state is RunState.DONE
+
+    assert denied(pair.east, topic), "applications can write on both sides"
+    told = mirrored.state.runs[run].counted
+    assert told is not None
+    assert told.lost == 1
+
+
+def test_the_destination_dies_behind_the_fence_and_its_file_lets_applications_go_on(pair: Pair, tmp_path: Path) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    other = app_topic(pair)
+    with ClusterClient(mirrored.config.cluster("east")) as east:
+        create_acls(east, denials_of([other]))
+        present_on_every_broker(east, set(denials_of([other])))
+    said: list[str] = []
+    failover = Failover(mirrored.link, mirrored.services, started_by="test", say=said.append)
+    run = begin(failover)
+    for name in ("prove", "fence"):
+        failover.step(run, name)
+    (line,) = [one for one in said if "cluster unfence" in one]
+    fenced = mirrored.state.steps[run, "fence"].evidence
+    command = str(fenced["if_the_destination_dies"])
+    assert line == f"should west die behind the fence: {command}"
+    file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
+    assert command == f"mirrorbook cluster unfence east --from {file}"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    before = acls(mirrored, "east")
+
+    def unfence(*more: str, cluster: str = "east") -> subprocess.CompletedProcess[str]:
+        config = ("--config", str(mirrored.config.path))
+        return mirrorbook("cluster", "unfence", cluster, "--from", str(file), *config, *more)
+
+    wrong = unfence("--yes", cluster="west")
+    assert wrong.returncode == 2
+    assert "nothing is lifted" in wrong.stderr
+    with killed(pair.west):
+        assert denied(pair.east, topic), "somebody can write behind the fence"
+        shown = unfence("--dry-run")
+        assert shown.returncode == 0, shown.stderr
+        assert "west does not answer" in shown.stdout
+        nobody = unfence()
+        assert nobody.returncode == 3
+        assert "give --yes" in nobody.stderr
+        assert acls(mirrored, "east") == before
+
+        lifted = unfence("--yes", "--json")
+        assert lifted.returncode == 0, lifted.stderr
+        assert acls(mirrored, "east") == before - set(denials_of([topic]))
+        assert not denied(pair.east, topic)
+        assert denied(pair.east, other), "somebody else's denial was taken away"
+        again = unfence("--yes")
+        assert again.returncode == 0, again.stderr
+        assert f"mirrorbook failover abort {mirrored.name}" in again.stdout
+    found = json.loads(lifted.stdout)
+    assert (found["run"], found["lifted"], found["destination_answers"]) == (run, True, False)
+
+    with pytest.raises(Refused, match="was lifted by its file at"):
+        failover.drive(run)
+    assert denied(pair.west, topic), "promoted without a fence"
+    assert failover.abort(run).state is RunState.ABORTED
+    assert not denied(pair.east, topic)
+    mirrored.copy()
+    assert_same_offsets(pair, [topic])
+
+
+def test_a_resume_on_another_machine_sees_the_denials_missing(pair: Pair, tmp_path: Path) -> None:
+    mirrored, topic = copied(pair, tmp_path / "here")
+    run = through(mirrored, "record_lmo")
+    lift_by_hand(mirrored, topic)
+    there = replace(mirrored, evidence=tmp_path / "there").failover
+    with pytest.raises(Refused, match=r"1 denial\(s\) gone"):
+        there.drive(run)
+    assert denied(pair.west, topic)
+    there.abort(run)
+
+
+def test_a_source_that_was_unfenced_and_is_silent_is_not_taken_for_fenced(pair: Pair, tmp_path: Path) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "record_lmo")
+    cluster = mirrored.config.cluster("east")
+    file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
+    with killed(pair.west):
+        fence = read(file)
+        assert lift(mirrored.config, cluster, fence, file) == ()
+        assert not denied(pair.east, topic)
+    with suspended(pair.east), pytest.raises(Refused, match="was lifted by its file at"):
+        mirrored.failover.drive(run)
+    assert denied(pair.west, topic)
+    mirrored.failover.abort(run)
+
+
+def test_what_was_promoted_is_not_unfenced_while_the_destination_answers(pair: Pair, tmp_path: Path) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "promote")
+    file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
+    cluster = mirrored.config.cluster("east")
+    command = ("cluster", "unfence", "east", "--from", str(file), "--config", str(mirrored.config.path))
+    refused = mirrorbook(*command, "--yes")
+    assert refused.returncode == 3
+    assert "has promoted west" in refused.stderr
+    fence = read(file)
+    with pytest.raises(Refused, match="has promoted west"):  # promoted while somebody read the question
+        lift(mirrored.config, cluster, fence, file)
+    assert mirrored.failover.drive(run).state is RunState.DONE
+    with pytest.raises(Refused, match="has promoted west"):
+        look(mirrored.config, cluster, fence)
+    assert denied(pair.east, topic)
+    assert read(file).lifted_ms is None
+
+
+def test_nobody_is_stopped_when_the_file_cannot_be_written(pair: Pair, tmp_path: Path) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "prove")
+    before = acls(mirrored, "east")
+    (tmp_path / f"run-{run}" / f"unfence-{run}.json").mkdir()
+    with pytest.raises(Unwritable, match="the file that lifts the fence"):
+        mirrored.failover.step(run, "fence")
+    assert acls(mirrored, "east") == before
+    assert not denied(pair.east, topic)
+    mirrored.failover.abort(run)
+
+
+def test_a_run_under_way_is_taken_over_before_its_fence_is_lifted(pair: Pair, tmp_path: Path) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "parity")
+    file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
+    cluster, fence = mirrored.config.cluster("east"), read(file)
+    outlook = look(mirrored.config, cluster, fence)
+    assert [line for line in outlook.warnings if f"failover abort {mirrored.name}" in line]
+    with StateWriter(mirrored.config.cluster("west"), control_id(mirrored.name)) as sleeper:
+        assert lift(mirrored.config, cluster, fence, file) == ()
+        with pytest.raises(LostOwnership):
+            sleeper.put(sleeper.state.runs[run])
+    assert not denied(pair.east, topic)
+    mirrored.failover.abort(run)

@@ -1,0 +1,123 @@
+"""The file that lifts a fence: nothing comes out of it but what a fence denies, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.decide.acls import denial
+from mirror_core.evidence.fence_file import MOST_BYTES, FenceFile, decode, mark_lifted, path_of, read, write
+from mirror_core.model.acl import Resource
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import ClusterName, MirrorName
+
+FENCE = FenceFile(
+    run="m-failover-1", mirror=MirrorName("m"), cluster=ClusterName("east"), cluster_id="abc",
+    destination=ClusterName("west"), written_ms=7, topics=("orders", "a.b_c-1"), transactional_ids=("tx-1", "*", "ü"),
+)  # fmt: skip
+GOOD = json.loads(json.dumps({name: getattr(FENCE, name) for name in FenceFile.__slots__}))
+
+
+def test_what_is_written_is_read_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    path = path_of(tmp_path / "run-1", "m-failover-1")
+    write(path, FENCE, "advice")
+    assert read(path) == FENCE
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [found.name for found in path.parent.iterdir()] == ["unfence-m-failover-1.json"]
+    ids = {denial(name, resource=Resource.TRANSACTIONAL_ID) for name in ("tx-1", "*", "ü")}
+    assert FENCE.denials == {denial("orders"), denial("a.b_c-1")} | ids
+
+
+def test_evidence_of_a_run_that_has_ended_is_not_changed(tmp_path: Path) -> None:
+    path = path_of(tmp_path, "m-failover-1")
+    write(path, FENCE, "advice")
+    (tmp_path / "head.json").write_text("{}")
+    mark_lifted(path, FenceFile(**{**GOOD, "lifted_ms": 9}), "advice")
+    assert read(path).lifted_ms is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"topics": ["*"]},
+        {"topics": [""]},
+        {"topics": ["orders", "__consumer_offsets"]},
+        {"topics": ["."]},
+        {"topics": [".."]},
+        {"topics": ["orders\n"]},
+        {"topics": ["x" * 250]},
+        {"topics": ["örders"]},
+        {"topics": "orders"},
+        {"topics": [{"name": "orders", "permission": "ALLOW"}]},
+        {"topics": [1]},
+        {"topics": None},
+        {"topics": [], "transactional_ids": []},
+        {"transactional_ids": [""]},
+        {"transactional_ids": ["x" * 32_768]},
+        {"transactional_ids": ["ü" * 16_384]},
+        {"version": 2},
+        {"version": "1"},
+        {"run": None},
+        {"cluster_id": 5},
+        {"written_ms": 1e300},
+        {"lifted_ms": "yesterday"},
+    ],
+    ids=str,
+)
+def test_what_no_fence_has_written_is_refused(changed: dict[str, object]) -> None:
+    with pytest.raises(BadRequest, match=r"^f"):
+        decode(json.dumps({**GOOD, **changed}).encode(), "f")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"\xff\xfe",
+        b'{"run": "\xff"}',
+        b"[" * 200_000,
+        b'{"x":' * 200_000,
+        json.dumps(GOOD).encode()[:-1],
+        json.dumps(GOOD).replace("tx-1", "\\ud800").encode(),
+        json.dumps(GOOD).replace("tx-1", "\\ud800\\u0041").encode(),
+        b" " * (MOST_BYTES + 1),
+    ],
+    ids=range(12),
+)
+def test_garbage_is_refused(content: bytes) -> None:
+    with pytest.raises(BadRequest, match=r"^f"):
+        decode(content, "f")
+
+
+@given(st.binary(max_size=200) | st.dictionaries(st.text(), st.text()).map(lambda one: json.dumps(one).encode()))
+def test_whatever_it_is_it_is_refused_and_nothing_breaks(content: bytes) -> None:
+    with pytest.raises(BadRequest):
+        decode(content, "f")
+
+
+@given(st.lists(st.text(), max_size=5), st.lists(st.text(), max_size=5))
+def test_only_denials_of_a_fences_shape_come_out(topics: list[str], ids: list[str]) -> None:
+    try:
+        found = decode(json.dumps({**GOOD, "topics": topics, "transactional_ids": ids}).encode(), "f")
+    except BadRequest:
+        return
+    wanted = {(Resource.TOPIC, name) for name in topics} | {(Resource.TRANSACTIONAL_ID, name) for name in ids}
+    assert {(acl.resource, acl.name) for acl in found.denials} == wanted
+    assert {acl for acl in found.denials if acl != denial(acl.name, resource=acl.resource)} == set()
+    assert not [name for name in topics if name == "*" or name.startswith("__")]
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for path in (tmp_path, tmp_path / "none", tmp_path / "fifo", tmp_path / "loop", Path("/dev/zero"), Path("a\0b")):
+        with pytest.raises(BadRequest):
+            read(path)
