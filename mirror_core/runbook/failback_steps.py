@@ -38,7 +38,9 @@ from mirror_core.sync.access import demote
 from mirror_core.sync.cycle import sync
 from mirror_core.sync.fence import RESOLVE_S, STILL_S, await_stillness, lift_denials
 from mirror_core.sync.homecoming import bring_home
-from mirror_core.sync.ledger import forget_debt, remember_there_too
+from mirror_core.sync.ledger import forget_debt, remember_there_too, stage_again
+from mirror_core.sync.lifting import note_withdrawn
+from mirror_core.sync.principals import own_principals
 
 CLOSE_OFFSETS: Final = 1_000
 """Catching up is over when no more than this is left in all: the reverse failover's drain takes the rest."""
@@ -78,8 +80,11 @@ class FailbackSteps(TailSteps):
                 link = link_of(self.link.config, known)
             with ClusterClient(self.link.source) as old:
                 lift_denials(back, writer, old)  # of an earlier homecoming, against its tasks: they are over
+                stage_again(writer, back.name, old, own_principals(link))  # what it gave: there is a mirror again
                 groups = bring_home(back, old, self._topics())
             remember_there_too(writer, back.name, self.writer.state, self.link.source.name, self._topics())
+            with ClusterClient(self.link.destination) as new:
+                note_withdrawn(link, self.writer.state, writer, new)
             report = sync(link, writer, only=frozenset({Part.CONFIGS}))
         return {
             "mirror": back.name,
@@ -156,6 +161,7 @@ class FailbackSteps(TailSteps):
                 rows = demote(link, back, self._present_topics(cluster, topics), cluster.name)
                 own = self._own_records(client, statuses) if given_up else {}
                 lift_denials(self.link.mirror, self.writer, client)
+                stage_again(self.writer, self.link.mirror.name, client, own_principals(self.link))
                 remember_there_too(self.writer, self.link.mirror.name, back.state, cluster.name, topics)
                 bring_home(self.link.mirror, client, topics)
             mirror = self.writer.state.mirrors[self.link.mirror.name]
