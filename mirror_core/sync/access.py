@@ -39,7 +39,7 @@ from mirror_core.sync.lifting import lift, stays
 from mirror_core.sync.principals import doubtful_principals, guards, own_principals
 from mirror_core.sync.topics import apply_changes, change_rows, known_settings
 
-_OURS: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED, AclPurpose.WITHDRAWN})
+_OURS: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
 
 
 def sync_acls(

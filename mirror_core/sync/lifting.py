@@ -20,10 +20,10 @@ from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import both_ways
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
-from mirror_core.state.records import State
+from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_foreign
 from mirror_core.sync.access_rows import silent
-from mirror_core.sync.ledger import demoted_there, take_away_unshared, wanted_there
+from mirror_core.sync.ledger import demoted_there, entered, take_away_unshared, wanted_there
 from mirror_core.sync.principals import own_principals
 
 
@@ -38,6 +38,20 @@ def lift(
     absent_on_every_broker(client, elsewhere)
     take_away_unshared(log, client, demoted)
     return frozenset(elsewhere | {e.acl for e in demoted}) - wanted_there(log.state, client.name), rows
+
+
+def forget_lifted(link: Link, log: Log, there: State) -> None:
+    """Forget denials of this mirror's demotions on its source that the other direction's promotion has lifted.
+
+    `there`: its ledger, which has them no more. What stands equal to one is an administrator's denial, or one of a
+    right that was withdrawn: applications are there, so it has to cross.
+    """
+    ours, source = both_ways(link.mirror.name), link.source.name
+    there_too = (e for e in there.ledger.values() if e.mirror in ours and e.cluster == source)
+    standing = {e.acl for e in there_too if e.purpose is AclPurpose.DEMOTED}
+    gone = [e for e in entered(log, link.mirror.name, source, AclPurpose.DEMOTED) if e.acl not in standing]
+    if gone:
+        log.put(*(Forget(entry) for entry in gone))
 
 
 def note_withdrawn(link: Link, forward: State, log: Log, source: ClusterClient) -> None:
