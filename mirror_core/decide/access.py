@@ -23,6 +23,7 @@ from mirror_core.decide.acls import (
 )
 from mirror_core.decide.filters import Filter
 from mirror_core.decide.provenance import forged, never_for_everybody
+from mirror_core.decide.withdrawal import judged_again
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 
 
@@ -68,6 +69,8 @@ class AclPlan:
     """Entries of the source that concern the same applications but are not carried, with the reason."""
     open_doors: tuple[Acl, ...] = field(default=())
     """Grants on the destination that let applications change mirror topics, and that no denial offsets."""
+    judged_again: tuple[LedgerEntry, ...] = field(default=())
+    """Denials of a demotion that are to stay at promotion from now on, or no longer."""
 
 
 def translate(acl: Acl) -> tuple[frozenset[Acl], frozenset[Acl]]:
@@ -214,6 +217,11 @@ def plan_acls(
             acl
             for acl in changing(destination, scope.topics, scope.own_principals)
             if not _held_back(acl, destination, topics)
+        ),
+        judged_again=_sort_entries(
+            judged_again(
+                mine.values(), source - scope.own_acls, {e.acl for e in gone if e.purpose is AclPurpose.STAGED}
+            )
         ),
     )
 

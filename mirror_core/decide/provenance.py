@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from mirror_core.decide.acls import EVERYBODY, OUR_NAMES, OUR_TOPICS, may_change, meets
+from mirror_core.decide.acls import CHANGING, EVERYBODY, OUR_NAMES, OUR_TOPICS, may_change, meets
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 
 
@@ -19,8 +19,10 @@ def forged(entry: LedgerEntry, own_principals: Set[str] = frozenset()) -> str:
             return _never_staged(acl, own_principals)
         case AclPurpose.COPIED:
             return _never_copied(acl, own_principals)
-        case AclPurpose.DEMOTED | AclPurpose.FENCE:
-            return "" if acl.permission is Permission.DENY else "fences and demotions only deny"
+        case AclPurpose.DEMOTED | AclPurpose.WITHDRAWN:
+            return _never_demoted(acl, own_principals)
+        case AclPurpose.FENCE:
+            return "" if acl.permission is Permission.DENY else "fences only deny"
 
 
 def never_for_everybody(acl: Acl) -> str:
@@ -51,6 +53,18 @@ def _never_copied(acl: Acl, own_principals: Set[str]) -> str:
     if acl.permission is Permission.DENY and acl.principal == EVERYBODY:
         return "a denial for everybody is never copied"
     return _never_crosses(acl)
+
+
+def _never_demoted(acl: Acl, own_principals: Set[str]) -> str:
+    if acl.permission is not Permission.DENY:
+        return "demotions only deny"
+    if acl.principal == EVERYBODY or acl.principal in own_principals:
+        return "a demotion denies applications by their names"
+    if acl.resource is not Resource.TOPIC or acl.pattern is not Pattern.LITERAL or acl.name == "*":
+        return "a demotion denies topic by topic"
+    if acl.operation not in CHANGING - {Operation.ALL} or acl.host != "*":
+        return "a demotion denies each change, from everywhere"
+    return ""
 
 
 def _never_crosses(acl: Acl) -> str:

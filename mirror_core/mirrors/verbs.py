@@ -143,7 +143,8 @@ def cycles(config: Config, mirror: Mirror) -> list[str]:
 
 def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Iterator[str]:
     """Denials of this mirror that a cluster still has, or may have: fences, and applications demoted for its sake."""
-    ours = [e for e in state.ledger_of(link.mirror.name) if e.purpose in (AclPurpose.FENCE, AclPurpose.DEMOTED)]
+    standing = (AclPurpose.FENCE, AclPurpose.DEMOTED, AclPurpose.WITHDRAWN)
+    ours = [e for e in state.ledger_of(link.mirror.name) if e.purpose in standing]
     for name in sorted({e.cluster for e in ours} | ({gone} if gone else set())):
         try:
             with ClusterClient(link.config.cluster(name), timeout_s=LIMITS.other_cluster_s) as client:

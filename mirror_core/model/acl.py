@@ -76,6 +76,8 @@ class AclPurpose(StrEnum):
     """DENY on the source that keeps everybody from writing during and after a failover."""
     DEMOTED = "DEMOTED"
     """DENY for one application principal on a cluster that was primary and is now a mirror's destination."""
+    WITHDRAWN = "WITHDRAWN"
+    """Was DEMOTED. The source has withdrawn the right since, so the DENY stays at promotion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,12 @@ def base_name(name: MirrorName) -> MirrorName:
     return MirrorName(name.removesuffix(_BACK) or name)
 
 
+def both_ways(name: MirrorName) -> frozenset[MirrorName]:
+    """A mirror and its way home, whichever of the two is given: what one has denied, the other one may lift."""
+    base = base_name(name)
+    return frozenset({base, reverse_name(base)})
+
+
 HEARTBEATS: Final = "mirrorbook.heartbeats."
 """Beginning of the names of topics that hold heartbeats."""
 

@@ -35,10 +35,12 @@ from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
-from mirror_core.sync.cycle import sync
+from mirror_core.sync.cycle import SyncReport, sync
 from mirror_core.sync.fence import RESOLVE_S, STILL_S, await_stillness, lift_denials
 from mirror_core.sync.homecoming import bring_home
-from mirror_core.sync.ledger import forget_debt, remember_there_too
+from mirror_core.sync.ledger import forget_debt, remember_there_too, stage_again
+from mirror_core.sync.lifting import forget_lifted, note_withdrawn
+from mirror_core.sync.principals import own_principals
 
 CLOSE_OFFSETS: Final = 1_000
 """Catching up is over when no more than this is left in all: the reverse failover's drain takes the rest."""
@@ -46,6 +48,8 @@ CLOSE_S: Final = 5.0
 """The same in time: what applications write meanwhile on a busy cluster."""
 STALL_S: Final = 120.0
 """A data plane that copies nothing for this long is not waited for."""
+SETTLED: Final = frozenset({Part.CONFIGS, Part.ACLS})
+"""What is brought in line before copying begins. Rights, too: one that is withdrawn later is known by that."""
 ZOMBIE_MS: Final = 2_000
 """Added to the time until which tasks of a data plane of the past may write."""
 
@@ -78,13 +82,17 @@ class FailbackSteps(TailSteps):
                 link = link_of(self.link.config, known)
             with ClusterClient(self.link.source) as old:
                 lift_denials(back, writer, old)  # of an earlier homecoming, against its tasks: they are over
+                stage_again(writer, back.name, old, own_principals(link))  # what it gave: there is a mirror again
                 groups = bring_home(back, old, self._topics())
             remember_there_too(writer, back.name, self.writer.state, self.link.source.name, self._topics())
-            report = sync(link, writer, only=frozenset({Part.CONFIGS}))
+            with ClusterClient(self.link.destination) as new:
+                note_withdrawn(link, self.writer.state, writer, new)
+            forget_lifted(link, writer, self.writer.state)
+            report = sync(link, writer, only=SETTLED)
         return {
             "mirror": back.name,
             "groups_brought_home": groups,
-            "settings_changed": sum(r.done for r in report.rows),
+            "settings_changed": _settings_changed(report),
         }
 
     def _beginnings(
@@ -156,8 +164,10 @@ class FailbackSteps(TailSteps):
                 rows = demote(link, back, self._present_topics(cluster, topics), cluster.name)
                 own = self._own_records(client, statuses) if given_up else {}
                 lift_denials(self.link.mirror, self.writer, client)
+                stage_again(self.writer, self.link.mirror.name, client, own_principals(self.link))
                 remember_there_too(self.writer, self.link.mirror.name, back.state, cluster.name, topics)
                 bring_home(self.link.mirror, client, topics)
+            forget_lifted(self.link, self.writer, back.state)
             mirror = self.writer.state.mirrors[self.link.mirror.name]
             recorded = dict(self.writer.state.partitions.get(mirror.name, {}))
             self.writer.put(
@@ -170,11 +180,11 @@ class FailbackSteps(TailSteps):
                 # It spoke of what the old source held before it was cut, or made anew.
                 *(Forget(proof) for proof in [self.writer.state.proofs.get(mirror.name)] if proof),
             )
-        report = sync(self.link, self.writer, only=frozenset({Part.CONFIGS}), run_id=self.journal.run_id)
+        report = sync(self.link, self.writer, only=SETTLED, run_id=self.journal.run_id)
         return {
             "access": len(rows),
             "such_as": some(f"{r.deed} {r.subject}" for r in rows),
-            "settings_changed": sum(r.done for r in report.rows),
+            "settings_changed": _settings_changed(report),
             "partitions": len(statuses),
             **({"to_be_saved": some(f"{p} {went}" for p, went in own.items())} if own else {}),
         }
@@ -290,6 +300,10 @@ def _there(client: ClusterClient, partitions: Iterable[Partition]) -> list[Parti
     wanted = list(partitions)
     views = client.metadata({p.topic for p in wanted}).topics
     return [p for p in wanted if p.topic in views and p.index in views[p.topic].partitions]
+
+
+def _settings_changed(report: SyncReport) -> int:
+    return sum(row.done for row in report.rows if row.part is Part.CONFIGS)
 
 
 def home_run(back: State, failback: str) -> Run | None:

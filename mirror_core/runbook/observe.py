@@ -34,7 +34,8 @@ from mirror_core.model.run import Mode
 from mirror_core.runbook.hook_calls import hook_problems
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
-from mirror_core.sync.access import own_principals, promotion_remarks
+from mirror_core.sync.access import promotion_remarks
+from mirror_core.sync.principals import own_principals
 
 _AT_ONCE: Final = 32
 """Groups asked for in one round trip."""

@@ -13,15 +13,12 @@ from mirror_core.decide.access import AclPlan, Scope, plan_acls
 from mirror_core.decide.acls import demotions, denial, undemotable
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.promotion import Promotion, forgery, narrowing, promotion, warnings
-from mirror_core.decide.provenance import forged
 from mirror_core.decide.topics import config_changes, promotion_configs
 from mirror_core.kafka.acls import (
     Acls,
     AuthorizerOff,
-    absent_on_every_broker,
     command_line,
     create_acls,
-    delete_acls,
     describe_acls,
     present_on_every_broker,
 )
@@ -31,24 +28,18 @@ from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
 from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
 from mirror_core.model.errors import MirrorError, Refused
-from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import ClusterName
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_foreign
-from mirror_core.sync.access_rows import off, row, rows_of, silent, unknown
-from mirror_core.sync.ledger import demoted_there, enter_and_put_up, entered, remember, take_away
-from mirror_core.sync.principals import doubtful_principals, guards
+from mirror_core.sync.access_rows import off, row, rows_of, unknown
+from mirror_core.sync.ledger import enter_and_put_up, entered, remember, take_away, take_away_unshared
+from mirror_core.sync.lifting import lift, stays
+from mirror_core.sync.principals import doubtful_principals, guards, own_principals
 from mirror_core.sync.topics import apply_changes, change_rows, known_settings
 
 _OURS: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
-
-
-def own_principals(link: Link) -> frozenset[str]:
-    """The mirror's users on both clusters, as Kafka names them."""
-    users = {cluster.user(principal) for cluster in (link.source, link.destination) for principal in Principal}
-    return frozenset(f"User:{user}" for user in users if user)
 
 
 def sync_acls(
@@ -88,7 +79,8 @@ def apply_promotion(link: Link, log: Log, topics: Collection[str], *, ask_source
 
     In this order: their final settings (the source's, as last synced); the staged grants (PROMOTED from now on) and a
     denial of WRITE for the data principal, which stops a copying task that has outlived its driver (FENCE, on the
-    destination); then the denials that demoted the applications earlier go away. Returns when every broker shows it.
+    destination); then the denials go away that demoted applications of these topics earlier, on this mirror's account.
+    Returns when every broker shows it.
     The topics' partitions must have stopped. `ask_source`: False when it is given up for lost, and nobody waits for it.
     """
     with ClusterClient(link.destination) as client:
@@ -119,7 +111,7 @@ def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) 
         enter_and_put_up(log, link.mirror.name, client, deny - foreign, AclPurpose.DEMOTED)
         present_on_every_broker(client, deny)
         fence = entered(log, link.mirror.name, client.name, AclPurpose.FENCE)
-        take_away(log, client, fence)
+        take_away_unshared(log, client, fence)
         rows = [row(acl, Deed.CREATE, "keeps it a mirror topic") for acl in deny - held.entries]
         rows += [row(acl, Deed.KEEP, "denied already, by somebody else's hand", done=False) for acl in foreign]
         rows += [row(e.acl, Deed.REMOVE, "the fence is not needed any more") for e in fence]
@@ -147,13 +139,15 @@ def promotion_remarks(link: Link, state: State, held: Acls | AuthorizerOff, ther
     """What an approver should know of the rights that promotion would give now. `there`: all topics over there."""
     if isinstance(held, AuthorizerOff):
         return ()
-    given = _given(link, state, {p.topic for p in state.partitions.get(link.mirror.name, {})}, there)
+    topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
+    given = _given(link, state, topics, there)
     name = link.destination.name
     doubts = (
         f"cluster {name}: {why}; until then a failback is refused"
         for why in doubtful_principals(link.destination, held)
     )
-    return (*warnings(given, name), *doubts)
+    denied = (words for _, words in stays(link, state, held.entries, given.grants, topics))
+    return (*warnings(given, name), *denied, *doubts)
 
 
 def _given(link: Link, state: State, topics: Collection[str], there: Collection[str]) -> Promotion:
@@ -195,21 +189,26 @@ def _promote_access(
         return (off(client.name),)
     given = _given(link, log.state, topics, client.metadata().topics)
     grants = set(given.grants)
-    remember(log, link.mirror.name, client.name, grants, AclPurpose.PROMOTED)
-    create_acls(client, grants)
+    # What somebody else has granted already stays theirs, and is not ours to take away when applications are home.
+    ours = grants - (held.entries - _promoted(log.state, client.name))
+    enter_and_put_up(log, link.mirror.name, client, ours, AclPurpose.PROMOTED)
     present_on_every_broker(client, grants)
     zombie = silence_copiers(link, log, client, topics)
-    demoted = demoted_there(log.state, client.name, topics)
-    elsewhere, rows = _demotions_of_the_source(link, topics) if ask_source else (set[Acl](), list[DriftRow]())
-    delete_acls(client, elsewhere)
-    absent_on_every_broker(client, elsewhere)
-    take_away(log, client, demoted)
-    lifted = ({e.acl for e in demoted} | elsewhere) & held.entries
+    gone, rows = lift(link, log, client, topics, ask_source=ask_source)
+    lifted = gone & held.entries
+    left = stays(link, log.state, held.entries - gone, given.grants, topics)
+    rows += [row(acl, Deed.KEEP, words, done=False) for acl, words in left]
     rows += [row(acl, Deed.REFUSE, forgery(acl, why), done=False) for acl, why in given.refused.items()]
     rows += [row(a, Deed.KEEP, narrowing(a, too, client.name), done=False) for a, too in given.narrowed.items()]
     rows += [row(acl, Deed.CREATE, "staged until promotion") for acl in sorted(grants - held.entries)]
     rows += [row(acl, Deed.CREATE, "stops copying tasks of the past") for acl in sorted(zombie - held.entries)]
     return rows + [row(acl, Deed.REMOVE, "kept it a mirror topic") for acl in sorted(lifted)]
+
+
+def _promoted(state: State, cluster: ClusterName) -> set[Acl]:
+    """Grants there by promotions of ours, of whichever mirror."""
+    there = (e for e in state.ledger.values() if e.cluster == cluster)
+    return {e.acl for e in there if e.purpose is AclPurpose.PROMOTED}
 
 
 def silence_copiers(link: Link, log: Log, client: ClusterClient, topics: Collection[str]) -> frozenset[Acl]:
@@ -230,18 +229,6 @@ def silence_copiers(link: Link, log: Log, client: ClusterClient, topics: Collect
     return ours
 
 
-def _demotions_of_the_source(link: Link, topics: Collection[str]) -> tuple[set[Acl], list[DriftRow]]:
-    """Denials on our destination that a mirror of the other direction entered in its own ledger, on our source."""
-    try:
-        state = read_foreign(link.source, timeout_s=LIMITS.silent_source_s)
-    except MirrorError as error:
-        # Promotion must not need a living source. What is in our own ledger has been lifted already.
-        reason = f"denials remembered on cluster {link.source.name} could not be looked up: {error}"
-        return set(), [silent(link.source.name, reason)]
-    # What can never have been entered by us would take away whatever its author likes.
-    return {e.acl for e in demoted_there(state, link.destination.name, topics) if not forged(e)}, []
-
-
 def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> AclPlan:
     """Returns what was done: the plan, but for what the destination's brokers do not know."""
     remember(log, link.mirror.name, client.name, {*plan.create, *plan.share}, AclPurpose.COPIED)
@@ -251,8 +238,8 @@ def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> Ac
     present_on_every_broker(client, known)
     refused = _create_new(client, [acl for acl in plan.create if _new(acl)])
     take_away(log, client, plan.remove)
-    if plan.forget:
-        log.put(*(Forget(entry) for entry in plan.forget))
+    if plan.judged_again or plan.forget:
+        log.put(*plan.judged_again, *(Forget(entry) for entry in plan.forget))
     created = tuple(acl for acl in plan.create if acl not in refused)
     return replace(plan, create=created, left_out=(*plan.left_out, *refused.items()))
 

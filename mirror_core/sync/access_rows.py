@@ -7,7 +7,7 @@ from typing import Final
 
 from mirror_core.decide.access import AclPlan
 from mirror_core.kafka.acls import Acls
-from mirror_core.model.acl import Acl
+from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.drift import Deed, DriftRow, Part
 
 _Group = tuple[Callable[[AclPlan], Iterable[Acl]], Deed, str]
@@ -21,6 +21,16 @@ _TABLE: Final[tuple[_Group, ...]] = (
     (lambda plan: [e.acl for e in plan.remove], Deed.REMOVE, "gone from the source"),
     (lambda plan: [e.acl for e in plan.forget], Deed.REMOVE, "gone from the source; only forgotten here"),
     (lambda plan: [e.acl for e in plan.out_of_scope], Deed.KEEP, "no longer matched by a filter: kept"),
+    (
+        lambda plan: [e.acl for e in plan.judged_again if e.purpose is AclPurpose.WITHDRAWN],
+        Deed.KEEP,
+        "the source grants it no more: promotion leaves this denial",
+    ),
+    (
+        lambda plan: [e.acl for e in plan.judged_again if e.purpose is AclPurpose.DEMOTED],
+        Deed.KEEP,
+        "the source grants it again: until promotion",
+    ),
     (
         lambda plan: plan.open_doors,
         Deed.REFUSE,

@@ -24,7 +24,7 @@ from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
-from mirror_core.sync.ledger import enter_and_put_up, entered, take_away, take_away_unshared
+from mirror_core.sync.ledger import enter_and_put_up, entered, take_away_unshared
 
 _log = logger(__name__)
 
@@ -107,10 +107,11 @@ def deny(
     if isinstance(seen, AuthorizerOff):
         return seen
     wanted = frozenset(denials_of(topics, transactional_ids))
-    # An equal entry that somebody else made is as good, and must stay when our fence is lifted.
-    ours = {e.acl for e in standing(link.mirror, log, client)}
-    foreign = (wanted & seen.entries) - ours
-    before(ours | (wanted - foreign))
+    # An equal entry that somebody else made is as good, and must stay when our fence is lifted. Another mirror's is
+    # ours, too (a transactional id may write topics of both): it stays until neither needs it.
+    fences = {e.acl for e in log.state.ledger.values() if e.cluster == client.name and e.purpose is AclPurpose.FENCE}
+    foreign = (wanted & seen.entries) - fences
+    before({e.acl for e in standing(link.mirror, log, client)} | (wanted - foreign))
     enter_and_put_up(log, link.mirror.name, client, wanted - foreign, AclPurpose.FENCE)
     present_on_every_broker(client, wanted)
     return wanted
@@ -149,8 +150,11 @@ def standing(mirror: Mirror, log: Log, client: ClusterClient) -> tuple[LedgerEnt
 
 
 def lift_fence(mirror: Mirror, log: Log, client: ClusterClient) -> None:
-    """Delete exactly the denials of this mirror's fence; return when no broker shows one. Safe to repeat."""
-    take_away(log, client, standing(mirror, log, client))
+    """Delete exactly the denials of this mirror's fence; return when no broker shows one. Safe to repeat.
+
+    What another mirror's fence consists of, too, stays.
+    """
+    take_away_unshared(log, client, standing(mirror, log, client))
 
 
 def lift_denials(mirror: Mirror, log: Log, client: ClusterClient) -> None:

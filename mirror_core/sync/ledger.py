@@ -7,18 +7,18 @@ makes the cluster hold what is in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import replace
 
 from mirror_core.decide.provenance import forged
 from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Pattern, Resource
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.logs import logger
-from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.names import ClusterName, MirrorName, both_ways
 from mirror_core.state.journal import Log
-from mirror_core.state.records import Forget, State
+from mirror_core.state.records import Forget, Record, State
 
 _log = logger(__name__)
 
@@ -45,13 +45,18 @@ def forget_debt(log: Log, mirror: MirrorName) -> None:
         log.put(Forget(debt))
 
 
-def demoted_there(state: State, cluster: ClusterName, topics: Collection[str]) -> list[LedgerEntry]:
-    """What keeps applications from changing these topics on a cluster, whichever mirror has entered it.
+def demoted_there(state: State, mirror: MirrorName, cluster: ClusterName, topics: Collection[str]) -> list[LedgerEntry]:
+    """What keeps applications from changing these topics on a cluster, entered by this mirror or by its way home.
 
     Of these topics only: others there are another mirror's, whose copy goes on when this one's topics are given away.
     """
-    names, there = frozenset(topics), (e for e in state.ledger.values() if e.cluster == cluster)
-    return [e for e in there if e.purpose is AclPurpose.DEMOTED and e.acl.name in names]
+    names, ours = frozenset(topics), both_ways(mirror)
+    there = (e for e in state.ledger.values() if e.cluster == cluster and e.mirror in ours)
+    return [e for e in there if e.purpose is AclPurpose.DEMOTED and _names_one(e.acl, names)]
+
+
+def _names_one(acl: Acl, topics: Set[str]) -> bool:
+    return acl.resource is Resource.TOPIC and acl.pattern is Pattern.LITERAL and acl.name in topics
 
 
 def remember_there_too(
@@ -60,13 +65,35 @@ def remember_there_too(
     """Enter in this mirror's ledger, too, who was demoted on a cluster by the mirror of the other direction.
 
     That one's ledger is on the other cluster: should it die, promotion here must still know which denials to lift.
+    What this mirror has entered for another purpose stays so: it is not to be lifted.
     """
-    entries = [replace(entry, mirror=mirror) for entry in demoted_there(state, cluster, topics)]
+    known = {e.acl for e in log.state.ledger_of(mirror) if e.cluster == cluster}
+    demoted = demoted_there(state, mirror, cluster, topics)
+    entries = [replace(entry, mirror=mirror) for entry in demoted if entry.acl not in known]
     if entries:
         log.put(*entries)
 
 
-def take_away(log: Log, client: ClusterClient, entries: Collection[LedgerEntry]) -> None:
+def stage_again(log: Log, mirror: MirrorName, client: ClusterClient, own_principals: Set[str]) -> None:
+    """Take away what promotion gave on this cluster, which is to be a mirror's destination again, until the next one.
+
+    As staged, a right that the source withdraws is forgotten by the next sync. Applications must be demoted already.
+    """
+    given = entered(log, mirror, client.name, AclPurpose.PROMOTED)
+    ours = [entry for entry in given if not forged(entry, own_principals)]
+    take_away_unshared(log, client, ours, _staged)
+
+
+def _staged(entry: LedgerEntry) -> Record:
+    return replace(entry, purpose=AclPurpose.STAGED)
+
+
+def take_away(
+    log: Log,
+    client: ClusterClient,
+    entries: Collection[LedgerEntry],
+    then: Callable[[LedgerEntry], Record | Forget] = Forget,
+) -> None:
     """Delete these entries from their cluster, and forget them when no broker shows one any more.
 
     What we can never have entered is only forgotten: a forged entry would take away whatever its author likes.
@@ -77,13 +104,18 @@ def take_away(log: Log, client: ClusterClient, entries: Collection[LedgerEntry])
         absent_on_every_broker(client, acls)
         _log.info("%d entries taken away, shown by no broker any more", len(acls), cluster=client.name)
         try:
-            log.put(*(Forget(entry) for entry in entries))
+            log.put(*(then(entry) for entry in entries))
         except LostOwnership:
             _settle(log, client, acls)
             raise
 
 
-def take_away_unshared(log: Log, client: ClusterClient, mine: Iterable[LedgerEntry]) -> None:
+def take_away_unshared(
+    log: Log,
+    client: ClusterClient,
+    mine: Iterable[LedgerEntry],
+    then: Callable[[LedgerEntry], Record | Forget] = Forget,
+) -> None:
     """Delete these entries of one mirror on this cluster, but for those that another mirror has entered, too.
 
     Such a one (`stop_commits` denies the same for all of them) stays, and is that other's alone: also when it was
@@ -92,19 +124,20 @@ def take_away_unshared(log: Log, client: ClusterClient, mine: Iterable[LedgerEnt
     entries = tuple(mine)
     if not entries:
         return
-    others = _there(log.refresh(), client.name, entries)
+    others = wanted_there(log.refresh(), client.name, entries)
     if shared := [e for e in entries if e.acl in others]:
-        log.put(*(Forget(e) for e in shared))
+        log.put(*(then(e) for e in shared))
     alone = [e for e in entries if e.acl not in others]
-    take_away(log, client, alone)
-    if alone and (needed := _there(log.refresh(), client.name, entries) & {e.acl for e in alone}):
+    take_away(log, client, alone, then)
+    if alone and (needed := wanted_there(log.refresh(), client.name, entries) & {e.acl for e in alone}):
         create_acls(client, needed)
 
 
-def _there(state: State, cluster: ClusterName, without: Collection[LedgerEntry]) -> set[Acl]:
+def wanted_there(state: State, cluster: ClusterName, without: Collection[LedgerEntry] = ()) -> set[Acl]:
     """What the ledger wants on this cluster now, but for these entries: what is staged is not to be there yet."""
     wanted = (e for e in state.ledger.values() if e.cluster == cluster and e.purpose is not AclPurpose.STAGED)
-    return {e.acl for e in wanted if e not in without}
+    skipped = frozenset(without)
+    return {e.acl for e in wanted if e not in skipped}
 
 
 def put_up(log: Log, client: ClusterClient, entries: Sequence[LedgerEntry]) -> None:
@@ -129,7 +162,7 @@ def enter_and_put_up(
 def _settle(log: Log, client: ClusterClient, acls: Collection[Acl]) -> None:
     """Have the cluster hold of these what the mirror's owner, who may be at work on them, has in the ledger."""
     before = None
-    while (known := {e.acl for e in log.refresh().ledger.values() if e.cluster == client.name} & set(acls)) != before:
+    while (known := wanted_there(log.refresh(), client.name) & set(acls)) != before:
         create_acls(client, known)
         delete_acls(client, set(acls) - known)
         before = known

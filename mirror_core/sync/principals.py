@@ -8,6 +8,13 @@ from mirror_core.decide.acls import OUR_TOPICS, denial
 from mirror_core.kafka.acls import Acls
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.model.acl import Acl, Operation, Pattern
+from mirror_core.state.link import Link
+
+
+def own_principals(link: Link) -> frozenset[str]:
+    """The mirror's users on both clusters, as Kafka names them."""
+    users = {cluster.user(principal) for cluster in (link.source, link.destination) for principal in Principal}
+    return frozenset(f"User:{user}" for user in users if user)
 
 
 def doubtful_principals(config: ClusterConfig, held: Acls) -> tuple[str, ...]:

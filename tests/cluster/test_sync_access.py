@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -11,15 +11,19 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from mirror_core.kafka.acls import Acls, create_acls, delete_acls, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
+from mirror_core.mirrors.creation import ensure_state_topic
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.drift import Deed, DriftRow, Part
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
+from mirror_core.model.names import reverse_name
 from mirror_core.sandbox.cluster import SandboxCluster
-from mirror_core.state.link import Link
-from mirror_core.sync.access import apply_promotion, demote
+from mirror_core.state.link import Link, link_of
+from mirror_core.state.writer import StateWriter
+from mirror_core.sync.access import apply_promotion, demote, promotion_remarks
 from mirror_core.sync.cycle import sync
-from mirror_core.sync.ledger import entered
+from mirror_core.sync.ledger import entered, stage_again
+from mirror_core.sync.principals import own_principals
 from tests.brokers import Pair, new_topic
 from tests.cluster.links import new_link, record, writer_of
 
@@ -68,6 +72,29 @@ def grant(link: Link, *acls: Acl, side: str = "source") -> None:
 def withdraw(link: Link, *acls: Acl, side: str = "source") -> None:
     with ClusterClient(link.source if side == "source" else link.destination) as client:
         delete_acls(client, acls)
+
+
+def home_of(link: Link) -> Link:
+    """Its way home, of which only the state topic is there."""
+    mirror = link.mirror
+    with ClusterClient(link.source) as client:
+        ensure_state_topic(client)
+    back = replace(
+        mirror,
+        name=reverse_name(mirror.name),
+        source=mirror.destination,
+        destination=mirror.source,
+        source_id=mirror.destination_id,
+        destination_id=mirror.source_id,
+    )
+    return link_of(link.config, back)
+
+
+def home_again(link: Link, writer: StateWriter, topic: str) -> None:
+    """What a failback does at its end to rights on the destination."""
+    demote(link, writer, [topic], link.destination.name)
+    with ClusterClient(link.destination) as client:
+        stage_again(writer, link.mirror.name, client, own_principals(link))
 
 
 def synced(link: Link) -> dict[str, DriftRow]:
@@ -194,11 +221,40 @@ def test_a_demotion_in_the_other_directions_ledger_is_undone_too(pair: Pair, top
     with writer_of(link) as writer:
         demote(link, writer, [topic], link.source.name)
     assert not may_write(pair.east, topic)
-    name = topic + secrets.token_hex(2)
-    reverse = new_link(pair, new_topic(pair.west, prefix=name), source="west", destination="east")
+    reverse = home_of(link)
     with writer_of(reverse) as writer:
         apply_promotion(reverse, writer, [topic])
     assert may_write(pair.east, topic)
+
+
+def test_a_demotion_by_another_mirror_stays_also_on_a_promoted_topic_and_is_told(
+    pair: Pair, link: Link, topic: str
+) -> None:
+    """It may have had the topic before. Whether it is still needed is not ours to say."""
+    another = new_link(pair, new_topic(pair.east))
+    with writer_of(link) as writer:
+        sync(link, writer)
+    grant(link, acl(topic, Operation.WRITE), side="destination")
+    with writer_of(another) as writer:
+        demote(another, writer, [topic], link.destination.name)
+    denied = acl(topic, Operation.WRITE, permission=Permission.DENY)
+    record(link, [topic], PartitionState.STOPPED)
+    with writer_of(link) as writer:
+        [told] = [
+            row
+            for row in apply_promotion(link, writer, [topic])
+            if row.subject == str(denied) and row.deed is Deed.KEEP
+        ]
+        assert f"it is mirror {another.mirror.name}'s. If it should not: kafka-acls" in told.reason
+        with ClusterClient(link.destination) as client:
+            held = describe_acls(client)
+        said = [w for w in promotion_remarks(link, writer.refresh(), held, [topic]) if str(denied) in w]
+    assert said == [told.reason]
+    assert not may_write(pair.west, topic)
+    with writer_of(another) as writer:
+        assert [e.acl for e in entered(writer, another.mirror.name, link.destination.name, AclPurpose.DEMOTED)]
+        apply_promotion(another, writer, [topic])
+    assert may_write(pair.west, topic)
 
 
 def test_a_promotion_opens_no_topic_of_another_mirror(pair: Pair, link: Link, topic: str) -> None:
@@ -234,14 +290,76 @@ def test_a_promotion_takes_no_grant_away_because_somebody_wrote_so_into_the_othe
     granted = acl(topic, Operation.WRITE)
     grant(link, granted)
     forgery = LedgerEntry(mirror=link.mirror.name, cluster=link.source.name, acl=granted, purpose=AclPurpose.DEMOTED)
-    reverse = new_link(
-        pair, new_topic(pair.west, prefix=topic + secrets.token_hex(2)), source="west", destination="east"
-    )
+    reverse = home_of(link)
     with writer_of(link) as writer:
         writer.put(forgery)
     with writer_of(reverse) as writer:
         apply_promotion(reverse, writer, [topic])
     assert granted in on(link, "source", topic)
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        pytest.param(("User:mirror-data", "LITERAL"), id="what stops copying tasks of the past"),
+        pytest.param(("User:*", "LITERAL"), id="a denial for everybody"),
+        pytest.param((APP, "PREFIXED"), id="a denial by prefix"),
+    ],
+)
+def test_a_promotion_takes_no_denial_away_that_no_demotion_has_made(
+    pair: Pair, link: Link, topic: str, planted: tuple[str, str]
+) -> None:
+    principal, pattern = planted
+    denied = replace(acl(topic, Operation.WRITE, principal, Permission.DENY), pattern=Pattern(pattern))
+    reverse = home_of(link)
+    with writer_of(link) as writer:
+        writer.put(
+            LedgerEntry(mirror=link.mirror.name, cluster=link.source.name, acl=denied, purpose=AclPurpose.DEMOTED)
+        )
+    grant(link, denied)
+    with writer_of(reverse) as writer:
+        apply_promotion(reverse, writer, [topic])
+    assert denied in on(link, "source", topic)
+
+
+def test_a_right_that_the_source_withdrew_is_not_given_by_the_next_promotion(
+    pair: Pair, link: Link, topic: str
+) -> None:
+    with writer_of(link) as writer:
+        sync(link, writer)
+        apply_promotion(link, writer, [topic])
+        home_again(link, writer, topic)
+    assert acl(topic, Operation.WRITE) not in on(link, "destination", topic)
+    withdraw(link, acl(topic, Operation.WRITE))
+    assert synced(link)[str(acl(topic, Operation.WRITE))].deed is Deed.REMOVE
+    with writer_of(link) as writer:
+        apply_promotion(link, writer, [topic])
+        assert not entered(writer, link.mirror.name, link.destination.name, AclPurpose.PROMOTED)
+    assert not may_write(pair.west, topic)
+
+
+def test_a_withdrawn_right_that_somebody_granted_there_by_hand_stays_denied_until_it_is_granted_again(
+    pair: Pair, link: Link, topic: str
+) -> None:
+    by_hand = acl(topic, Operation.WRITE)
+    grant(link, by_hand, side="destination")
+    with writer_of(link) as writer:
+        sync(link, writer)
+        apply_promotion(link, writer, [topic])
+        home_again(link, writer, topic)
+        assert by_hand in on(link, "destination", topic), "not ours to take away"
+    withdraw(link, by_hand)
+    denied = replace(by_hand, permission=Permission.DENY)
+    assert synced(link)[str(denied)].reason == "the source grants it no more: promotion leaves this denial"
+    with writer_of(link) as writer:
+        rows = {row.subject: row for row in apply_promotion(link, writer, [topic]) if row.deed is Deed.KEEP}
+    assert f"stays at promotion, since {link.source.name} has withdrawn the right" in rows[str(denied)].reason
+    assert not may_write(pair.west, topic)
+    grant(link, by_hand)
+    synced(link)
+    with writer_of(link) as writer:
+        apply_promotion(link, writer, [topic])
+    assert may_write(pair.west, topic)
 
 
 def test_a_grant_to_everybody_is_refused_by_name_at_demotion(link: Link, topic: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.acls import EVERYBODY, covers, denial, may_change
+from mirror_core.decide.acls import EVERYBODY, covers, demotions, denial, may_change
 from mirror_core.decide.promotion import Promotion, promotion, warnings
 from mirror_core.decide.provenance import forged
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern, Permission, Resource
@@ -131,7 +131,33 @@ def test_no_promotion_opens_more_than_the_mirrors_topics(staged: set[Acl], there
             ), "narrower than the mirror"
 
 
-@pytest.mark.parametrize("purpose", [AclPurpose.DEMOTED, AclPurpose.FENCE])
-def test_what_is_taken_away_after_a_fence_or_a_demotion_is_a_denial(purpose: AclPurpose) -> None:
-    assert forged(entry(ALL, purpose))
-    assert not forged(entry(denial("orders-1"), purpose))
+def test_what_is_taken_away_after_a_fence_is_a_denial() -> None:
+    assert forged(entry(ALL, AclPurpose.FENCE))
+    assert not forged(entry(denial("orders-1"), AclPurpose.FENCE))
+
+
+APPS = denial("orders-1", "User:app")
+
+
+@pytest.mark.parametrize("purpose", [AclPurpose.DEMOTED, AclPurpose.WITHDRAWN])
+def test_a_demotion_denies_one_application_one_change_of_one_topic(purpose: AclPurpose) -> None:
+    assert not forged(entry(APPS, purpose), OWN)
+    for other in (
+        replace(APPS, permission=Permission.ALLOW),
+        replace(APPS, principal=EVERYBODY),
+        replace(APPS, principal=min(OWN)),
+        replace(APPS, name="*"),
+        replace(APPS, pattern=Pattern.PREFIXED),
+        replace(APPS, resource=Resource.GROUP),
+        replace(APPS, resource=Resource.TRANSACTIONAL_ID),
+        replace(APPS, operation=Operation.READ),
+        replace(APPS, operation=Operation.ALL),
+        replace(APPS, host="10.0.0.1"),
+    ):
+        assert forged(entry(other, purpose), OWN), other
+
+
+@given(granted=acls)
+def test_no_demotion_of_ours_is_taken_for_a_forgery(granted: Acl) -> None:
+    for deny in demotions({granted}, TOPICS, OWN):
+        assert not forged(entry(deny, AclPurpose.DEMOTED), OWN)

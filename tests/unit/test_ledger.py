@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mirror_core.decide.acls import denial
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission
 from mirror_core.model.errors import LostOwnership
-from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.names import ClusterName, MirrorName, reverse_name
 from mirror_core.state.records import Forget, Record, State
 from mirror_core.sync import ledger
 from tests.memory import MemoryLog
@@ -149,6 +149,61 @@ def test_what_another_mirror_enters_while_it_is_taken_away_is_given_back(cluster
     ledger.take_away_unshared(Late(owner), cluster.client, ENTRIES)
     assert cluster.held == {ENTRIES[1].acl}
     assert list(owner.state.ledger.values()) == [OTHERS[1]]
+
+
+def test_what_is_only_staged_is_not_given_by_who_gives_way(cluster: Cluster, owner: MemoryLog) -> None:
+    """He had promoted it; since then applications have gone home, and its owner waits for the next promotion."""
+    given = replace(ENTRIES[0], acl=replace(ENTRIES[0].acl, permission=Permission.ALLOW), purpose=AclPurpose.PROMOTED)
+    owner.put(given)
+    sleeper = Lost(owner)
+    cluster.meanwhile = lambda: ledger.stage_again(owner, MIRROR, cluster.client, frozenset())
+    with pytest.raises(LostOwnership):
+        ledger.put_up(sleeper, cluster.client, [given])
+    assert cluster.held == set()
+
+
+def test_what_promotion_gave_is_staged_again_and_stays_for_another_mirror(cluster: Cluster, owner: MemoryLog) -> None:
+    given = [
+        replace(entry, acl=replace(entry.acl, permission=Permission.ALLOW), purpose=AclPurpose.PROMOTED)
+        for entry in ENTRIES
+    ]
+    alsos = replace(given[1], mirror=MirrorName("other"))
+    owner.put(*given, alsos)
+    cluster.held = {entry.acl for entry in given}
+    for _ in range(2):
+        ledger.stage_again(owner, MIRROR, cluster.client, frozenset())
+        assert cluster.held == {alsos.acl}
+        assert not ledger.entered(owner, MIRROR, EAST, AclPurpose.PROMOTED)
+        staged = ledger.entered(owner, MIRROR, EAST, AclPurpose.STAGED)
+        assert {entry.acl for entry in staged} == {entry.acl for entry in given}
+
+
+def test_who_is_killed_before_it_is_staged_again_finds_it_promoted(cluster: Cluster, owner: MemoryLog) -> None:
+    given = replace(ENTRIES[0], acl=replace(ENTRIES[0].acl, permission=Permission.ALLOW), purpose=AclPurpose.PROMOTED)
+    owner.put(given)
+    cluster.held = {given.acl}
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    cluster.meanwhile = killed
+    with pytest.raises(KeyboardInterrupt):
+        ledger.stage_again(owner, MIRROR, cluster.client, frozenset())
+    assert ledger.entered(owner, MIRROR, EAST, AclPurpose.PROMOTED) == (given,)
+
+
+def test_a_denial_that_is_to_stay_is_not_remembered_as_one_to_be_lifted(owner: MemoryLog) -> None:
+    there = MemoryLog()
+    demoted = [
+        LedgerEntry(mirror=reverse_name(MIRROR), cluster=EAST, acl=denial("a", user), purpose=AclPurpose.DEMOTED)
+        for user in ("User:one", "User:two")
+    ]
+    there.put(*demoted)
+    kept = replace(demoted[0], mirror=MIRROR, purpose=AclPurpose.WITHDRAWN)
+    owner.put(kept)
+    ledger.remember_there_too(owner, MIRROR, there.state, EAST, ["a"])
+    assert ledger.entered(owner, MIRROR, EAST, AclPurpose.WITHDRAWN) == (kept,)
+    assert [e.acl for e in ledger.entered(owner, MIRROR, EAST, AclPurpose.DEMOTED)] == [demoted[1].acl]
 
 
 def test_what_another_mirror_has_only_staged_does_not_stand_for_it(cluster: Cluster, owner: MemoryLog) -> None:

@@ -1,0 +1,106 @@
+"""Which denials promotion takes away, so that applications may write; and which ones stay, with what to do about them.
+
+Only denials of this mirror and of its way home go, on the promoted topics. Whatever else the ledger wants there stays:
+another mirror's, those of rights that the source has withdrawn, and those that the source has itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Set
+
+from mirror_core.decide.promotion import STAGED
+from mirror_core.decide.provenance import forged
+from mirror_core.decide.withdrawal import judged_again, locked_out
+from mirror_core.kafka.acls import AuthorizerOff, absent_on_every_broker, command_line, delete_acls, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.model.acl import Acl, AclPurpose, Permission
+from mirror_core.model.drift import DriftRow
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.limits import LIMITS
+from mirror_core.model.names import both_ways
+from mirror_core.state.journal import Log
+from mirror_core.state.link import Link
+from mirror_core.state.records import Forget, State
+from mirror_core.state.topic import read_foreign
+from mirror_core.sync.access_rows import silent
+from mirror_core.sync.ledger import demoted_there, entered, take_away_unshared, wanted_there
+from mirror_core.sync.principals import own_principals
+
+
+def lift(
+    link: Link, log: Log, client: ClusterClient, topics: Collection[str], *, ask_source: bool
+) -> tuple[frozenset[Acl], list[DriftRow]]:
+    """Take the denials of earlier demotions away, and return them when no broker shows one; and what was not seen."""
+    demoted = demoted_there(log.state, link.mirror.name, client.name, topics)
+    elsewhere, rows = _demotions_of_the_source(link, topics) if ask_source else (set[Acl](), list[DriftRow]())
+    elsewhere -= wanted_there(log.state, client.name, demoted)
+    delete_acls(client, elsewhere)
+    absent_on_every_broker(client, elsewhere)
+    take_away_unshared(log, client, demoted)
+    return frozenset(elsewhere | {e.acl for e in demoted}) - wanted_there(log.state, client.name), rows
+
+
+def forget_lifted(link: Link, log: Log, there: State) -> None:
+    """Forget denials of this mirror's demotions on its source that the other direction's promotion has lifted.
+
+    `there`: its ledger, which has them no more. What stands equal to one is an administrator's denial, or one of a
+    right that was withdrawn: applications are there, so it has to cross.
+    """
+    ours, source = both_ways(link.mirror.name), link.source.name
+    there_too = (e for e in there.ledger.values() if e.mirror in ours and e.cluster == source)
+    standing = {e.acl for e in there_too if e.purpose is AclPurpose.DEMOTED}
+    gone = [e for e in entered(log, link.mirror.name, source, AclPurpose.DEMOTED) if e.acl not in standing]
+    if gone:
+        log.put(*(Forget(entry) for entry in gone))
+
+
+def note_withdrawn(link: Link, forward: State, log: Log, source: ClusterClient) -> None:
+    """Of a way home that begins: rights that went to its source with the applications, and were withdrawn there since.
+
+    The denials of those stay when applications come home. No sync has seen it: the way home did not exist.
+    """
+    held = describe_acls(source)
+    if isinstance(held, AuthorizerOff):
+        return
+    there = (e for e in forward.ledger.values() if e.mirror in both_ways(link.mirror.name))
+    given = {e.acl for e in there if e.cluster == source.name and e.purpose in STAGED}
+    granted = {acl for acl in held.entries if acl.permission is Permission.ALLOW}
+    ours = (e for e in log.state.ledger_of(link.mirror.name) if e.cluster == link.destination.name)
+    if changes := list(judged_again(ours, granted, given - granted)):
+        log.put(*changes)
+
+
+def stays(
+    link: Link, state: State, held: Set[Acl], given: Collection[Acl], topics: Collection[str]
+) -> Iterator[tuple[Acl, str]]:
+    """Denials among `held` that keep applications out after promotion, each with the reason and the way out."""
+    client, ours = link.destination, both_ways(link.mirror.name)
+    there = [e for e in state.ledger.values() if e.cluster == client.name and e.acl in held]
+    withdrawn = {e.acl for e in there if e.mirror in ours and e.purpose is AclPurpose.WITHDRAWN}
+    others = {e.acl: e.mirror for e in there if e.mirror not in ours}
+    wanted = {e.acl for e in there if e.mirror in ours} - withdrawn - others.keys()
+    expected = wanted | set(given)
+    for acl in sorted(withdrawn | set(locked_out(held - expected, given, topics))):
+        if acl.principal in own_principals(link):
+            continue
+        if acl in withdrawn:
+            why = f"{link.source.name} has withdrawn the right that it is about"
+        elif acl in others:
+            why = f"it is mirror {others[acl]}'s"
+        else:
+            why = "it is not the mirror's"
+        remove = command_line(acl, bootstrap=client.control["bootstrap.servers"], remove=True)
+        yield acl, f"{acl} stays at promotion, since {why}. If it should not: {remove}"
+
+
+def _demotions_of_the_source(link: Link, topics: Collection[str]) -> tuple[set[Acl], list[DriftRow]]:
+    """Denials on our destination that the mirror of the other direction entered in its own ledger, on our source."""
+    try:
+        state = read_foreign(link.source, timeout_s=LIMITS.silent_source_s)
+    except MirrorError as error:
+        # Promotion must not need a living source. What is in our own ledger has been lifted already.
+        reason = f"denials remembered on cluster {link.source.name} could not be looked up: {error}"
+        return set(), [silent(link.source.name, reason)]
+    # What no demotion can have made would take away whatever its author likes.
+    found = demoted_there(state, link.mirror.name, link.destination.name, topics)
+    return {e.acl for e in found if not forged(e, own_principals(link))}, []
