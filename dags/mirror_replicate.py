@@ -2,7 +2,8 @@
 
 A small supervisor outside of Airflow restarts the data plane; this DAG makes sure that the supervisor is there, and
 watches the heartbeat in the mirror's state. A run lasts until the mirror is stopped (do that to the mirror, not to this
-DAG); after a failover, until the old source need not be kept fenced any more, which the supervisor does. Ten seconds without a sign of life make it red, and the next run takes over.
+DAG); after a failover, until the old source need not be kept fenced any more, which the supervisor does, too. Ten
+seconds without a sign of life make it red, and the next run takes over.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ def test_behind_a_failover_the_supervisor_keeps_the_old_source_fenced(
     from mirrorbook_airflow.watching import DataPlaneTrigger, ended
 
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "start")
+    monkeypatch.setattr("mirrorbook_airflow.replicating.find_mirror", lambda name: (mirrored.link, mirrored.state))
     [topic] = mirrored.link.mirror.topics
     params = {"runner": "local", "metrics": None, "prove_at": None, "patience_s": 90, "master": "local[*]"}
     context: Any = {"params": params, "ti": SimpleNamespace(xcom_push=lambda key, value: None)}
