@@ -1,7 +1,7 @@
 """Keep the old source of a failover fenced: from its first answer on, for as long as applications are away.
 
 Red when somebody has to be called: records slipped in before the fence was up, a writer that no fence stops, or a fence
-that cannot be put up, or was taken away. A mirror that owes nothing has no task.
+that cannot be put up, was taken away, or is pending while the source answers. A mirror that owes nothing has no task.
 """
 
 from __future__ import annotations

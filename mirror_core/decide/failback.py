@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mirror_core.decide.failover import UNSEEN, Decision, digest
-from mirror_core.decide.standing import count, failed_over, slipped_in, words
+from mirror_core.decide.standing import count, failed_over, pending, slipped_in, words
 from mirror_core.decide.steps import planned
 from mirror_core.decide.strategies import Allowed, Log, choose, costs, objections, point, tails
 from mirror_core.decide.view import SHOWN, Topic, Unseen, some
@@ -193,6 +193,7 @@ def _warnings(view: FailbackView) -> Iterator[str]:
             "it is, and can be written there as soon as the fence goes"
         )
     if isinstance(view.old, OldSource):
+        yield from pending(view.debt, view.active_runs)
         if not view.old.authorizer:
             yield (
                 f"{view.mirror.source} has no authorizer and cannot be fenced: an application that still writes there "

@@ -10,6 +10,7 @@ from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import ago, in_words, loses, loss_figures, loss_warnings
 from mirror_core.decide.proof import in_words as in_words_of_proof
 from mirror_core.decide.scope import lost_topics
+from mirror_core.decide.standing import pending
 from mirror_core.decide.standing import words as words_of
 from mirror_core.decide.together import of_view
 from mirror_core.decide.view import SHOWN, DestinationView, SourceView, Unseen, View, failed_of, lags_of, some
@@ -30,6 +31,7 @@ def warnings_of(view: View) -> Iterator[str]:
     if len(failed) > SHOWN:
         yield f"{len(failed) - SHOWN} more partitions are FAILED and will be promoted as they are"
     if isinstance(view.source, SourceView):
+        yield from pending(view.debt, (view.active_run,) if view.active_run else ())
         yield from _source_warnings(view, view.source)
     if isinstance(view.destination, DestinationView):
         yield from _destination_warnings(view.mirror.destination, view.destination)

@@ -6,16 +6,17 @@ since: so it is decided once before anything is taken over, and once more afterw
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from mirror_core.decide.steps import turned
 from mirror_core.decide.view import Unseen, some
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
-from mirror_core.model.run import Run
+from mirror_core.model.run import Run, RunKind
 from mirror_core.model.sighting import Sighting
 from mirror_core.model.standing import Debt, Owed
 
@@ -77,6 +78,10 @@ class Judgement:
     """What it has taken behind it, or without one."""
     silent: bool = False
     """The cluster does not answer, and something waits for its answer."""
+    held: bool = False
+    """A run holds the mirror."""
+    exposed: bool = False
+    """It answers, and its fence is pending: recorded as owed, and by nobody as seen."""
 
 
 def failed_over(debt: Debt | None) -> bool:
@@ -96,17 +101,47 @@ def standing_of(debt: Debt | None) -> Standing:
     return Standing.WATCHED if debt.ends != NO_OFFSETS else Standing.OWED
 
 
-def judge(debt: Debt | None, run: Run | None, seen: Shown | Unseen) -> Judgement:
+def fenced_beside(debt: Debt | None, run: Run, begun: Container[tuple[str, str]]) -> bool:
+    """Whether the cluster is kept fenced also while this run holds the mirror: a failover past its point of no return,
+    which no abort undoes. `begun`: runs' ids with the names of steps that have begun."""
+    return run.plan.kind is RunKind.FAILOVER and turned(run, begun) and failed_over(debt)
+
+
+def judge(debt: Debt | None, run: Run | None, seen: Shown | Unseen, *, beside: bool = False) -> Judgement:
     """What to do about a debt. Nothing while a run holds the mirror: it does so itself, or is about to undo it.
 
+    `beside`: but for a run beside which the cluster is kept fenced. Its conductor may be at work: nothing is recorded.
     A run of the reverse mirror is part of a failback of this one, which holds it all the time.
     """
     standing = standing_of(debt)
     if debt is None:
-        return Judgement(standing=standing, lines=("nothing is owed to any cluster",))
-    if run is not None:
+        return Judgement(standing=standing, lines=("nothing is owed to any cluster",), held=run is not None)
+    if run is None:
+        return _judged(debt, standing, seen)
+    if not beside:
         line = f"{run.plan.kind} {run.id} holds the mirror: nothing is done to cluster {debt.cluster} meanwhile"
-        return Judgement(standing=standing, lines=(line,))
+        return Judgement(standing=standing, lines=(line,), held=True)
+    found = replace(_judged(debt, standing, seen), deed=Deed.NOTHING, debt=None, held=True)
+    if isinstance(seen, Unseen) or standing is not Standing.OWED:
+        return found
+    return replace(found, alarms=(*pending(debt, (run.id,)), *found.alarms), exposed=True)
+
+
+def pending(debt: Debt | None, active_runs: Collection[str]) -> Iterator[str]:
+    """What people are told of a cluster that answers, if its fence is pending."""
+    if debt is None or standing_of(debt) is not Standing.OWED:
+        return
+    what = f"cluster {debt.cluster} answers, and its fence is pending"
+    if debt.run in active_runs:
+        yield (
+            f"{what}, since failover {debt.run} has not ended: `mirrorbook failover resume {debt.mirror}` goes on with "
+            "it. Until then only watchers keep writers out there"
+        )
+    else:
+        yield f"{what}: `mirrorbook mirror watch {debt.mirror}` puts it up"
+
+
+def _judged(debt: Debt, standing: Standing, seen: Shown | Unseen) -> Judgement:
     if isinstance(seen, Unseen):
         waits = debt.paid_ms is None
         return Judgement(standing=standing, lines=(*words(debt), f"no answer: {seen.reason}"), silent=waits)

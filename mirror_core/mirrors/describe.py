@@ -11,7 +11,7 @@ from mirror_core.dataplane.planning import COPIED
 from mirror_core.decide.loss import Loss, loss
 from mirror_core.decide.loss_figures import ago, heartbeats
 from mirror_core.decide.proof import in_words, recorded
-from mirror_core.decide.standing import slip_in_words, words
+from mirror_core.decide.standing import pending, slip_in_words, words
 from mirror_core.decide.topics import cleans
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
@@ -104,6 +104,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
                 reason=status.reason,
             )
         )
+    fence = [*words(debt), *(pending(debt, (run.id,) if run else ()) if ends else ())]
     trouble = "; ".join(t for t in (source_trouble, destination_trouble) if t)
     beats = _heartbeats(link)
     lost = loss(statuses, state.sightings.get(mirror.name), positions, beats, now_ms=now_ms)
@@ -123,7 +124,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "desired": mirror.desired,
             "throttle": "none" if mirror.throttle is None else f"{in_bytes(mirror.throttle)}/s",
             "run under way": f"{run.plan.kind} {run.id}" if run else "none",
-            "standing fence": "; ".join(words(debt)) if debt else "none",
+            "standing fence": "; ".join(fence) or "none",
             "slipped in": slip_in_words(debt, statuses, state.sightings.get(mirror.name)),
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
             "lag": lag,

@@ -12,7 +12,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.transactions import open_transactions
-from mirror_core.model.acl import Acl, AclPurpose
+from mirror_core.model.acl import Acl, AclPurpose, Resource
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.standing import Debt, Owed
@@ -61,12 +61,19 @@ def _written(
 
 def denials(link: Link, state: State, debt: Debt) -> set[Acl]:
     """All that the fence consists of: what the ledger has of it, and what somebody else had denied already."""
-    ours = {
+    return entered_denials(link, state) | set(denials_of({p.topic for p in debt.ends.by_partition()}))
+
+
+def entered_denials(link: Link, state: State) -> set[Acl]:
+    """What the ledger has of the fence. Made anew from its names: there is no other use for an entry of it."""
+    ours = [
         e.acl
         for e in state.ledger_of(link.mirror.name)
         if e.cluster == link.source.name and e.purpose is AclPurpose.FENCE
-    }
-    return ours | set(denials_of({p.topic for p in debt.ends.by_partition()}))
+    ]
+    topics = {acl.name for acl in ours if acl.resource is Resource.TOPIC}
+    ids = {acl.name for acl in ours if acl.resource is Resource.TRANSACTIONAL_ID}
+    return set(denials_of(topics, ids))
 
 
 def keep_out(

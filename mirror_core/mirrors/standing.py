@@ -19,6 +19,7 @@ from mirror_core.decide.standing import (
     Deed,
     Judgement,
     Standing,
+    fenced_beside,
     judge,
     newly_slipped,
     paid,
@@ -32,6 +33,7 @@ from mirror_core.decide.verbs import Verb
 from mirror_core.decide.view import Unseen, some
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.mirrors.beside import look_beside
 from mirror_core.mirrors.door import Look, door
 from mirror_core.mirrors.old_source import denials, keep_out, shown, still
 from mirror_core.mirrors.verbs import way_home
@@ -57,6 +59,8 @@ POLL_S: Final = 0.25
 """Between two attempts to reach a silent cluster that is to be fenced."""
 LOOK_S: Final = 10.0
 """Between two looks at a fence that stands."""
+HELD_S: Final = 2.0
+"""The same of one whose fence is pending, while a run holds the mirror, which may promote at any moment."""
 WAIT_S: Final = 60.0
 """A silent cluster is waited for so long with the mirror's state in hand; then the state is read anew."""
 
@@ -69,14 +73,26 @@ def look_after(link: Link) -> Judgement:
     """
     state = read_state(link.destination)
     state.require(link.mirror.name)
-    found = _judged(link, state)
-    if found.deed is Deed.NOTHING:
+    found = _beside(link, state) or _judged(link, state)
+    if found.held or found.deed is Deed.NOTHING:
         return found
     try:
         with door(link, Verb.WATCH, _held(link)) as writer:
             return _carry_out(link, writer)
     except Refused as held:
         return replace(found, deed=Deed.NOTHING, debt=None, lines=held.reasons, alarms=())
+
+
+def _beside(link: Link, state: State) -> Judgement | None:
+    """What was found while a run holds the mirror; None when none does. The mirror stays that run's."""
+    debt, run = state.debts.get(link.mirror.name), state.active_run(link.mirror.name)
+    if run is None:
+        return None
+    if debt is None or not fenced_beside(debt, run, state.steps):
+        return judge(debt, run, Unseen(""))
+    if reasons := tuple(_held(link)(state)):
+        return Judgement(standing=standing_of(debt), lines=reasons, held=True)
+    return look_beside(link, state, run, debt)
 
 
 def look_and_wait(link: Link, seconds: float) -> tuple[Judgement, ...]:
@@ -105,14 +121,15 @@ def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None], 
             tell(found)
             if found.standing is Standing.NOTHING or (once and not found.silent):
                 return
-            if found.silent and found.standing is Standing.OWED:
+            if found.silent and found.standing is Standing.OWED and not found.held:
                 again = _await(link, stop)
                 if again is not None:
                     tell(again)
             elif found.silent:
                 _answers(link, stop)
             else:
-                stop.wait(LOOK_S)
+                bare = found.standing is Standing.OWED and found.deed is Deed.NOTHING
+                stop.wait(HELD_S if found.held and bare else LOOK_S)
         except LostOwnership as error:
             # Another watcher, or a verb: not the same moment again.
             _log.info("looks again: %s", error, mirror=link.mirror.name)
@@ -194,7 +211,9 @@ def _failed(writer: StateWriter, debt: Debt | None, error: MirrorError) -> Judge
         debt = replace(debt, trouble=str(error))
         writer.put(debt)
     found = judge(debt, None, Unseen(str(error)))
-    return found if error.retryable else replace(found, alarms=(str(error),), silent=False)
+    if error.retryable:
+        return found
+    return replace(found, alarms=(str(error),), silent=False, exposed=found.standing is Standing.OWED)
 
 
 def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
@@ -232,9 +251,9 @@ def _unfenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement:
 
 
 def _judged(link: Link, state: State) -> Judgement:
-    debt, run = state.debts.get(link.mirror.name), state.active_run(link.mirror.name)
-    if debt is None or run is not None:
-        return judge(debt, run, Unseen(""))
+    debt = state.debts.get(link.mirror.name)
+    if debt is None:
+        return judge(debt, None, Unseen(""))
     statuses = state.partitions.get(link.mirror.name, {})
     try:
         with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
@@ -243,7 +262,7 @@ def _judged(link: Link, state: State) -> Judgement:
     except MirrorError as error:
         found = judge(debt, None, Unseen(str(error)))
         if not error.retryable:
-            found = replace(found, alarms=(str(error),), silent=False)
+            found = replace(found, alarms=(str(error),), silent=False, exposed=found.standing is Standing.OWED)
     now = found.debt or debt
     if now.paid_ms is not None:
         found = replace(found, alarms=(*found.alarms, *_called_for(link, state, now, debt)))

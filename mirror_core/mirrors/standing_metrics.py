@@ -29,6 +29,13 @@ METRICS: Final = (
         "wall clock of the newest look at the old source, whether it answered or not",
     ),
     Described(
+        "mirrorbook_pending_fence_answers",
+        "gauge",
+        ("cluster",),
+        "1: the old source answers and its fence is pending, since the failover has not ended or it does not take the "
+        "fence; 0: otherwise",
+    ),
+    Described(
         "mirrorbook_slipped_in_offsets",
         "gauge",
         ("cluster", "topic"),
@@ -71,6 +78,7 @@ def families(mirror: Mirror, found: Judgement, looked_ms: int) -> list[Metric]:
 def _samples(found: Judgement, looked_ms: int) -> Iterator[tuple[str, dict[str, str], float]]:
     for state in _SHOWN:
         yield "mirrorbook_standing_fence", {"state": state}, float(found.standing is state)
+    yield "mirrorbook_pending_fence_answers", {}, float(found.exposed)
     yield "mirrorbook_standing_fence_looked_timestamp_seconds", {}, looked_ms / 1000
     for name, ranges in (
         ("mirrorbook_slipped_in_offsets", found.slipped),

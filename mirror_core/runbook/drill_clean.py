@@ -25,7 +25,7 @@ from mirror_core.state.records import Forget, Record
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.fence import lift_fence
-from mirror_core.sync.ledger import take_away_unshared
+from mirror_core.sync.ledger import forget_debt, take_away_unshared
 
 Say = Callable[[str], None]
 
@@ -124,6 +124,7 @@ def _lift(link: Link, side: ClusterConfig) -> None:
     """What it has put up on this cluster."""
     with StateWriter(link.destination, control_id(link.mirror.name)) as writer, ClusterClient(side) as client:
         if side.name == link.source.name:
+            forget_debt(writer, link.mirror.name)
             lift_fence(link.mirror, writer, client)
         take_away_unshared(writer, client, put_up(writer.state.ledger_of(link.mirror.name), client.name))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mirror_core.decide import failover as decision
-from mirror_core.decide.steps import point_of_no_return, standing_still
+from mirror_core.decide.steps import point_of_no_return, standing_still, turned
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
@@ -40,7 +40,8 @@ class Failover(Conductor[Mode]):
         mirror = state.mirrors.get(self.link.mirror.name, self.link.mirror)
         view = observe(replace(self.link, mirror=mirror), state, mode)
         before = state.active_run(mirror.name)
-        if before is not None and self._may_continue(before, mode) and not _turned(state, before):
+        # Past its point of no return a run is resumed, and needs no source.
+        if before is not None and self._may_continue(before, mode) and not turned(before, state.steps):
             view = replace(
                 view,
                 mirror=replace(mirror, desired=before.desired),
@@ -145,11 +146,6 @@ class Failover(Conductor[Mode]):
 def _held(lease: Lease | None, run_id: str) -> Lease | None:
     """The lease, if this run has it."""
     return lease if lease is not None and lease.owner == owner(run_id) and not lease.released else None
-
-
-def _turned(state: State, run: Run) -> bool:
-    """Whether it is past its point of no return: then it is resumed, and needs no source."""
-    return (run.id, point_of_no_return(run.plan.kind, run.plan.mode)) in state.steps
 
 
 def drained_behind_fence(state: State, run: Run) -> bool:

@@ -1,4 +1,5 @@
-"""Watching a mirror's data plane: a trigger that waits for it to be stopped on purpose, or to be ill for too long."""
+"""Watching a mirror's data plane: a trigger that waits for it to be stopped on purpose and to owe nothing, or to be ill
+for too long."""
 
 from __future__ import annotations
 
@@ -20,19 +21,25 @@ POLL_S: Final = 2.0
 
 
 def ended(state: State, mirror: MirrorName) -> str | None:
-    """Why there is nothing left to watch; None while there is. Pure."""
+    """Why there is nothing left to watch; None while there is. Pure.
+
+    Behind a failover the supervisor is what keeps the old source fenced, until a failback has lifted that fence.
+    """
     found = state.mirrors.get(mirror)
     if found is None:
         return "the mirror was deleted"
-    return "the mirror is stopped" if found.desired is Desired.STOPPED else None
+    if found.desired is not Desired.STOPPED or mirror in state.debts:
+        return None
+    return "the mirror is stopped"
 
 
 def excused(state: State, mirror: MirrorName) -> bool:
-    """Whether the data plane is away on purpose, and will be back: a run holds the mirror, or it is paused. Pure.
+    """Whether the data plane is away on purpose: a run holds the mirror, or it is paused, or stopped and owes something
+    to its old source. Pure.
 
-    Watching goes on, or nobody would be there to see that it comes back.
+    Watching goes on, or nobody would be there to see that it comes back, or that the supervisor lives.
     """
-    return bool(state.active_run(mirror)) or state.mirrors[mirror].desired is Desired.PAUSED
+    return bool(state.active_run(mirror)) or state.mirrors[mirror].desired is not Desired.STARTED
 
 
 def last_sign_ms(state: State, mirror: MirrorName) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,12 +13,14 @@ from mirror_core.kafka.config import load_config
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Mode, RunState
 from mirror_core.state.topic import read_state
-from tests.brokers import Pair, produce
+from mirror_core.supervisor.supervise import stop
+from tests.brokers import TIMEOUT_S, Pair, produce
 from tests.cluster.test_failover import app_topic, denied
 from tests.cluster.test_unplanned import begin
 from tests.dag.airflow_home import add_connection, connection_of, run_dag
 from tests.harm import suspended
 from tests.mirroring import Mirrored
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
@@ -40,6 +43,32 @@ def mirrored(dag_bag: DagBag, pair: Pair, airflow_database: None, tmp_path: Path
         run = begin(made.failover, Mode.UNPLANNED)
         assert made.failover.drive(run.id).state is RunState.DONE
     return made
+
+
+def test_behind_a_failover_the_supervisor_keeps_the_old_source_fenced(
+    pair: Pair, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No run of DAG `mirror_watch`: it may be paused."""
+    from airflow.sdk.exceptions import TaskDeferred
+    from mirrorbook_airflow.hooks import home
+    from mirrorbook_airflow.replicating import WatchDataPlane
+    from mirrorbook_airflow.watching import DataPlaneTrigger, ended
+
+    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "start")
+    monkeypatch.setattr("mirrorbook_airflow.replicating.find_mirror", lambda name: (mirrored.link, mirrored.state))
+    [topic] = mirrored.link.mirror.topics
+    params = {"runner": "local", "metrics": None, "prove_at": None, "patience_s": 90, "master": "local[*]"}
+    context: Any = {"params": params, "ti": SimpleNamespace(xcom_push=lambda key, value: None)}
+    try:
+        with pytest.raises(TaskDeferred) as deferred:
+            WatchDataPlane(task_id="watch", mirror=mirrored.name).execute(context)
+        trigger = deferred.value.trigger
+        assert isinstance(trigger, DataPlaneTrigger)
+        wait_until(lambda: mirrored.state.debts[mirrored.name].paid_ms, timeout_s=TIMEOUT_S, why="its fence is up")
+        assert denied(pair.east, topic)
+        assert ended(trigger._look(), mirrored.name) is None
+    finally:
+        stop(home("data-plane"), mirrored.name)
 
 
 def test_an_old_source_is_fenced_and_a_writer_behind_the_fence_makes_it_red(

@@ -14,6 +14,7 @@ from mirror_core.model.hooks import AssetEvent, Command, Hook
 from mirror_core.model.mirror import Desired, Lease, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
+from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.records import State
 
 if TYPE_CHECKING:
@@ -46,12 +47,19 @@ def state_of(desired: Desired = Desired.STARTED, *, beat_ms: int | None = None, 
     return state
 
 
+def owing(state: State) -> State:
+    """The same, after a failover whose source is owed its fence."""
+    state.debts[NAME] = Debt(mirror=NAME, cluster=ClusterName("east"), owed=Owed.FENCE, run="r", since_ms=0)
+    return state
+
+
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
         (state_of(), None),
         (state_of(Desired.PAUSED), None),
         (state_of(Desired.STOPPED), "the mirror is stopped"),
+        (owing(state_of(Desired.STOPPED)), None),
         (State(), "the mirror was deleted"),
     ],
 )
@@ -90,6 +98,7 @@ def test_a_run_that_holds_the_mirror_and_a_pause_are_no_illness() -> None:
     state.runs["r"] = replace(run, ended_ms=1)
     assert not excused(state, NAME)
     assert excused(state_of(Desired.PAUSED), NAME)
+    assert excused(owing(state_of(Desired.STOPPED)), NAME)
 
 
 @pytest.mark.parametrize(("comes_back", "status"), [(True, "ended"), (False, "unhealthy")])
@@ -129,6 +138,36 @@ def test_after_a_pause_the_data_plane_is_waited_for_as_at_its_start(
             "destination": "west",
             "seen_ms": 0,
         }
+
+
+def test_behind_a_failover_it_is_watched_until_nothing_is_owed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor is what keeps the old source fenced: it is seen to at each look, for as long as that lasts."""
+    import asyncio
+
+    from mirrorbook_airflow import watching
+
+    clock_s, failed_over_s, home_s, looks = 0.0, 100.0, 1e6, list[float]()
+
+    def look() -> State:
+        looks.append(clock_s)
+        if clock_s < failed_over_s:
+            return state_of(beat_ms=round(clock_s * 1000))
+        return owing(state_of(Desired.STOPPED)) if clock_s < home_s else state_of(Desired.STOPPED)
+
+    async def pass_by(seconds: float) -> None:
+        nonlocal clock_s
+        clock_s += 5_000 if clock_s > failed_over_s else seconds
+
+    async def watched() -> TriggerEvent:
+        trigger = watching.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
+        monkeypatch.setattr(trigger, "_look", look)
+        return await anext(trigger.run())
+
+    monkeypatch.setattr(watching, "now_ms", lambda: round(clock_s * 1000))
+    monkeypatch.setattr("mirrorbook_airflow.watching.asyncio.sleep", pass_by)
+    assert asyncio.run(watched()).payload == {"status": "ended", "reason": "the mirror is stopped"}
+    assert looks[-1] >= home_s
+    assert len([at for at in looks if failed_over_s < at < home_s]) > 100
 
 
 class World:

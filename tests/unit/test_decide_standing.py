@@ -14,9 +14,11 @@ from mirror_core.decide.standing import (
     Deed,
     Shown,
     Standing,
+    fenced_beside,
     judge,
     newly_slipped,
     paid,
+    pending,
     shown_slip,
     slip_in_words,
     slipped_in,
@@ -29,7 +31,7 @@ from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permi
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
-from mirror_core.model.run import Mode
+from mirror_core.model.run import Mode, RunKind
 from mirror_core.model.sighting import Sighting, TopicSeen
 from mirror_core.model.standing import Debt, Owed
 from tests.unit.test_decide_verbs import MIRROR, RUN
@@ -66,6 +68,37 @@ def test_nothing_is_done_while_a_run_holds_the_mirror(debt: Debt, seen: Shown | 
     found = judge(debt, RUN, seen)
     assert (found.deed, found.debt, found.alarms, found.silent) == (Deed.NOTHING, None, (), False)
     assert RUN.id in found.lines[0]
+
+
+def test_beside_a_failover_that_no_abort_undoes_the_cluster_is_kept_fenced() -> None:
+    begun = {(RUN.id, "promote")}
+    assert fenced_beside(OWED, RUN, begun)
+    assert fenced_beside(STANDS, RUN, begun)
+    assert not fenced_beside(OWED, RUN, {(RUN.id, "record_lmo"), ("another", "promote")})
+    assert not fenced_beside(None, RUN, begun)
+    assert not fenced_beside(LIFTING, RUN, begun)
+    failback = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
+    assert not fenced_beside(OWED, failback, {(RUN.id, "align"), (RUN.id, "promote")})
+
+
+@pytest.mark.parametrize("debt", [OWED, STANDS, WATCHED])
+@pytest.mark.parametrize("seen", [SILENT, WELL, OPEN, replace(WELL, bare=("broker 1",), written=WRITTEN)])
+def test_beside_a_run_nothing_is_recorded_and_people_are_called_as_behind_it(debt: Debt, seen: Shown | Unseen) -> None:
+    found, behind = judge(debt, RUN, seen, beside=True), judge(debt, None, seen)
+    assert (found.deed, found.debt, found.held) == (Deed.NOTHING, None, True)
+    assert (found.lines, found.silent, found.written) == (behind.lines, behind.silent, behind.written)
+    assert found.exposed is (debt is OWED and seen is not SILENT)
+    called = tuple(pending(debt, (RUN.id,))) if found.exposed else ()
+    assert found.alarms == (*called, *behind.alarms)
+
+
+def test_a_cluster_that_answers_while_its_fence_is_pending_is_told_of() -> None:
+    (stands,), (watched,) = pending(OWED, ("r",)), pending(OWED, ("another",))
+    assert stands.startswith("cluster east answers, and its fence is pending, since failover r has not ended: ")
+    assert "`mirrorbook failover resume m`" in stands
+    assert watched == "cluster east answers, and its fence is pending: `mirrorbook mirror watch m` puts it up"
+    for debt in (None, STANDS, WATCHED, LIFTING):
+        assert tuple(pending(debt, ("r",))) == ()
 
 
 @pytest.mark.parametrize("debt", [OWED, STANDS, WATCHED, LIFTING])

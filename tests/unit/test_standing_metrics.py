@@ -37,10 +37,15 @@ def test_figures_are_those_of_the_newest_finding() -> None:
         ("standing_fence", "stands"): 1,
         ("standing_fence", "watched"): 0,
         ("standing_fence", "lifting"): 0,
+        ("pending_fence_answers", ""): 0,
         ("standing_fence_looked_timestamp_seconds", ""): 5,
         ("slipped_in_offsets", "a"): 9,
         ("unfenced_offsets", "b"): 1,
     }
+
+
+def test_a_source_that_answers_while_its_fence_is_pending_is_one() -> None:
+    assert samples(Judgement(standing=Standing.OWED, exposed=True))["pending_fence_answers", ""] == 1
 
 
 def test_a_scrape_before_the_first_look_has_nothing_and_then_every_family() -> None:

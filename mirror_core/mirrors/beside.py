@@ -1,0 +1,100 @@
+"""Keeps a cluster fenced that was failed away from, while the failover that did so is still open.
+
+From its point of no return on no abort gives that cluster back; its run may stand for hours, with a canary that failed,
+and the cluster may answer again meanwhile. The run's conductor may as well be at work, and taking the mirror's control
+id would end it. So nothing is written to the state here. Nothing has to be: all denials are in the ledger before that
+step begins, and the run's next step, or a watcher after its end, records that they are seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirror_core.decide.standing import Deed, Judgement, Standing, failed_over, judge, pending
+from mirror_core.decide.view import Unseen
+from mirror_core.kafka.acls import AuthorizerOff, create_acls, delete_acls, describe_acls, present_on_every_broker
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.mirrors.old_source import entered_denials, shown
+from mirror_core.model.acl import Acl, AclPurpose
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.limits import LIMITS
+from mirror_core.model.logs import logger
+from mirror_core.model.run import Run, RunKind, RunState
+from mirror_core.model.standing import Debt
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+from mirror_core.state.topic import read_whole
+from mirror_core.sync.identity import check_source
+
+_log = logger(__name__)
+
+
+def look_beside(link: Link, state: State, run: Run, debt: Debt) -> Judgement:
+    """One look at the cluster. What is missing of its fence is put up, by whomever, as often as you like."""
+    up = answers = False
+    try:
+        with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
+            check_source(link, source)
+            answers = True
+            if debt.paid_ms is None:  # at once: each look before it is time for writers
+                up = raise_again(link, state, source)
+            seen = shown(link, state, source, debt)
+            if seen.bare:
+                up = raise_again(link, state, source)
+    except MirrorError as error:
+        found = judge(debt, run, Unseen(str(error)), beside=True)
+        alarms = () if error.retryable else (str(error),)
+        if answers and found.standing is Standing.OWED:
+            return replace(found, alarms=(*pending(debt, (run.id,)), *alarms), silent=False, exposed=True)
+        return replace(found, alarms=alarms, silent=found.silent and error.retryable)
+    found = judge(debt, run, seen, beside=True)
+    if not up:
+        return found
+    line = f"{debt.cluster}: the fence is seen on every broker; {run.plan.kind} {run.id} records it when it goes on"
+    return replace(found, deed=Deed.FENCE, lines=(*found.lines, line))
+
+
+def raise_again(link: Link, state: State, source: ClusterClient) -> bool:
+    """Put up what is missing of the denials in the ledger, and see them on every broker. False: there is no authorizer,
+    or we have slept, and they are not wanted any more."""
+    held = describe_acls(source)
+    if isinstance(held, AuthorizerOff):
+        return False
+    wanted = frozenset(entered_denials(link, state))
+    missing = wanted - held.entries
+    if missing:
+        _log.info("puts up %d denials beside a run", len(missing), cluster=source.name, mirror=link.mirror.name)
+        create_acls(source, missing)
+        if not _settled(link, source, missing):
+            return False
+    present_on_every_broker(source, wanted)
+    return True
+
+
+def _settled(link: Link, source: ClusterClient, ours: frozenset[Acl]) -> bool:
+    """Whether what we have just created is wanted. We may have slept before: what is not is taken away again.
+
+    Whoever lifts a fence forgets its debt first, and deletes then. So where the debt is there after we have created, he
+    has yet to delete, and ours go with the others.
+    """
+    gone = frozenset[Acl]()
+    while (unwanted := ours - _wanted(link, read_whole(link.destination))) != gone:
+        _log.info("%d denials are not wanted any more", len(unwanted), cluster=source.name, mirror=link.mirror.name)
+        create_acls(source, ours - unwanted)
+        delete_acls(source, unwanted)
+        gone = unwanted
+    return not gone
+
+
+def _wanted(link: Link, state: State) -> set[Acl]:
+    """What ledgers want on the source now. Not what is left of a fence of ours while it is lifted: neither is a debt
+    there then, nor a failover that raises one."""
+    name, run = link.mirror.name, state.active_run(link.mirror.name)
+    raising = run is not None and run.plan.kind is RunKind.FAILOVER and run.state is RunState.RUNNING
+    stands = raising or failed_over(state.debts.get(name))
+    return {
+        entry.acl
+        for entry in state.ledger.values()
+        if entry.cluster == link.source.name
+        and (stands or entry.mirror != name or entry.purpose is not AclPurpose.FENCE)
+    }

@@ -1,0 +1,182 @@
+"""A failover has promoted and has not ended: a source that answers meanwhile is fenced, no conductor is disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
+
+from mirror_core.decide.standing import Deed, Standing
+from mirror_core.kafka.acls import create_acls, delete_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.mirrors.standing import look_after
+from mirror_core.model.errors import MissingPermission
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Evidence, Run, RunState, StepState
+from mirror_core.runbook.canary import TOPIC, run_canary
+from mirror_core.runbook.failback import Failback
+from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.sync.fence import standing
+from mirror_core.sync.ledger import forget_debt
+from tests.administering import as_admin, rights_of
+from tests.brokers import Pair, grant, produce
+from tests.cluster.test_failover import app_topic, denied
+from tests.cluster.test_standing import TIMEOUT_S, copied, debt_of, lifted_by_another, stood, watching
+from tests.cluster.test_unplanned import STEPS, begin
+from tests.commands import mirrorbook
+from tests.harm import killed, suspended
+from tests.mirroring import Mirrored
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+@contextmanager
+def no_canary(mirrored: Mirrored) -> Iterator[None]:
+    """The canary of this mirror may not write on the new primary."""
+    west, topic = mirrored.pair.west, f"{TOPIC}.{mirrored.name}"
+    before = rights_of(west)
+    grant(west, "mirror-control", ResourceType.TOPIC, topic, [AclOperation.WRITE], permission=AclPermissionType.DENY)
+    ours = rights_of(west) - before
+    try:
+        yield
+    finally:
+        with as_admin(west) as client:
+            delete_acls(client, ours)
+
+
+def stuck(mirrored: Mirrored) -> Run:
+    """A run whose canary has failed behind the promotion."""
+    run = begin(mirrored.failover)
+    with no_canary(mirrored), pytest.raises(MissingPermission):
+        mirrored.failover.drive(run.id)
+    taken = mirrored.failover.status(run.id)[1]
+    assert (taken[-1].step, taken[-1].state) == ("canary", StepState.FAILED)
+    return run
+
+
+def test_a_source_that_answers_while_the_run_stands_is_fenced_and_people_are_called(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    with killed(pair.east):
+        run = stuck(mirrored)
+        found = look_after(mirrored.link)
+        assert (found.standing, found.silent, found.alarms) == (Standing.OWED, True, ())
+    assert not denied(pair.east, topic)
+
+    said = mirrorbook("mirror", "watch", mirrored.name, "--once", "--config", str(mirrored.config.path))
+
+    assert denied(pair.east, topic)
+    alarm = f"cluster east answers, and its fence is pending, since failover {run.id} has not ended"
+    assert said.returncode == 1, said
+    assert alarm in said.stderr
+    assert "the fence is seen on every broker" in said.stdout
+    assert debt_of(mirrored).paid_ms is None
+    shown = mirrorbook("mirror", "describe", mirrored.name, "--config", str(mirrored.config.path)).stdout
+    assert alarm in " ".join(shown.split())
+    plan = Failback(mirrored.link, mirrored.services, started_by="test").plan()
+    assert any(alarm in warning for warning in plan.warnings)
+
+    assert mirrored.failover.drive(run.id).state is RunState.DONE
+    assert debt_of(mirrored).paid_ms
+    assert denied(pair.east, topic)
+    assert stood(look_after(mirrored.link))
+
+
+@pytest.mark.slow
+def test_a_watcher_that_waits_fences_the_source_while_the_run_stands(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    with ExitStack() as harmed:
+        harmed.enter_context(suspended(pair.east))
+        stuck(mirrored)
+        with watching(mirrored) as watched:
+            wait_until(lambda: watched.told, timeout_s=TIMEOUT_S, why="the watcher sees that east is silent")
+            harmed.close()
+            wait_until(partial(denied, pair.east, topic), timeout_s=TIMEOUT_S, why="the watcher fences east")
+            wait_until(lambda: watched.told[-1].exposed, timeout_s=TIMEOUT_S, why="and calls people")
+
+
+def test_a_conductor_in_the_middle_of_its_canary_is_not_disturbed(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored, looked = copied(pair, tmp_path, topic), list[Deed]()
+    with ExitStack() as harmed:
+        harmed.enter_context(suspended(pair.east))
+
+        def canary(cluster: ClusterConfig, name: MirrorName, note: str, topics: frozenset[str]) -> Evidence:
+            harmed.close()
+            looked.append(look_after(mirrored.link).deed)
+            assert denied(pair.east, topic)
+            assert debt_of(mirrored).paid_ms is None
+            return run_canary(cluster, name, note, topics)
+
+        monkeypatch.setattr("mirror_core.runbook.promotion.run_canary", canary)
+        assert mirrored.failover.drive(begin(mirrored.failover).id).state is RunState.DONE
+    assert looked == [Deed.FENCE]
+    assert debt_of(mirrored).paid_ms
+
+
+def test_before_the_promotion_the_run_decides_and_its_abort_gives_the_source_back(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    before = rights_of(pair.east)
+    with suspended(pair.east):
+        run = begin(mirrored.failover)
+        for name in STEPS[: STEPS.index("promote")]:
+            mirrored.failover.step(run.id, name)
+    assert debt_of(mirrored).paid_ms is None
+    found = look_after(mirrored.link)
+    assert (found.deed, found.held, found.alarms) == (Deed.NOTHING, True, ())
+    assert not denied(pair.east, topic)
+    assert mirrored.failover.abort(run.id).state is RunState.ABORTED
+    assert rights_of(pair.east) == before
+
+
+def lifting(mirrored: Mirrored) -> None:
+    """A failback that has deleted its fence, and has not forgotten the entries yet."""
+    failback = Failback(mirrored.link, mirrored.services, started_by="test")
+    failback.begin(failback.plan().hash)
+    with (
+        StateWriter(mirrored.link.destination, control_id(mirrored.name)) as other,
+        ClusterClient(mirrored.link.source) as source,
+    ):
+        forget_debt(other, mirrored.name)
+        delete_acls(source, {entry.acl for entry in standing(mirrored.link.mirror, other, source)})
+
+
+@pytest.mark.parametrize("meanwhile", [lifted_by_another, pytest.param(lifting, marks=pytest.mark.slow)])
+def test_a_watcher_that_slept_until_the_fence_was_lifted_leaves_nothing(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: object
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    before = rights_of(pair.east)
+    with suspended(pair.east):
+        run = stuck(mirrored)
+    slept = list[int]()
+
+    def late(*arguments: object) -> None:
+        if not slept:
+            slept.append(1)
+            assert mirrored.failover.drive(run.id).state is RunState.DONE
+            meanwhile(mirrored)  # type: ignore[operator]
+        create_acls(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("mirror_core.mirrors.beside.create_acls", late)
+    found = look_after(mirrored.link)
+    assert slept
+    assert found.deed is Deed.NOTHING
+    assert rights_of(pair.east) == before
+    assert not denied(pair.east, topic)
