@@ -62,7 +62,7 @@ class Failover(Conductor[Mode]):
         """Whether applications may have noticed it already: they are fenced, or promoted."""
         state = read_state(self.link.destination)
         if run.plan.mode is Mode.UNPLANNED:
-            return turned(state, run)
+            return turned(run, state.steps)
         fence = state.steps.get((run.id, standing_still(self.KIND)[0]))
         up = any(
             entry.purpose is AclPurpose.FENCE and entry.cluster == self.link.source.name

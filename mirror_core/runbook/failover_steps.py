@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -11,8 +11,6 @@ from mirror_core.decide.evidence import NONE, NOT_COMPARED
 from mirror_core.decide.parity import NOTHING_COMPARED
 from mirror_core.decide.reckoning import lost_behind_fence
 from mirror_core.decide.scope import strayed
-from mirror_core.decide.standing import count
-from mirror_core.decide.steps import point_of_no_return
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
@@ -26,13 +24,13 @@ from mirror_core.model.mirror import Lease
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
-from mirror_core.model.run import Evidence, RunKind
+from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.parity.check import SoFar
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, Resumes, left_by
 from mirror_core.runbook.drained import verify_drained
 from mirror_core.runbook.promotion import Promotion, counted, owner
-from mirror_core.runbook.raised_again import paid_again, refuse_if_lifted, slipped
+from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_if_lifted
 from mirror_core.runbook.rest import MANY, ROUNDS, SHRINKS, Rest, refuse_above, rest_of
 from mirror_core.runbook.services import ParityCheck
 from mirror_core.runbook.unfencing import FILE, LiftFile
@@ -273,27 +271,13 @@ class Steps(Promotion):
             trouble="" if fenced.authorizer else f"cluster {self.link.source.name} has no authorizer",
         )
 
-    def act(self, name: str) -> Callable[[], Evidence]:
-        """From the promotion on there is no abort: a fence that somebody has lifted meanwhile (`cluster unfence`) is
-        raised again before anybody may write on the destination."""
-        deed, steps = super().act(name), self.journal.steps
-        if steps.index(name) < steps.index(point_of_no_return(RunKind.FAILOVER)):
-            return deed
-
-        def behind_the_fence() -> Evidence:
-            authorizer = left_by(self.journal, "fence", Fenced).authorizer
-            fenced = paid_again(self, self.scope.names, self.scope.drained) if authorizer else {}
-            return {**deed(), **fenced}
-
-        return behind_the_fence
+    def fenced_now(self) -> Evidence:
+        authorizer = left_by(self.journal, "fence", Fenced).authorizer
+        return paid_again(self, self.scope.names, self.scope.drained) if authorizer else {}
 
     def lost(self) -> tuple[int | None, str]:
-        fenced, debt = left_by(self.journal, "fence", Fenced), self.writer.state.debts.get(self.link.mirror.name)
-        name, taken = self.link.source.name, count(slipped(self))
-        if taken:
-            return taken, f"by what {name} took while its fence was lifted"
-        if fenced.authorizer and debt is not None and debt.paid_ms is None:
-            return None, f"the fence on {name} was lifted, and it was not seen since"
+        if lifted := lost_while_lifted(self, left_by(self.journal, "fence", Fenced).authorizer):
+            return lifted
         gate = self.journal.record("parity")
         promoted = set(self.scope.promoted) - set(self.scope.drained)
         return lost_behind_fence(gate.evidence if gate else {}, promoted)

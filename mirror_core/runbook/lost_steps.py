@@ -6,13 +6,12 @@ Each may be repeated after a crash at any point of it. What every failover ends 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from mirror_core.decide import heads
 from mirror_core.decide.proof import never_compared
 from mirror_core.decide.reckoning import lost_with_source
-from mirror_core.decide.steps import point_of_no_return
 from mirror_core.decide.together import COMPLETE, in_words, together
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
@@ -22,7 +21,7 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
-from mirror_core.model.run import Evidence, Mode, RunKind
+from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import ComparedBefore, Resumes, Settled, left_by
 from mirror_core.runbook.promotion import Promotion, counted, owner
@@ -87,20 +86,7 @@ class LostSteps(Promotion):
         self.writer.put(debt, *intended(self.link.mirror, cluster, denials_of(names)))
         return paid(self, debt, names, self.scope.promoted)
 
-    def act(self, name: str) -> Callable[[], Evidence]:
-        """From the promotion on a source that has woken up must not take writes beside the destination; watchers leave
-        a mirror alone that a run holds. So each of these steps first tries the fence that is owed."""
-        deed, steps = super().act(name), self.journal.steps
-        if steps.index(name) < steps.index(point_of_no_return(RunKind.FAILOVER, Mode.UNPLANNED)):
-            return deed
-
-        def behind_the_fence() -> Evidence:
-            fenced = self._fenced_now()
-            return {**deed(), **fenced}
-
-        return behind_the_fence
-
-    def _fenced_now(self) -> Evidence:
+    def fenced_now(self) -> Evidence:
         debt, names = self.writer.state.debts[self.link.mirror.name], self.scope.names
         if debt.paid_ms is None:
             return paid(self, debt, names, self.scope.promoted)

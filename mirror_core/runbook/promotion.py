@@ -6,11 +6,12 @@ Nothing here needs the source. Each step may be repeated after a crash at any po
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from mirror_core.decide.failover import bound_of, broken_since, changed_since
 from mirror_core.decide.scope import Scope
+from mirror_core.decide.steps import point_of_no_return
 from mirror_core.decide.view import SourceView, Unseen, some
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.client import ClusterClient
@@ -20,7 +21,7 @@ from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
 from mirror_core.model.mirror import PartitionState as State
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Evidence, Mode
+from mirror_core.model.run import Evidence, Mode, RunKind
 from mirror_core.runbook import counting
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.canary import run_canary
@@ -50,6 +51,23 @@ class Promotion(Acts):
     @abstractmethod
     def lost(self) -> tuple[int | None, str]:
         """Offsets that the source had acknowledged and the destination does not have, and how that is known."""
+
+    @abstractmethod
+    def fenced_now(self) -> Evidence:
+        """The fence on the source, once more: put up where it is owed, raised again where somebody has lifted it."""
+
+    def act(self, name: str) -> Callable[[], Evidence]:
+        """From the promotion on there is no abort, and a source that answers must not take writes beside the
+        destination: each of these steps sees to the fence first."""
+        deed, steps = super().act(name), self.journal.steps
+        if steps.index(name) < steps.index(point_of_no_return(RunKind.FAILOVER, self.journal.run.plan.mode)):
+            return deed
+
+        def behind_the_fence() -> Evidence:
+            fenced = self.fenced_now()
+            return {**deed(), **fenced}
+
+        return behind_the_fence
 
     @abstractmethod
     def standing(self) -> Iterator[Record]:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from mirror_core.decide.reckoning import of_applications
-from mirror_core.decide.standing import slipped_in, when
+from mirror_core.decide.standing import count, slipped_in, when
 from mirror_core.decide.view import some
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
@@ -84,6 +84,16 @@ def _gone(acts: Acts, names: Collection[str]) -> bool:
     with ClusterClient(acts.link.source, timeout_s=LIMITS.lost_source_s) as source:
         check_source(acts.link, source)
         return bool(undenied(source, denials_of(names)))
+
+
+def lost_while_lifted(acts: Acts, authorizer: bool) -> tuple[int | None, str] | None:
+    """Offsets that the source took while its fence was lifted, and how that is known; None: it never was."""
+    debt, name, taken = acts.writer.state.debts.get(acts.link.mirror.name), acts.link.source.name, count(slipped(acts))
+    if taken:
+        return taken, f"by what {name} took while its fence was lifted"
+    if authorizer and debt is not None and debt.paid_ms is None:
+        return None, f"the fence on {name} was lifted, and it was not seen since"
+    return None
 
 
 def slipped(acts: Acts) -> dict[Partition, tuple[Offset, Offset]]:

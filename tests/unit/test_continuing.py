@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -38,9 +40,9 @@ def test_nothing_is_lost_only_when_all_was_copied_from_behind_a_fence(
 
 @pytest.mark.parametrize("authorizer", [True, False])
 def test_a_silent_source_that_was_not_fenced_is_not_promoted_as_if_it_had_stood_still(
-    monkeypatch: pytest.MonkeyPatch, authorizer: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, authorizer: bool
 ) -> None:
-    journal, anything = journal_of(RUN.id, "fence", "promote"), cast("Any", None)
+    journal, anything = journal_of(RUN.id, "fence", "promote"), cast("Any", SimpleNamespace(evidence_dir=tmp_path))
     journal.keep("fence", Fenced(ends=Offsets(), authorizer=authorizer))
     monkeypatch.setattr(Steps, "check_approval", lambda self, what, source_needed: False)
     steps = Steps(LINK, anything, anything, journal)
