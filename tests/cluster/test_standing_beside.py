@@ -155,7 +155,8 @@ def lifting(mirrored: Mirrored) -> None:
         delete_acls(source, {entry.acl for entry in standing(mirrored.link.mirror, other, source)})
 
 
-@pytest.mark.parametrize("meanwhile", [lifted_by_another, pytest.param(lifting, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("meanwhile", [lifted_by_another, lifting])
 def test_a_watcher_that_slept_until_the_fence_was_lifted_leaves_nothing(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: object
 ) -> None:

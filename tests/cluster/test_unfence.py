@@ -204,6 +204,7 @@ def test_nobody_is_stopped_when_the_file_cannot_be_written(pair: Pair, tmp_path:
     mirrored.failover.abort(run)
 
 
+@pytest.mark.slow
 def test_a_run_under_way_is_taken_over_before_its_fence_is_lifted(pair: Pair, tmp_path: Path) -> None:
     mirrored, topic = copied(pair, tmp_path)
     run = through(mirrored, "parity")
