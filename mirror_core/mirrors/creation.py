@@ -16,7 +16,7 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Desired, Gaps, Mirror
-from mirror_core.model.names import DRILL, MirrorName
+from mirror_core.model.names import DRILL, MirrorName, base_name, is_way_home
 from mirror_core.state import active
 from mirror_core.state.link import Link, link_of, states
 from mirror_core.state.records import TOPIC, State
@@ -48,6 +48,11 @@ def create(
     """
     if not _NAME.fullmatch(name.removeprefix(DRILL)):  # every mirror can be drilled, also one with a long name
         raise BadRequest(f"mirror name {name!r}: use letters, digits, dot, underscore and hyphen, 63 at most")
+    if is_way_home(name) and not name.startswith(DRILL):
+        raise BadRequest(
+            f"mirror name {name!r}: a failback of mirror {base_name(MirrorName(name))!r} makes one of this name, and "
+            "they would share heartbeats, hooks and runs; choose a name that does not end in '-back'"
+        )
     if not topics:
         raise BadRequest(f"mirror {name}: say which topics: --topics 'orders.*'")
     there, here = config.cluster(source), config.cluster(destination)

@@ -36,6 +36,11 @@ def reverse_name(name: MirrorName) -> MirrorName:
     return MirrorName(f"{name}{_BACK}")
 
 
+def is_way_home(name: str) -> bool:
+    """Whether this is the name of a mirror that a failback makes."""
+    return name.endswith(_BACK)
+
+
 def base_name(name: MirrorName) -> MirrorName:
     """The name by which applications know it, wherever they are: without what marks a way home."""
     return MirrorName(name.removesuffix(_BACK) or name)

@@ -186,6 +186,12 @@ def test_a_bad_name(desk: Desk, unchanged: None) -> None:
     )
 
 
+def test_the_name_of_a_way_home(desk: Desk, unchanged: None) -> None:
+    said = desk.create("--topics", "t-.*", name="orders-back")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("error: mirror name 'orders-back': a failback of mirror 'orders' makes one of this name")
+
+
 def test_an_unknown_runner(desk: Desk, unchanged: None) -> None:
     said = desk.run("replicate", "m-any", "--runner", "nosuch")
     assert (said.code, said.out) == (2, "")
