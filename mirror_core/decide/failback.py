@@ -145,9 +145,11 @@ def _reasons(view: FailbackView) -> Iterator[str]:
     if going:
         yield f"not failed over (not STOPPED): {some(going)}"
     elif not view.active_runs and not failed_over(view.debt):
+        this = mirror.name
+        way_on = f". `mirrorbook mirror start {this}` copies on; `mirrorbook failover run {this}` moves them"
         yield (
-            f"no failover has ended this mirror, it was stopped: applications never left {mirror.source}. "
-            f"`mirrorbook mirror start {mirror.name}` copies on; `mirrorbook failover run {mirror.name}` moves them"
+            f"no failover has ended this mirror, it was stopped: applications never left {mirror.source}"
+            f"{'' if mirror.homecoming else way_on}"
         )
     if isinstance(view.old, OldSource):
         old = view.old

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition, base_name
 from mirror_core.model.run import Run
 
 
@@ -115,6 +115,11 @@ def refusals(verb: Verb, seen: Seen) -> Iterator[str]:
         yield (
             f"a failover has moved applications to cluster {seen.mirror.destination}: only a failback leads back; use "
             f"`mirrorbook failback plan {seen.mirror.name}`"
+        )
+    if verb is Verb.START and seen.mirror.homecoming and _of(seen, PartitionState.STOPPED):
+        yield (
+            f"it was the way home of mirror {base_name(seen.mirror.name)}, and applications are home: a failback of "
+            "that one makes it anew"
         )
     if verb is Verb.DELETE and seen.copier:
         yield f"{seen.copier} still runs its data plane: end that first"

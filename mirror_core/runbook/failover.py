@@ -21,7 +21,7 @@ from mirror_core.runbook.giving_up import lift_or_owe
 from mirror_core.runbook.lost_steps import LostSteps
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.promotion import owner
-from mirror_core.runbook.unfencing import lifted_ms
+from mirror_core.runbook.unfencing import known_to_stand
 from mirror_core.state.journal import Journal, checkpoint, ended
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
@@ -47,7 +47,7 @@ class Failover(Conductor[Mode]):
                 mirror=replace(mirror, desired=before.desired),
                 active_run=None,
                 continues=before.id,
-                drained=drained_behind_fence(state, before) and lifted_ms(self.services, before.id) is None,
+                drained=drained_behind_fence(state, before) and known_to_stand(self.services, before.id),
             )
         return decision.decide(view)
 

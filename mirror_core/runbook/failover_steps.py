@@ -30,7 +30,7 @@ from mirror_core.parity.check import SoFar
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, Resumes, left_by
 from mirror_core.runbook.drained import verify_drained
 from mirror_core.runbook.promotion import Promotion, counted, owner
-from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_if_lifted
+from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_if_lifted, refuse_in_doubt
 from mirror_core.runbook.rest import MANY, ROUNDS, SHRINKS, Rest, refuse_above, rest_of
 from mirror_core.runbook.services import ParityCheck
 from mirror_core.runbook.unfencing import FILE, LiftFile
@@ -180,7 +180,9 @@ class Steps(Promotion):
         if owed is not None:
             self.writer.put(Forget(owed))  # a fence that an earlier run still had to lift
         with ClusterClient(self.link.source) as source:
-            lift = LiftFile(self)
+            # Of a fence that stands already applications wait for nothing but its end.
+            entries = entered(self.writer, self.link.mirror.name, source.name, AclPurpose.FENCE)
+            lift = LiftFile(self, needed=not entries)
             fence = raise_fence(self.link, self.writer, source, self.scope.names, self.scope.drained, before=lift)
         self.journal.keep("fence", Fenced(ends=Offsets.of(fence.ends), authorizer=fence.authorizer))
         return {
@@ -291,16 +293,8 @@ class Steps(Promotion):
         refuse_if_lifted(self)
         if self.check_approval("promotion", source_needed=False):
             self._refuse_if_written()
-        elif not left_by(self.journal, "fence", Fenced).authorizer:
-            name = self.link.source.name
-            raise Refused(
-                f"run {self.journal.run_id}: promotion",
-                [
-                    f"{name} does not answer and could not be fenced, so nobody knows what it took after it was "
-                    f"drained. If it is lost: `mirrorbook failover run {self.link.mirror.name} --mode unplanned` goes "
-                    "on from here, and says what may be missing"
-                ],
-            )
+        else:
+            refuse_in_doubt(self, left_by(self.journal, "fence", Fenced).authorizer)
 
     def _refuse_if_written(self) -> None:
         """A super user, somebody who took the denials away, an authorizer that is gone: all show in the log ends."""

@@ -25,7 +25,7 @@ from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import ComparedBefore, Resumes, Settled, left_by
 from mirror_core.runbook.promotion import Promotion, counted, owner
-from mirror_core.runbook.raised_again import paid, paid_again, refuse_if_lifted
+from mirror_core.runbook.raised_again import paid, paid_again
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Record
 from mirror_core.state.writer import StateWriter, data_id
@@ -133,7 +133,6 @@ class LostSteps(Promotion):
 
     def check_before_promotion(self) -> None:
         """Refused when what was approved holds no more. The source is not asked."""
-        refuse_if_lifted(self)
         self.check_approval("promotion", source_needed=False)
 
     def _at_rest(self, client: ClusterClient) -> dict[Partition, Offset]:

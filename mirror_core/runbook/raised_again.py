@@ -20,7 +20,7 @@ from mirror_core.model.offsets import Offsets
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt
 from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.unfencing import FILE, LiftFile, lifted_ms
+from mirror_core.runbook.unfencing import FILE, LiftFile, known_to_stand, lifted_ms
 from mirror_core.sync.fence import denials_of, undenied
 from mirror_core.sync.identity import check_source
 
@@ -36,6 +36,22 @@ def refuse_if_lifted(acts: Acts) -> None:
                 "have written there since: abort this run, and plan again"
             ],
         )
+
+
+def refuse_in_doubt(acts: Acts, authorizer: bool) -> None:
+    """Of a source that does not answer: it took nothing since the drain only if its fence stood all the time."""
+    name, run = acts.link.source.name, acts.journal.run_id
+    if authorizer and known_to_stand(acts.services, run):
+        return
+    why = "the file that tells whether its fence stood is not here" if authorizer else "could not be fenced"
+    raise Refused(
+        f"run {run}: promotion",
+        [
+            f"{name} does not answer and {why}, so nobody knows what it took after it was "
+            f"drained. If it is lost: `mirrorbook failover run {acts.link.mirror.name} --mode unplanned` goes on from "
+            "here, and says what may be missing"
+        ],
+    )
 
 
 def paid(acts: Acts, debt: Debt, names: Collection[str], partitions: Collection[Partition]) -> Evidence:

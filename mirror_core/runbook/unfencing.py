@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from shlex import quote
 from typing import Final
 
@@ -25,7 +26,7 @@ class LiftFile:
         """`needed`: nobody is denied unless it can be written. Otherwise the fence is worth more than its file."""
         self._acts = acts
         self._needed = needed
-        self._path = path_of(acts.services.run_dir(acts.journal.run_id), acts.journal.run_id)
+        self._path = _path(acts.services, acts.journal.run_id)
         self.words = ""
         """The command that lifts the fence, or why there is none; empty while nothing was denied."""
 
@@ -56,8 +57,21 @@ class LiftFile:
 
 def lifted_ms(services: Services, run_id: str) -> int | None:
     """When somebody began to lift a run's fence by its file; None: nobody did, as far as is known here."""
-    path = path_of(services.evidence_dir / f"run-{run_id}", run_id)
     try:
-        return read(path).lifted_ms
+        return read(_path(services, run_id)).lifted_ms
     except BadRequest:  # the run was conducted elsewhere until now: then the cluster tells, or nobody
         return None
+
+
+def known_to_stand(services: Services, run_id: str) -> bool:
+    """Whether the file is here, and nobody has lifted the fence by it. Of a source that is silent nothing else tells: a
+    fence may have been lifted by a copy of the file, or where the run was conducted before."""
+    try:
+        return read(_path(services, run_id)).lifted_ms is None
+    except BadRequest:
+        return False
+
+
+def _path(services: Services, run_id: str) -> Path:
+    """Nothing is made here: whoever only looks, and whoever can do without the file, needs no room for it."""
+    return path_of(services.evidence_dir / f"run-{run_id}", run_id)

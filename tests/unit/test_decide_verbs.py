@@ -84,6 +84,14 @@ def test_only_a_start_minds_that_applications_have_moved() -> None:
     assert not list(refusals(Verb.START, replace(moved, failed_over=False)))
 
 
+def test_a_way_home_is_not_started_by_hand_when_applications_are_home() -> None:
+    ended = seen(Desired.STOPPED, PartitionState.STOPPED)
+    back = replace(ended, mirror=replace(MIRROR, name=MirrorName("m-back"), homecoming="m-failback-1"))
+    [reason] = refusals(Verb.START, back)
+    assert reason.startswith("it was the way home of mirror m, and applications are home")
+    assert not list(refusals(Verb.START, replace(back, statuses=[])))
+
+
 def test_what_was_stopped_goes_on_only_where_it_ended() -> None:
     p, west = Partition("t", 0), ClusterName("west")
     ended = replace(status(0, PartitionState.STOPPED), lmo=Offset(10))
