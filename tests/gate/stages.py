@@ -33,7 +33,7 @@ EXPLORE: Final = {"MIRRORBOOK_EXPLORE": "1"}
 
 GATE: Final = (
     Stage(name="unit", folders=("tests/unit",), marks=QUICK, lanes=2, again=False),
-    Stage(name="brokers", folders=EVERYWHERE, together=TOGETHER, marks=QUICK, lanes=3),
+    Stage(name="brokers", folders=EVERYWHERE, together=TOGETHER, marks=QUICK, lanes=4),
 )
 
 NIGHTLY: Final = (
