@@ -148,6 +148,8 @@ def show_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
     for title, figures in (("partition", plan.partitions), ("consumer group", plan.groups)):
         if figures:
             print_table(f"By {title}", (title, "now"), list(figures.items()))
+    if plan.rights:
+        print_table("Rights given at promotion", ("right",), [(right,) for right in plan.rights])
     if plan.strategies:
         print_table("Strategies", ("topic", "strategy"), list(plan.strategies.items()))
     for title, lines in (("warning", plan.warnings), ("unknown", plan.unknown), ("refused", reasons)):
@@ -166,6 +168,7 @@ def plan_document(plan: Plan, reasons: tuple[str, ...]) -> dict[str, Any]:
         "figures": dict(plan.figures),
         "partitions": dict(plan.partitions),
         "groups": dict(plan.groups),
+        "rights": list(plan.rights) if plan.rights else [],
         "bound": {fact.name: fact.value for fact in plan.bound},
         "strategies": dict(plan.strategies),
         "discarded": plan.discarded,

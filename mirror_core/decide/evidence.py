@@ -15,6 +15,8 @@ from mirror_core.model.parity import Verdict
 from mirror_core.model.run import Mode, Plan, RunKind, RunState, StepRecord, StepState
 
 NOT_COMPARED: Final = "not_compared"
+BOTH_EMPTY: Final = "neither side held a record"
+"""Step parity's verdict where nothing but the logs' beginnings and ends was to be compared, and those are equal."""
 """In the gate's evidence: what the run promotes as it is."""
 NONE: Final = "none"
 
@@ -67,6 +69,8 @@ def concluded(entries: Sequence[Entry], plan: Plan) -> tuple[Conclusion, str]:
         compared = f"; {before} had been compared before" if before else ""
         return Conclusion.UNPROVED, f"the source was lost: there was nothing to compare with{compared}"
     gate = _seen(entries, "parity")
+    if gate.get("verdict") == BOTH_EMPTY:
+        return Conclusion.UNPROVED, "neither side held a record: where their logs begin and end was all to compare"
     if gate.get("verdict") != Verdict.PASSED:
         return Conclusion.UNPROVED, "step parity says nothing of a comparison that passed"
     if not _number(gate.get("records_in_all")) or not _number(gate.get("partitions")):

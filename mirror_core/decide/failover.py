@@ -7,11 +7,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import UNSET
+
 from mirror_core.decide.figures import figures_of, group_figures, partition_figures, unknown_of, warnings_of
 from mirror_core.decide.reckoning import foretold
 from mirror_core.decide.scope import NOTHING, Scope, lost_topics, scope_of
 from mirror_core.decide.steps import planned
-from mirror_core.decide.view import DestinationView, SourceView, Unseen, View, failed_of, healthy, lags_of, some
+from mirror_core.decide.view import (
+    SHOWN,
+    DestinationView,
+    SourceView,
+    Unseen,
+    View,
+    failed_of,
+    healthy,
+    lags_of,
+    some,
+)
 from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition, base_name
 from mirror_core.model.run import Fact, Lasts, Mode, Plan, RunKind
@@ -47,6 +59,7 @@ def decide(view: View) -> Decision:
             partitions=dict(partition_figures(view)),
             groups=dict(group_figures(view)),
             foretold=foretold(view),
+            rights=UNSET if view.given is None else tuple(str(acl) for acl in view.given[:SHOWN]),
         ),
         tuple(_reasons(view)),
         scope_of(view),

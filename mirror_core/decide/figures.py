@@ -14,27 +14,35 @@ from mirror_core.decide.standing import pending
 from mirror_core.decide.standing import words as words_of
 from mirror_core.decide.together import of_view
 from mirror_core.decide.view import SHOWN, DestinationView, SourceView, Unseen, View, failed_of, lags_of, some
-from mirror_core.model.mirror import PartitionState, is_fresh
+from mirror_core.model.mirror import PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode
 
+FAILED_SHOWN: Final = 5
+"""FAILED partitions that a plan names with their reasons: `mirrorbook mirror describe` names all."""
+
 
 def warnings_of(view: View) -> Iterator[str]:
+    """Those with the gravest consequence first: approval pages show the first ones only."""
     yield from words_of(view.debt)
-    if view.mode is Mode.UNPLANNED:
-        yield from _lost_warnings(view)
-    failed = failed_of(view)
-    for partition in failed[:SHOWN]:
-        status = view.statuses[partition]
-        at = "" if status.failed_at is None else f" at offset {status.failed_at}"
-        yield f"{partition} is FAILED{at} and will be promoted as it is, without its newer records: {status.reason}"
-    if len(failed) > SHOWN:
-        yield f"{len(failed) - SHOWN} more partitions are FAILED and will be promoted as they are"
     if isinstance(view.source, SourceView):
         yield from pending(view.debt, (view.active_run,) if view.active_run else ())
+    if view.mode is Mode.UNPLANNED:
+        yield from _lost_warnings(view)
+    yield from _failed_warning(view)
+    if loses(view):
+        yield from loss_warnings(view)
+    if isinstance(view.source, SourceView):
         yield from _source_warnings(view, view.source)
+    if view.mode is Mode.PLANNED and not is_fresh(view.lease, view.now_ms):
+        yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
     if isinstance(view.destination, DestinationView):
         yield from _destination_warnings(view.mirror.destination, view.destination)
+    if view.unbacked:
+        yield (
+            f"promotion gives right(s) that nobody holds on {view.mirror.source} now: {some(view.unbacked)}. If they "
+            f"were withdrawn there, run `mirrorbook sync {view.mirror.name}` first"
+        )
     if view.strangers:
         yield (
             f"{some(view.strangers)}: sign(s) in to {view.mirror.source} by SCRAM, and {view.mirror.destination} knows "
@@ -42,11 +50,24 @@ def warnings_of(view: View) -> Iterator[str]:
             f"`kafka-configs.sh --alter --entity-type users --entity-name {view.strangers[0]} --add-config "
             "'SCRAM-SHA-512=[password=...]'`"
         )
-    if loses(view):
-        yield from loss_warnings(view)
-    if view.mode is Mode.PLANNED and not is_fresh(view.lease, view.now_ms):
-        yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
     yield from (f"{problem}: it would fail, and the run go on without it" for problem in view.hook_problems)
+
+
+def _failed_warning(view: View) -> Iterator[str]:
+    failed = failed_of(view)
+    if not failed:
+        return
+    listed = [f"{p}{_where(view.statuses[p])}" for p in failed[:FAILED_SHOWN]]
+    more = f"; and {len(failed) - FAILED_SHOWN} more" if len(failed) > FAILED_SHOWN else ""
+    yield (
+        f"{len(failed)} partition(s) FAILED and will be promoted as they are, without their newer records: "
+        f"{'; '.join(listed)}{more}"
+    )
+
+
+def _where(status: PartitionStatus) -> str:
+    at = "" if status.failed_at is None else f" at offset {status.failed_at}"
+    return f"{at} ({status.reason})"
 
 
 def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
@@ -95,7 +116,7 @@ def _lost_warnings(view: View) -> Iterator[str]:
         yield f"run {view.continues} ends, and this one goes on from where it was: its fence stays" + (
             f"; all that {mirror.source} had acknowledged was copied behind it" if view.drained else ""
         )
-    if isinstance(view.destination, DestinationView) and view.destination.authorizer and not view.grants:
+    if isinstance(view.destination, DestinationView) and view.destination.authorizer and not view.given:
         yield (
             f"no rights of applications are staged, so promotion gives none on {mirror.destination}: if they need any, "
             "grant them there by hand. `mirrorbook sync`, or DAG mirror_sync, stages them while the source lives"
@@ -125,7 +146,7 @@ def figures_of(view: View) -> Iterator[tuple[str, str]]:
     lags = [lag for _, lag in lags_of(view)]
     known = [lag for lag in lags if lag is not None]
     yield "partitions", str(len(lags))
-    yield "rights given at promotion", str(len(view.grants))
+    yield "rights given at promotion", "unknown" if view.given is None else str(len(view.given))
     yield "lag in offsets", str(sum(known)) if len(known) == len(lags) else "unknown"
     yield "seconds without writes, predicted", _predicted(view)
     if isinstance(view.destination, DestinationView):

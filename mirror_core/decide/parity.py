@@ -13,6 +13,8 @@ CHUNK_OFFSETS: Final = 50_000
 """Offsets of one chunk; chunk k of every partition is [k * size, (k + 1) * size)."""
 FINDINGS_KEPT: Final = 1000
 NOTHING_COMPARED: Final = "no record was compared: there was nothing to compare in the whole scope"
+NOTHING_HELD: Final = "no record was compared: neither side holds one, and their logs begin and end at the same offsets"
+NOTHING: Final = frozenset({NOTHING_COMPARED, NOTHING_HELD})
 
 GONE: Final = 0
 ENDS: Final = 1
@@ -45,6 +47,8 @@ class Row:
     """Why it could not be compared."""
     shared: tuple[Offset, Offset] | None = None
     """At level 1: [start, end) of what both logs hold of the range; rows of chunks must cover it."""
+    bare: bool = False
+    """At level 1: both logs begin and end at the end of the range, so neither holds a record."""
 
     @property
     def equal(self) -> bool:
@@ -98,6 +102,7 @@ def compare_ends(wanted: ParityRange, source: Ends, destination: Ends) -> tuple[
         findings=tuple(findings),
         differing=len(findings),
         shared=(low, high),
+        bare=source == destination == Ends(start=wanted.end, end=wanted.end),
     )
     shared = ParityRange(partition=partition, start=low, end=high)
     return (row, trimmed(wanted, start)) if start > wanted.start else (row,), shared
@@ -198,7 +203,8 @@ def judge(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> Par
     ]
     records = sum(sample(row, level) for row in rows)
     if not records:
-        reasons.append(NOTHING_COMPARED)
+        looked = [row for row in rows if row.chunk < 0]
+        reasons.append(NOTHING_HELD if looked and all(row.bare for row in looked) else NOTHING_COMPARED)
     by_partition: dict[Partition, list[Row]] = {}
     for row in rows:
         by_partition.setdefault(row.partition, []).append(row)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from mirror_core.decide.acls import EVERYBODY, Names, meets
+from mirror_core.decide.acls import EVERYBODY, Names, may_change, meets
 from mirror_core.decide.provenance import forged
 from mirror_core.decide.view import some
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Pattern, Permission, Resource
+from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import HEARTBEATS
 
 STAGED = frozenset({AclPurpose.STAGED, AclPurpose.PROMOTED})
@@ -56,6 +57,27 @@ def promotion(
     return Promotion(
         grants=tuple(sorted(grants)), narrowed=dict(sorted(narrowed.items())), refused=dict(sorted(refused.items()))
     )
+
+
+def as_synced(ledger: Iterable[LedgerEntry], mirror: Mirror, held: Collection[Acl]) -> tuple[LedgerEntry, ...]:
+    """A ledger as the final sync of a planned failover leaves it, as far as rights to change topics go.
+
+    `held`: what applications hold on the source. That gets staged, and what was staged and is not held any more is
+    forgotten. What an earlier promotion gave stays.
+    """
+    kept = (e for e in ledger if not (e.purpose is AclPurpose.STAGED and may_change(e.acl)))
+    staged = (
+        LedgerEntry(mirror=mirror.name, cluster=mirror.destination, acl=acl, purpose=AclPurpose.STAGED)
+        for acl in sorted(held)
+    )
+    return tuple({entry.acl: entry for entry in (*kept, *staged)}.values())
+
+
+def unbacked(ledger: Iterable[LedgerEntry], topics: Collection[str], held: Collection[Acl]) -> tuple[Acl, ...]:
+    """Rights to change these topics that promotion would give, and that nobody holds on the source now."""
+    names = Names(topics)
+    staged = {e.acl for e in ledger if e.purpose in STAGED and may_change(e.acl) and names.any_covered(e.acl)}
+    return tuple(sorted(staged - set(held)))
 
 
 def _whole(acl: Acl, beside: tuple[str, ...]) -> bool:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final
 
 from mirror_core.decide.drills import drill_name
+from mirror_core.decide.evidence import BOTH_EMPTY
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import loses
 from mirror_core.decide.standing import count, slipped_in, unknown_ends
@@ -98,6 +99,8 @@ def _again(view: View) -> Iterator[tuple[str, tuple[int, int]]]:
 
 def lost_behind_fence(gate: Evidence, failed: Collection[Partition]) -> tuple[int | None, str]:
     """Offsets lost by a planned failover, and how that is known. `gate`: what step parity saw."""
+    if gate.get("verdict") == BOTH_EMPTY and not failed:
+        return 0, "neither side held a record behind the fence, and their logs begin and end at the same offsets"
     if gate.get("verdict") != Verdict.PASSED:
         return None, "nothing was compared"
     if failed:

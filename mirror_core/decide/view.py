@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from mirror_core.model.acl import Acl
 from mirror_core.model.mirror import GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.proof import Proof
@@ -42,8 +43,8 @@ class SourceView:
     """Names of the consumer groups in scope."""
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
     """Committed offsets (next to be read) on the mirror's topics, of as many groups as there was time to ask."""
-    grants: tuple[str, ...] = ()
-    """Rights to change the mirror's topics that applications hold there, in words."""
+    grants: tuple[Acl, ...] = ()
+    """Rights to change the mirror's topics that applications hold there."""
     leaderless: tuple[Partition, ...] = ()
     """Recorded partitions that nobody leads now: their ends are not known."""
 
@@ -60,6 +61,8 @@ class DestinationView:
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
     rights: tuple[str, ...] = ()
     """What an approver should know of the rights that promotion gives."""
+    names: Collection[str] = ()
+    """All topics there."""
     joined: tuple[str, ...] = ()
     """Of these groups, the ones that have members there, living or not given up yet."""
     groups_unseen: bool = False
@@ -101,7 +104,8 @@ class View:
     active_run: str | None
     """Id of the run that holds the mirror, if any."""
     grants: tuple[str, ...]
-    """Rights that promotion would give, in words."""
+    """What an approval of the rights is bound to: what applications hold on the source and the final sync stages, of a
+    planned failover; otherwise what is staged."""
     forecast: Forecast | None
     """How long applications will stand still, by the newest failover that went the same way."""
     now_ms: int
@@ -124,6 +128,10 @@ class View:
     as far as both clusters tell."""
     groups: GroupsSeen | None = None
     """How old the groups' offsets on the destination are; None: nothing was synced."""
+    given: tuple[Acl, ...] | None = None
+    """Rights that promotion would give; None: not known, since the destination is unseen or has no authorizer."""
+    unbacked: tuple[Acl, ...] = ()
+    """Of those that are staged, the ones that nobody holds on the source now, as far as it is seen."""
     together: tuple[tuple[str, ...], ...] = ()
     """Topics that belong together: regular expressions, by group; none: all of the mirror's."""
 

@@ -107,6 +107,7 @@ def _pages(
     approved = [
         *((fact.name, fact.value) for fact in plan.bound),
         *((name, value) for part in (plan.figures, plan.partitions, plan.groups) for name, value in part.items()),
+        *(("right given at promotion", right) for right in plan.rights or ()),
         *((f"topic {topic}", f"strategy {strategy}") for topic, strategy in plan.strategies.items()),
     ]
     stream = html("run.html.j2", when=_when).stream(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from mirror_core.decide.evidence import NONE, NOT_COMPARED
+from mirror_core.decide.evidence import BOTH_EMPTY, NONE, NOT_COMPARED
 from mirror_core.decide.standing import when
 from mirror_core.decide.steps import point_of_no_return, stood_still_s
 from mirror_core.decide.together import COMPLETE
@@ -42,6 +42,10 @@ def answers(run: Run, steps: Sequence[StepRecord], source: str, destination: str
         return
     gate = next((s for s in steps if s.step == "parity" and s.state is StepState.DONE), None)
     seen = gate.evidence if gate else {}
+    if seen.get("verdict") == BOTH_EMPTY and seen.get(NOT_COMPARED, NONE) == NONE:
+        yield "What was lost", "nothing"
+        yield "How do we know", "neither side held a record, and their logs began and ended at the same offsets"
+        return
     if seen.get("verdict") != Verdict.PASSED or not seen.get("records_in_all"):
         yield "What was lost", UNKNOWN
         yield "How do we know", "we don't: nothing was compared"

@@ -114,6 +114,9 @@ class Plan:
     foretold: Foretold | UnsetType = UNSET
     """A failover's figures as numbers: not hashed. Unset, and not in the JSON, of plans of an older Mirrorbook: their
     runs hold that JSON's digest."""
+    rights: tuple[str, ...] | UnsetType = UNSET
+    """A failover: what its promotion would give to applications, the first of many; not hashed. Unset as above, and
+    where it is not known."""
 
     @property
     def hash(self) -> str:

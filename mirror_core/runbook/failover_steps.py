@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from mirror_core.decide.evidence import NONE, NOT_COMPARED
-from mirror_core.decide.parity import NOTHING_COMPARED
+from mirror_core.decide.evidence import BOTH_EMPTY, NONE, NOT_COMPARED
+from mirror_core.decide.parity import NOTHING, NOTHING_HELD
 from mirror_core.decide.reckoning import lost_behind_fence
 from mirror_core.decide.scope import strayed
 from mirror_core.decide.view import some
@@ -57,6 +57,7 @@ class GateClosed(MirrorError):
 class _Round:
     """One comparison of what was new."""
 
+    verdict: str
     ends: Mapping[Partition, Offset]
     """Next offset after the last one that was seen to be equal, in all."""
     records: int
@@ -88,7 +89,7 @@ class Steps(Promotion):
         except RemoteFault as error:  # what is proved is kept; it is looked again before anybody is stopped
             left = f"not known: {error}"
         return {
-            "verdict": Verdict.PASSED,
+            "verdict": first.verdict,
             "records": first.records + sum(one.records for one in rounds),
             "records_proved_before": first.records_before,
             "chunks": first.chunks + sum(one.chunks for one in rounds),
@@ -158,11 +159,12 @@ class Steps(Promotion):
             further=(),
         )
         earlier = before.of(ranges)
-        _open_gate(result, "the proof of what is mirrored so far", earlier_records=earlier)
+        verdict = _open_gate(result, "the proof of what is mirrored so far", earlier_records=earlier)
         self.writer.put(proof)
         self.journal.keep("prove", Proven(ends=Offsets.of(dict(result.proven)), records=result.records + earlier))
         offsets = sum(max(0, result.proven[r.partition] - r.start) for r in before.rest(ranges))
         return _Round(
+            verdict=verdict,
             ends=result.proven,
             records=result.records,
             records_before=earlier,
@@ -240,10 +242,10 @@ class Steps(Promotion):
             for p, end in sorted(ends.items())
         ]
         result = self.services.gate(self.link.source.name, self.link.destination.name, ranges, self.journal.run_id)
-        _open_gate(result, "the parity gate", earlier_records=proof.records)
+        verdict = _open_gate(result, "the parity gate", earlier_records=proof.records)
         self.journal.keep("parity", Equal(ends=Offsets.of(ends)))
         return {
-            "verdict": Verdict.PASSED,
+            "verdict": verdict,
             "records_since_proof": result.records,
             "records_in_all": result.records + proof.records,
             "partitions": len(ends),
@@ -325,15 +327,18 @@ def _say_until(data: StateWriter, lease: Lease, until_ms: int) -> None:
     data.put(replace(lease, beat_ms=now_ms(), writers_until_ms=max(lease.writers_until_ms, until_ms)))
 
 
-def _open_gate(result: ParityResult, what: str, *, earlier_records: int) -> None:
-    """Return only if equal. An empty rest is fine after a proof that had something to compare."""
+def _open_gate(result: ParityResult, what: str, *, earlier_records: int) -> str:
+    """Return only if equal, and what was seen. An empty rest is fine after a proof that had something to compare; so
+    are logs without a record, if they begin and end at the same offsets by both sides' leaders."""
     if result.verdict is Verdict.PASSED:
-        return
+        return Verdict.PASSED
     if result.findings or result.verdict is Verdict.FAILED:
         shown = "; ".join(f"{f.partition} offset {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:10])
         raise GateClosed(
             f"{what} failed, {len(result.findings)} difference(s): {shown}. Report: {result.report or 'none'}"
         )
-    if earlier_records and set(result.reasons) <= {NOTHING_COMPARED}:
-        return
+    if earlier_records and set(result.reasons) <= NOTHING:
+        return Verdict.PASSED
+    if result.reasons == (NOTHING_HELD,):
+        return BOTH_EMPTY
     raise Indeterminate(f"{what} is indeterminate, so it stays closed: {'; '.join(result.reasons[:10])}")

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from mirror_core.decide.access import strangers
 from mirror_core.decide.acls import Names, may_change
 from mirror_core.decide.drills import forecast
 from mirror_core.decide.filters import group_filter, topic_filter
+from mirror_core.decide.promotion import STAGED, as_synced, promotion, unbacked
 from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View, healthy
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient, TopicView
@@ -23,7 +24,7 @@ from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.kafka.users import scram_users
-from mirror_core.model.acl import AclPurpose
+from mirror_core.model.acl import Acl
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
@@ -69,7 +70,7 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True) -> Vi
         # Its name may lead elsewhere by now, to the destination even, which has lost nothing.
         seen_here = Unseen(f"its address leads to cluster {seen_here.cluster_id}, not to {mirror.source_id}")
     active = state.active_run(mirror.name)
-    staged = tuple(sorted(str(e.acl) for e in state.ledger_of(mirror.name) if e.purpose is AclPurpose.STAGED))
+    rights = _rights(link, state, mode, seen_here, seen_there)
     return View(
         mirror=mirror,
         mode=mode,
@@ -79,7 +80,9 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True) -> Vi
         lease=state.leases.get(mirror.name),
         active_run=active.id if active else None,
         debt=state.debts.get(mirror.name),
-        grants=seen_here.grants if isinstance(seen_here, SourceView) and mode is Mode.PLANNED else staged,
+        grants=rights.bound,
+        given=rights.given,
+        unbacked=rights.unbacked,
         forecast=forecast(state.runs.values(), state.steps_of, mirror.name, mode),
         now_ms=now_ms(),
         hooks={hook.name: hook.words for hook in link.config.hooks(mirror.name)},
@@ -127,6 +130,36 @@ def _users(side: ClusterConfig) -> frozenset[str] | None:
         return scram_users(client)
 
 
+class _Rights(NamedTuple):
+    """What promotion would give."""
+
+    bound: tuple[str, ...]
+    given: tuple[Acl, ...] | None
+    unbacked: tuple[Acl, ...]
+
+
+def _rights(
+    link: Link, state: State, mode: Mode, source: SourceView | Unseen, destination: DestinationView | Unseen
+) -> _Rights:
+    mirror, own = link.mirror, own_principals(link)
+    ledger = tuple(e for e in state.ledger_of(mirror.name) if e.cluster == mirror.destination)
+    held = source.grants if isinstance(source, SourceView) and source.authorizer else None
+    bound = [e.acl for e in ledger if e.purpose in STAGED]
+    if mode is Mode.PLANNED and isinstance(source, SourceView):
+        bound = list(source.grants)
+    if mode is Mode.PLANNED and held is not None:
+        ledger = as_synced(ledger, mirror, held)
+    topics = {p.topic for p in state.partitions.get(mirror.name, {})}
+    given = None
+    if isinstance(destination, DestinationView) and destination.authorizer:
+        given = promotion(ledger, topics, destination.names, own).grants
+    return _Rights(
+        bound=tuple(sorted(map(str, bound))),
+        given=given,
+        unbacked=() if held is None else unbacked(ledger, topics, held),
+    )
+
+
 def _strangers(
     link: Link, state: State, here: frozenset[str] | Unseen | None, there: frozenset[str] | Unseen | None
 ) -> tuple[str, ...]:
@@ -153,9 +186,7 @@ def _look_at_source(
             ()
             if isinstance(acls, AuthorizerOff)
             else tuple(
-                str(a)
-                for a in sorted(acls.entries)
-                if may_change(a) and a.principal not in own and names.any_covered(a)
+                a for a in sorted(acls.entries) if may_change(a) and a.principal not in own and names.any_covered(a)
             )
         )
         # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
@@ -201,6 +232,7 @@ def _look_at_destination(
                 positions=positions.offsets,
                 authorizer=not isinstance(held, AuthorizerOff),
                 rights=rights,
+                names=frozenset(view.topics),
                 committed=committed,
                 joined=joined,
                 groups_unseen=isinstance(asked, Unseen),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.failback import tails_fact
-from mirror_core.decide.parity import NOTHING_COMPARED
+from mirror_core.decide.parity import NOTHING
 from mirror_core.decide.strategies import came, is_anew, tails
 from mirror_core.decide.view import Topic, some
 from mirror_core.evidence.salvage_report import write_salvage_report
@@ -133,7 +133,7 @@ class TailSteps(Acts):
         folder = self.services.run_dir(self.journal.run_id) / "compare"
         # The new primary's retention goes on, the old source's log is the one in question.
         result = self.services.parity(self.link.destination.name, self.link.source.name, ranges, folder)
-        doubts = [reason for reason in result.reasons if reason != NOTHING_COMPARED]
+        doubts = [reason for reason in result.reasons if reason not in NOTHING]
         doubts += [f"{f.partition}: {f.detail}" for f in result.findings if f.kind in _ENDS]
         if doubts:
             raise Indeterminate(

@@ -50,6 +50,7 @@ def plan_markdown(plan: Plan, share: int = 1) -> str:
         parts.append(_table(("topic", "strategy"), _cells(sorted(plan.strategies.items())), MAX_PARTITIONS))
     parts.append(_table(("partition", "state"), _cells(plan.partitions.items()), max(LEAST, MAX_PARTITIONS // share)))
     parts.append(_table(("consumer group", "progress"), _cells(plan.groups.items()), max(LEAST, MAX_GROUPS // share)))
+    parts.append(_table(("right given at promotion",), _cells((r,) for r in plan.rights or ()), MAX_GROUPS // share))
     return "\n\n".join(part for part in parts if part)
 
 

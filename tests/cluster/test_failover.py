@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
+from mirror_core.decide.evidence import BOTH_EMPTY
 from mirror_core.decide.steps import Need, names, needing
 from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
@@ -245,6 +246,23 @@ def test_a_foreign_record_on_the_destination_is_never_promoted(
     failover.abort(run)
 
 
+def test_logs_that_retention_has_emptied_go_over_with_their_offsets(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 5)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    with as_admin(pair.east) as client:
+        delete_records(client, {Partition(topic, 0): Offset(5)})
+    mirrored.copy()
+    failover = mirrored.failover
+    run = failover.drive(failover.begin(failover.plan(Mode.PLANNED).hash).id)
+    _, steps = failover.status(run.id)
+    gate = next(s for s in steps if s.step == "parity")
+    assert (run.state, gate.evidence["verdict"], gate.evidence["records_in_all"]) == (RunState.DONE, BOTH_EMPTY, 0)
+    produce(pair.west, topic, 1)
+    assert [record.offset for record in read_all(pair.west, topic)] == [5]
+
+
 def test_a_failed_partition_is_promoted_as_it_is_and_the_others_whole(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair, 2)
     sent = produce(pair.east, topic, 10) + produce(pair.east, topic, 10, partition=1)
@@ -256,7 +274,9 @@ def test_a_failed_partition_is_promoted_as_it_is_and_the_others_whole(pair: Pair
     sent += produce(pair.east, topic, 7)  # the drain's work
     failover = mirrored.failover
     plan = failover.plan(Mode.PLANNED)
-    words = f"{topic}-1 is FAILED at offset 10 and will be promoted as it is, without its newer records"
+    words = (
+        f"1 partition(s) FAILED and will be promoted as they are, without their newer records: {topic}-1 at offset 10"
+    )
     assert [warning for warning in plan.warnings if warning.startswith(words)]
 
     assert failover.drive(failover.begin(plan.hash).id).state is RunState.DONE

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from mirror_core.decide.acls import OUR_NAMES, OUR_TOPICS, denial
+from mirror_core.decide.acls import OUR_NAMES, OUR_TOPICS, denial, may_change
 from mirror_core.kafka.acls import create_acls, delete_acls, present_on_every_broker
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Resource
 from mirror_core.model.drift import Deed, Part
@@ -200,3 +200,35 @@ def test_a_grant_that_would_open_more_is_given_topic_by_topic(pair: Pair, tmp_pa
         assert denied(pair.west, topic)
         apply_promotion(mirrored.link, writer, [topic])
     assert not denied(pair.west, topic)
+
+
+def test_a_plan_lists_exactly_the_rights_that_promotion_gives(pair: Pair, tmp_path: Path) -> None:
+    """Also one that was granted since the last sync; and not one that was withdrawn since, or that somebody forged."""
+    topic = new_topic(pair.east)
+    kept, new, gone, forged = (right(Resource.TOPIC, topic, Operation.WRITE, principal=f"User:{w}") for w in "abcd")
+    grant(pair.east, *kept, *gone)
+    before = rights_of(pair.west)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    with writer_of(mirrored.link) as writer:
+        sync(mirrored.link, writer, only=ACLS)
+        entry = LedgerEntry(
+            mirror=mirrored.link.mirror.name,
+            cluster=mirrored.link.mirror.destination,
+            acl=next(iter(forged)),
+            purpose=AclPurpose.STAGED,
+        )
+        writer.put(entry)
+    grant(pair.east, *new)
+    withdraw(pair.east, *gone)
+
+    lost = mirrored.failover.plan(Mode.UNPLANNED)
+    assert lost.rights == tuple(sorted(str(a) for a in {*kept, *gone, *forged}))
+    (unbacked,) = [line for line in lost.warnings if "nobody holds on east now" in line]
+    assert [str(a) in unbacked for a in (*kept, *gone, *forged)] == [False, True, True]
+
+    plan = mirrored.failover.plan(Mode.PLANNED)
+    assert mirrored.failover.drive(mirrored.failover.begin(plan.hash).id).state is RunState.DONE
+    given = {a for a in rights_of(pair.west) - before if may_change(a)}
+    assert given == {*kept, *new}
+    assert plan.rights == tuple(sorted(str(a) for a in given))

@@ -14,6 +14,7 @@ from mirror_core.decide.figures import (
     warnings_of,
 )
 from mirror_core.decide.view import SHOWN, DestinationView, Forecast, SourceView, Topic, Unseen, View, lags_of, some
+from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Mode
@@ -42,6 +43,14 @@ DESTINATION = DestinationView(
     authorizer=True,
     committed={"g": {A0: Offset(88), A1: Offset(20)}, "h": {B0: Offset(5)}},
 )
+WRITE = Acl(
+    resource=Resource.TOPIC,
+    name="a",
+    pattern=Pattern.LITERAL,
+    principal="User:app",
+    operation=Operation.WRITE,
+    permission=Permission.ALLOW,
+)
 LEASE = Lease(mirror=MirrorName("m"), owner="host-7", generation=1, beat_ms=100_000, writers_until_ms=2_000)
 
 
@@ -66,6 +75,7 @@ def view() -> View:
         lease=LEASE,
         active_run=None,
         grants=("one", "two"),
+        given=(WRITE,),
         forecast=None,
         now_ms=103_000,
     )
@@ -82,7 +92,7 @@ def warned(view: View) -> str:
 def test_a_healthy_mirror_is_shown_in_numbers_and_warns_of_nothing(view: View) -> None:
     assert shown(view) == {
         "partitions": "3",
-        "rights given at promotion": "2",
+        "rights given at promotion": "1",
         "lag in offsets": "37",
         "seconds without writes, predicted": "unknown (no earlier run, and no drill)",
         "proved equal before": "none of 123 offsets",
@@ -237,9 +247,18 @@ def test_what_a_person_should_know_before_approving(view: View) -> None:
 def test_a_failed_partition_is_named_with_its_offset_and_its_reason(view: View) -> None:
     failed = replace(status(A1, PartitionState.FAILED), reason="damaged", failed_at=Offset(0))
     text = warned(replace(view, statuses={**view.statuses, A1: failed}))
-    assert text == "a-1 is FAILED at offset 0 and will be promoted as it is, without its newer records: damaged"
+    head = "1 partition(s) FAILED and will be promoted as they are, without their newer records: "
+    assert text == f"{head}a-1 at offset 0 (damaged)"
     nowhere = replace(failed, failed_at=None)
-    assert warned(replace(view, statuses={**view.statuses, A1: nowhere})).startswith("a-1 is FAILED and will be")
+    assert warned(replace(view, statuses={**view.statuses, A1: nowhere})) == f"{head}a-1 (damaged)"
+
+
+def test_many_failed_partitions_are_one_warning_and_push_no_other_one_out_of_sight(view: View) -> None:
+    many = {p: replace(status(p, PartitionState.FAILED), reason="cut") for p in (Partition("a", n) for n in range(900))}
+    lines = warned(replace(view, statuses=many, source=replace(SOURCE, authorizer=False))).split("\n")
+    assert lines[0].startswith("900 partition(s) FAILED")
+    assert lines[0].endswith("a-4 (cut); and 895 more")
+    assert any("east has no authorizer" in line for line in lines[:3])
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, ""), (1, "0"), (10, "0, 1, 2, 3, 4, 5, 6, 7, 8, 9")])
@@ -316,14 +335,26 @@ def test_a_partition_that_nobody_leads_is_unknown_alone(view: View) -> None:
 
 
 @pytest.mark.parametrize("authorizer", [True, False])
-@pytest.mark.parametrize("grants", [(), ("one",)])
+@pytest.mark.parametrize("given", [(), (WRITE,)])
 def test_an_unplanned_failover_without_staged_rights_says_that_it_gives_none(
-    view: View, grants: tuple[str, ...], authorizer: bool
+    view: View, given: tuple[Acl, ...], authorizer: bool
 ) -> None:
     here = replace(DESTINATION, authorizer=authorizer)
-    lost = replace(view, source=Unseen("dead"), mode=Mode.UNPLANNED, grants=grants, destination=here)
+    known = given if authorizer else None
+    lost = replace(view, source=Unseen("dead"), mode=Mode.UNPLANNED, given=known, destination=here)
     said = any("no rights of applications are staged" in warning for warning in warnings_of(lost))
-    assert said is (authorizer and not grants)
+    assert said is (authorizer and not given)
+
+
+def test_a_right_that_the_source_does_not_grant_now_is_named_before_it_is_given(view: View) -> None:
+    assert "nobody holds" not in warned(view)
+    (line,) = [w for w in warnings_of(replace(view, unbacked=(WRITE,))) if "nobody holds" in w]
+    assert "on east now: ALLOW WRITE on TOPIC literal 'a' for User:app" in line
+    assert "`mirrorbook sync m` first" in line
+
+
+def test_rights_are_unknown_where_nothing_is_known_of_the_destination(view: View) -> None:
+    assert shown(replace(view, given=None))["rights given at promotion"] == "unknown"
 
 
 def test_users_that_only_the_source_knows_are_named_with_what_makes_them(view: View) -> None:

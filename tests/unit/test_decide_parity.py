@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.parity import Ends, Row, chunks, compare_ends, fill_gaps, judge, rounds, share, trimmed
+from mirror_core.decide.parity import (
+    NOTHING_COMPARED,
+    NOTHING_HELD,
+    Ends,
+    Row,
+    chunks,
+    compare_ends,
+    fill_gaps,
+    judge,
+    rounds,
+    share,
+    trimmed,
+)
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
 
@@ -106,6 +118,27 @@ def test_nothing_at_all_is_indeterminate() -> None:
     assert judge([], [], 3).verdict is Verdict.INDETERMINATE
     result = verdict(wanted(5, 5), equal_rows(wanted(5, 5)))
     assert (result.verdict, result.records, result.proven) == (Verdict.INDETERMINATE, 0, {P: 5})
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "reason"),
+    [
+        (ends(50, 50), ends(50, 50), NOTHING_HELD),
+        (ends(50, 50), ends(40, 50), NOTHING_COMPARED),  # its retention is late: what it holds was not compared
+        (ends(50, 51), ends(50, 50), NOTHING_COMPARED),
+    ],
+)
+def test_logs_without_a_record_are_indeterminate_and_told_apart(source: Ends, destination: Ends, reason: str) -> None:
+    rows, _ = compare_ends(wanted(0, 50), source, destination)
+    result = judge([wanted(0, 50)], fill_gaps([wanted(0, 50)], rows, 3), 3)
+    assert (result.verdict, result.reasons) == (Verdict.INDETERMINATE, (reason,))
+
+
+def test_one_empty_log_beside_one_that_was_not_compared_is_not_all_empty() -> None:
+    asked = [wanted(0, 50), wanted(0, 9, Partition("orders", 1))]
+    rows, _ = compare_ends(asked[0], ends(50, 50), ends(50, 50))
+    other, _ = compare_ends(asked[1], ends(9, 9), ends(3, 9))
+    assert judge(asked, [*rows, *other], 3).reasons == (NOTHING_COMPARED,)
 
 
 def test_a_range_that_nobody_looked_at_is_indeterminate() -> None:
