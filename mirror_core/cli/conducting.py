@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -11,15 +13,16 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from mirror_core.cli.common import agree, mirror
-from mirror_core.cli.runs import newest, show_plan, show_run
+from mirror_core.cli.runs import newest, show_plan, show_run, tell_all
 from mirror_core.cli.spark_conf import spark_conf
 from mirror_core.cli.telling import tell
 from mirror_core.decide.approvals import approved_long_ago
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import undisturbed
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import Refused
-from mirror_core.model.run import Run, RunState
+from mirror_core.model.errors import LostOwnership, Refused
+from mirror_core.model.run import Mode, Run, RunState
+from mirror_core.runbook.closing import last_words
 from mirror_core.runbook.conductor import Conductor, other_plan
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services, local_services
@@ -35,6 +38,14 @@ class Runner(StrEnum):
 
 RunnerOption = Annotated[
     Runner, typer.Option("--runner", help="Where everything is compared and salvaged: on Spark, or in this process.")
+]
+RunnerByModeOption = Annotated[
+    Runner | None,
+    typer.Option(
+        "--runner",
+        help="Where everything is compared: on Spark, or in this process. Default: spark, of a planned failover; an "
+        "unplanned one compares nothing.",
+    ),
 ]
 MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
 EvidenceOption = Annotated[
@@ -71,11 +82,20 @@ def conductor(
     gate_limit: float | None = None,
     prefix: str = "",
 ) -> C:
-    """Somebody who takes the steps here, as the options say. Quiet for machines that read what is printed; `prefix`:
-    before each line, where several are at work."""
-    say = (lambda line: None) if quiet else (lambda line: tell(f"{prefix}: {line}")) if prefix else tell
+    """Somebody who takes the steps here, as the options say. Quiet for machines that read what is printed: what people
+    are told, and may have to do, is on standard error then. `prefix`: before each line, where several are at work."""
+    head = f"{prefix}: " if prefix else ""
+
+    def say(line: str) -> None:
+        tell(head + line, err=quiet)
+
     services = services_of(link.config.path, runner, master, evidence, conf)
     return make(link, services, started_by=operator(), say=say, gate_limit_s=gate_limit)
+
+
+def runner_for(mode: Mode, chosen: Runner | None) -> Runner:
+    """Where it is compared: nothing is in an unplanned failover, which must not fail for want of Spark."""
+    return chosen or (Runner.SPARK if mode is Mode.PLANNED else Runner.LOCAL)
 
 
 def found(make: type[C], config: Path | None, name: str, run_id: str | None) -> tuple[Link, Run]:
@@ -153,7 +173,8 @@ def approved_again(by: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
 def give_up(by: Conductor[Any], run: Run, question: str, *, yes: bool, as_json: bool) -> None:
     """Ask, abort, show how it ended."""
     agree(question, yes)
-    by.abort(run.id)
+    with closed(by, run):
+        by.abort(run.id)
     show_outcome(by, run, as_json=as_json)
 
 
@@ -161,6 +182,25 @@ def show_outcome(by: Conductor[Any], run: Run, *, as_json: bool) -> None:
     """The run and its steps, as they are now."""
     ended, steps = by.status(run.id)
     show_run(ended, steps, as_json=as_json)
+    if not as_json:
+        tell_all(last_words(by.link, ended))
+
+
+@contextmanager
+def closed(by: Conductor[Any], run: Run) -> Iterator[None]:
+    """Whatever stops the run in between, the terminal says who can write where by then, and what to do. Who has lost
+    the run to another conductor is told nothing: it goes on."""
+    try:
+        yield
+    except LostOwnership:
+        raise
+    except KeyboardInterrupt:
+        tell_all(last_words(by.link, run))
+        raise
+    except Exception as error:
+        for line in last_words(by.link, run):
+            error.add_note(line)
+        raise
 
 
 def services_of(

@@ -18,6 +18,7 @@ from mirror_core.cli.conducting import (
     approved,
     approved_again,
     begun,
+    closed,
     conductor,
     found,
     give_up,
@@ -26,10 +27,7 @@ from mirror_core.cli.conducting import (
 )
 from mirror_core.cli.runs import show_newest
 from mirror_core.cli.spark_conf import SparkConfOption
-from mirror_core.cli.telling import tell
 from mirror_core.decide.strategies import Allowed
-from mirror_core.model.clock import now_ms
-from mirror_core.model.mirror import is_fresh
 from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.runbook.failback import Failback
 
@@ -129,7 +127,9 @@ def _allowed(words: list[str] | None) -> Allowed:
 
 def _go_on(failback: Failback, started: Run, *, yes: bool, as_json: bool) -> None:
     """To the end: the failback's steps, the failover home with its own approval, the last step."""
-    if failback.drive(started.id).state is RunState.RUNNING:
+    with closed(failback, started):
+        driven = failback.drive(started.id)
+    if driven.state is RunState.RUNNING:
         home = failback.home()
         under_way, agreed_by = home.active(), ""
         if under_way is not None:
@@ -140,13 +140,8 @@ def _go_on(failback: Failback, started: Run, *, yes: bool, as_json: bool) -> Non
             question = f"bring applications home to {failback.link.source.name}"
             approved(title, decision, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json)
             under_way = home.begin(decision.plan.hash, approved_by=home.started_by)
-        home.drive(under_way.id, agreed_by=agreed_by)
-        failback.drive(started.id)
+        with closed(home, under_way):
+            home.drive(under_way.id, agreed_by=agreed_by)
+        with closed(failback, started):
+            failback.drive(started.id)
     show_outcome(failback, started, as_json=as_json)
-    name = failback.link.mirror.name
-    _, state = mirror(failback.link.config.path, name)
-    if not as_json and not is_fresh(state.leases.get(name), now_ms()):
-        tell(
-            f"mirror {name} is to be copied again, and nobody does: `mirrorbook supervise {name}`, or trigger "
-            "mirror_replicate in Airflow"
-        )

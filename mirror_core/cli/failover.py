@@ -13,16 +13,17 @@ from mirror_core.cli.conducting import (
     HashOption,
     MasterOption,
     NoPauseOption,
-    Runner,
-    RunnerOption,
+    RunnerByModeOption,
     RunOption,
     approved,
     approved_again,
     begun,
+    closed,
     conductor,
     found,
     give_up,
     prepare,
+    runner_for,
     show_decision,
     show_outcome,
 )
@@ -53,7 +54,7 @@ def run(
     name: NameArgument,
     mode: ModeOption = Mode.PLANNED,
     plan_hash: HashOption = None,
-    runner: RunnerOption = Runner.SPARK,
+    runner: RunnerByModeOption = None,
     master: MasterOption = "local[*]",
     evidence: EvidenceOption = None,
     conf: SparkConfOption = None,
@@ -67,16 +68,18 @@ def run(
     """Show the plan, ask, prove what is mirrored, ask at that moment, and run it. When this process dies, `resume` goes
     on, and asks nothing more."""
     link, _ = mirror(config, name)
-    failover = conductor(Failover, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
+    chosen = runner_for(mode, runner)
+    failover = conductor(Failover, link, chosen, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     decision = failover.decide(mode)
     question = f"move applications from {link.source.name} to {link.destination.name}"
     title = f"{mode} failover of {name}"
     if approved(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
         started = begun(failover, decision, mode, as_json=as_json)
         asked = mode is Mode.PLANNED and not (no_pause or yes)
-        if asked:
-            prepare(failover, started)
-        failover.drive(started.id, agreed_by=failover.started_by if asked else "")
+        with closed(failover, started):
+            if asked:
+                prepare(failover, started)
+            failover.drive(started.id, agreed_by=failover.started_by if asked else "")
         show_outcome(failover, started, as_json=as_json)
 
 
@@ -93,7 +96,7 @@ def status(
 def resume(
     name: NameArgument,
     run_id: RunOption = None,
-    runner: RunnerOption = Runner.SPARK,
+    runner: RunnerByModeOption = None,
     master: MasterOption = "local[*]",
     evidence: EvidenceOption = None,
     conf: SparkConfOption = None,
@@ -108,9 +111,11 @@ def resume(
     again.
     """
     link, begun_before = found(Failover, config, name, run_id)
-    failover = conductor(Failover, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
+    chosen = runner_for(begun_before.plan.mode, runner)
+    failover = conductor(Failover, link, chosen, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     agreed_by = approved_again(failover, begun_before, yes=yes, as_json=as_json)
-    failover.drive(begun_before.id, agreed_by=agreed_by)
+    with closed(failover, begun_before):
+        failover.drive(begun_before.id, agreed_by=agreed_by)
     show_outcome(failover, begun_before, as_json=as_json)
 
 

@@ -98,6 +98,8 @@ def _fail(error: Exception, words: str, code: int, debug: bool) -> NoReturn:
     if debug:
         typer.echo(visible_lines("".join(traceback.format_exception(error))), err=True)
     typer.echo(visible_lines(f"error: {words}"), err=True)
+    for note in getattr(error, "__notes__", ()):
+        typer.echo(visible_lines(note), err=True)
     sys.exit(code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from mirror_core.cli.telling import tell
 from mirror_core.decide import reckoning
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.run import Plan, Run, RunKind, StepRecord
+from mirror_core.runbook.closing import words_of
 from mirror_core.state.link import Link, states
 from mirror_core.state.records import State
 
@@ -109,6 +111,15 @@ def show_newest(link: Link, state: State, run_id: str | None, kind: RunKind, *, 
     """The run that holds the mirror, or its newest one, with its steps."""
     found = newest(link, state, run_id, kind)
     show_run(found, state.steps_of(found), as_json=as_json)
+    if not as_json:
+        tell_all(words_of(link, state, found.id))
+
+
+def tell_all(lines: Iterable[str]) -> None:
+    """The last words, apart from what is above them."""
+    tell("")
+    for line in lines:
+        tell(line)
 
 
 def show_run(run: Run, steps: tuple[StepRecord, ...], *, as_json: bool, evidence: bool = False) -> None:

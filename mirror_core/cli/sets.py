@@ -15,14 +15,16 @@ from mirror_core.cli.conducting import (
     MasterOption,
     NoPauseOption,
     Runner,
-    RunnerOption,
+    RunnerByModeOption,
     conductor,
+    runner_for,
 )
 from mirror_core.cli.runs import plan_document, run_document, show_plan
 from mirror_core.cli.spark_conf import SparkConfOption
 from mirror_core.cli.telling import tell
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import Mode
+from mirror_core.runbook.closing import last_words
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.sets import Joint, Together, set_named
 from mirror_core.state.link import find
@@ -45,7 +47,7 @@ def run_set(
     name: SetArgument,
     mode: ModeOption = Mode.PLANNED,
     plan_hash: HashOption = None,
-    runner: RunnerOption = Runner.SPARK,
+    runner: RunnerByModeOption = None,
     master: MasterOption = "local[*]",
     evidence: EvidenceOption = None,
     conf: SparkConfOption = None,
@@ -59,7 +61,7 @@ def run_set(
     """Show all plans, ask once, prove, ask at that moment, and move all mirrors of the set. One that was begun before
     and has not ended is gone on with."""
     equipped: dict[str, Any] = {"evidence": evidence, "conf": conf, "gate_limit": gate_limit}
-    together = _together(name, config, mode, runner, master, quiet=as_json, **equipped)
+    together = _together(name, config, mode, runner_for(mode, runner), master, quiet=as_json, **equipped)
     attempt = together.under_way()
     if attempt is None:
         if (cut_off := together.cut_off()) and not dry_run:
@@ -89,6 +91,9 @@ def run_set(
         print_json({"set": attempt, "runs": [run_document(s.run, s.steps) for s in ended.values()]})
     else:
         tell(f"{attempt}: " + "; ".join(together.told(attempt)))
+        for mirror, standing in ended.items():
+            for line in last_words(together.link(mirror), standing.run):
+                tell(f"{mirror}: {line}")
 
 
 def _ask(name: str, together: Together, attempt: str) -> None:

@@ -133,11 +133,14 @@ class Conductor(ABC, Generic[Choice]):
             if journal.run.state is RunState.ABORTING:
                 return self._evident(writer, self._abort(writer, journal))
             self._agreed(writer, journal, agreed_by)
+            closed = False
             while (name := journal.next()) is not None:
                 if not self._ready(journal.run, name):
                     return journal.run
                 self._take(writer, journal, name)
-            return self._evident(writer, self._finish(writer, journal))
+                closed = journal.next() is None  # the last step has closed the run
+            ended = self._finish(writer, journal)
+            return ended if closed else self._evident(writer, ended)
 
     @at_work()
     def abort(self, run_id: str, *, only_mine: bool = False) -> Run:

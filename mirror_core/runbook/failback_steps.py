@@ -48,6 +48,8 @@ CLOSE_S: Final = 5.0
 """The same in time: what applications write meanwhile on a busy cluster."""
 STALL_S: Final = 120.0
 """A data plane that copies nothing for this long is not waited for."""
+TELL_S: Final = 10.0
+"""Between two words of how much is left to be caught up."""
 SETTLED: Final = frozenset({Part.CONFIGS, Part.ACLS})
 """What is brought in line before copying begins. Rights, too: one that is withdrawn later is known by that."""
 ZOMBIE_MS: Final = 2_000
@@ -123,12 +125,16 @@ class FailbackSteps(TailSteps):
         if home_run(read_state(self.link.source), self.journal.run_id):
             return {"lag": f"not copied: {self.link.destination.name} was given up, and applications are home"}
         started = time.monotonic()
-        best, moved = None, started
+        best, moved, told = None, started, started
         first_end = None
         while True:
             lag, end = self._lag(link)
             now = time.monotonic()
             first_end = end if first_end is None else first_end
+            if now - told >= TELL_S:
+                told = now
+                left = "an unknown number of" if lag is None else f"{lag:,}"
+                self.say(f"catch_up: {left} offset(s) left until {self.link.source.name} is close behind")
             busy = (end - first_end) / max(1.0, now - started) * CLOSE_S
             if lag is not None and lag <= max(CLOSE_OFFSETS, busy):
                 return {"lag": lag, "seconds": round(now - started, 1)}
@@ -142,7 +148,7 @@ class FailbackSteps(TailSteps):
                 )
             if not is_fresh(read_state(self.link.source).leases.get(link.mirror.name), now_ms()):
                 options = Options(until_caught_up=True)
-                copied = Replication(link, LocalRunner, options, stop=threading.Event(), say=lambda line: None).run()
+                copied = Replication(link, LocalRunner, options, stop=threading.Event(), say=self.say).run()
                 raise_if_failed(copied)
                 continue
             time.sleep(0.5)

@@ -40,6 +40,7 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Approval, Mode, Run, RunKind, StepRecord, StepState
 from mirror_core.runbook.conductor import at_work
 from mirror_core.runbook.failover import Failover
+from mirror_core.state.link import Link
 from mirror_core.state.topic import read_state
 
 TRIES: Final = 3
@@ -103,6 +104,10 @@ class Together:
         self.mode = mode
         self._conductors = conductors
         self._say = say
+
+    def link(self, mirror: MirrorName) -> Link:
+        """One of its mirrors."""
+        return self._conductors[mirror].link
 
     def decide(self) -> Joint:
         """All plans. One that may not be run now forbids all."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mirror_core.model.run import Run, StepRecord
     from mirror_core.runbook.failback import Failback
     from mirror_core.runbook.failover import Failover
+    from mirror_core.state.records import State
 
 STAND_STILL: Final = standing_still(RunKind.FAILOVER)[0]
 """The step from which on a planned failover keeps applications from writing."""
@@ -200,28 +201,36 @@ class AbortRun(RunOperator):
         self.step_tasks = tuple(step.task_id for step in steps)
 
     def execute(self, context: Context) -> str:
+        from mirror_core.runbook.closing import last_words
+
         run_id = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
-            _, state = find_mirror(self.mirror)
+            link, state = find_mirror(self.mirror)
             run = state.runs.get(run_id)
-            if run is None or run.ended_ms is not None:
-                return "nothing to abort: the run has ended"
-            if (run_id, point_of_no_return(self.kind, run.plan.mode)) in state.steps:
-                return "kept: past the point of no return; clear the failed task, and the run goes on"
-            if any(context["ti"].xcom_pull(task_ids=task, key=LOST) for task in self.step_tasks):
-                return "kept: another process took the run over; if none goes on, clear the failed task or resume it"
-            engine = self.engine(context)
-            fenced = (run_id, STAND_STILL) in state.steps
-            if fenced and run.plan.mode is Mode.PLANNED and not engine.source_answers():
-                # Given up, it would not know any more what it has fenced and drained.
-                return (
-                    "kept: the source does not answer. If it is lost, trigger mirror_failover_unplanned: it goes on "
-                    "from here. If it comes back, clear the failed task, or abort the run by the command line"
-                )
-            try:
-                ended = engine.abort(run_id, only_mine=True)
-            except LostOwnership as error:
-                return f"kept: {error}"
+            outcome = self._given_up(context, state, run)
+            for line in last_words(link, run) if run else ():
+                self.log.info("%s", line)
+        return outcome
+
+    def _given_up(self, context: Context, state: State, run: Run | None) -> str:
+        if run is None or run.ended_ms is not None:
+            return "nothing to abort: the run has ended"
+        if (run.id, point_of_no_return(self.kind, run.plan.mode)) in state.steps:
+            return "kept: past the point of no return; clear the failed task, and the run goes on"
+        if any(context["ti"].xcom_pull(task_ids=task, key=LOST) for task in self.step_tasks):
+            return "kept: another process took the run over; if none goes on, clear the failed task or resume it"
+        engine = self.engine(context)
+        fenced = (run.id, STAND_STILL) in state.steps
+        if fenced and run.plan.mode is Mode.PLANNED and not engine.source_answers():
+            # Given up, it would not know any more what it has fenced and drained.
+            return (
+                "kept: the source does not answer. If it is lost, trigger mirror_failover_unplanned: it goes on "
+                "from here. If it comes back, clear the failed task, or abort the run by the command line"
+            )
+        try:
+            ended = engine.abort(run.id, only_mine=True)
+        except LostOwnership as error:
+            return f"kept: {error}"
         return f"aborted: {ended.note or 'applications may write on the source again'}"
 
 

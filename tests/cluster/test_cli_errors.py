@@ -13,8 +13,10 @@ from confluent_kafka.admin import (
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
+from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
+from mirror_core.runbook.failover_steps import Steps
 from mirror_core.sandbox.ports import choose_ports
 from mirror_core.state.topic import read_state
 from tests.brokers import TIMEOUT_S, admin_client, new_topic, produce, read_all
@@ -308,3 +310,28 @@ def test_without_a_terminal_nothing_is_done_that_was_not_agreed_to(desk: Desk, m
         "error: not done:\n  - nobody is there to ask: give --yes, or run it on a terminal\n",
     )
     assert desk.traces() == before
+
+
+def test_a_run_that_fails_behind_the_fence_says_that_nobody_can_write_and_what_to_do(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(desk.pair.east)
+    produce(desk.pair.east, topic, 3)
+    name = desk.started(topic).name
+    assert desk.run("replicate", name, "--runner", "local", "--until-caught-up").code == 0
+
+    def breaks(steps: Steps) -> None:
+        raise MirrorError("the link is down")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Steps, "drain", breaks)
+        said = desk.run("failover", "run", name, "--yes", "--runner", "local")
+    assert said.code == 1
+    error, *last = said.err.splitlines()
+    assert error == "error: the link is down"
+    assert "NOBODY CAN WRITE these topics: east is fenced, and west is not promoted yet." in last
+    assert f"If east is lost: `mirrorbook failover run {name} --mode unplanned` goes on from here." in last
+    assert "NOBODY CAN WRITE" in desk.run("failover", "status", name).out
+    given_up = desk.run("failover", "abort", name, "--yes")
+    assert (given_up.code, given_up.err) == (0, "")
+    assert "Applications write on east, as before; west stays a mirror." in given_up.out

@@ -25,8 +25,8 @@ from tests.mirroring import Mirrored
 pytestmark = pytest.mark.cluster
 
 PLAN: Final = {
-    *("kind", "mirror", "mode", "hash", "steps", "figures", "partitions", "groups", "bound", "strategies"),
-    *("discarded", "warnings", "unknown", "refused"),
+    *("kind", "mirror", "mode", "hash", "steps", "figures", "partitions", "groups", "rights", "bound"),
+    *("strategies", "discarded", "warnings", "unknown", "refused"),
 }
 RUN: Final = {
     *(
@@ -57,7 +57,9 @@ def done(said: Said) -> str:
 
 
 def document(said: Said) -> dict[str, Any]:
-    found = json.loads(done(said))
+    """What machines read. What a run tells people meanwhile is on standard error."""
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
     assert isinstance(found, dict)
     return found
 
@@ -187,7 +189,7 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
         desk.run("failback", "run", name, "--plan-hash", plan["hash"], *local)
     )
     assert desk.traces() == before
-    assert f"mirror {name} is to be copied again, and nobody does" in done(desk.run("failback", "run", name, *local))
+    assert f"nobody copies {name} now" in done(desk.run("failback", "run", name, *local))
     back = document(desk.run("failback", "status", name, "--json"))
     assert set(back) == RUN
     assert [(s["step"], s["state"]) for s in back["steps"]] == [(step, "DONE") for step in names(RunKind.FAILBACK)]

@@ -1,0 +1,173 @@
+"""The last words of a run, however it ended: who can write where, what is pending, and which command is next. Pure.
+
+Made from what the state topic holds, never from what a conductor remembers: whoever reads them may have slept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mirror_core.decide.standing import Standing
+from mirror_core.decide.standing import standing_of as debt_standing
+from mirror_core.decide.steps import Writes, point_of_no_return, standing_of, turned
+from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
+from mirror_core.model.names import base_name, reverse_name
+from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.standing import Debt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What is known of a run when nobody conducts it any more, or not yet."""
+
+    run: Run
+    steps: Sequence[StepRecord]
+    mirror: Mirror
+    debt: Debt | None
+    copying: bool
+    """A data plane is at work for the mirror."""
+    failed: Sequence[PartitionStatus] = ()
+    """Partitions of the mirror that FAILED."""
+
+
+def closing(ended: Ended) -> tuple[str, ...]:
+    """A few sentences for a terminal or a task's log."""
+    match ended.run.state:
+        case RunState.DONE:
+            lines = _home(ended) if ended.run.plan.kind is RunKind.FAILBACK else _moved(ended)
+        case RunState.ABORTED | RunState.SUPERSEDED:
+            lines = _given_up(ended)
+        case RunState.RUNNING | RunState.ABORTING:
+            lines = _under_way(ended)
+    return tuple(lines)
+
+
+def _moved(ended: Ended) -> Iterator[str]:
+    mirror, name = ended.mirror, ended.mirror.name
+    yield f"Applications write on {mirror.destination}: point those there that don't follow by themselves."
+    yield from _old_source(ended)
+    if hooks := _evidence(ended, "switch", "hooks that failed"):
+        yield f"Hooks that failed: {hooks}. `mirrorbook runs show {ended.run.id}` says how to call them by hand."
+    if mirror.homecoming:
+        yield f"Next: `mirrorbook failback resume {base_name(name)}` protects {mirror.destination} again."
+    else:
+        yield f"Next, when {mirror.source} is well again: `mirrorbook failback plan {name}`."
+
+
+def _old_source(ended: Ended) -> Iterator[str]:
+    source, watch = ended.mirror.source, f"`mirrorbook mirror watch {ended.mirror.name}`"
+    match debt_standing(ended.debt):
+        case Standing.OWED:
+            yield (
+                f"{source} is NOT fenced yet: if it comes back, it takes writes until it is. Keep {watch} running, or "
+                "DAG mirror_watch unpaused."
+            )
+        case Standing.WATCHED:
+            yield f"{source} has no authorizer and cannot be fenced: keep its applications stopped. {watch} looks."
+        case Standing.STANDS:
+            yield f"{source} is fenced: nobody but a super user can write these topics there."
+        case Standing.NOTHING | Standing.LIFTING:
+            yield f"Whether {source} is fenced is not recorded: `mirrorbook mirror describe {ended.mirror.name}`."
+
+
+def _home(ended: Ended) -> Iterator[str]:
+    mirror = ended.mirror
+    yield f"Applications write on {mirror.source} again, and {mirror.destination} mirrors it."
+    if not ended.copying:
+        yield f"Next: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate: nobody copies {mirror.name} now."
+    if ended.failed:
+        yield f"{len(ended.failed)} partition(s) FAILED: `mirrorbook mirror describe {mirror.name}` names them."
+
+
+def _given_up(ended: Ended) -> Iterator[str]:
+    run, mirror = ended.run, ended.mirror
+    if run.state is RunState.SUPERSEDED:
+        yield f"This run has ended: {run.note or 'another one goes on from where it was'}."
+        return
+    if run.plan.kind is RunKind.FAILBACK:
+        yield f"Nothing was changed on {mirror.source}: applications go on writing on {mirror.destination}."
+        yield f"Next: `mirrorbook failback plan {mirror.name}`."
+        return
+    if debt_standing(ended.debt) is Standing.LIFTING:
+        yield (
+            f"{mirror.source} was silent, so the fence may still stand there, and nobody can write. Keep `mirrorbook "
+            f"mirror watch {mirror.name}` running: it takes the fence down when {mirror.source} answers."
+        )
+    else:
+        yield f"Applications write on {mirror.source}, as before; {mirror.destination} stays a mirror."
+    if mirror.desired is Desired.STARTED and not ended.copying:
+        yield f"Nobody copies {mirror.name} now: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate."
+
+
+def _under_way(ended: Ended) -> Iterator[str]:
+    run, mirror = ended.run, ended.mirror
+    verb = f"mirrorbook {run.plan.kind}"
+    at = standing_of(run, ended.steps)
+    newest = max(ended.steps, key=lambda one: one.started_ms, default=None)
+    failed = newest is not None and newest.state is StepState.FAILED
+    past = turned(run, {(step.run, step.step) for step in ended.steps})
+    where = f"step {at.step}" if at.step else "its first step"
+    yield f"Run {run.id} has not ended: {where} {'failed' if failed else 'is its place now'}."
+    yield _writers(ended, at.writes)
+    if run.state is RunState.ABORTING:
+        yield f"Next: `{verb} resume {mirror.name}` finishes the abort."
+        return
+    ways = [f"`{verb} resume {mirror.name}` goes on"]
+    if not past:
+        ways.append(f"`{verb} abort {mirror.name}` {_undoes(ended, at.writes)}")
+    yield f"Next: {'; '.join(ways)}."
+    if run.plan.kind is RunKind.FAILOVER and run.plan.mode is Mode.PLANNED and not past:
+        yield f"If {mirror.source} is lost: `{verb} run {mirror.name} --mode unplanned` goes on from here."
+    if past:
+        yield f"There is no abort: {point_of_no_return(run.plan.kind, run.plan.mode)} has begun."
+
+
+def _writers(ended: Ended, writes: Writes) -> str:
+    mirror, run = ended.mirror, ended.run
+    if writes is not Writes.NOWHERE:
+        cluster = mirror.source if writes is Writes.SOURCE else mirror.destination
+        if run.plan.kind is RunKind.FAILBACK and any(step.step == "catch_up" for step in ended.steps):
+            back = reverse_name(mirror.name)
+            return (
+                f"Failover {back} moves applications home: `mirrorbook failover status {back}` says where they write."
+            )
+        return f"Applications write on {cluster}."
+    if _half_given(ended):
+        return f"Some applications may write on {mirror.destination} already, others nowhere: rights may be half given."
+    if run.plan.mode is Mode.UNPLANNED:
+        return (
+            f"NOBODY CAN WRITE these topics on {mirror.destination}: it is not promoted yet. {mirror.source} is given "
+            "up: what it still takes is lost."
+        )
+    fenced = any(step.step == "fence" and step.state is StepState.DONE for step in ended.steps)
+    return (
+        f"NOBODY CAN WRITE these topics: {mirror.source} {'is' if fenced else 'may be'} fenced, and "
+        f"{mirror.destination} is not promoted yet."
+    )
+
+
+def _half_given(ended: Ended) -> bool:
+    turning = point_of_no_return(RunKind.FAILOVER, ended.run.plan.mode)
+    return any(step.step == turning for step in ended.steps)
+
+
+def _undoes(ended: Ended, writes: Writes) -> str:
+    if ended.run.plan.kind is RunKind.FAILOVER and writes is Writes.NOWHERE:
+        return f"lets applications write on {ended.mirror.source} again"
+    return "gives it up, and nothing changes"
+
+
+def _evidence(ended: Ended, step: str, what: str) -> str:
+    found = next((s.evidence.get(what) for s in ended.steps if s.step == step), None)
+    return "" if found in (None, "none") else str(found)
+
+
+def unknown(mirror: Mirror) -> tuple[str, ...]:
+    """The last words when the mirror's destination, which remembers all of this, does not answer."""
+    return (
+        f"{mirror.destination} does not answer, so how far the run came is not known here: `mirrorbook failover status "
+        f"{mirror.name}` tells when it does.",
+        f"If {mirror.source} was fenced, nobody can write now. If {mirror.destination} is lost, `mirrorbook cluster "
+        f"unfence {mirror.source} --from FILE` opens {mirror.source} again; step fence has printed FILE.",
+    )

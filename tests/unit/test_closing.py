@@ -1,0 +1,143 @@
+"""The last words of a run: true in each place where it can have stopped, and with a command that goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.closing import Ended, closing, unknown
+from mirror_core.decide.steps import STEPS, Writes, names, point_of_no_return
+from mirror_core.model.mirror import Desired
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.standing import Debt, Owed
+from tests.unit.test_decide_verbs import MIRROR, RUN
+
+OWED = Debt(mirror=MIRROR.name, cluster=MIRROR.source, owed=Owed.FENCE, run=RUN.id, since_ms=1)
+PLANNED = (RunKind.FAILOVER, Mode.PLANNED)
+PLACES = [
+    (kind, mode, step.name, state)
+    for (kind, mode), steps in STEPS.items()
+    for step in steps
+    for state in (StepState.STARTED, StepState.FAILED)
+]
+
+
+def a_run(kind: RunKind, mode: Mode, state: RunState) -> Run:
+    return replace(RUN, plan=replace(RUN.plan, kind=kind, mode=mode), state=state)
+
+
+def upto(kind: RunKind, mode: Mode, last: str, state: StepState) -> Sequence[StepRecord]:
+    steps = names(kind, mode)[: names(kind, mode).index(last) + 1]
+    return [
+        StepRecord(
+            run=RUN.id,
+            step=step,
+            state=state if step == last else StepState.DONE,
+            attempt=1,
+            started_ms=10 * number,
+            ended_ms=None if step == last and state is StepState.STARTED else 10 * number + 5,
+        )
+        for number, step in enumerate(steps)
+    ]
+
+
+def said(run: Run, steps: Sequence[StepRecord] = (), debt: Debt | None = None, *, copying: bool = True) -> str:
+    return " ".join(closing(Ended(run=run, steps=steps, mirror=MIRROR, debt=debt, copying=copying)))
+
+
+@pytest.mark.parametrize(("kind", "mode", "step", "state"), PLACES)
+def test_a_run_that_stopped_anywhere_says_who_writes_and_how_to_go_on(
+    kind: RunKind, mode: Mode, step: str, state: StepState
+) -> None:
+    text = said(a_run(kind, mode, RunState.RUNNING), upto(kind, mode, step, state))
+    assert f"step {step} {'failed' if state is StepState.FAILED else 'is its place now'}" in text
+    assert f"`mirrorbook {kind} resume m` goes on" in text
+    order = names(kind, mode)
+    past = order.index(step) >= order.index(point_of_no_return(kind, mode))
+    assert (f"`mirrorbook {kind} abort m`" in text) is not past
+    assert ("There is no abort" in text) is past
+    row = next(one for one in STEPS[kind, mode] if one.name == step)
+    assert ("NOBODY CAN WRITE" in text) is (row.writes is Writes.NOWHERE and not past)
+    assert ("Some applications may write on west already" in text) is (row.writes is Writes.NOWHERE and past)
+    if (kind, mode) == PLANNED:
+        assert ("--mode unplanned" in text) is not past
+
+
+@pytest.mark.parametrize(("state", "words"), [(StepState.STARTED, "may be fenced"), (StepState.DONE, "is fenced")])
+def test_a_fence_that_is_not_known_to_stand_is_not_called_one(state: StepState, words: str) -> None:
+    run = a_run(*PLANNED, RunState.RUNNING)
+    assert f"NOBODY CAN WRITE these topics: east {words}" in said(run, upto(*PLANNED, "fence", state))
+
+
+def test_a_run_that_waits_after_its_proof_has_stopped_nobody() -> None:
+    text = said(a_run(*PLANNED, RunState.RUNNING), upto(*PLANNED, "prove", StepState.DONE))
+    assert "Applications write on east." in text
+    assert "abort m` gives it up, and nothing changes" in text
+
+
+@pytest.mark.parametrize(
+    ("debt", "words"),
+    [
+        (OWED, "east is NOT fenced yet"),
+        (replace(OWED, paid_ms=2), "east is fenced: nobody but a super user"),
+        (None, "Whether east is fenced is not recorded"),
+    ],
+)
+def test_after_a_failover_it_is_said_whether_the_old_source_is_closed(debt: Debt | None, words: str) -> None:
+    text = said(a_run(RunKind.FAILOVER, Mode.UNPLANNED, RunState.DONE), debt=debt)
+    assert "Applications write on west" in text
+    assert words in text
+    assert "`mirrorbook failback plan m`" in text
+    assert ("`mirrorbook mirror watch m`" in text) is (debt is OWED)
+
+
+def test_hooks_that_failed_are_named_at_the_end() -> None:
+    run, steps = a_run(*PLANNED, RunState.DONE), upto(*PLANNED, "switch", StepState.DONE)
+    failed = [replace(step, evidence={"hooks that failed": "dns"}) for step in steps]
+    assert f"Hooks that failed: dns. `mirrorbook runs show {run.id}`" in said(run, failed)
+    assert "Hooks" not in said(run, [replace(step, evidence={"hooks that failed": "none"}) for step in steps])
+
+
+def test_the_failover_that_leads_home_names_what_is_left_of_the_failback() -> None:
+    back = replace(MIRROR, name=MirrorName("m-back"), source=ClusterName("west"), homecoming="m-failback-1")
+    run = a_run(*PLANNED, RunState.DONE)
+    lines = closing(Ended(run=run, steps=(), mirror=back, debt=None, copying=False))
+    assert "`mirrorbook failback resume m` protects" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("debt", "words"),
+    [
+        (None, "Applications write on east, as before"),
+        (replace(OWED, owed=Owed.UNFENCE), "so the fence may still stand there, and nobody can write"),
+    ],
+)
+def test_after_an_abort_it_is_said_whether_the_source_is_open(debt: Debt | None, words: str) -> None:
+    assert words in said(a_run(*PLANNED, RunState.ABORTED), debt=debt)
+
+
+@pytest.mark.parametrize("desired", Desired)
+def test_a_mirror_that_nobody_copies_is_named_unless_it_is_meant_to_rest(desired: Desired) -> None:
+    run = a_run(*PLANNED, RunState.ABORTED)
+    ended = Ended(run=run, steps=(), mirror=replace(MIRROR, desired=desired), debt=None, copying=False)
+    assert ("Nobody copies m now" in " ".join(closing(ended))) is (desired is Desired.STARTED)
+
+
+def test_an_abort_that_was_cut_short_is_finished_by_resume_alone() -> None:
+    text = said(a_run(*PLANNED, RunState.ABORTING), upto(*PLANNED, "fence", StepState.DONE))
+    assert "`mirrorbook failover resume m` finishes the abort" in text
+    assert "abort m`" not in text
+
+
+def test_home_again_is_said_with_who_copies() -> None:
+    run = a_run(RunKind.FAILBACK, Mode.PLANNED, RunState.DONE)
+    assert "Applications write on east again, and west mirrors it." in said(run)
+    assert "nobody copies m now" in said(run, copying=False)
+    assert "nobody copies" not in said(run)
+
+
+def test_a_destination_that_is_silent_leaves_the_way_to_open_the_source() -> None:
+    assert "`mirrorbook cluster unfence east --from FILE`" in " ".join(unknown(MIRROR))
