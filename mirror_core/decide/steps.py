@@ -213,7 +213,8 @@ _FAILBACK: Final = (
         needs=_BOTH | {Need.HOME},
         writes=Writes.SOURCE,
         reversible=False,
-        if_it_fails="somebody wrote on {destination} after the switch: the message names the partition",
+        if_it_fails="resume. What somebody wrote on {destination} after the switch stays there, and its partitions are "
+        "FAILED: `mirrorbook mirror recover` saves it",
     ),
 )
 

@@ -163,12 +163,10 @@ class FailbackSteps(TailSteps):
             # Also those that began on the new primary, and have come home with the others.
             topics, cluster = sorted({p.topic for p in statuses}), self.link.destination
             with ClusterClient(cluster) as client:
-                if not given_up:
-                    self._refuse_if_written(client, statuses)
                 self._await_zombies()
                 forget_debt(back, link.mirror.name)
                 rows = demote(link, back, self._present_topics(cluster, topics), cluster.name)
-                own = self._own_records(client, statuses) if given_up else {}
+                own = self._own_records(client, statuses, at_rest=not given_up)
                 lift_denials(self.link.mirror, self.writer, client)
                 stage_again(self.writer, self.link.mirror.name, client, own_principals(self.link))
                 remember_there_too(self.writer, self.link.mirror.name, back.state, cluster.name, topics)
@@ -200,8 +198,8 @@ class FailbackSteps(TailSteps):
         reason = None
         if own:
             reason = (
-                f"{self.link.destination.name} was given up while applications were there, and its log goes {own}: "
-                f"what {self.link.source.name} never got is there only: save it first"
+                f"somebody wrote to {self.link.destination.name} after applications had left it, or it was given up "
+                f"while they were there: its log goes {own}, and {self.link.source.name} never got that: save it first"
             )
         if came_home.reason:
             reason = (
@@ -282,22 +280,14 @@ class FailbackSteps(TailSteps):
             )
         return run
 
-    def _refuse_if_written(self, client: ClusterClient, statuses: Mapping[Partition, PartitionStatus]) -> None:
-        written = written_since(statuses, list_offsets(client, _there(client, statuses), Point.LOG_END))
-        if written:
-            raise Refused(
-                f"failback {self.journal.run_id}: step reprotect",
-                [
-                    f"somebody wrote to {client.name} after applications had left it: "
-                    f"{some(f'{p} {went}' for p, went in written.items())}"
-                ],
-            )
-
     def _own_records(
-        self, client: ClusterClient, statuses: Mapping[Partition, PartitionStatus]
+        self, client: ClusterClient, statuses: Mapping[Partition, PartitionStatus], *, at_rest: bool
     ) -> Mapping[Partition, str]:
-        """What a new primary that was given up has otherwise than what came home, now that nobody writes there."""
+        """What the new primary has otherwise than what came home, now that applications are denied to write there.
+        `at_rest`: it was fenced before they left, so one look tells; otherwise it is waited until its logs rest."""
         there = _there(client, statuses)
+        if at_rest:
+            return written_since(statuses, list_offsets(client, there, Point.LOG_END))
         return written_since(statuses, await_stillness(client, there, pause_s=STILL_S, resolve_s=RESOLVE_S))
 
 

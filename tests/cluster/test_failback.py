@@ -18,7 +18,7 @@ from mirror_core.mirrors import verbs
 from mirror_core.model.acl import Permission
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
-from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.mirror import Desired, FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Partition, reverse_name
 from mirror_core.model.run import Mode, RunState, Strategy
 from mirror_core.parity.salvage import MANIFEST
@@ -29,7 +29,7 @@ from mirror_core.state.topic import read_state
 from tests.administering import as_admin
 from tests.brokers import Pair, Record, grant, produce, read_all, read_all_aiokafka
 from tests.cluster.test_failover import app_topic, begin, denied
-from tests.mirroring import Mirrored, new_mirror
+from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.same import assert_parity, assert_same
 from tests.shapes import Row, new_producer, send
 
@@ -113,6 +113,33 @@ def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_late_write_on_the_new_primary_is_kept_to_be_saved_and_protects_the_rest_again(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """By a super user, whom no fence stops; or where there is no authorizer, by one producer that was forgotten."""
+    topic = app_topic(pair, 2)
+    produce(pair.east, topic, 5)
+    mirrored = failed_over(pair, tmp_path, topic)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    failback.drive(run.id)
+    home = failback.home()
+    home.drive(home.begin(home.plan(Mode.PLANNED).hash).id)
+    late = produce(pair.west, topic, 2)
+    assert failback.drive(run.id).state is RunState.DONE
+    assert denied(pair.west, topic)
+    written, other = mirrored.statuses[Partition(topic, 0)], mirrored.statuses[Partition(topic, 1)]
+    assert (written.state, written.kind, written.failed_at) == (PartitionState.FAILED, FailureKind.DIVERGED, 5)
+    assert "its log goes from 5 to 7" in (written.reason or "")
+    assert other.state is PartitionState.MIRRORING
+    produce(pair.east, topic, 3)
+    produce(pair.east, topic, 3, partition=1)
+    assert [*replicate(mirrored.link).failed] == [Partition(topic, 0)]
+    there = read_all(pair.west, topic)
+    assert [r for r in there if r.partition == 0][-2:] == late, "what is to be saved is gone"
+    assert len([r for r in there if r.partition == 1]) == 3
+
+
 def test_a_compacted_topic_goes_there_and_back(pair: Pair, tmp_path: Path) -> None:
     def changelog(cluster: SandboxCluster, version: int) -> None:
         rows = [Row(key=b"k%d" % (number % 10), value=b"%d" % version) for number in range(50)]
