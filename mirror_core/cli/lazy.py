@@ -66,6 +66,12 @@ COMMANDS: Final[Mapping[str, Later]] = MappingProxyType(
             "drill_app",
             "A failover that nobody notices: the same steps, on a topic of their own.",
         ),
+        "guard": Later(
+            "mirror_core.cli.guard",
+            "guard_command",
+            "May this cluster open to applications? Asked before its brokers start. Exit code 0 yes, 3 no, 4 nobody "
+            "knows.",
+        ),
         "evidence": Later(
             "mirror_core.cli.evidence",
             "evidence_app",

@@ -96,6 +96,13 @@ def test_the_unit_that_looks_is_given_less_than_the_one_that_copies() -> None:
     assert {key: service[key] for key in hardened} == {key: copying[key] for key in hardened}
 
 
+def test_the_drop_in_of_a_broker_asks_before_it_starts_and_refuses_when_nobody_knows() -> None:
+    program, name, *words = unit_of(SYSTEMD / "kafka-guard.conf")["Service"]["ExecStartPre"].split()
+    assert (program, name) == ("/opt/mirrorbook/bin/mirrorbook", "guard")
+    found = parsed([name, *words])
+    assert (found["name"], found["cluster"], found["on_silence"]) == ("NAME", "east", "refuse")
+
+
 # -- Kubernetes ------------------------------------------------------------------------------------------------------
 
 
