@@ -281,7 +281,7 @@ def _broker_problems(client: ClusterClient, brokers: Sequence[int]) -> list[str]
         for key, name, version in NEEDED_APIS:
             oldest, newest = spoken.get(key, (0, -1))
             if not oldest <= version <= newest:
-                problems.append(f"broker {broker} does not understand {name} v{version}: Kafka 3.0 or newer is needed")
+                problems.append(f"broker {broker} does not understand {name} v{version}: Kafka 3.1 or newer is needed")
     return problems
 
 

@@ -28,6 +28,8 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.hooks import Command, Http
 from mirror_core.model.names import MirrorName
 
+_AIRFLOW: Final = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
+"""Settings of Airflow, with its keys, connections and variables: nothing for a program that moves a name."""
 _GONE_S: Final = 1.0
 """A program that was killed is gone by then."""
 
@@ -74,7 +76,8 @@ def request_of(config: Config, name: str, call: Http) -> tuple[str, dict[str, st
 
 
 def start(argv: tuple[str, ...], given: Mapping[str, str], folder: Path, timeout_s: float) -> Tried:
-    """Run a program to its end, with these variables beside ours. Too late: it is killed, and its children."""
+    """Run a program to its end, with these variables beside ours, but for what Airflow has its secrets in. Too late: it
+    is killed, and its children."""
     nowhere = subprocess.DEVNULL
     try:
         process = subprocess.Popen(
@@ -82,7 +85,7 @@ def start(argv: tuple[str, ...], given: Mapping[str, str], folder: Path, timeout
             stdin=nowhere,
             stdout=nowhere,
             stderr=nowhere,
-            env={**os.environ, **given},
+            env={name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOW)} | {**given},
             cwd=folder,
             start_new_session=True,
         )

@@ -1,4 +1,4 @@
-"""Whether a cluster may open before anybody can fence it: never while a failover away from it is remembered unfenced."""
+"""Whether a cluster may open before anybody can fence it: never while a failover away from it is known and unfenced."""
 
 from __future__ import annotations
 

@@ -236,6 +236,19 @@ def test_a_command_is_told_what_has_changed_and_no_shell_reads_its_arguments(
     assert "MIRRORBOOK_BOOTSTRAP_SERVERS=west:9092" in variables
 
 
+def test_a_command_gets_the_environment_but_for_what_airflow_keeps_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DNS_TOKEN", "mine")
+    for name in ("AIRFLOW__CORE__FERNET_KEY", "AIRFLOW_CONN_EAST", "AIRFLOW_VAR_X"):
+        monkeypatch.setenv(name, SECRET)
+    told = tmp_path / "told"
+    (call,) = called(configured(tmp_path, {"name": "dns", "command": [script(tmp_path, f"env > {told}")]}))
+    assert call.problem == ""
+    assert "DNS_TOKEN=mine" in told.read_text()
+    assert SECRET not in told.read_text()
+
+
 def test_a_request_has_the_body_and_headers_and_its_secrets_reach_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
