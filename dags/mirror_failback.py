@@ -12,6 +12,7 @@ from datetime import datetime
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.operators import URGENT
 from mirrorbook_airflow.params import data_plane, gate_limit, mirror, pause, strategies
 from mirrorbook_airflow.runbook import failback_phases
 
@@ -23,6 +24,7 @@ with DAG(
     start_date=datetime(2026, 1, 1),
     catchup=False,
     tags=["mirrorbook", "runbook"],
+    default_args=URGENT,
     **when_red(),
     params={
         "mirror": mirror("Name of the mirror that was failed over"),

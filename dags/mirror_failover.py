@@ -11,6 +11,7 @@ from datetime import datetime
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from mirrorbook_airflow.notifying import when_red_or_late
+from mirrorbook_airflow.operators import URGENT
 from mirrorbook_airflow.params import gate_limit, mirror, pause, spark_master
 from mirrorbook_airflow.runbook import failover_phases
 
@@ -22,6 +23,7 @@ with DAG(
     start_date=datetime(2026, 1, 1),
     catchup=False,
     tags=["mirrorbook", "runbook"],
+    default_args=URGENT,
     **when_red_or_late(),
     params={
         "mirror": mirror("Name of the mirror to fail over"),

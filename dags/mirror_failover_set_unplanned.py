@@ -11,6 +11,7 @@ from datetime import datetime
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Param
 from mirrorbook_airflow.notifying import when_red_or_late
+from mirrorbook_airflow.operators import URGENT
 from mirrorbook_airflow.params import spark_master
 from mirrorbook_airflow.sets import set_phases
 
@@ -22,6 +23,7 @@ with DAG(
     start_date=datetime(2026, 1, 1),
     catchup=False,
     tags=["mirrorbook", "runbook"],
+    default_args=URGENT,
     **when_red_or_late(),
     params={
         "set": Param(type="string", minLength=1, description_md="Name of the set of mirrors"),

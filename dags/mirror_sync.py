@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG, Param
 from mirrorbook_airflow.notifying import when_red
-from mirrorbook_airflow.operators import RETRIES, ListMirrors, SyncMirror
+from mirrorbook_airflow.operators import AT_ONCE, RETRIES, ListMirrors, SyncMirror
 
 with DAG(
     "mirror_sync",
@@ -25,4 +25,7 @@ with DAG(
     },
 ) as dag:
     mirrors = ListMirrors(task_id="mirrors")
-    SyncMirror.partial(task_id="sync", map_index_template="{{ task.mirror }}", **RETRIES).expand(mirror=mirrors.output)
+    each = SyncMirror.partial(
+        task_id="sync", map_index_template="{{ task.mirror }}", max_active_tis_per_dag=AT_ONCE, **RETRIES
+    )
+    each.expand(mirror=mirrors.output)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG, Param
 from mirrorbook_airflow.notifying import when_red
-from mirrorbook_airflow.operators import RETRIES, KeepFenced, ListDebtors
+from mirrorbook_airflow.operators import AT_ONCE, RETRIES, KeepFenced, ListDebtors
 
 with DAG(
     "mirror_watch",
@@ -29,4 +29,7 @@ with DAG(
     },
 ) as dag:
     mirrors = ListDebtors(task_id="mirrors")
-    KeepFenced.partial(task_id="watch", map_index_template="{{ task.mirror }}", **RETRIES).expand(mirror=mirrors.output)
+    each = KeepFenced.partial(
+        task_id="watch", map_index_template="{{ task.mirror }}", max_active_tis_per_dag=AT_ONCE, **RETRIES
+    )
+    each.expand(mirror=mirrors.output)

@@ -27,6 +27,10 @@ RETRIES: Final[dict[str, Any]] = {"retries": 2, "retry_delay": timedelta(seconds
 Tasks that are mapped over mirrors must be given it: what an operator's `__init__` sets does not reach them.
 """
 
+URGENT: Final[dict[str, Any]] = {"priority_weight": 1000, "weight_rule": "absolute"}
+"""For DAGs that move applications: their tasks take the next free slot, before what runs every minute."""
+AT_ONCE: Final = 8
+"""Mirrors that a DAG looks after at a time: in a disaster of many they must not take all slots from the runbooks."""
 WAIT_S: Final = 45
 """A silent cluster that is owed a fence is waited for so long; the next run of the DAG is due soon after."""
 SHOWN: Final = 20

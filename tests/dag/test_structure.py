@@ -251,6 +251,17 @@ def test_a_task_whose_process_was_killed_is_begun_again(dag_bag: DagBag) -> None
     assert [(task.dag_id, task.task_id) for task in tasks if (task.retries or 0) < 2] == []
 
 
+def test_a_runbook_takes_the_next_free_slot_and_no_watcher_takes_them_all(dag_bag: DagBag) -> None:
+    for name in EXPECTED:
+        dag = dag_of(dag_bag, name)
+        urgent = "runbook" in dag.tags
+        assert {task.priority_weight >= 1000 for task in dag.tasks} == {urgent}, name
+    from mirrorbook_airflow.operators import AT_ONCE
+
+    for name, task in (("mirror_watch", "watch"), ("mirror_sync", "sync")):
+        assert dag_of(dag_bag, name).get_task(task).max_active_tis_per_dag == AT_ONCE
+
+
 def test_no_dag_brings_what_takes_long_to_import(airflow_database: None) -> None:
     """All of them are imported again and again, by the DAG processor and by each task."""
     slow = {"pyspark", "great_expectations", "pandas", "kio", "confluent_kafka"}
