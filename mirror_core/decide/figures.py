@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from heapq import nsmallest
 from typing import Final
 
+from mirror_core.decide import clocks
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import ago, in_words, loses, loss_figures, loss_warnings
 from mirror_core.decide.proof import in_words as in_words_of_proof
@@ -29,6 +30,7 @@ def warnings_of(view: View) -> Iterator[str]:
         yield from pending(view.debt, (view.active_run,) if view.active_run else ())
     if view.mode is Mode.UNPLANNED:
         yield from _lost_warnings(view)
+    yield from clocks.warning(view)
     yield from _failed_warning(view)
     if loses(view):
         yield from loss_warnings(view)

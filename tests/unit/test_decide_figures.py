@@ -362,3 +362,13 @@ def test_users_that_only_the_source_knows_are_named_with_what_makes_them(view: V
     (line,) = [line for line in warnings_of(replace(view, strangers=("app", "bill"))) if "SCRAM" in line]
     assert line.startswith("app, bill: sign(s) in to east by SCRAM, and west knows no such user")
     assert "--entity-name app " in line
+
+
+def test_a_clock_that_is_behind_those_of_others_is_named_where_ages_are_shown(view: View) -> None:
+    assert "the clock here" not in warned(view)
+    slow = replace(view, now_ms=LEASE.beat_ms - 60_000)
+    assert "the clock here is at least 60 s behind that of whoever mirrors m" in warned(slow)
+    assert "the clock here" not in warned(replace(view, now_ms=LEASE.beat_ms - 900)), "what NTP leaves"
+    beat = Heartbeat(mirror=view.mirror.name, driver="d", partition=0, number=1, at_ms=view.now_ms + 5_000)
+    seen = replace(view, lease=None, destination=replace(DESTINATION, heartbeats=(beat,)))
+    assert "at least 5 s behind" in warned(seen)
