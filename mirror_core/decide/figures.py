@@ -85,7 +85,8 @@ def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
     if source.transactions:
         yield (
             f"open transactions on {view.mirror.source} ({some(source.transactions)}): the fence waits until "
-            "they are over, at most their transaction timeout"
+            "they are over, at most their transaction timeout; and while it stands, no producer of these ids can write "
+            "anything there, other topics included"
         )
 
 
