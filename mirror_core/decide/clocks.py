@@ -23,8 +23,8 @@ def warning(view: View) -> Iterator[str]:
     behind = behind_s(view)
     if behind is not None:
         yield (
-            f"the clock here is at least {behind:.0f} s behind that of whoever mirrors {view.mirror.name}: what is said "
-            "to be 0 s old may be older by as much. Set the clock, look at a new plan"
+            f"the clock here is at least {behind:.0f} s behind that of whoever mirrors {view.mirror.name}: ages of "
+            "0 s may be as much. Set the clock, look at a new plan"
         )
 
 
