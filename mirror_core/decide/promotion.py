@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from mirror_core.decide.acls import EVERYBODY, Names, may_change, meets
+from mirror_core.decide.acls import CHANGING, EVERYBODY, Names, may_change, meets
 from mirror_core.decide.provenance import forged
 from mirror_core.decide.view import some
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Pattern, Permission, Resource
@@ -108,5 +108,10 @@ def warnings(what: Promotion, cluster: str) -> Iterator[str]:
     if prefixes:
         yield f"grants by prefix open topics made later on {cluster}, too, whose names begin with {some(prefixes)}"
     for acl in what.grants:
+        if acl.permission is Permission.DENY and acl.resource is Resource.TOPIC and acl.operation in CHANGING:
+            yield (
+                f"{acl}: the source has it, so promotion gives it, and nobody may do that on {cluster} then. Is it the "
+                "fence of another mirror of this source? Then take it away there, and sync, before this failover"
+            )
         if acl.permission is Permission.ALLOW and acl.principal == EVERYBODY:
             yield f"{acl}: nobody can fail back while everybody may write: replace it by grants to names"

@@ -38,6 +38,14 @@ def test_names_and_prefixes_of_the_mirror_alone_are_given_as_they_are(purpose: A
     ]
 
 
+def test_a_denial_for_everybody_is_named_before_it_shuts_the_new_primary() -> None:
+    fence = denial(TOPICS[0])
+    given = promoted(WRITE, fence)
+    assert fence in given.grants
+    (line,) = warnings(given, "west")
+    assert line.startswith(f"{fence}: the source has it, so promotion gives it, and nobody may do that on west then.")
+
+
 def test_a_star_is_given_topic_by_topic() -> None:
     given = promoted(STAR)
     assert given.grants == literals(STAR)
