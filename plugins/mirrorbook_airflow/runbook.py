@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, TaskGroup
 
-from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
+from mirror_core.decide.steps import STEPS, Need, names, standing_still
 from mirror_core.decide.strategies import Allowed
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.names import MirrorName, reverse_name
@@ -200,13 +200,15 @@ class AbortRun(RunOperator):
         self.step_tasks = tuple(step.task_id for step in steps)
 
     def execute(self, context: Context) -> str:
+        from mirror_core.state.turning import turned
+
         run_id = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
             _, state = find_mirror(self.mirror)
             run = state.runs.get(run_id)
             if run is None or run.ended_ms is not None:
                 return "nothing to abort: the run has ended"
-            if (run_id, point_of_no_return(self.kind, run.plan.mode)) in state.steps:
+            if turned(state, run):
                 return "kept: past the point of no return; clear the failed task, and the run goes on"
             if any(context["ti"].xcom_pull(task_ids=task, key=LOST) for task in self.step_tasks):
                 return "kept: another process took the run over; if none goes on, clear the failed task or resume it"
