@@ -54,10 +54,6 @@ IN_DOUBT = r"the file that tells whether its fence stood is not here, .* --mode 
 P0 = Partition("t", 0)
 SILENT, PARTLY = Look(silent="no answer"), Look(unsaid=("broker 2: no answer",))
 ALL = Look(fenced=True, ends={P0: Offset(5)})
-    Look(silent="no answer"),
-    Look(unsaid=("broker 2: no answer",)),
-    Look(fenced=True, ends={P0: Offset(5)}),
-)
 BARE = "denial(s) gone"
 
 
