@@ -109,7 +109,7 @@ _FAILOVER: Final = (
         needs=_DESTINATION,
         writes=Writes.NOWHERE,
         reversible=False,
-        if_it_fails="resume. Rights may be half given",
+        if_it_fails="resume. Rights may be half given; while none was, abort is possible",
     ),
     Step(
         name="switch",

@@ -40,7 +40,7 @@ def counted_later(link: Link, writer: StateWriter, tails: Mapping[Partition, tup
     """
     name, state = link.mirror.name, writer.state
     run = next((run for run in reckoning.past(state.runs.values(), name) if run.plan.mirror == name), None)
-    if run is None or run.plan.mode is not Mode.UNPLANNED or run.counted is None:
+    if run is None or run.counted is None or (run.plan.mode is not Mode.UNPLANNED and run.counted.lost is not None):
         return {}
     ours = found = run.counted
     if not reckoning.complete(ours):

@@ -9,7 +9,7 @@ from typing import Final
 
 from mirror_core.decide.evidence import NONE, NOT_COMPARED
 from mirror_core.decide.parity import NOTHING_COMPARED
-from mirror_core.decide.reckoning import lost_behind_fence
+from mirror_core.decide.reckoning import lost_behind_fence, unseen_behind_fence
 from mirror_core.decide.scope import strayed
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
@@ -280,11 +280,17 @@ class Steps(Promotion):
         return paid_again(self, self.scope.names, self.scope.drained) if authorizer else {}
 
     def lost(self) -> tuple[int | None, str]:
-        if lifted := lost_while_lifted(self, left_by(self.journal, "fence", Fenced).authorizer):
+        authorizer = left_by(self.journal, "fence", Fenced).authorizer
+        if lifted := lost_while_lifted(self, authorizer):
             return lifted
         gate = self.journal.record("parity")
         promoted = set(self.scope.promoted) - set(self.scope.drained)
-        return lost_behind_fence(gate.evidence if gate else {}, promoted)
+        lost, by = lost_behind_fence(gate.evidence if gate else {}, promoted)
+        if lost == 0 and authorizer:
+            look = look_again(self.link, denials_of(self.scope.names), ())
+            if not look.shown:
+                return None, unseen_behind_fence(self.link.source.name, look.words)
+        return lost, by
 
     def check_before_promotion(self) -> Look:
         """Refused when what was approved holds no more, or the source was written behind the fence.

@@ -32,8 +32,10 @@ class Look:
     """Brokers that do not show all denials, in words."""
     unsaid: tuple[str, ...] = ()
     """What is not known, in words."""
+    shown: int = 0
+    """So many brokers showed every denial."""
     fenced: bool = False
-    """Every broker showed every denial."""
+    """All brokers did."""
     ends: Mapping[Partition, Offset] = field(default_factory=dict)
 
     @property
@@ -69,7 +71,7 @@ def look_again(link: Link, denials: Iterable[Acl], partitions: Collection[Partit
 
 
 def _look(source: ClusterClient, wanted: frozenset[Acl], partitions: Collection[Partition]) -> Look:
-    unsaid, without, ends = list[str](), list[str](), dict[Partition, Offset]()
+    unsaid, without, ends, shown = list[str](), list[str](), dict[Partition, Offset](), 0
     if wanted:
         try:
             held = acls_of_each(source)
@@ -78,7 +80,8 @@ def _look(source: ClusterClient, wanted: frozenset[Acl], partitions: Collection[
         else:
             unsaid += [f"broker {b}: {said}" for b, said in sorted(held.items()) if isinstance(said, MirrorError)]
             without = bare(source.name, held, wanted)
-    denied = bool(wanted) and not unsaid and not without
+            shown = len(held) - len(unsaid) - len(without)
+    fenced = shown > 0 and not unsaid and not without
     try:
         ends = known_offsets(source, partitions, Point.LOG_END, within_s=LIMITS.new_leader_s)
     except MirrorError as error:
@@ -86,7 +89,7 @@ def _look(source: ClusterClient, wanted: frozenset[Acl], partitions: Collection[
     else:
         if blind := sorted(set(partitions) - ends.keys()):
             unsaid.append(f"no log end of {some(blind)}")
-    return Look(bare=tuple(without), unsaid=tuple(unsaid), fenced=denied, ends=ends)
+    return Look(bare=tuple(without), unsaid=tuple(unsaid), shown=shown, fenced=fenced, ends=ends)
 
 
 def contradicted(look: Look, name: str, drained: Mapping[Partition, Offset]) -> Iterator[str]:
