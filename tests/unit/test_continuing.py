@@ -17,6 +17,7 @@ from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.files import Unwritable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
+from mirror_core.model.parity import Verdict
 from mirror_core.model.run import Evidence, Fact, RunState
 from mirror_core.runbook import failover_steps
 from mirror_core.runbook.checkpoints import Drained, Fenced
@@ -95,6 +96,31 @@ def test_a_source_that_may_have_taken_writes_is_not_promoted_as_if_it_had_stood_
     steps = Steps(LINK, anything, anything, journal)
     with pytest.raises(Refused, match=refused) if refused else nullcontext():
         assert steps.check_before_promotion() is look
+
+
+@pytest.mark.parametrize(
+    ("look", "authorizer", "lost"),
+    [
+        (replace(ALL, shown=1), True, 0),
+        (replace(PARTLY, shown=2), True, 0),
+        (SILENT, True, None),
+        (PARTLY, True, None),
+        (SILENT, False, 0),
+    ],
+)
+def test_what_a_fenced_source_took_since_is_known_only_if_a_broker_shows_the_fence(
+    monkeypatch: pytest.MonkeyPatch, look: Look, authorizer: bool, lost: int | None
+) -> None:
+    """Whoever has a copy of the file may have lifted it, and the source has died since."""
+    journal = journal_of(RUN.id, "parity")
+    journal.keep("begin", NOTHING)
+    journal.keep("fence", Fenced(ends=Offsets(), authorizer=authorizer))
+    journal.perform("parity", lambda: {"verdict": Verdict.PASSED})
+    monkeypatch.setattr(failover_steps, "look_again", lambda link, denials, partitions: look)
+    writer = cast("Any", journal.log)
+    found, by = Steps(LINK, cast("Any", None), writer, journal).lost()
+    assert found == lost
+    assert ("whether it has taken anything since is not known" in by) is (lost is None)
 
 
 @pytest.mark.parametrize(
