@@ -50,7 +50,7 @@ def counted_later(link: Link, writer: StateWriter, tails: Mapping[Partition, tup
         if ours.lost is not None:
             found = replace(found, lost=ours.lost, lost_by=ours.lost_by)
         if not found.again:
-            found = replace(found, again=ours.again)
+            found = replace(found, again=ours.again, again_by=ours.again_by)
         writer.put(replace(run, counted=found), *(Forget(c) for c in state.checkpoints.values() if c.run == run.id))
     return {"counted_of": run.id, **in_words(found)}
 

@@ -30,7 +30,7 @@ from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, Resu
 from mirror_core.runbook.drained import verify_drained
 from mirror_core.runbook.last_look import Look, contradicted, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
-from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_in_doubt
+from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_if_lifted, refuse_in_doubt
 from mirror_core.runbook.rest import MANY, ROUNDS, SHRINKS, Rest, refuse_above, rest_of
 from mirror_core.runbook.services import ParityCheck
 from mirror_core.runbook.unfencing import FILE, LiftFile
@@ -303,7 +303,7 @@ class Steps(Promotion):
         positions, name = self.positions, self.link.source.name
         authorizer = left_by(self.journal, "fence", Fenced).authorizer
         look = look_again(self.link, denials_of(self.scope.names) if authorizer else (), positions)
-        refuse_in_doubt(self, authorizer, look)
+        file = refuse_if_lifted(self)
         reasons = tuple(contradicted(look, name, positions))
         if reasons:
             raise Refused(
@@ -311,6 +311,7 @@ class Steps(Promotion):
                 "who writes there, and plan again",
                 reasons[:SHOWN],
             )
+        refuse_in_doubt(self, look, authorizer=authorizer, file=file)
         return look
 
     def _refuse_if_strayed(self) -> None:

@@ -26,22 +26,25 @@ from mirror_core.sync.fence import denials_of, undenied
 from mirror_core.sync.identity import check_source
 
 
-def refuse_in_doubt(acts: Acts, authorizer: bool, look: Look) -> None:
-    """Refused when the fence was lifted by its file, or may have been and the source does not say everything.
-
-    What was not seen took nothing since the drain only if its fence stood all the time.
-    """
-    name, run = acts.link.source.name, acts.journal.run_id
-    file = its_file(acts.services, run)
+def refuse_if_lifted(acts: Acts) -> bool:
+    """Refused when the fence was lifted by its file, also where the source could not show it. Whether that is here."""
+    file = its_file(acts.services, acts.journal.run_id)
     if file is not None and file.lifted_ms is not None:
         raise Refused(
-            f"run {run}: promotion",
+            f"run {acts.journal.run_id}: promotion",
             [
-                f"its fence on {name} was lifted by its file at {when(file.lifted_ms)}, so applications may "
-                "have written there since: abort this run, and plan again"
+                f"its fence on {acts.link.source.name} was lifted by its file at {when(file.lifted_ms)}, so "
+                "applications may have written there since: abort this run, and plan again"
             ],
         )
-    if look.whole or look.elsewhere or (authorizer and file is not None):
+    return file is not None
+
+
+def refuse_in_doubt(acts: Acts, look: Look, *, authorizer: bool, file: bool) -> None:
+    """Of a source that does not say everything: what was not seen took nothing since the drain only if its fence stood
+    all the time, by the file (`file`: it is here)."""
+    name, run = acts.link.source.name, acts.journal.run_id
+    if look.whole or (authorizer and file):
         return
     why = "the file that tells whether its fence stood is not here" if authorizer else "could not be fenced"
     unseen = "does not answer" if look.silent else f"answers only in part ({'; '.join(look.unsaid)})"

@@ -72,6 +72,7 @@ BARE = "denial(s) gone"
         (ALL, False, None, ""),
         (ALL, True, 5, "was lifted by its file at"),
         (replace(PARTLY, bare=(BARE,)), True, None, r"denial\(s\) gone"),
+        (replace(PARTLY, bare=(BARE,)), True, "no file", r"denial\(s\) gone"),
         (replace(PARTLY, ends={P0: Offset(6)}), True, None, "t-0 on east: log end 6, drained up to 5"),
         (replace(ALL, ends={P0: Offset(4)}), True, None, "t-0 on east: log end 4, drained up to 5"),
         (Look(elsewhere="X"), True, None, "the address of east leads to cluster X now"),
