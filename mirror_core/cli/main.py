@@ -7,7 +7,6 @@ import os
 import sys
 import traceback
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Final, NoReturn
 
@@ -15,6 +14,7 @@ import typer
 
 from mirror_core.cli.lazy import LateCommands, list_in
 from mirror_core.model import logs
+from mirror_core.model.defects import type_and_line
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.garbage import seek_seldom
 from mirror_core.model.text import visible_lines
@@ -116,8 +116,4 @@ def _missing(error: ModuleNotFoundError) -> BadRequest | None:
 def _defect(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror or type(error).__name__}"
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return (
-        f"{type(error).__name__} in {Path(last.filename).name} line {last.lineno}: a defect of Mirrorbook; {DEBUG} "
-        "shows all of it, please report it"
-    )
+    return f"{type_and_line(error)}: a defect of Mirrorbook; {DEBUG} shows all of it, please report it"

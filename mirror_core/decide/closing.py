@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mirror_core.decide.standing import Standing
 from mirror_core.decide.standing import standing_of as debt_standing
-from mirror_core.decide.steps import Writes, point_of_no_return, standing_of, turned
+from mirror_core.decide.steps import Writes, point_of_no_return, standing_of
 from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
 from mirror_core.model.names import base_name, reverse_name
 from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord, StepState
@@ -25,6 +25,8 @@ class Ended:
     steps: Sequence[StepRecord]
     mirror: Mirror
     debt: Debt | None
+    turned: bool
+    """It is past its point of no return."""
     copying: bool
     """A data plane is at work for the mirror."""
     failed: Sequence[PartitionStatus] = ()
@@ -106,7 +108,6 @@ def _under_way(ended: Ended) -> Iterator[str]:
     at = standing_of(run, ended.steps)
     newest = max(ended.steps, key=lambda one: one.started_ms, default=None)
     failed = newest is not None and newest.state is StepState.FAILED
-    past = turned(run, {(step.run, step.step) for step in ended.steps})
     where = f"step {at.step}" if at.step else "its first step"
     yield f"Run {run.id} has not ended: {where} {'failed' if failed else 'is its place now'}."
     yield _writers(ended, at.writes)
@@ -114,12 +115,12 @@ def _under_way(ended: Ended) -> Iterator[str]:
         yield f"Next: `{verb} resume {mirror.name}` finishes the abort."
         return
     ways = [f"`{verb} resume {mirror.name}` goes on"]
-    if not past:
+    if not ended.turned:
         ways.append(f"`{verb} abort {mirror.name}` {_undoes(ended, at.writes)}")
     yield f"Next: {'; '.join(ways)}."
-    if run.plan.kind is RunKind.FAILOVER and run.plan.mode is Mode.PLANNED and not past:
+    if run.plan.kind is RunKind.FAILOVER and run.plan.mode is Mode.PLANNED and not ended.turned:
         yield f"If {mirror.source} is lost: `{verb} run {mirror.name} --mode unplanned` goes on from here."
-    if past:
+    if ended.turned:
         yield f"There is no abort: {point_of_no_return(run.plan.kind, run.plan.mode)} has begun."
 
 
@@ -133,7 +134,7 @@ def _writers(ended: Ended, writes: Writes) -> str:
                 f"Failover {back} moves applications home: `mirrorbook failover status {back}` says where they write."
             )
         return f"Applications write on {cluster}."
-    if _half_given(ended):
+    if ended.turned:
         return f"Some applications may write on {mirror.destination} already, others nowhere: rights may be half given."
     if run.plan.mode is Mode.UNPLANNED:
         return (
@@ -145,11 +146,6 @@ def _writers(ended: Ended, writes: Writes) -> str:
         f"NOBODY CAN WRITE these topics: {mirror.source} {'is' if fenced else 'may be'} fenced, and "
         f"{mirror.destination} is not promoted yet."
     )
-
-
-def _half_given(ended: Ended) -> bool:
-    turning = point_of_no_return(RunKind.FAILOVER, ended.run.plan.mode)
-    return any(step.step == turning for step in ended.steps)
 
 
 def _undoes(ended: Ended, writes: Writes) -> str:

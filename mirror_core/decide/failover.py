@@ -71,10 +71,10 @@ def bound_of(view: View) -> tuple[Fact, ...]:
     return tuple(_bound(view))
 
 
-def broken_since(view: View) -> tuple[str, ...]:
+def broken_since(view: View, *, source_seen: bool) -> tuple[str, ...]:
     """Reasons that may come up while a run is under way, and forbid it to go on: asked before the fence, and before
-    promotion. That the run itself holds the mirror, and has stopped it, is none."""
-    return tuple(_side_reasons(view))
+    promotion. That the run itself holds the mirror, and has stopped it, is none; nor is a source that has died."""
+    return (*_reasons_there(view), *(_reasons_here(view) if source_seen else ()))
 
 
 def changed_since(approved: Iterable[Fact], now: Iterable[Fact], *, source_seen: bool) -> tuple[str, ...]:
@@ -170,11 +170,19 @@ def _reasons(view: View) -> Iterator[str]:
 
 def _side_reasons(view: View) -> Iterator[str]:
     """What is wrong with the clusters."""
-    mirror = view.mirror
+    yield from _reasons_there(view)
+    yield from _reasons_here(view)
+
+
+def _reasons_there(view: View) -> Iterator[str]:
     if isinstance(view.destination, Unseen):
-        yield f"destination {mirror.destination} could not be read: {view.destination.reason}"
+        yield f"destination {view.mirror.destination} could not be read: {view.destination.reason}"
     else:
         yield from _destination_reasons(view, view.destination)
+
+
+def _reasons_here(view: View) -> Iterator[str]:
+    mirror = view.mirror
     if view.mode is Mode.UNPLANNED:
         return  # nothing that the source says, or does not say, forbids it
     if isinstance(view.source, Unseen):

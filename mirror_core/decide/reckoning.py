@@ -108,6 +108,11 @@ def lost_behind_fence(gate: Evidence, failed: Collection[Partition]) -> tuple[in
     return 0, "all was compared equal, up to the source's ends behind the fence"
 
 
+def unseen_behind_fence(source: str, why: str) -> str:
+    """How what was lost is known of a source that does not show its fence any more: somebody may have lifted it."""
+    return f"nothing of what {source} had at the fence; whether it has taken anything since is not known: {why}"
+
+
 def lost_with_source(debt: Debt | None, statuses: Mapping[Partition, PartitionStatus]) -> tuple[int | None, str]:
     """Offsets lost by an unplanned one: what the old source has beyond the last mirrored offsets."""
     if debt is None or not debt.ends.topics:

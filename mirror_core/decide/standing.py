@@ -6,12 +6,11 @@ since: so it is decided once before anything is taken over, and once more afterw
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from mirror_core.decide.steps import turned
 from mirror_core.decide.view import Unseen, some
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
@@ -101,10 +100,10 @@ def standing_of(debt: Debt | None) -> Standing:
     return Standing.WATCHED if debt.ends != NO_OFFSETS else Standing.OWED
 
 
-def fenced_beside(debt: Debt | None, run: Run, begun: Container[tuple[str, str]]) -> bool:
+def fenced_beside(debt: Debt | None, run: Run, *, turned: bool) -> bool:
     """Whether the cluster is kept fenced also while this run holds the mirror: a failover past its point of no return,
-    which no abort undoes. `begun`: runs' ids with the names of steps that have begun."""
-    return run.plan.kind is RunKind.FAILOVER and turned(run, begun) and failed_over(debt)
+    which no abort undoes (`turned`)."""
+    return run.plan.kind is RunKind.FAILOVER and turned and failed_over(debt)
 
 
 def judge(debt: Debt | None, run: Run | None, seen: Shown | Unseen, *, beside: bool = False) -> Judgement:

@@ -43,6 +43,16 @@ _OPERATIONS: Final[Mapping[int, Operation]] = MappingProxyType(
 )
 _PERMISSIONS: Final[Mapping[int, Permission]] = MappingProxyType({2: Permission.DENY, 3: Permission.ALLOW})
 _MOST_IN_ONE_REQUEST: Final = 1000
+ALL: Final = DescribeAclsRequest(
+    resource_type_filter=i8(_ANY),
+    resource_name_filter=None,
+    pattern_type_filter=i8(_ANY),
+    principal_filter=None,
+    host_filter=None,
+    operation=i8(_ANY),
+    permission_type=i8(_ANY),
+)
+"""Asks for every entry."""
 BARRIER_S: Final = 15.0
 """How long every broker has to show a change."""
 _NO_AUTHORIZER: Final = (ErrorCode.security_disabled,)
@@ -66,16 +76,11 @@ class Acls:
 
 def describe_acls(client: ClusterClient, broker: int | None = None) -> Acls | AuthorizerOff:
     """All entries, as this broker sees them (any one, when None). Needs DESCRIBE on the cluster."""
-    request = DescribeAclsRequest(
-        resource_type_filter=i8(_ANY),
-        resource_name_filter=None,
-        pattern_type_filter=i8(_ANY),
-        principal_filter=None,
-        host_filter=None,
-        operation=i8(_ANY),
-        permission_type=i8(_ANY),
-    )
-    answer = client.call(request, DescribeAclsResponse, broker)
+    return acls_of(client, client.call(ALL, DescribeAclsResponse, broker))
+
+
+def acls_of(client: ClusterClient, answer: DescribeAclsResponse) -> Acls | AuthorizerOff:
+    """What it says."""
     if answer.error_code in _NO_AUTHORIZER:
         return AuthorizerOff(client.name)
     if answer.error_code is not ErrorCode.none:

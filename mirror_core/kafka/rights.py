@@ -75,6 +75,17 @@ def probe(client: ClusterClient) -> Probe:
     return Probe(topics, _rights(answer.cluster_authorized_operations) or None, _group_rights(client))
 
 
+def cluster_rights(client: ClusterClient) -> Rights | None:
+    """What this client's principal may do to the cluster; None: without DESCRIBE on it, the broker does not say."""
+    request = MetadataRequest(
+        topics=(),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=True,
+        include_topic_authorized_operations=False,
+    )
+    return _rights(client.call(request, MetadataResponse).cluster_authorized_operations) or None
+
+
 def may_mark(client: ClusterClient) -> bool:
     """Whether this client's principal may write transaction markers, or the brokers take any at all.
 

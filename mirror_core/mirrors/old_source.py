@@ -19,7 +19,7 @@ from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
-from mirror_core.sync.fence import STILL_S, denials_of, deny, undenied
+from mirror_core.sync.fence import STILL_S, deniable, denials_of, deny, undenied
 
 STILL_TRIES: Final = 10
 
@@ -93,7 +93,7 @@ def keep_out(
     if isinstance(denied, AuthorizerOff):
         return denied
     # Topics first. A transaction that has joined a partition before could still be committed by its producer.
-    going = {t.id for t in open_transactions(source, topics)} - set(ids)
+    going = set(deniable(open_transactions(source, topics))) - set(ids)
     return deny(link, log, source, topics, going, before=before) if going else denied
 
 

@@ -49,6 +49,7 @@ from mirror_core.state.active import repeat
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
+from mirror_core.state.turning import turned
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.fence import lift_fence
 from mirror_core.sync.identity import check_source
@@ -88,7 +89,7 @@ def _beside(link: Link, state: State) -> Judgement | None:
     debt, run = state.debts.get(link.mirror.name), state.active_run(link.mirror.name)
     if run is None:
         return None
-    if debt is None or not fenced_beside(debt, run, state.steps):
+    if debt is None or not fenced_beside(debt, run, turned=turned(state, run)):
         return judge(debt, run, Unseen(""))
     if reasons := tuple(_held(link)(state)):
         return Judgement(standing=standing_of(debt), lines=reasons, held=True)

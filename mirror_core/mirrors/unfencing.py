@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.standing import failed_over, when
-from mirror_core.decide.steps import point_of_no_return
 from mirror_core.evidence.fence_file import FenceFile, mark_lifted
 from mirror_core.kafka.acls import AuthorizerOff, absent_on_every_broker, delete_acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
@@ -28,6 +27,7 @@ from mirror_core.model.run import RunKind, RunState
 from mirror_core.state.active import newest
 from mirror_core.state.link import states
 from mirror_core.state.records import State
+from mirror_core.state.turning import turned
 from mirror_core.state.writer import StateWriter, control_id
 
 SEEN_S: Final = 5.0
@@ -117,9 +117,7 @@ def _why_it_must_stand(state: State, fence: FenceFile) -> Iterator[str]:
         return
     if run is not None and run.plan.kind is RunKind.FAILBACK:
         yield f"it is a failback, in which applications write on {place}"
-    elif run is not None and (
-        run.state is RunState.DONE or (run.id, point_of_no_return(run.plan.kind, run.plan.mode)) in state.steps
-    ):
+    elif run is not None and (run.state is RunState.DONE or turned(state, run)):
         yield (
             f"this run has promoted {place}, or has begun to: applications may write there. Only `mirrorbook failback` "
             f"leads back"

@@ -18,6 +18,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.state.active import Active
 from mirror_core.state.journal import Journal
+from mirror_core.state.turning import LastLook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +204,7 @@ LEFT: Final[tuple[tuple[str, type[Keepable]], ...]] = (
     ("drain", Drained),
     ("parity", Equal),
     ("promote", Resumes),
+    ("promote", LastLook),
     ("record_lmo", ComparedBefore),
     ("switch", Announced),
     ("switch", Called),

@@ -11,6 +11,7 @@ from mirror_core.model.run import Run
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
+from mirror_core.state.turning import turned
 
 
 def last_words(link: Link, run: Run) -> tuple[str, ...]:
@@ -32,6 +33,7 @@ def words_of(link: Link, state: State, run_id: str) -> tuple[str, ...]:
             steps=state.steps_of(run),
             mirror=state.mirrors.get(name, link.mirror),
             debt=state.debts.get(name),
+            turned=turned(state, run),
             copying=is_fresh(state.leases.get(name), now_ms()),
             failed=[s for s in state.partitions.get(name, {}).values() if s.state is PartitionState.FAILED],
         )

@@ -33,6 +33,7 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, Record, State
 from mirror_core.state.remembered import REMEMBERED
 from mirror_core.state.topic import read_state, read_whole
+from mirror_core.state.turning import turned
 from mirror_core.state.writer import StateWriter, control_id
 
 Choice = TypeVar("Choice")
@@ -298,12 +299,12 @@ class Conductor(ABC, Generic[Choice]):
 
     def _check_abort(self, state: State, run_id: str, only_mine: bool) -> Run:
         run = self._mine(state, run_id)
-        turning = point_of_no_return(self.KIND, run.plan.mode)
         if only_mine and run.conducted_by != self.started_by:
             raise LostOwnership(f"run {run_id} is conducted by {run.conducted_by} now, who ends it: nothing is aborted")
         if run.state is RunState.SUPERSEDED:
             raise Refused(f"run {run_id}: abort", [run.note])
-        if run.state is RunState.DONE or (run_id, turning) in state.steps:
+        if run.state is RunState.DONE or turned(state, run):
+            turning = point_of_no_return(self.KIND, run.plan.mode)
             raise Refused(f"run {run_id}: abort", [f"step {turning} has begun: {self._no_way_back()}"])
         return run
 

@@ -40,7 +40,7 @@ def counted_later(link: Link, writer: StateWriter, tails: Mapping[Partition, tup
     """
     name, state = link.mirror.name, writer.state
     run = next((run for run in reckoning.past(state.runs.values(), name) if run.plan.mirror == name), None)
-    if run is None or run.plan.mode is not Mode.UNPLANNED or run.counted is None:
+    if run is None or run.counted is None or (run.plan.mode is not Mode.UNPLANNED and run.counted.lost is not None):
         return {}
     ours = found = run.counted
     if not reckoning.complete(ours):
@@ -50,7 +50,7 @@ def counted_later(link: Link, writer: StateWriter, tails: Mapping[Partition, tup
         if ours.lost is not None:
             found = replace(found, lost=ours.lost, lost_by=ours.lost_by)
         if not found.again:
-            found = replace(found, again=ours.again)
+            found = replace(found, again=ours.again, again_by=ours.again_by)
         writer.put(replace(run, counted=found), *(Forget(c) for c in state.checkpoints.values() if c.run == run.id))
     return {"counted_of": run.id, **in_words(found)}
 

@@ -9,20 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mirror_core.decide.drills import check_ours, drill_name, drill_topic, group_of, old_runs, put_up
-from mirror_core.decide.steps import point_of_no_return
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.kafka.topics import delete_topics
 from mirror_core.mirrors import verbs
 from mirror_core.model.errors import BadRequest, Indeterminate, MissingPermission, RemoteFault
 from mirror_core.model.mirror import Desired
-from mirror_core.model.run import RunKind
 from mirror_core.runbook.drill_group import forget_group
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services
 from mirror_core.state.link import Link, find, link_of, state_on
 from mirror_core.state.records import Forget, Record
 from mirror_core.state.topic import read_state
+from mirror_core.state.turning import turned
 from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.fence import lift_fence
 from mirror_core.sync.ledger import forget_debt, take_away_unshared
@@ -115,8 +114,7 @@ def _end_run(link: Link, services: Services, started_by: str) -> None:
     failover = Failover(link, services, started_by=started_by)
     run = failover.active()
     if run is not None:
-        turning = point_of_no_return(RunKind.FAILOVER, run.plan.mode)
-        promoted = (run.id, turning) in state_on(link.config, link.destination.name).steps
+        promoted = turned(state_on(link.config, link.destination.name), run)
         failover.drive(run.id) if promoted else failover.abort(run.id)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mirror_core.decide import failover as decision
-from mirror_core.decide.steps import point_of_no_return, standing_still, turned
+from mirror_core.decide.steps import standing_still
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
@@ -26,6 +26,7 @@ from mirror_core.state.journal import Journal, checkpoint, ended
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state
+from mirror_core.state.turning import turned
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.fence import lift_denials
 
@@ -41,7 +42,7 @@ class Failover(Conductor[Mode]):
         view = observe(replace(self.link, mirror=mirror), state, mode)
         before = state.active_run(mirror.name)
         # Past its point of no return a run is resumed, and needs no source.
-        if before is not None and self._may_continue(before, mode) and not turned(before, state.steps):
+        if before is not None and self._may_continue(before, mode) and not turned(state, before):
             view = replace(
                 view,
                 mirror=replace(mirror, desired=before.desired),
@@ -62,7 +63,7 @@ class Failover(Conductor[Mode]):
         """Whether applications may have noticed it already: they are fenced, or promoted."""
         state = read_state(self.link.destination)
         if run.plan.mode is Mode.UNPLANNED:
-            return turned(run, state.steps)
+            return turned(state, run)
         fence = state.steps.get((run.id, standing_still(self.KIND)[0]))
         up = any(
             entry.purpose is AclPurpose.FENCE and entry.cluster == self.link.source.name
@@ -90,8 +91,6 @@ class Failover(Conductor[Mode]):
         link = replace(self.link, mirror=writer.state.mirrors[self.link.mirror.name])
         mode = journal.run.plan.mode
         steps = (Steps if mode is Mode.PLANNED else LostSteps)(link, self.services, writer, journal, self._say)
-        if name == point_of_no_return(self.KIND, mode) and not journal.begun(name):
-            steps.check_before_promotion()
         if isinstance(steps, Steps) and name == standing_still(self.KIND)[0]:
             rest = steps.close_in(self._gate_limit_s)
             if rest is not None:

@@ -9,17 +9,16 @@ from typing import Final
 
 from mirror_core.decide.evidence import BOTH_EMPTY, NONE, NOT_COMPARED
 from mirror_core.decide.parity import NOTHING, NOTHING_HELD
-from mirror_core.decide.reckoning import lost_behind_fence
+from mirror_core.decide.reckoning import lost_behind_fence, unseen_behind_fence
 from mirror_core.decide.scope import strayed
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
+from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.mirrors.proving import compare_rest
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused, RemoteFault
-from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
@@ -29,6 +28,7 @@ from mirror_core.model.standing import Debt, Owed
 from mirror_core.parity.check import SoFar
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, Resumes, left_by
 from mirror_core.runbook.drained import verify_drained
+from mirror_core.runbook.last_look import Look, contradicted, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_if_lifted, refuse_in_doubt
 from mirror_core.runbook.rest import MANY, ROUNDS, SHRINKS, Rest, refuse_above, rest_of
@@ -38,13 +38,14 @@ from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Forget, Record
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.cycle import sync
-from mirror_core.sync.fence import denials_of, raise_fence, undenied
+from mirror_core.sync.fence import EVERY_ID, denials_of, raise_fence
 from mirror_core.sync.group_commits import stop_commits
 from mirror_core.sync.groups import resumes
 from mirror_core.sync.ledger import entered
 
 SHOWN: Final = 20
 """Partitions that a refusal names."""
+ONLY_AWAITED: Final = f"transactional id {EVERY_ID}: a denial of it would deny every id, so it was only waited for"
 DRAIN_S: Final = 3600.0
 """The drain copies this long at most before the step fails; a resumed run goes on where it was."""
 
@@ -192,6 +193,7 @@ class Steps(Promotion):
             "denials": len(fence.denials),
             "shown_by_brokers": some(fence.brokers),
             "transactions_waited_for": some(fence.transactions),
+            **({"not_denied": ONLY_AWAITED} if EVERY_ID in fence.transactions else {}),
             "still_s": fence.still_s,
             "partitions": len(fence.ends),
             **({FILE: lift.words} if lift.words else {}),
@@ -280,41 +282,39 @@ class Steps(Promotion):
         return paid_again(self, self.scope.names, self.scope.drained) if authorizer else {}
 
     def lost(self) -> tuple[int | None, str]:
-        if lifted := lost_while_lifted(self, left_by(self.journal, "fence", Fenced).authorizer):
+        authorizer = left_by(self.journal, "fence", Fenced).authorizer
+        if lifted := lost_while_lifted(self, authorizer):
             return lifted
         gate = self.journal.record("parity")
         promoted = set(self.scope.promoted) - set(self.scope.drained)
-        return lost_behind_fence(gate.evidence if gate else {}, promoted)
+        lost, by = lost_behind_fence(gate.evidence if gate else {}, promoted)
+        if lost == 0 and authorizer:
+            look = look_again(self.link, denials_of(self.scope.names), ())
+            if not look.shown:
+                return None, unseen_behind_fence(self.link.source.name, look.words)
+        return lost, by
 
-    def check_before_promotion(self) -> None:
+    def check_before_promotion(self) -> Look:
         """Refused when what was approved holds no more, or the source was written behind the fence.
 
-        Asked while an abort is still possible. A fenced source that has died since it was drained and compared forbids
-        nothing: what it had acknowledged is on the destination.
+        A super user, somebody who took the denials away, an authorizer that is gone: all show in the log ends. A fenced
+        source that has died since it was drained and compared forbids nothing: what it had acknowledged is on the
+        destination.
         """
-        refuse_if_lifted(self)
-        if self.check_approval("promotion", source_needed=False):
-            self._refuse_if_written()
-        else:
-            refuse_in_doubt(self, left_by(self.journal, "fence", Fenced).authorizer)
-
-    def _refuse_if_written(self) -> None:
-        """A super user, somebody who took the denials away, an authorizer that is gone: all show in the log ends."""
-        positions = self.positions
-        with ClusterClient(self.link.source, timeout_s=LIMITS.planned_answer_s) as source:
-            authorizer = left_by(self.journal, "fence", Fenced).authorizer
-            reasons = undenied(source, denials_of(self.scope.names)) if authorizer else []
-            ends = known_offsets(source, positions, Point.LOG_END)
-        name = self.link.source.name
-        reasons += [
-            f"{p} on {name}: log end {ends[p]}, drained up to {positions[p]}" for p in ends if ends[p] != positions[p]
-        ]
+        self.check_approval("promotion", source_needed=False)
+        positions, name = self.positions, self.link.source.name
+        authorizer = left_by(self.journal, "fence", Fenced).authorizer
+        look = look_again(self.link, denials_of(self.scope.names) if authorizer else (), positions)
+        file = refuse_if_lifted(self)
+        reasons = tuple(contradicted(look, name, positions))
         if reasons:
             raise Refused(
                 f"run {self.journal.run_id}: promotion, since {name} was not kept from writes; abort this run, find "
                 "who writes there, and plan again",
                 reasons[:SHOWN],
             )
+        refuse_in_doubt(self, look, authorizer=authorizer, file=file)
+        return look
 
     def _refuse_if_strayed(self) -> None:
         reasons = tuple(strayed(self.scope, self.statuses()))

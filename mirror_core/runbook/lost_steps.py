@@ -18,24 +18,27 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.mirrors.proving import known
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import MirrorError
+from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import ComparedBefore, Resumes, Settled, left_by
+from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.runbook.raised_again import paid, paid_again
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Record
 from mirror_core.state.writer import StateWriter, data_id
-from mirror_core.sync.access import silence_copiers
 from mirror_core.sync.fence import denials_of, intended
 from mirror_core.sync.group_commits import stop_commits
 from mirror_core.sync.groups import clamp_groups, resumes
+from mirror_core.sync.silencing import silence_copiers
 
 STILL_S: Final = 0.2
 """Between two looks at the destination's log ends."""
+SHOWN: Final = 20
+"""Brokers that a refusal names."""
 SETTLE_S: Final = 60.0
 """It gets this long to come to rest: a broker that died beside the source leaves its partitions' replicas behind."""
 
@@ -58,8 +61,8 @@ class LostSteps(Promotion):
             self.writer.refresh()
         with ClusterClient(self.link.destination) as destination:
             silenced = silence_copiers(self.link, self.writer, destination, self.scope.names)
-            if not silenced:
-                # Nobody can be kept out: its own clock stops a task that has lost its driver.
+            if not silenced.certain:
+                # Nobody is kept out for sure: its own clock stops a task that has lost its driver.
                 time.sleep(max(0, lease.writers_until_ms - now_ms()) / 1000)
             late = stop_commits(self.link.mirror, self.writer, destination)
             positions = self._at_rest(destination)
@@ -68,7 +71,8 @@ class LostSteps(Promotion):
         return {
             "partitions": len(positions),
             "without_leader": some(away) or "none",
-            "copiers": "denied to write" if silenced else "outwaited",
+            "copiers": "denied to write" if silenced.certain else "outwaited",
+            **({"copiers_in_doubt": silenced.doubt} if silenced.doubt else {}),
             "late_commits": late,
             "settled_ms": now_ms() - started,
         }
@@ -87,10 +91,7 @@ class LostSteps(Promotion):
         return paid(self, debt, names, self.scope.promoted)
 
     def fenced_now(self) -> Evidence:
-        debt, names = self.writer.state.debts[self.link.mirror.name], self.scope.names
-        if debt.paid_ms is None:
-            return paid(self, debt, names, self.scope.promoted)
-        return paid_again(self, names, self.scope.promoted)
+        return paid_again(self, self.scope.names, self.scope.promoted)
 
     def record_lmo(self) -> Evidence:
         """As every failover does; and what of it was ever compared with the source, while there was one."""
@@ -131,9 +132,38 @@ class LostSteps(Promotion):
     def lost(self) -> tuple[int | None, str]:
         return lost_with_source(self.writer.state.debts.get(self.link.mirror.name), self.statuses())
 
-    def check_before_promotion(self) -> None:
-        """Refused when what was approved holds no more. The source is not asked."""
+    def check_before_promotion(self) -> Look:
+        """Refused when what was approved holds no more, or somebody has lifted the fence that had been put up.
+
+        A source that is silent, or whose fence is owed still, holds nobody up: but for a promotion that had begun
+        before, and may be resumed days later, when it answers and cannot be fenced.
+        """
         self.check_approval("promotion", source_needed=False)
+        names, name, run = self.scope.names, self.link.source.name, self.journal.run_id
+        stands = self._debt.paid_ms is not None
+        look = look_again(self.link, denials_of(names) if stands else (), self.scope.promoted)
+        if look.bare:
+            raise Refused(
+                f"run {run}: promotion, since somebody has lifted the fence on {name}, where applications may write "
+                "again; abort this run, and plan again",
+                look.bare[:SHOWN],
+            )
+        if look.answers and not stands and self.journal.begun("promote"):
+            found = paid_again(self, names, self.scope.promoted)
+            if self._debt.paid_ms is None:
+                raise Refused(
+                    f"run {run}: promotion",
+                    [
+                        f"{name} answers now and could not be fenced, so both clusters would take writes "
+                        f"({found.get('source', self._debt.trouble)}). Stop its brokers and resume the run, or abort "
+                        "it and plan again"
+                    ],
+                )
+        return look
+
+    @property
+    def _debt(self) -> Debt:
+        return self.writer.state.debts[self.link.mirror.name]
 
     def _at_rest(self, client: ClusterClient) -> dict[Partition, Offset]:
         """Log ends that stand still and are on all in-sync replicas, of partitions that are well and have a leader.

@@ -26,6 +26,7 @@ from mirror_core.kafka.transactions import open_transactions
 from mirror_core.kafka.users import scram_users
 from mirror_core.model.acl import Acl
 from mirror_core.model.clock import now_ms
+from mirror_core.model.defects import type_and_line
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
@@ -106,6 +107,7 @@ class Ask(Generic[T]):
     question: Callable[[], T]
     _found: list[T | Unseen] = field(default_factory=list)
     _thread: threading.Thread = field(init=False)
+    _began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -116,13 +118,16 @@ class Ask(Generic[T]):
             self._found.append(self.question())
         except MirrorError as error:
             self._found.append(Unseen(str(error)))
-        except Exception as error:  # noqa: BLE001 - said in the plan, and in the log
-            _log.exception("a look at a cluster failed by a defect of Mirrorbook")
-            self._found.append(Unseen(f"a defect of Mirrorbook: {type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001 - said in the plan, and in the log, by its type alone
+            what = f"a defect of Mirrorbook: {type_and_line(error)}"
+            _log.error("a look at a cluster failed by %s", what)
+            self._found.append(Unseen(what))
 
     def answer(self, deadline: float) -> T | Unseen:
+        """What was answered by then (monotonic)."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
-        return self._found[0] if self._found else Unseen(f"no complete answer within {LIMITS.planned_side_s:.0f} s")
+        waited_s = max(0.0, deadline - self._began)
+        return self._found[0] if self._found else Unseen(f"no complete answer within {waited_s:.0f} s")
 
 
 def _users(side: ClusterConfig) -> frozenset[str] | None:

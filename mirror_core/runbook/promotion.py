@@ -26,10 +26,12 @@ from mirror_core.runbook import counting
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.canary import run_canary
 from mirror_core.runbook.checkpoints import all_left, left_by
+from mirror_core.runbook.last_look import EVIDENCE, Look
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.switch import switch
 from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.table import Event, after
+from mirror_core.state.turning import LastLook, turned
 from mirror_core.sync.access import apply_promotion
 
 
@@ -53,18 +55,29 @@ class Promotion(Acts):
         """Offsets that the source had acknowledged and the destination does not have, and how that is known."""
 
     @abstractmethod
+    def check_before_promotion(self) -> Look:
+        """The last look at the source. Refused when it contradicts, or what was approved holds no more: while nothing
+        was given, an abort is possible."""
+
+    @abstractmethod
     def fenced_now(self) -> Evidence:
         """The fence on the source, once more: put up where it is owed, raised again where somebody has lifted it."""
 
     def act(self, name: str) -> Callable[[], Evidence]:
-        """From the promotion on there is no abort, and a source that answers must not take writes beside the
-        destination: each of these steps sees to the fence first."""
-        deed, steps = super().act(name), self.journal.steps
-        if steps.index(name) < steps.index(point_of_no_return(RunKind.FAILOVER, self.journal.run.plan.mode)):
+        """From the promotion on a source that answers must not take writes beside the destination: each of these
+        steps sees to the fence first. As long as nothing was given, the promotion looks at the source before it."""
+        deed, steps, run = super().act(name), self.journal.steps, self.journal.run
+        turning = point_of_no_return(RunKind.FAILOVER, run.plan.mode)
+        if steps.index(name) < steps.index(turning):
             return deed
+        look = None
+        if name == turning and not turned(self.writer.state, run):
+            look = self.check_before_promotion()
+            self.journal.keep(turning, LastLook(words=look.words))
+        just_seen = look is not None and (look.fenced or not look.answers)
 
         def behind_the_fence() -> Evidence:
-            fenced = self.fenced_now()
+            fenced = {} if just_seen else self.fenced_now()
             return {**deed(), **fenced}
 
         return behind_the_fence
@@ -88,8 +101,7 @@ class Promotion(Acts):
                 f"run {self.journal.run_id}: {what}: {view.source.reason}; resume the run when {name} answers. "
                 f"If it is lost: `mirrorbook failover run {self.link.mirror.name} --mode unplanned` goes on from here"
             )
-        if seen or source_needed:
-            reasons += broken_since(view)
+        reasons += broken_since(view, source_seen=seen or source_needed)
         if reasons:
             raise Refused(
                 f"run {self.journal.run_id}: {what}, since what was approved (hash {approved.hash}) holds no more; "
@@ -125,7 +137,14 @@ class Promotion(Acts):
     def promote(self) -> Evidence:
         """The point of no return: applications may write."""
         lost = self.journal.run.plan.mode is Mode.UNPLANNED
-        return counted(apply_promotion(self.link, self.writer, self.scope.names, ask_source=not lost))
+        look = self.journal.kept("promote", LastLook)
+
+        def giving() -> None:
+            if look is not None and not look.given:
+                self.journal.keep("promote", replace(look, given=True))
+
+        rows = apply_promotion(self.link, self.writer, self.scope.names, ask_source=not lost, before=giving)
+        return {**counted(rows), **({EVIDENCE: look.words} if look is not None else {})}
 
     def switch(self) -> Evidence:
         return switch(self.link, self.journal, by_airflow=self.services.by_airflow)

@@ -16,38 +16,42 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import Offsets
-from mirror_core.model.run import Evidence
+from mirror_core.model.offsets import NO_OFFSETS, Offsets
+from mirror_core.model.run import Evidence, Mode
 from mirror_core.model.standing import Debt
 from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.unfencing import FILE, LiftFile, known_to_stand, lifted_ms
+from mirror_core.runbook.last_look import Look
+from mirror_core.runbook.unfencing import FILE, LiftFile, its_file
 from mirror_core.sync.fence import denials_of, undenied
 from mirror_core.sync.identity import check_source
 
 
-def refuse_if_lifted(acts: Acts) -> None:
-    """Also where the source does not answer now, and could not show that its denials are gone."""
-    lifted = lifted_ms(acts.services, acts.journal.run_id)
-    if lifted is not None:
+def refuse_if_lifted(acts: Acts) -> bool:
+    """Refused when the fence was lifted by its file, also where the source could not show it. Whether that is here."""
+    file = its_file(acts.services, acts.journal.run_id)
+    if file is not None and file.lifted_ms is not None:
         raise Refused(
             f"run {acts.journal.run_id}: promotion",
             [
-                f"its fence on {acts.link.source.name} was lifted by its file at {when(lifted)}, so applications may "
-                "have written there since: abort this run, and plan again"
+                f"its fence on {acts.link.source.name} was lifted by its file at {when(file.lifted_ms)}, so "
+                "applications may have written there since: abort this run, and plan again"
             ],
         )
+    return file is not None
 
 
-def refuse_in_doubt(acts: Acts, authorizer: bool) -> None:
-    """Of a source that does not answer: it took nothing since the drain only if its fence stood all the time."""
+def refuse_in_doubt(acts: Acts, look: Look, *, authorizer: bool, file: bool) -> None:
+    """Of a source that does not say everything: what was not seen took nothing since the drain only if its fence stood
+    all the time, by the file (`file`: it is here)."""
     name, run = acts.link.source.name, acts.journal.run_id
-    if authorizer and known_to_stand(acts.services, run):
+    if look.whole or (authorizer and file):
         return
     why = "the file that tells whether its fence stood is not here" if authorizer else "could not be fenced"
+    unseen = "does not answer" if look.silent else f"answers only in part ({'; '.join(look.unsaid)})"
     raise Refused(
         f"run {run}: promotion",
         [
-            f"{name} does not answer and {why}, so nobody knows what it took after it was "
+            f"{name} {unseen} and {why}, so nobody knows what it took after it was "
             f"drained. If it is lost: `mirrorbook failover run {acts.link.mirror.name} --mode unplanned` goes on from "
             "here, and says what may be missing"
         ],
@@ -56,13 +60,20 @@ def refuse_in_doubt(acts: Acts, authorizer: bool) -> None:
 
 def paid(acts: Acts, debt: Debt, names: Collection[str], partitions: Collection[Partition]) -> Evidence:
     """Fence the source, if it answers now."""
+    return _paid(acts, debt, names, partitions, NO_OFFSETS)
+
+
+def _paid(
+    acts: Acts, debt: Debt, names: Collection[str], partitions: Collection[Partition], before: Offsets
+) -> Evidence:
+    """`before`: log ends of an earlier fence, for what does not tell its own now."""
     cluster = debt.cluster
     lift = LiftFile(acts, needed=False)
     try:
         with ClusterClient(acts.link.source, timeout_s=LIMITS.lost_source_s) as source:
             check_source(acts.link, source)
             denials = keep_out(acts.link, acts.writer, source, names, before=lift)
-            ends = still(source, partitions)
+            ends = {**before.by_partition(), **still(source, partitions)}
     except LostOwnership:
         raise
     except MirrorError as error:
@@ -77,21 +88,24 @@ def paid(acts: Acts, debt: Debt, names: Collection[str], partitions: Collection[
 
 
 def paid_again(acts: Acts, names: Collection[str], partitions: Collection[Partition]) -> Evidence:
-    """From the promotion on there is no abort: what is not denied any more is denied again, or owed.
+    """From the promotion on there is no abort: what is owed is paid, what is not denied any more is denied again.
 
     Owed first, so that whoever goes on after a crash looks for what the source took meanwhile, which it alone has.
     """
     debt, cluster = acts.writer.state.debts[acts.link.mirror.name], acts.link.source.name
+    ends, lifted = debt.ends, acts.journal.run.plan.mode is Mode.PLANNED
     if debt.paid_ms is not None:
-        lifted = lifted_ms(acts.services, acts.journal.run_id) is not None
+        file = its_file(acts.services, acts.journal.run_id)
         try:
-            if not lifted and not _gone(acts, names):
+            if (file is None or file.lifted_ms is None) and not _gone(acts, names):
                 return {}
         except MirrorError as error:  # a source that has died since it was fenced holds nobody up
             return {"fence": f"{cluster} was not asked again for its denials: {error}"}
-        debt = replace(debt, paid_ms=None, ends=Offsets())
+        debt, lifted = replace(debt, paid_ms=None, ends=NO_OFFSETS), True
         acts.writer.put(debt)
-    again = paid(acts, debt, names, partitions)
+    again = _paid(acts, debt, names, partitions, ends)
+    if not lifted:  # by an unplanned run: what is not copied there was written before
+        return again
     written = [f"{p} [{start}, {end})" for p, (start, end) in slipped(acts).items()]
     return {**again, "written_meanwhile": some(written) or "nothing seen"}
 

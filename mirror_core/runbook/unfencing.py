@@ -55,21 +55,20 @@ class LiftFile:
             self._acts.say(f"should {link.destination.name} die behind the fence: {words}")
 
 
-def lifted_ms(services: Services, run_id: str) -> int | None:
-    """When somebody began to lift a run's fence by its file; None: nobody did, as far as is known here."""
+def its_file(services: Services, run_id: str) -> FenceFile | None:
+    """A run's file, which tells whether somebody began to lift the fence by it; None: the run was conducted elsewhere
+    until now, or had no room for it. Then the cluster tells, or nobody."""
     try:
-        return read(_path(services, run_id)).lifted_ms
-    except BadRequest:  # the run was conducted elsewhere until now: then the cluster tells, or nobody
+        return read(_path(services, run_id))
+    except BadRequest:
         return None
 
 
 def known_to_stand(services: Services, run_id: str) -> bool:
     """Whether the file is here, and nobody has lifted the fence by it. Of a source that is silent nothing else tells: a
     fence may have been lifted by a copy of the file, or where the run was conducted before."""
-    try:
-        return read(_path(services, run_id)).lifted_ms is None
-    except BadRequest:
-        return False
+    file = its_file(services, run_id)
+    return file is not None and file.lifted_ms is None
 
 
 def _path(services: Services, run_id: str) -> Path:

@@ -5,12 +5,12 @@ Each deed goes through the ledger (`sync/ledger.py`), so a crash anywhere leaves
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide.access import AclPlan, Scope, plan_acls
-from mirror_core.decide.acls import demotions, denial, undemotable
+from mirror_core.decide.acls import demotions, undemotable
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.promotion import Promotion, forgery, narrowing, promotion, warnings
 from mirror_core.decide.topics import config_changes, promotion_configs
@@ -23,11 +23,12 @@ from mirror_core.kafka.acls import (
     present_on_every_broker,
 )
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.rights import cluster_rights
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
 from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
-from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.errors import MirrorError, MissingPermission, Refused
 from mirror_core.model.names import ClusterName
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
@@ -37,6 +38,7 @@ from mirror_core.sync.access_rows import off, row, rows_of, unknown
 from mirror_core.sync.ledger import enter_and_put_up, entered, remember, take_away, take_away_unshared
 from mirror_core.sync.lifting import lift, stays
 from mirror_core.sync.principals import doubtful_principals, guards, own_principals
+from mirror_core.sync.silencing import silence_copiers
 from mirror_core.sync.topics import apply_changes, change_rows, known_settings
 
 _OURS: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
@@ -74,7 +76,14 @@ def sync_acls(
     return rows_of(plan, done=log is not None) + unknown(source.name, theirs) + unknown(destination.name, ours)
 
 
-def apply_promotion(link: Link, log: Log, topics: Collection[str], *, ask_source: bool = True) -> tuple[DriftRow, ...]:
+def apply_promotion(
+    link: Link,
+    log: Log,
+    topics: Collection[str],
+    *,
+    ask_source: bool = True,
+    before: Callable[[], None] = lambda: None,
+) -> tuple[DriftRow, ...]:
     """Give these mirror topics to the applications; may be repeated, and does only what is missing.
 
     In this order: their final settings (the source's, as last synced); the staged grants (PROMOTED from now on) and a
@@ -82,12 +91,24 @@ def apply_promotion(link: Link, log: Log, topics: Collection[str], *, ask_source
     destination); then the denials go away that demoted applications of these topics earlier, on this mirror's account.
     Returns when every broker shows it.
     The topics' partitions must have stopped. `ask_source`: False when it is given up for lost, and nobody waits for it.
+    `before` is called when the destination has answered and lets us grant, and nothing was changed yet.
     """
     with ClusterClient(link.destination) as client:
+        _check_may_grant(client)
+        before()
         return (
             *_final_settings(link, log.state, client, topics),
             *_promote_access(link, log, client, topics, ask_source=ask_source),
         )
+
+
+def _check_may_grant(client: ClusterClient) -> None:
+    if isinstance(describe_acls(client), AuthorizerOff):
+        return
+    rights = cluster_rights(client)
+    if rights is not None and Operation.ALTER not in rights:
+        user = client.config.user(client.principal) or "the control principal"
+        raise MissingPermission(f"cluster {client.name}: {user} needs ALTER on the cluster to let applications write")
 
 
 def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) -> tuple[DriftRow, ...]:
@@ -193,7 +214,7 @@ def _promote_access(
     ours = grants - (held.entries - _promoted(log.state, client.name))
     enter_and_put_up(log, link.mirror.name, client, ours, AclPurpose.PROMOTED)
     present_on_every_broker(client, grants)
-    zombie = silence_copiers(link, log, client, topics)
+    silenced = silence_copiers(link, log, client, topics)
     gone, rows = lift(link, log, client, topics, ask_source=ask_source)
     lifted = gone & held.entries
     left = stays(link, log.state, held.entries - gone, given.grants, topics)
@@ -201,7 +222,9 @@ def _promote_access(
     rows += [row(acl, Deed.REFUSE, forgery(acl, why), done=False) for acl, why in given.refused.items()]
     rows += [row(a, Deed.KEEP, narrowing(a, too, client.name), done=False) for a, too in given.narrowed.items()]
     rows += [row(acl, Deed.CREATE, "staged until promotion") for acl in sorted(grants - held.entries)]
-    rows += [row(acl, Deed.CREATE, "stops copying tasks of the past") for acl in sorted(zombie - held.entries)]
+    past = "copying tasks of the past"
+    stops = f"may stop {past}: {silenced.doubt}" if silenced.doubt else f"stops {past}"
+    rows += [row(acl, Deed.CREATE, stops) for acl in sorted(silenced.denials - held.entries)]
     return rows + [row(acl, Deed.REMOVE, "kept it a mirror topic") for acl in sorted(lifted)]
 
 
@@ -209,24 +232,6 @@ def _promoted(state: State, cluster: ClusterName) -> set[Acl]:
     """Grants there by promotions of ours, of whichever mirror."""
     there = (e for e in state.ledger.values() if e.cluster == cluster)
     return {e.acl for e in there if e.purpose is AclPurpose.PROMOTED}
-
-
-def silence_copiers(link: Link, log: Log, client: ClusterClient, topics: Collection[str]) -> frozenset[Acl]:
-    """Deny the data principal to write these topics of the destination, and return when every broker shows it.
-
-    It ends what no driver can reach any more: a task that sleeps, or sits on a machine that is cut off. Nothing where
-    the principal is not known, is the control principal too, or anybody who says no name.
-    """
-    data, held = link.destination.user(Principal.DATA), describe_acls(client)
-    shared = data in (None, ANONYMOUS, link.destination.user(Principal.CONTROL))
-    if shared or isinstance(held, AuthorizerOff):
-        return frozenset()
-    wanted = frozenset(denial(topic, f"User:{data}") for topic in topics)
-    # An equal entry of somebody else's stays theirs, and stays when ours are taken away.
-    ours = wanted - (held.entries - {e.acl for e in entered(log, link.mirror.name, client.name, AclPurpose.FENCE)})
-    enter_and_put_up(log, link.mirror.name, client, ours, AclPurpose.FENCE)
-    present_on_every_broker(client, wanted)
-    return ours
 
 
 def _carry_out(link: Link, log: Log, client: ClusterClient, plan: AclPlan) -> AclPlan:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.acls import EVERYBODY, denial
-from mirror_core.kafka.acls import AuthorizerOff, describe_acls, present_on_every_broker
+from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls, present_on_every_broker
+from mirror_core.kafka.acls_of_each import acls_of_each
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets, list_points
-from mirror_core.kafka.transactions import open_transactions
+from mirror_core.kafka.transactions import OpenTransaction, open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.logs import logger
@@ -32,6 +33,8 @@ STILL_S: Final = 0.1
 """Between two looks at the log ends behind a fence that every broker shows."""
 STILL_UNFENCED_S: Final = 2.0
 """The same where no authorizer exists and stillness is all there is."""
+EVERY_ID: Final = "*"
+"""As the name of a transactional id in an access right: all of them."""
 RESOLVE_S: Final = 120.0
 """Open transactions get this long to end: twice the default transaction timeout."""
 
@@ -73,7 +76,7 @@ def raise_fence(
     showed them, and per partition the log end at which it stands still. `before`: see `deny`.
     """
     transactions = open_transactions(client, {p.topic for p in partitions})
-    denials = deny(link, log, client, topics, [t.id for t in transactions], before=before)
+    denials = deny(link, log, client, topics, deniable(transactions), before=before)
     if isinstance(denials, AuthorizerOff):
         ends = await_stillness(client, partitions, pause_s=STILL_UNFENCED_S, resolve_s=resolve_s)
         return Fence(authorizer=False, still_s=STILL_UNFENCED_S, ends=ends)
@@ -117,6 +120,12 @@ def deny(
     return wanted
 
 
+def deniable(transactions: Iterable[OpenTransaction]) -> list[str]:
+    """Their ids, but for one named `*`: a denial of that is a denial of all. It is waited for like the others, and
+    begins no other transaction on topics that are denied."""
+    return [t.id for t in transactions if t.id != EVERY_ID]
+
+
 def denials_of(topics: Iterable[str], transactional_ids: Iterable[str] = ()) -> Iterator[Acl]:
     """The entries that fence these."""
     yield from (denial(topic) for topic in topics)
@@ -125,18 +134,25 @@ def denials_of(topics: Iterable[str], transactional_ids: Iterable[str] = ()) -> 
 
 def undenied(client: ClusterClient, denials: Iterable[Acl]) -> list[str]:
     """Brokers that answer and do not show all of these, in words. One that is away takes no writes."""
-    wanted, found = frozenset(denials), list[str]()
-    for broker in client.brokers():
-        try:
-            held = describe_acls(client, broker)
-        except Unreachable:
+    found = acls_of_each(client)
+    for held in found.values():
+        if isinstance(held, MirrorError) and not isinstance(held, Unreachable):
+            raise held
+    return bare(client.name, found, denials)
+
+
+def bare(
+    cluster: ClusterName, found: Mapping[int, Acls | AuthorizerOff | MirrorError], denials: Iterable[Acl]
+) -> list[str]:
+    """Brokers that have said what they hold, and do not hold all of these, in words."""
+    wanted, words = frozenset(denials), list[str]()
+    for broker, held in sorted(found.items()):
+        if isinstance(held, MirrorError):
             continue
         missing = wanted if isinstance(held, AuthorizerOff) else wanted - held.entries
         if missing:
-            found.append(
-                f"cluster {client.name}, broker {broker}: {len(missing)} denial(s) gone, such as {min(missing)}"
-            )
-    return found
+            words.append(f"cluster {cluster}, broker {broker}: {len(missing)} denial(s) gone, such as {min(missing)}")
+    return words
 
 
 def intended(mirror: Mirror, cluster: ClusterName, acls: Iterable[Acl]) -> list[LedgerEntry]:

@@ -27,6 +27,7 @@ from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Partition
 from mirror_core.state.journal import Log
 from mirror_core.sync.ledger import enter_and_put_up
+from mirror_core.sync.principals import data_in_doubt
 
 _log = logger(__name__)
 
@@ -110,6 +111,8 @@ def stop_commits(mirror: Mirror, log: Log, client: ClusterClient) -> str:
     if late not in held.entries or late in of_mirrors:  # an equal entry of somebody else's stays theirs
         enter_and_put_up(log, mirror.name, client, {late}, AclPurpose.FENCE)
     present_on_every_broker(client, {late})
+    if why := data_in_doubt(client.config, held.entries, log.state):
+        return f"not certain: {user} is denied, but {why}. Until then the lease alone keeps late commits away"
     return f"{user} commits for no group on cluster {client.name} any more"
 
 

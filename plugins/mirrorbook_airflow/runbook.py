@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, TaskGroup
 
-from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
+from mirror_core.decide.steps import STEPS, Need, names, standing_still
 from mirror_core.decide.strategies import Allowed
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.names import MirrorName, reverse_name
@@ -213,9 +213,11 @@ class AbortRun(RunOperator):
         return outcome
 
     def _given_up(self, context: Context, state: State, run: Run | None) -> str:
+        from mirror_core.state.turning import turned
+
         if run is None or run.ended_ms is not None:
             return "nothing to abort: the run has ended"
-        if (run.id, point_of_no_return(self.kind, run.plan.mode)) in state.steps:
+        if turned(state, run):
             return "kept: past the point of no return; clear the failed task, and the run goes on"
         if any(context["ti"].xcom_pull(task_ids=task, key=LOST) for task in self.step_tasks):
             return "kept: another process took the run over; if none goes on, clear the failed task or resume it"

@@ -166,6 +166,26 @@ def test_an_open_transaction_holds_the_fence_up_until_its_end(pair: Pair, link: 
     assert not any(acl.name == tx and acl.permission == "DENY" for acl in entries(east))
 
 
+def test_a_transactional_id_that_reads_like_all_of_them_is_only_waited_for(
+    pair: Pair, link: Link, east: ClusterConfig
+) -> None:
+    topic, every = new_topic(pair.east, prefix="app-"), "*"
+    producer = Producer({**pair.east.client_config("admin"), "transactional.id": every, "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0)
+    producer.flush(30)
+    log = WatchfulLog()
+    with ClusterClient(east) as client:
+        with pytest.raises(NotFenced, match=r"transaction '\*' is Ongoing"):
+            raise_fence(link, log, client, [topic], [Partition(topic, 0)], resolve_s=0)
+        denied = {acl.name for acl in entries(east) if acl.permission == "DENY" and acl.resource == "TRANSACTIONAL_ID"}
+        assert every not in denied, "nobody in the whole cluster can write in transactions any more"
+        producer.abort_transaction(30)
+        assert raise_fence(link, log, client, [topic], [Partition(topic, 0)]).ends == {Partition(topic, 0): 2}
+        lift_fence(link.mirror, log, client)
+
+
 def test_a_denial_of_somebody_else_is_used_and_left_in_place(pair: Pair, link: Link, east: ClusterConfig) -> None:
     topic = new_topic(pair.east, prefix="app-")
     grant(pair.east, "*", ResourceType.TOPIC, topic, [AclOperation.WRITE], permission=AclPermissionType.DENY)

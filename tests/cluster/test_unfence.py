@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,16 +40,18 @@ def lift_by_hand(mirrored: Mirrored, topic: str) -> None:
         absent_on_every_broker(east, set(denials_of([topic])))
 
 
+def dies(*_: object, before: Callable[[], None] = lambda: None, **__: object) -> None:
+    """As the destination may when promotion is about to give the first right."""
+    before()
+    raise RemoteFault("the destination dies")
+
+
 @pytest.mark.parametrize("seen", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_promotion_that_had_begun_goes_on_behind_a_fence_that_is_raised_again(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool
 ) -> None:
     mirrored, topic = copied(pair, tmp_path)
     run = through(mirrored, "record_lmo")
-
-    def dies(*_: object, **__: object) -> None:
-        raise RemoteFault("the destination dies")
-
     with monkeypatch.context() as patched:
         patched.setattr(promotion, "apply_promotion", dies)
         with pytest.raises(RemoteFault, match="the destination dies"):
@@ -72,15 +75,29 @@ def test_a_promotion_that_had_begun_goes_on_behind_a_fence_that_is_raised_again(
     assert told.lost == 1, "a record that only the old source has was counted as moved"
 
 
-def test_an_unplanned_run_raises_again_what_it_had_paid(pair: Pair, tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_an_unplanned_run_raises_again_what_it_had_paid_or_is_refused_as_long_as_it_has_given_nothing(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
     mirrored, topic = copied(pair, tmp_path)
     run = mirrored.failover.begin(mirrored.failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id
     done = names(RunKind.FAILOVER, Mode.UNPLANNED)
     for name in done[: done.index("promote")]:
         mirrored.failover.step(run, name)
     assert denied(pair.east, topic)
+    if given:
+        with monkeypatch.context() as patched:
+            patched.setattr(promotion, "apply_promotion", dies)
+            with pytest.raises(RemoteFault, match="the destination dies"):
+                mirrored.failover.step(run, "promote")
     lift_by_hand(mirrored, topic)
     assert not denied(pair.east, topic)
+    if not given:
+        with pytest.raises(Refused, match="somebody has lifted the fence on east"):
+            mirrored.failover.drive(run)
+        assert denied(pair.west, topic), "applications can write on both sides"
+        assert mirrored.failover.abort(run).state is RunState.ABORTED
+        return
 
     assert mirrored.failover.drive(run).state is RunState.DONE
 

@@ -44,19 +44,27 @@ def upto(kind: RunKind, mode: Mode, last: str, state: StepState) -> Sequence[Ste
     ]
 
 
-def said(run: Run, steps: Sequence[StepRecord] = (), debt: Debt | None = None, *, copying: bool = True) -> str:
-    return " ".join(closing(Ended(run=run, steps=steps, mirror=MIRROR, debt=debt, copying=copying)))
+def said(
+    run: Run,
+    steps: Sequence[StepRecord] = (),
+    debt: Debt | None = None,
+    *,
+    copying: bool = True,
+    turned: bool = False,
+) -> str:
+    ended = Ended(run=run, steps=steps, mirror=MIRROR, debt=debt, turned=turned, copying=copying)
+    return " ".join(closing(ended))
 
 
 @pytest.mark.parametrize(("kind", "mode", "step", "state"), PLACES)
 def test_a_run_that_stopped_anywhere_says_who_writes_and_how_to_go_on(
     kind: RunKind, mode: Mode, step: str, state: StepState
 ) -> None:
-    text = said(a_run(kind, mode, RunState.RUNNING), upto(kind, mode, step, state))
-    assert f"step {step} {'failed' if state is StepState.FAILED else 'is its place now'}" in text
-    assert f"`mirrorbook {kind} resume m` goes on" in text
     order = names(kind, mode)
     past = order.index(step) >= order.index(point_of_no_return(kind, mode))
+    text = said(a_run(kind, mode, RunState.RUNNING), upto(kind, mode, step, state), turned=past)
+    assert f"step {step} {'failed' if state is StepState.FAILED else 'is its place now'}" in text
+    assert f"`mirrorbook {kind} resume m` goes on" in text
     assert (f"`mirrorbook {kind} abort m`" in text) is not past
     assert ("There is no abort" in text) is past
     row = next(one for one in STEPS[kind, mode] if one.name == step)
@@ -70,6 +78,12 @@ def test_a_run_that_stopped_anywhere_says_who_writes_and_how_to_go_on(
 def test_a_fence_that_is_not_known_to_stand_is_not_called_one(state: StepState, words: str) -> None:
     run = a_run(*PLANNED, RunState.RUNNING)
     assert f"NOBODY CAN WRITE these topics: east {words}" in said(run, upto(*PLANNED, "fence", state))
+
+
+def test_a_promotion_that_has_given_nothing_yet_can_still_be_given_up() -> None:
+    text = said(a_run(*PLANNED, RunState.RUNNING), upto(*PLANNED, "promote", StepState.FAILED))
+    assert "NOBODY CAN WRITE these topics: east is fenced" in text
+    assert "`mirrorbook failover abort m` lets applications write on east again" in text
 
 
 def test_a_run_that_waits_after_its_proof_has_stopped_nobody() -> None:
@@ -104,7 +118,7 @@ def test_hooks_that_failed_are_named_at_the_end() -> None:
 def test_the_failover_that_leads_home_names_what_is_left_of_the_failback() -> None:
     back = replace(MIRROR, name=MirrorName("m-back"), source=ClusterName("west"), homecoming="m-failback-1")
     run = a_run(*PLANNED, RunState.DONE)
-    lines = closing(Ended(run=run, steps=(), mirror=back, debt=None, copying=False))
+    lines = closing(Ended(run=run, steps=(), mirror=back, debt=None, turned=True, copying=False))
     assert "`mirrorbook failback resume m` protects" in lines[-1]
 
 
@@ -122,7 +136,7 @@ def test_after_an_abort_it_is_said_whether_the_source_is_open(debt: Debt | None,
 @pytest.mark.parametrize("desired", Desired)
 def test_a_mirror_that_nobody_copies_is_named_unless_it_is_meant_to_rest(desired: Desired) -> None:
     run = a_run(*PLANNED, RunState.ABORTED)
-    ended = Ended(run=run, steps=(), mirror=replace(MIRROR, desired=desired), debt=None, copying=False)
+    ended = Ended(run=run, steps=(), mirror=replace(MIRROR, desired=desired), debt=None, turned=True, copying=False)
     assert ("Nobody copies m now" in " ".join(closing(ended))) is (desired is Desired.STARTED)
 
 

@@ -11,18 +11,24 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.decide.acls import denial
+from mirror_core.decide.scope import NOTHING
 from mirror_core.evidence.fence_file import path_of, write
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.files import Unwritable
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
-from mirror_core.model.run import Fact
+from mirror_core.model.parity import Verdict
+from mirror_core.model.run import Evidence, Fact, RunState
+from mirror_core.runbook import failover_steps
 from mirror_core.runbook.checkpoints import Drained, Fenced
 from mirror_core.runbook.failover import drained_behind_fence
 from mirror_core.runbook.failover_steps import Steps
+from mirror_core.runbook.last_look import Look
 from mirror_core.runbook.unfencing import LiftFile
 from mirror_core.state.journal import checkpoint
-from mirror_core.state.records import State
-from tests.memory import journal_of
+from mirror_core.state.records import Forget, State
+from mirror_core.state.turning import LastLook, turned
+from tests.memory import MemoryLog, journal_of
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_fence_file import FENCE
 from tests.unit.test_refusals import LINK
@@ -46,26 +52,120 @@ def test_nothing_is_lost_only_when_all_was_copied_from_behind_a_fence(
 IN_DOUBT = r"the file that tells whether its fence stood is not here, .* --mode unplanned"
 
 
+P0 = Partition("t", 0)
+SILENT, PARTLY = Look(silent="no answer"), Look(unsaid=("broker 2: no answer",))
+ALL = Look(fenced=True, ends={P0: Offset(5)})
+BARE = "denial(s) gone"
+
+
 @pytest.mark.parametrize(
-    ("authorizer", "lifted_ms", "refused"),
+    ("look", "authorizer", "lifted_ms", "refused"),
     [
-        (False, None, r"could not be fenced, .* --mode unplanned"),
-        (True, None, ""),
-        (True, 5, "was lifted by its file at"),
-        (True, "no file", IN_DOUBT),
+        (SILENT, False, None, r"could not be fenced, .* --mode unplanned"),
+        (SILENT, True, None, ""),
+        (SILENT, True, 5, "was lifted by its file at"),
+        (SILENT, True, "no file", IN_DOUBT),
+        (PARTLY, False, None, r"in part \(broker 2: no answer\) and could not be fenced, .* --mode unplanned"),
+        (PARTLY, True, None, ""),
+        (PARTLY, True, "no file", IN_DOUBT),
+        (ALL, True, "no file", ""),
+        (ALL, False, None, ""),
+        (ALL, True, 5, "was lifted by its file at"),
+        (replace(PARTLY, bare=(BARE,)), True, None, r"denial\(s\) gone"),
+        (replace(PARTLY, bare=(BARE,)), True, "no file", r"denial\(s\) gone"),
+        (replace(PARTLY, ends={P0: Offset(6)}), True, None, "t-0 on east: log end 6, drained up to 5"),
+        (replace(ALL, ends={P0: Offset(4)}), True, None, "t-0 on east: log end 4, drained up to 5"),
+        (Look(elsewhere="X"), True, None, "the address of east leads to cluster X now"),
     ],
 )
-def test_a_silent_source_that_may_have_taken_writes_is_not_promoted_as_if_it_had_stood_still(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, authorizer: bool, lifted_ms: int | str | None, refused: str
+def test_a_source_that_may_have_taken_writes_is_not_promoted_as_if_it_had_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    look: Look,
+    authorizer: bool,
+    lifted_ms: int | str | None,
+    refused: str,
 ) -> None:
     journal, anything = journal_of(RUN.id, "fence", "promote"), cast("Any", SimpleNamespace(evidence_dir=tmp_path))
     journal.keep("fence", Fenced(ends=Offsets(), authorizer=authorizer))
+    journal.keep("begin", NOTHING)
+    journal.keep("drain", Drained(positions=Offsets.of({P0: Offset(5)})))
     monkeypatch.setattr(Steps, "check_approval", lambda self, what, source_needed: False)
+    monkeypatch.setattr(failover_steps, "look_again", lambda link, denials, partitions: look)
     if not isinstance(lifted_ms, str):
         write(path_of(tmp_path / f"run-{RUN.id}", RUN.id), replace(FENCE, lifted_ms=lifted_ms), "advice")
     steps = Steps(LINK, anything, anything, journal)
     with pytest.raises(Refused, match=refused) if refused else nullcontext():
-        steps.check_before_promotion()
+        assert steps.check_before_promotion() is look
+
+
+@pytest.mark.parametrize(
+    ("look", "authorizer", "lost"),
+    [
+        (replace(ALL, shown=1), True, 0),
+        (replace(PARTLY, shown=2), True, 0),
+        (SILENT, True, None),
+        (PARTLY, True, None),
+        (SILENT, False, 0),
+    ],
+)
+def test_what_a_fenced_source_took_since_is_known_only_if_a_broker_shows_the_fence(
+    monkeypatch: pytest.MonkeyPatch, look: Look, authorizer: bool, lost: int | None
+) -> None:
+    """Whoever has a copy of the file may have lifted it, and the source has died since."""
+    journal = journal_of(RUN.id, "parity")
+    journal.keep("begin", NOTHING)
+    journal.keep("fence", Fenced(ends=Offsets(), authorizer=authorizer))
+    journal.perform("parity", lambda: {"verdict": Verdict.PASSED})
+    monkeypatch.setattr(failover_steps, "look_again", lambda link, denials, partitions: look)
+    writer = cast("Any", journal.log)
+    found, by = Steps(LINK, cast("Any", None), writer, journal).lost()
+    assert found == lost
+    assert ("whether it has taken anything since is not known" in by) is (lost is None)
+
+
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [
+        (ALL, "seen"),
+        (PARTLY, "seen in part: broker 2: no answer"),
+        (SILENT, "silent: no answer"),
+        (Look(elsewhere="X"), "silent: its address leads to cluster X"),
+    ],
+)
+def test_the_evidence_says_who_kept_silent(look: Look, words: str) -> None:
+    assert look.words == words
+    assert look.whole is (look is ALL)
+
+
+def test_a_promotion_has_turned_when_it_may_have_given_something() -> None:
+    journal = journal_of(RUN.id, "promote")
+    log = cast("MemoryLog", journal.log)
+
+    def said() -> bool:
+        return turned(log.state, journal.run)
+
+    assert not said()
+    journal.keep("promote", LastLook(words="seen"))
+    assert not said()
+
+    def gives_nothing() -> Evidence:
+        raise RemoteFault("the destination is away")
+
+    with pytest.raises(RemoteFault):
+        journal.perform("promote", gives_nothing)
+    assert journal.begun("promote")
+    assert not said(), "an abort is refused, and nothing was given"
+    journal.keep("promote", LastLook(words="seen", given=True))
+    assert said()
+    unreadable = checkpoint(RUN.id, "promote", LastLook(words="seen"))
+    for other in (replace(unreadable, value="{}"), replace(unreadable, version=2)):
+        log.put(other)
+        assert said(), "what nobody can read may have been given"
+    log.put(Forget(unreadable))
+    assert said(), "an older Mirrorbook has begun it"
+    log.put(replace(journal.run, state=RunState.ABORTED))
+    assert not said()
 
 
 def test_what_needs_no_file_to_be_lifted_by_needs_no_room_for_it(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_whether_an_approval_holds_does_not_depend_on_what_groups_have_committed
         destination=replace(here, committed=some, joined=("a group",), groups_unseen=True),
     )
     assert decide(other).plan.bound == bound_of(other) == bound_of(view)
-    assert broken_since(other) == broken_since(view)
+    assert broken_since(other, source_seen=True) == broken_since(view, source_seen=True)
     assert decide(other).reasons == decide(view).reasons
     assert decide(other).plan.warnings != decide(view).plan.warnings
 
@@ -86,8 +86,18 @@ def test_a_topic_that_the_source_widens_after_the_approval_voids_it(view: View) 
     gone = replace(source_of(view), topics={})
     changed = changed_since(decide(view).plan.bound, decide(replace(view, source=gone)).plan.bound, source_seen=True)
     assert changed == ("topic orders on the source: approved was absent, now it is 0 partition(s), 2 mirrored",)
-    assert broken_since(replace(view, source=wider, active_run="r"))
-    assert broken_since(replace(view, active_run="r")) == ()
+    assert broken_since(replace(view, source=wider, active_run="r"), source_seen=True)
+    assert broken_since(replace(view, active_run="r"), source_seen=True) == ()
+
+
+def test_a_mirror_topic_that_was_recreated_is_not_promoted_though_the_source_has_died(view: View) -> None:
+    here = cast(DestinationView, view.destination)
+    other = replace(here, topics={name: replace(topic, id="0" * 32) for name, topic in here.topics.items()})
+    lost = replace(view, source=Unseen("dead"), destination=other)
+    assert broken_since(lost, source_seen=False) == (
+        f"topic orders was recreated on {view.mirror.destination}: recover it first",
+    )
+    assert broken_since(replace(lost, destination=here), source_seen=False) == (), "a dead source holds nobody up"
 
 
 def test_the_check_before_promotion_ignores_what_the_run_itself_changes(view: View) -> None:

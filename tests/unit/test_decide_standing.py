@@ -71,14 +71,13 @@ def test_nothing_is_done_while_a_run_holds_the_mirror(debt: Debt, seen: Shown | 
 
 
 def test_beside_a_failover_that_no_abort_undoes_the_cluster_is_kept_fenced() -> None:
-    begun = {(RUN.id, "promote")}
-    assert fenced_beside(OWED, RUN, begun)
-    assert fenced_beside(STANDS, RUN, begun)
-    assert not fenced_beside(OWED, RUN, {(RUN.id, "record_lmo"), ("another", "promote")})
-    assert not fenced_beside(None, RUN, begun)
-    assert not fenced_beside(LIFTING, RUN, begun)
+    assert fenced_beside(OWED, RUN, turned=True)
+    assert fenced_beside(STANDS, RUN, turned=True)
+    assert not fenced_beside(OWED, RUN, turned=False)
+    assert not fenced_beside(None, RUN, turned=True)
+    assert not fenced_beside(LIFTING, RUN, turned=True)
     failback = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
-    assert not fenced_beside(OWED, failback, {(RUN.id, "align"), (RUN.id, "promote")})
+    assert not fenced_beside(OWED, failback, turned=True)
 
 
 @pytest.mark.parametrize("debt", [OWED, STANDS, WATCHED])

@@ -25,7 +25,7 @@ from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, reverse_name
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import Forget, Record
-from mirror_core.sync import access, fence, ledger, lifting
+from mirror_core.sync import access, fence, ledger, lifting, silencing
 from tests.memory import MemoryLog
 
 CONFIG = """
@@ -250,7 +250,7 @@ def administer(world: World, name: str, user: str, deed: str, operation: Operati
 @contextmanager
 def in_memory(world: World) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (access, fence, ledger, lifting):
+        for module in (access, fence, ledger, lifting, silencing):
             for name, double in (
                 ("create_acls", world.create),
                 ("delete_acls", world.delete),
@@ -261,6 +261,7 @@ def in_memory(world: World) -> Iterator[None]:
             ):
                 patch.setattr(module, name, double, raising=False)
         patch.setattr(access, "_final_settings", lambda *_: ())
+        patch.setattr(access, "cluster_rights", lambda _: None)
 
         @contextmanager
         def client(side: Any) -> Iterator[Any]:

@@ -1,0 +1,25 @@
+"""What each broker of a cluster says of access rights, all asked at the same time."""
+
+from __future__ import annotations
+
+from kio.schema.describe_acls.v1.response import DescribeAclsResponse
+
+from mirror_core.kafka.acls import ALL, Acls, AuthorizerOff, acls_of
+from mirror_core.kafka.at_once import ask_brokers
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.connection import Connection
+from mirror_core.model.errors import MirrorError, Unreachable
+
+
+def acls_of_each(client: ClusterClient) -> dict[int, Acls | AuthorizerOff | MirrorError]:
+    """What each broker's own authorizer holds, or why it does not say; within one time limit for all of them."""
+
+    def asked(connection: Connection) -> Acls | AuthorizerOff | MirrorError:
+        try:
+            return acls_of(client, connection.call(ALL, DescribeAclsResponse))
+        except Unreachable:
+            raise
+        except MirrorError as error:  # one that may not be asked hides no other
+            return error
+
+    return dict(ask_brokers(client, dict.fromkeys(client.brokers(), asked)))

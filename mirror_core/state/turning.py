@@ -1,0 +1,40 @@
+"""Whether a run is past its point of no return: not before something may have been given away.
+
+A step's intent is written before it looks at anything, so a failover's step `promote` may have begun, and have failed,
+before it gave anybody a right. Its last look is kept with that word, which changes before the first right is given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import msgspec
+
+from mirror_core.decide.steps import point_of_no_return
+from mirror_core.model.run import Run, RunState
+from mirror_core.state.records import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastLook:
+    """What the source was seen to be before promotion. Kept for the step that promotes."""
+
+    VERSION: ClassVar[int] = 1
+    words: str
+    given: bool = False
+    """Whether applications may have been given a right on the destination, or a topic its final settings."""
+
+
+def turned(state: State, run: Run) -> bool:
+    """Whether no abort is possible any more. What cannot be read counts as given."""
+    turning = point_of_no_return(run.plan.kind, run.plan.mode)
+    if (run.id, turning) not in state.steps or run.state in (RunState.ABORTED, RunState.SUPERSEDED):
+        return False
+    kept = state.checkpoints.get((run.id, turning, LastLook.__name__))
+    if kept is None or kept.version != LastLook.VERSION:
+        return True
+    try:
+        return msgspec.json.decode(kept.value, type=LastLook).given
+    except msgspec.MsgspecError:
+        return True

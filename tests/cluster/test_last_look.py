@@ -1,0 +1,133 @@
+"""The last look before promotion: what any broker of the source can still say counts; what gave nothing is aborted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirror_core.decide.steps import names
+from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
+from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics
+from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
+from mirror_core.model.errors import MissingPermission, Refused
+from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.runbook.last_look import EVIDENCE
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.administering import as_admin
+from tests.brokers import TIMEOUT_S, Pair
+from tests.cluster.test_failover import denied
+from tests.cluster.test_failover_scope import copied, through
+from tests.cluster.test_unfence import lift_by_hand
+from tests.harm import suspended
+from tests.same import assert_same_offsets
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+def denial(operation: Operation) -> Acl:
+    """Of a right on the cluster, for the mirror's own user."""
+    return Acl(
+        resource=Resource.CLUSTER,
+        name="kafka-cluster",
+        pattern=Pattern.LITERAL,
+        principal="User:mirror-control",
+        operation=operation,
+        permission=Permission.DENY,
+    )
+
+
+def take_right(cluster: SandboxCluster, operation: Operation) -> None:
+    with as_admin(cluster) as client:
+        create_acls(client, [denial(operation)])
+        present_on_every_broker(client, {denial(operation)})
+
+
+def give_back(cluster: SandboxCluster, operation: Operation) -> None:
+    with as_admin(cluster) as client:
+        delete_acls(client, [denial(operation)])
+        absent_on_every_broker(client, {denial(operation)})
+
+
+@pytest.mark.parametrize("written", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_source_that_may_not_be_asked_for_everything_is_asked_for_the_rest(
+    pair: Pair, tmp_path: Path, written: bool
+) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "record_lmo")
+    if written:
+        lift_by_hand(mirrored, topic)
+        assert not denied(pair.east, topic)
+    take_right(pair.east, Operation.DESCRIBE)
+    if written:
+        with pytest.raises(Refused, match=f"{topic}-0 on east: log end 11, drained up to 10"):
+            mirrored.failover.drive(run)
+        assert denied(pair.west, topic), "promoted although the source was written behind the fence"
+        give_back(pair.east, Operation.DESCRIBE)
+        assert mirrored.failover.abort(run).state is RunState.ABORTED
+        return
+    assert mirrored.failover.drive(run).state is RunState.DONE
+    seen = str(mirrored.state.steps[run, "promote"].evidence[EVIDENCE])
+    assert seen.startswith("seen in part: broker 1: "), seen
+
+
+def test_a_promotion_that_has_given_nothing_looks_again_and_can_be_aborted(pair: Pair, tmp_path: Path) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "record_lmo")
+    take_right(pair.west, Operation.ALTER)
+    with pytest.raises(MissingPermission, match="needs ALTER on the cluster"):
+        mirrored.failover.step(run, "promote")
+    assert (run, "promote") in mirrored.state.steps
+    give_back(pair.west, Operation.ALTER)
+    lift_by_hand(mirrored, topic)
+    assert not denied(pair.east, topic)
+
+    with pytest.raises(Refused, match=r"1 denial\(s\) gone"):
+        mirrored.failover.drive(run)
+    assert denied(pair.west, topic), "promoted beside a source that takes writes"
+
+    assert mirrored.failover.abort(run).state is RunState.ABORTED
+    assert not denied(pair.east, topic)
+    mirrored.copy()
+    assert_same_offsets(pair, [topic])
+
+
+def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_fenced(
+    pair: Pair, tmp_path: Path
+) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    done = names(RunKind.FAILOVER, Mode.UNPLANNED)
+    with suspended(pair.east):
+        run = mirrored.failover.begin(mirrored.failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id
+        for name in done[: done.index("promote")]:
+            mirrored.failover.step(run, name)
+        take_right(pair.west, Operation.ALTER)
+        with pytest.raises(MissingPermission):
+            mirrored.failover.step(run, "promote")
+        give_back(pair.west, Operation.ALTER)
+    take_right(pair.east, Operation.ALTER)
+
+    wait_until(mirrored.failover.source_answers, timeout_s=TIMEOUT_S, why="east answers again")
+    with pytest.raises(Refused, match="east answers now and could not be fenced"):
+        mirrored.failover.drive(run)
+    assert denied(pair.west, topic), "promoted beside a source that takes writes"
+
+    give_back(pair.east, Operation.ALTER)
+    assert mirrored.failover.drive(run).state is RunState.DONE
+    assert denied(pair.east, topic)
+
+
+def test_a_mirror_topic_that_was_recreated_is_not_promoted_for_a_source_that_has_died(
+    pair: Pair, tmp_path: Path
+) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "record_lmo")
+    with as_admin(pair.west) as west:
+        delete_topics(west, [topic])
+        wait_until(lambda: topic not in west.metadata([topic]).topics, timeout_s=TIMEOUT_S, why="it is gone")
+        create_topics(west, [NewTopic(name=topic, partitions=1, replication_factor=1)])
+    with suspended(pair.east), pytest.raises(Refused, match=f"topic {topic} was recreated on west"):
+        mirrored.failover.drive(run)
+    assert denied(pair.west, topic)
+    mirrored.failover.abort(run)
