@@ -54,7 +54,7 @@ class Ahead:
             elif isinstance(error := begun.exception(), Unreachable):
                 found[broker] = str(error)
                 del self._opening[broker]
-            elif error is not None:  # a wrong password is wrong everywhere
+            elif error is not None:
                 raise error
         return found
 

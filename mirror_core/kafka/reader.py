@@ -21,7 +21,7 @@ from mirror_core.kafka.empty_answers import Proof, proof
 from mirror_core.kafka.kept import KEPT
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.tiered import SILENT, local_start
-from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire import fetch, legacy
 from mirror_core.wire.batch import HEADER, BatchHeader, MalformedBatch, batches
@@ -208,6 +208,9 @@ class LogReader:
                     self._leaders.pop(partition, None)
                 pause = max(PAUSE_S, throttle_ms / 1000)
                 deadline += throttle_ms / 1000  # a quota makes us wait, and is no failure
+            except SignInFailed:  # not mended within seconds, and a login refused in a row may lock us out
+                self._drop(partition)
+                raise
             except Unreachable as error:
                 self._drop(partition)
                 problem, pause, unheard = str(error), PAUSE_S, 1
