@@ -90,7 +90,7 @@ def report_of(result: bytes) -> TaskReport:
     if outcome.report is not None:
         return outcome.report
     error = _BY_NAME.get(outcome.error_class, TaskCrashed)
-    if error.retryable:
+    if issubclass(error, RemoteFault):
         return TaskReport(receipts=(), failures=(), cpu_s=0.0, retry=outcome.error)
     raise error(outcome.error)
 

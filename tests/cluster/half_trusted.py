@@ -87,7 +87,8 @@ def _with(pair: Pair, cluster: SandboxCluster, folder: Path, first: int, propert
     document["clusters"][cluster.name] = {"bootstrap.servers": ",".join(f"{HOST}:{p}" for p in ports), **properties}
     path = folder / f"mirrorbook-{first}.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return replace(pair, config_path=path, **{cluster.name: cluster})
+    east, west = (cluster if cluster.name == side else getattr(pair, side) for side in ("east", "west"))
+    return replace(pair, config_path=path, east=east, west=west)
 
 
 def _extra(broker: Broker, tls: int, plain: int, folder: Path) -> dict[str, str]:
