@@ -11,7 +11,7 @@ from typing import Final
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.kafka.connection import Connection, answering
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import RemoteFault, Unreachable
 
 ANSWER_TIMEOUT_S: Final = 10.0
 """For each step of signing in, and for the rest of an answer of which something has come."""
@@ -51,10 +51,10 @@ class Ahead:
         for broker, begun in opening.items():
             if not begun.done():
                 found[broker] = f"cluster {self._client.name}, broker {broker}: no answer on a new connection yet"
-            elif isinstance(error := begun.exception(), Unreachable):
+            elif isinstance(error := begun.exception(), RemoteFault):
                 found[broker] = str(error)
                 del self._opening[broker]
-            elif error is not None:  # a wrong password is wrong everywhere
+            elif error is not None:
                 raise error
         return found
 

@@ -13,7 +13,7 @@ from mirror_core.kafka.at_once import ask_brokers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.fetching import FetchLink
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
 from mirror_core.wire.batch import LOG_APPEND_TIME, MalformedBatch, batches
 from mirror_core.wire.fetch import Fetched, Isolation, Wanted
@@ -28,7 +28,7 @@ def ending_as_sent(client: ClusterClient, led: Mapping[int, Mapping[Partition, i
     `led`: by the broker that leads them. Of those left out nothing is known: each has to be looked at.
     """
     answers = ask_brokers(client, {broker: _question(ends) for broker, ends in led.items()})
-    return {p for found in answers.values() if not isinstance(found, Unreachable) for p in found}
+    return {p for found in answers.values() if not isinstance(found, RemoteFault) for p in found}
 
 
 def _question(ends: Mapping[Partition, int]) -> Callable[[Connection], set[Partition]]:

@@ -9,7 +9,7 @@ from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
 from mirror_core.copy.words import Side, denied, foreign, not_now, shifted
 from mirror_core.kafka.client import TRANSIENT
-from mirror_core.kafka.faults import ErrorCode
+from mirror_core.kafka.faults import ErrorCode, code_of
 from mirror_core.kafka.produced import Meaning, meaning
 from mirror_core.model.mirror import FailureKind
 from mirror_core.wire.produce import Produced
@@ -20,10 +20,7 @@ _TAKEN: Final = frozenset({ErrorCode.out_of_order_sequence_number.value, ErrorCo
 
 def fetch_refused(replicator: PartitionReplicator, code: int, source: Side) -> None:
     """Take in the error of one partition of a Fetch answer."""
-    try:
-        error = ErrorCode(code)
-    except ValueError:
-        error = ErrorCode.unknown_server_error
+    error = code_of(code)
     partition, position = replicator.partition, replicator.place.position
     where = f"cluster {source.name}, {partition}, offset {position}"
     if error is ErrorCode.topic_authorization_failed:

@@ -17,7 +17,7 @@ from mirror_core.copy.words import Side
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.marking import MarkerLink
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import RemoteFault
 
 
 class GapFiller:
@@ -57,7 +57,7 @@ class GapFiller:
         for broker, mine in by_broker.items():
             try:
                 moved |= self._fill_at(self._link(broker), mine, until)
-            except Unreachable as error:
+            except RemoteFault as error:
                 if (link := self._links.pop(broker, None)) is not None:
                     link.connection.close()
                 self._lost(broker, str(error))

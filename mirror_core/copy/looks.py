@@ -17,8 +17,8 @@ from mirror_core.copy.tail import BothLogs
 from mirror_core.copy.verdict import Judge, Logs
 from mirror_core.decide.position import Seen
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.reader import Trimmed, Unreadable
-from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
+from mirror_core.kafka.reader import Unreadable
+from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault
 from mirror_core.model.mirror import FailureKind
 
 AT_ONCE: Final = 8
@@ -75,7 +75,7 @@ class Looks:
                 return
             try:
                 self._judge(logs).decide(*case)
-            except (Unreachable, Trimmed, MissingPermission, Unreadable) as error:
+            except RemoteFault as error:
                 unreadable(case.replicator, error)
                 logs.close()
             if time.monotonic() > until:

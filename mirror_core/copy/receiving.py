@@ -20,7 +20,7 @@ from mirror_core.kafka.empty_answers import Proof
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.kafka.tiered import local_start
 from mirror_core.model.copying import Assignment
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch
@@ -66,7 +66,7 @@ class Receiver:
                 lanes = self._lanes(broker)
                 for link in lanes.idle():
                     self._ask(lanes, link, replicators, now)
-            except Unreachable as error:
+            except RemoteFault as error:
                 self.lost(broker, str(error))
 
     @property
@@ -102,7 +102,20 @@ class Receiver:
             except Unreachable as error:  # what was put into line is dropped with its place
                 self.lost(broker, str(error))
                 break
+            except RemoteFault as error:
+                self.lost(broker, str(error))
+                self._senseless(link, str(error))
+                break
         return []
+
+    def _senseless(self, link: FetchLink, why: str) -> None:
+        """Take in that an answer made no sense: each of its partitions is asked for alone from now on, and who gets
+        none that way, either, must not hold up what else its broker leads."""
+        for partition in link.asked_for:
+            replicator = self._replicators[partition]
+            if link.alone and replicator.source.alone and not replicator.ended:
+                replicator.fail(why, replicator.place.acknowledged)
+            replicator.source.senseless()
 
     def _take(self, broker: int, lanes: Lanes, link: FetchLink) -> list[tuple[PartitionReplicator, list[Ready]]]:
         found: list[tuple[PartitionReplicator, list[Ready]]] = []
@@ -145,7 +158,7 @@ class Receiver:
         free = lanes.free(link, replicators)
         if not free:
             return
-        alone = next((replicator for replicator in free if replicator.source.suspect), None)
+        alone = next((one for one in free if one.source.suspect or one.source.alone), None)
         mine = free[: lanes.share(len(replicators))] if alone is None else [alone]
         wanted = []
         for replicator in mine:

@@ -14,7 +14,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection, readable
 from mirror_core.kafka.producing import ProduceLink, Row
 from mirror_core.kafka.topics import delete_records
-from mirror_core.model.errors import MissingPermission, Unreachable
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset
 
@@ -92,7 +92,7 @@ class Sender:
             for row in rows:
                 row.tag[0].place.sent(now)
             link.send(rows)
-        except Unreachable as error:
+        except RemoteFault as error:
             self.lost(broker, str(error))
 
     def _takes_more(self, broker: int, link: ProduceLink[Tag], rows: list[Row[Tag]]) -> bool:
@@ -122,7 +122,7 @@ class Sender:
             for (replicator, sent), produced in self.links[broker].answers():
                 if answered(replicator, sent, produced, self._side):
                     self._delete_seeds(replicator)
-        except Unreachable as error:
+        except RemoteFault as error:
             self.lost(broker, str(error))
 
     def lost(self, broker: int, why: str) -> None:
@@ -161,6 +161,12 @@ class Sender:
             if replicator.ended:
                 return
             replicator.fail(denied(self._side, replicator.partition, "DELETE"), upto, FailureKind.DENIED)
+        except Unreachable:
+            raise
+        except RemoteFault as error:  # a policy of the topic: others can be copied all the same
+            if replicator.ended:
+                return
+            replicator.fail(str(error), upto, FailureKind.REFUSED)
         replicator.settle()
 
     def _link(self, broker: int) -> ProduceLink[Tag]:

@@ -15,7 +15,7 @@ _SILENT_S: Final = 5.0
 class SourceProbe:
     """Of the answers to one partition's Fetches."""
 
-    __slots__ = ("asked", "asked_at", "asked_on", "empty", "end", "local_start", "readable_end", "suspect")
+    __slots__ = ("alone", "asked", "asked_at", "asked_on", "empty", "end", "local_start", "readable_end", "suspect")
 
     def __init__(self) -> None:
         self.asked = -1
@@ -27,6 +27,8 @@ class SourceProbe:
         """Wall clock of that Fetch, while nothing is answered."""
         self.suspect = False
         """It gave nothing though there should be something: it is asked for this partition alone."""
+        self.alone = False
+        """An answer about it and others made no sense: it is asked for alone, until it gives one that does."""
         self.empty = 0
         """Answers in a row that said so. Those that remote storage should have given prove nothing, and are not
         counted further."""
@@ -39,8 +41,13 @@ class SourceProbe:
     def ask(self, position: int, link: object = None, now: float = math.inf) -> None:
         self.asked, self.asked_on, self.asked_at = position, link, now
 
+    def senseless(self) -> None:
+        """An answer that it was part of made no sense."""
+        self.alone = True
+
     def told(self, last_stable: int) -> None:
         self.end = self.readable_end = last_stable
+        self.alone = False
         self.asked_at = math.inf
 
     def silent(self, position: int, now: float) -> bool:

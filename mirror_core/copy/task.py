@@ -36,7 +36,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.connection import readable
 from mirror_core.model.copying import Assignment, TaskReport
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import RemoteFault
 from mirror_core.model.logs import about, logger
 from mirror_core.model.mirror import Gaps
 
@@ -67,8 +67,8 @@ def never() -> bool:
 def run(assignment: Assignment, cancelled: Callable[[], bool] = never) -> TaskReport:
     """Copy the assignment's partitions from `start_ms` to `stop_ms`, or until all have reached their `until`.
 
-    Raises BadRequest and MissingPermission for what no retry mends; trouble with brokers is retried until `stop_ms` and
-    then reported.
+    Raises BadRequest for what no retry mends; trouble with brokers, and answers that make no sense, are retried until
+    `stop_ms` and then reported.
     """
     with about(mirror=assignment.mirror, epoch=assignment.epoch, task=assignment.task):
         return _run(assignment, cancelled)
@@ -130,7 +130,7 @@ class CopyTask:
             try:
                 self._turn()
                 tries = 0 if any(replicator.place.in_flight for replicator in self.replicators) else tries
-            except Unreachable as error:
+            except RemoteFault as error:
                 self._disconnected(str(error))
                 # Not all tasks at the same moment: a broker that comes back would meet all of them at once.
                 wait = _RETRY_WAIT_S[min(tries, len(_RETRY_WAIT_S) - 1)] * random.uniform(0.5, 1.5)
@@ -147,7 +147,7 @@ class CopyTask:
         for limit_s in (_SOON_S, _DRAIN_S - _SOON_S):
             try:
                 self.sender.drain(limit_s)
-            except Unreachable as error:
+            except RemoteFault as error:
                 self._trouble = str(error)
             self._successor.leave(self.replicators)
 
@@ -163,7 +163,7 @@ class CopyTask:
             mine = [replicator.partition for replicator in self.replicators]
             for client, ahead in ((self.source, self._from), (self.destination, self._to)):
                 ahead.begin(broker for broker in client.leaders(mine) if broker >= 0)
-        except Unreachable as error:
+        except RemoteFault as error:
             self._trouble = str(error)
         while (rest := self.assignment.start_ms / 1000 - time.time()) > 0 and not self.cancelled():
             time.sleep(min(rest, 0.05))

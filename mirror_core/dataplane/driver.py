@@ -39,7 +39,7 @@ from mirror_core.model.errors import (
     LostOwnership,
     MirrorError,
     Refused,
-    Unreachable,
+    RemoteFault,
 )
 from mirror_core.model.logs import about, logger
 from mirror_core.model.mirror import Desired
@@ -235,15 +235,15 @@ class Replication:
             try:
                 refuse_to_run(lease.refresh(), self.link)
                 work = self._plan(planner, lease, start_ms)
-            except Unreachable as error:
+            except RemoteFault as error:  # what may not be, or makes no sense, may be right again at the next plan
                 self.counters.retried(Retry.PLAN)
                 self.say(f"cannot plan anew, going on with the last plan: {error}{planner.hanging()}")
 
     def _follow_log_start(self, planner: Planner, lease: HeldLease, work: Work, until_ms: int | None) -> None:
         try:
             found = self._patience.until_done(lease, lambda: planner.follow_log_start(work.partitions), until_ms)
-            self.results.found(lease, found)
-        except Unreachable as error:
+            self.results.found(lease, found, planner.unmoved)
+        except RemoteFault as error:
             _log.info("log starts are not known now, and looked at again in the next epoch: %s", error)
 
     def _plan(self, planner: Planner, lease: HeldLease, until_ms: int | None = None) -> Work:
@@ -321,7 +321,7 @@ class Replication:
         self._failures_in_row += 1
         self.counters.retried(Retry.EPOCH)
         self.say(f"epoch {epoch.number} failed, the next one looks at the destination: {error}")
-        if self._failures_in_row >= _EPOCHS or not error.retryable:
+        if self._failures_in_row >= _EPOCHS or not (error.retryable or isinstance(error, RemoteFault)):
             raise error  # such as Spark's own process gone: another epoch of this process would fail like this one
 
 

@@ -11,6 +11,7 @@ from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.kafka.placing import known_ids
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.copying import Assigned, Failure
+from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
@@ -49,6 +50,8 @@ class Planner:
     absent: set[str] = field(default_factory=set)
     began: dict[Partition, Offset] = field(default_factory=dict)
     """Log starts on the destination before anything was copied (`PartitionStatus.began`)."""
+    unmoved: Mapping[Partition, str] = field(default_factory=dict)
+    """Logs whose start the destination refused to move up at the last look, and why."""
     shorter: set[Partition] = field(default_factory=set)
     """Logs of which more was deleted on the destination than on the source, at the last look."""
 
@@ -100,8 +103,14 @@ class Planner:
         shorter = {p for p in known if p in self.began and here[p] > max(there[p], self.began[p])}
         sure, self.shorter = sorted(shorter & self.shorter), shorter
         behind = {p: there[p] for p in sorted(known) if here[p] < there[p] <= positions[p]}
-        if behind:
-            delete_records(self.destination, behind)
+        self.unmoved = {}
+        try:
+            if behind:
+                delete_records(self.destination, behind)
+        except Unreachable:
+            raise
+        except RemoteFault as error:  # of these; the others' are moved
+            self.unmoved = {p: str(why) for p, why in error.refused.items()}
         return [_deleted(self.destination.name, p, there[p], here[p]) for p in sure]
 
     def _begin(self, fresh: dict[Partition, PartitionStatus]) -> None:

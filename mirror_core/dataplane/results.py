@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
 from mirror_core.dataplane.counters import Counters, Retry
 from mirror_core.dataplane.keeping import Keeper
@@ -20,6 +22,7 @@ from mirror_core.state.records import PartitionRecord
 from mirror_core.sync.compaction import Easing
 
 _log = logger(__name__)
+_NOTHING: Final[Mapping[Partition, str]] = MappingProxyType({})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +57,7 @@ class Results:
         self.answered: set[Partition] = set()
         """Those of which all that was sent was answered, by what tasks have told since this process began."""
         self._easing = Easing(link.destination, say)
+        self._unmoved: dict[Partition, str] = {}
 
     def remember(self, lease: HeldLease) -> None:
         """Record which partitions agree with the source, and under which of its leaders, before anything else is."""
@@ -99,8 +103,12 @@ class Results:
         found = () if final else [failure for report in reports for failure in report.failures]
         self.found(lease, [f for f in found if not self._easing.eased(f, epoch, newest)])
 
-    def found(self, lease: HeldLease, failures: Sequence[Failure]) -> None:
-        """Record them."""
+    def found(self, lease: HeldLease, failures: Sequence[Failure], unmoved: Mapping[Partition, str] = _NOTHING) -> None:
+        """Record them. `unmoved`: log starts that could not be moved up, and why; said once."""
+        for partition, why in unmoved.items():
+            if self._unmoved.get(partition) != why:
+                self.say(f"copying goes on, and this is tried again: {why}")
+            self._unmoved[partition] = why
         if not failures:
             return
         known = lease.state.partitions.get(self.link.mirror.name, {})

@@ -47,9 +47,7 @@ OWN_RECORDS: Final = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})
 """Kinds where the destination holds records from the offset on that the source does not have, and the same before."""
 REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
     {
-        FailureKind.DENIED: Remedy(
-            "the data principal lacks a right", "grant it: the reason has the line to paste", (Action.RETRY,)
-        ),
+        FailureKind.DENIED: Remedy("a principal lacks a right", "grant it: the reason names it", (Action.RETRY,)),
         FailureKind.GONE: Remedy(
             "the topic is not on the source any more, or may not be seen there",
             "hidden: grant DESCRIBE, retry; deleted on purpose: accept",

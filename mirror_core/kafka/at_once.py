@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.model.errors import MirrorError, Unreachable
+from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
 
 Answer = TypeVar("Answer")
 Address = tuple[str, int]
@@ -28,9 +28,9 @@ class Silent(Unreachable):
 
 def ask_brokers(
     client: ClusterClient, asked: Mapping[int, Callable[[Connection], Answer]]
-) -> dict[int, Answer | Unreachable]:
-    """What each broker says, or why nobody knows. Any other error is raised."""
-    found: dict[int, Answer | Unreachable] = {}
+) -> dict[int, Answer | RemoteFault]:
+    """What each broker says, or why nobody knows; it may have said what makes no sense. Any other error is raised."""
+    found: dict[int, Answer | RemoteFault] = {}
     asking: dict[int, tuple[Address, Future[tuple[Connection, Answer]]]] = {}
     pool = ThreadPoolExecutor(max(1, len(asked)), thread_name_prefix="ask")
     for broker, send in asked.items():
@@ -54,7 +54,7 @@ def ask_brokers(
             where = f"cluster {client.name}, broker {address[0]}:{address[1]}"
             found[broker] = Silent(f"{where}: no answer within {client.timeout_s:g} s")
             client.silent[broker] = time.monotonic()
-        except Unreachable as error:
+        except RemoteFault as error:
             found[broker] = error
             if isinstance(error, Silent):
                 client.silent[broker] = time.monotonic()

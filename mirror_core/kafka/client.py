@@ -23,7 +23,7 @@ from mirror_core.kafka.codec import Request, Response
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.kept import KEPT
-from mirror_core.model.errors import BadRequest, MirrorError, RemoteFault, Unreachable
+from mirror_core.model.errors import BadRequest, MirrorError, RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.names import Partition
 
 TRANSIENT = frozenset(
@@ -235,7 +235,7 @@ class ClusterClient:
             limit = None if address in ours else min(self.timeout_s, _KEPT_S + _KEPT_TRIPS * connection.round_trip_s)
             try:
                 return connection.call(request, answer, limit)
-            except Unreachable:
+            except RemoteFault:
                 self._drop(address)
         problems: list[MirrorError] = []
         deadline = time.monotonic() + self.timeout_s + 0.5
@@ -251,7 +251,7 @@ class ClusterClient:
                 for address in found:
                     try:
                         return self._connections[address].call(request, answer)
-                    except Unreachable as error:
+                    except RemoteFault as error:
                         self._drop(address)
                         problems.append(error)
         finally:
@@ -260,6 +260,8 @@ class ClusterClient:
         for host, port in opening.values():
             where = f"cluster {self.name}, broker {host}:{port}"
             problems.append(Unreachable(f"{where}: not connected and signed in within {self.timeout_s:g} s"))
+        if all(isinstance(problem, SignInFailed) for problem in problems):
+            raise BadRequest(str(problems[0]))  # wrong everywhere; say that, not "unreachable"
         reasons = "; ".join(str(problem) for problem in problems)
         raise Unreachable(
             f"cluster {self.name}: no broker of {self.config.control['bootstrap.servers']} answered: {reasons}; "
@@ -270,17 +272,15 @@ class ClusterClient:
         self, done: Mapping[Future[Connection], tuple[str, int]], problems: list[MirrorError]
     ) -> list[tuple[str, int]]:
         """Those that are connected now; what is wrong with the others is added to the problems."""
-        found, wrong = list[tuple[str, int]](), list[BadRequest]()
+        found = list[tuple[str, int]]()
         for future, address in done.items():
             try:
                 self._connections[address] = future.result()
                 found.append(address)
-            except BadRequest as error:
-                wrong.append(error)
+            except BadRequest:  # a file that cannot be read, a mechanism that we do not know: said before any broker
+                raise
             except MirrorError as error:
                 problems.append(error)
-        if wrong:  # a wrong password is wrong everywhere; say that, not "unreachable"
-            raise wrong[0]
         return found
 
     def address(self, broker: int | None) -> tuple[str, int]:

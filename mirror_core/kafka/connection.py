@@ -24,7 +24,7 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from mirror_core.kafka import scram
 from mirror_core.kafka.codec import AnyResponse, Request, Response, decode, encode
 from mirror_core.kafka.config import ClusterConfig, Principal
-from mirror_core.model.errors import BadRequest, RemoteFault, Unreachable
+from mirror_core.model.errors import BadRequest, RemoteFault, SignInFailed, Unreachable
 
 CLIENT_ID = "mirrorbook"
 MAX_FRAME = 128 << 20
@@ -87,7 +87,7 @@ class Connection:
             remedy = "check ssl.ca.location"
             if error.verify_code in _OTHER_NAME:
                 remedy = "connect by a name that the certificate holds, or have one issued that holds this one"
-            raise BadRequest(f"{self.where}: certificate refused: {error.verify_message}; {remedy}") from None
+            raise SignInFailed(f"{self.where}: certificate refused: {error.verify_message}; {remedy}") from None
         except OSError as error:
             raise Unreachable(
                 f"{self.where}: TLS handshake failed: {error.strerror or type(error).__name__}; is TLS spoken there?"
@@ -108,7 +108,7 @@ class Connection:
         hello = self.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
         if hello.error_code is not ErrorCode.none:
             offered = ", ".join(hello.mechanisms)
-            raise BadRequest(
+            raise SignInFailed(
                 f"{self.where}: sasl.mechanism {mechanism} is not enabled there; the broker offers {offered}"
             )
         try:
@@ -116,7 +116,7 @@ class Connection:
             while True:
                 answer = self.call(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
                 if answer.error_code is not ErrorCode.none:
-                    raise BadRequest(
+                    raise SignInFailed(
                         f"{self.where}: authentication as {user!r} failed: check sasl.username and sasl.password"
                     )
                 message = exchange.send(bytes(answer.auth_bytes))

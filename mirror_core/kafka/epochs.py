@@ -44,7 +44,7 @@ def epoch_ends(client: ClusterClient, epochs: Mapping[Partition, int], led: Mapp
     found, unknown = dict[Partition, Offset](), dict[Partition, RemoteFault]()
     asked = {broker: _question({p: epochs[p] for p in mine}) for broker, mine in led.items()}
     for broker, said in ask_brokers(client, asked).items():
-        if isinstance(said, Unreachable):
+        if isinstance(said, RemoteFault):
             unknown |= dict.fromkeys(led[broker], said)
             continue
         for topic in said.topics:

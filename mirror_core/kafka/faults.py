@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 
-__all__ = ["DENIED", "Answers", "ErrorCode", "fault", "settle"]
+__all__ = ["DENIED", "Answers", "ErrorCode", "code_of", "fault", "settle"]
 
 DENIED: Final = frozenset(
     {
@@ -30,20 +31,36 @@ _AGAIN: Final = TRANSIENT | {
 _PAUSE_S: Final = 0.05
 
 Key = TypeVar("Key")
+_NONE: Final[Mapping[Any, RemoteFault]] = MappingProxyType({})
 Answers = Mapping[Key, tuple[ErrorCode, str | None]]
 """What the broker said of each thing asked for: its code, and its own words when it has any."""
 
 
-def fault(client: ClusterClient, subject: str, deed: str, code: ErrorCode, words: str | None = None) -> RemoteFault:
+def code_of(number: int) -> ErrorCode:
+    """Brokers may be newer than what we know."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.unknown_server_error
+
+
+def fault(
+    client: ClusterClient,
+    subject: str,
+    deed: str,
+    code: ErrorCode,
+    words: str | None = None,
+    refused: Mapping[Any, RemoteFault] = _NONE,
+) -> RemoteFault:
     """The error for one refused request; `deed` names the operation and the right that it needs."""
     detail = f"{code.name}" + (f" ({words})" if words else "")
     where = f"cluster {client.name}, {subject}: {deed}: {detail}"
     if code in DENIED:
         who = client.config.user(client.principal) or "this principal"
         return MissingPermission(
-            f"{where}: {who} may not do this; `mirrorbook cluster check {client.name}` names the rights"
+            f"{where}: {who} may not do this; `mirrorbook cluster check {client.name}` names the rights", refused
         )
-    return RemoteFault(where)
+    return RemoteFault(where, refused)
 
 
 def settle(
@@ -71,7 +88,8 @@ def settle(
         if refused:
             key, code, words = refused[0]
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-            raise fault(client, str(key) + more, deed, code, words)
+            each = {key: fault(client, str(key), deed, code, words) for key, code, words in refused}
+            raise fault(client, str(key) + more, deed, code, words, each)
         done.update({key: code for key, (code, _) in answers.items() if code not in _AGAIN})
         rest = [key for key in rest if key not in done]
         if rest:

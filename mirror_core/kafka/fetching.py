@@ -92,6 +92,11 @@ class FetchLink:
         return self._asked.values() if self.pending else ()
 
     @property
+    def asked_for(self) -> Collection[Partition]:
+        """That the newest question was about."""
+        return self._asked.values()
+
+    @property
     def filled(self) -> bool:
         """Whether the newest answer was so long that there must be more."""
         return 2 * self.took > self._sizer.size

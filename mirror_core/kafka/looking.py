@@ -21,7 +21,7 @@ from mirror_core.kafka.offsets import (
     producers_of,
     producers_request,
 )
-from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Offset, Partition
 
 
@@ -57,7 +57,7 @@ def look(client: ClusterClient, led: Mapping[int, list[Partition]]) -> Looked:
     unknown: dict[Partition, RemoteFault] = {}
     answers = ask_brokers(client, {broker: _question(mine) for broker, mine in led.items()})
     for broker, answer in answers.items():
-        if isinstance(answer, Unreachable):
+        if isinstance(answer, RemoteFault):
             unknown |= dict.fromkeys(led[broker], answer)
         else:
             found, missing = _together(client, answer)
@@ -79,7 +79,7 @@ def ends_of(
     found: dict[Partition, tuple[Offset, Offset]] = {}
     asked = {broker: _ends(mine, first, last) for broker, mine in led.items()}
     for answer in ask_brokers(client, asked).values():
-        if not isinstance(answer, Unreachable):
+        if not isinstance(answer, RemoteFault):
             one, other = map(offsets_of, answer)
             found |= {p: (one[p], other[p]) for p in one.keys() & other.keys()}
     return found

@@ -118,7 +118,7 @@ def led_offsets(client: ClusterClient, partitions: Iterable[Partition], point: P
         silent = set[Partition]()
         answers = ask_brokers(client, {broker: _asking(mine, point) for broker, mine in leaders.items()})
         for broker, answer in answers.items():
-            if not isinstance(answer, Unreachable):
+            if not isinstance(answer, RemoteFault):
                 found |= offsets_of(answer)
             elif isinstance(answer, Silent):
                 silent.update(leaders[broker])

@@ -24,7 +24,7 @@ from kio.static.primitive import i8, i32, i32Timedelta
 from mirror_core.kafka.at_once import ask_brokers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.faults import ErrorCode, fault, settle
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 
 _PAUSE_S: Final = 0.1
@@ -70,7 +70,7 @@ def known_ids(client: ClusterClient, topic: str) -> frozenset[str]:
     found = set[str]()
     answers = ask_brokers(client, dict.fromkeys(client.brokers(), lambda one: one.call(request, MetadataResponse)))
     for answer in answers.values():
-        if not isinstance(answer, Unreachable):
+        if not isinstance(answer, RemoteFault):
             [row] = answer.topics
             if row.topic_id and row.error_code in (ErrorCode.none, ErrorCode.leader_not_available):
                 found.add(row.topic_id.hex)

@@ -12,16 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Final, Protocol
 
-from kio.schema.errors import ErrorCode
-
 from mirror_core.kafka.client import TRANSIENT, ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import CLIENT_ID, Connection
 from mirror_core.kafka.empty_answers import Proof, proof
+from mirror_core.kafka.faults import ErrorCode, code_of
 from mirror_core.kafka.kept import KEPT
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.tiered import SILENT, local_start
-from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire import fetch, legacy
 from mirror_core.wire.batch import HEADER, BatchHeader, MalformedBatch, batches
@@ -189,7 +188,7 @@ class LogReader:
             try:
                 throttle_ms, answer = self._ask(partition, position)
                 unheard = 0
-                code = ErrorCode(answer.error)
+                code = code_of(answer.error)
                 self._silent = 0
                 problem = f"readable up to {answer.last_stable} only, and {end} was asked for"
                 if code is ErrorCode.none and len(answer.records):
@@ -210,6 +209,8 @@ class LogReader:
                 deadline += throttle_ms / 1000  # a quota makes us wait, and is no failure
             except Unreachable as error:
                 self._drop(partition)
+                if isinstance(error, SignInFailed):
+                    raise  # not mended within seconds, and a login refused in a row may lock us out
                 problem, pause, unheard = str(error), PAUSE_S, 1
             if time.monotonic() + pause > deadline:
                 self._silent += unheard

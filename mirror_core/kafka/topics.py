@@ -42,7 +42,7 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.faults import fault, settle
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
 NO_ID: Final = "0" * 32
@@ -82,7 +82,17 @@ class NewTopic:
 
 def describe_configs(client: ClusterClient, topics: Iterable[str]) -> dict[str, TopicConfigs]:
     """Configuration per topic; topics that do not exist are left out. Needs DESCRIBE_CONFIGS."""
-    found, wanted = {}, sorted(topics)
+    found, refused = told_configs(client, topics)
+    for error in refused.values():
+        raise error
+    return found
+
+
+def told_configs(
+    client: ClusterClient, topics: Iterable[str]
+) -> tuple[dict[str, TopicConfigs], dict[str, RemoteFault]]:
+    """The same, and of which topics it is not told, and why: they do not hide the others."""
+    found, refused, wanted = dict[str, TopicConfigs](), dict[str, RemoteFault](), sorted(topics)
     for start in range(0, len(wanted), _MOST_IN_ONE_REQUEST):
         resources = tuple(
             DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
@@ -92,19 +102,15 @@ def describe_configs(client: ClusterClient, topics: Iterable[str]) -> dict[str, 
             if result.error_code is ErrorCode.unknown_topic_or_partition:
                 continue
             if result.error_code is not ErrorCode.none:
-                raise fault(
-                    client,
-                    f"topic {result.resource_name}",
-                    "DescribeConfigs (needs DESCRIBE_CONFIGS)",
-                    result.error_code,
-                    result.error_message,
-                )
+                name, deed = result.resource_name, "DescribeConfigs (needs DESCRIBE_CONFIGS)"
+                refused[name] = fault(client, f"topic {name}", deed, result.error_code, result.error_message)
+                continue
             rows = result.configs
             found[result.resource_name] = TopicConfigs(
                 {row.name: row.value or "" for row in rows if row.config_source == _DYNAMIC_TOPIC},
                 {row.name: row.value or "" for row in rows},
             )
-    return found
+    return found, refused
 
 
 def alter_configs(client: ClusterClient, changes: Mapping[str, Mapping[str, str | None]]) -> None:

@@ -23,7 +23,7 @@ from mirror_core.sync.principals import doubtful_principals
 
 NEEDED_APIS: Final = (
     (0, "Produce", 8),
-    (1, "Fetch", 11),
+    (1, "Fetch", 10),
     (2, "ListOffsets", 5),
     (3, "Metadata", 12),
     (8, "OffsetCommit", 6),

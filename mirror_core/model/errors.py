@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+_NONE: Final[Mapping[Any, RemoteFault]] = MappingProxyType({})
 
 
 class MirrorError(Exception):
@@ -49,11 +52,21 @@ class LostOwnership(MirrorError):
 class RemoteFault(MirrorError):
     """A cluster failed us, or answered what it must not."""
 
+    def __init__(self, words: str, refused: Mapping[Any, RemoteFault] = _NONE) -> None:
+        super().__init__(words)
+        self.refused = refused
+        """Of a request about several things: each that was refused, with its own reason."""
+
 
 class Unreachable(RemoteFault):
     """No broker answered in time."""
 
     retryable = True
+
+
+class SignInFailed(Unreachable):
+    """One broker's certificate is not trusted, or it refuses the login. As a rule its own trouble: certificates and
+    passwords are renewed broker by broker. When every broker says so, it is a BadRequest."""
 
 
 class MissingPermission(RemoteFault):

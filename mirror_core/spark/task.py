@@ -33,6 +33,7 @@ _BY_NAME: Final = {
     kind.__name__: kind
     for kind in (BadRequest, Indeterminate, LostOwnership, MissingPermission, PartitionFailed, RemoteFault, Unreachable)
 }
+"""Others travel as the nearest of these that they are a kind of."""
 
 
 class TaskCrashed(MirrorError):
@@ -69,7 +70,8 @@ def copy(stop_file: str, log: logs.Settings, payload: bytes) -> bytes:
             report = copy_task.run(assignment, lambda: bool(stop_file) and os.path.exists(stop_file))
         outcome = Outcome(report=report)
     except MirrorError as error:
-        outcome = Outcome(error_class=type(error).__name__, error=f"task {assignment.task}: {error}")
+        known = next((kind for kind in type(error).__mro__ if kind.__name__ in _BY_NAME), type(error))
+        outcome = Outcome(error_class=known.__name__, error=f"task {assignment.task}: {error}")
     except Exception as error:  # noqa: BLE001 - told to the driver, without a text that nobody checked for secrets
         outcome = Outcome(error_class=type(error).__name__, error=f"task {assignment.task}: {_where(error)}")
     return msgspec.json.encode(outcome)
@@ -88,7 +90,7 @@ def report_of(result: bytes) -> TaskReport:
     if outcome.report is not None:
         return outcome.report
     error = _BY_NAME.get(outcome.error_class, TaskCrashed)
-    if error.retryable:
+    if issubclass(error, RemoteFault):
         return TaskReport(receipts=(), failures=(), cpu_s=0.0, retry=outcome.error)
     raise error(outcome.error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -28,12 +28,13 @@ from mirror_core.kafka.topics import (
     describe_configs,
 )
 from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
-from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import RemoteFault
 from mirror_core.model.mirror import FailureKind, Gaps, PartitionState
 from mirror_core.state.link import Link
 from mirror_core.state.records import TOPIC as STATE_TOPIC
 from mirror_core.state.records import State
 from mirror_core.sync.compaction import behind
+from mirror_core.sync.refusals import each, kind, told
 from mirror_core.sync.strange import Strange, wider_than
 
 _CATCH_UP_S: Final = 2.0
@@ -83,7 +84,7 @@ def create_missing(
     topics = {name: view for name, view in topics.items() if name not in stopped}
     present = destination.metadata(topics).topics
     unknown = [name for name in topics if name not in present or (name, present[name].id) not in recorded]
-    settings = _settings(source, unknown)  # not of all: the data plane asks at each of its plans
+    settings, hidden = _settings(source, unknown, of=len(topics))  # not of all: the data plane asks at each plan
     known = known_settings(destination, unknown) if unknown else frozenset()
     brokers = len(destination.brokers())
     strange = Strange(link, state, destination, [present[name] for name in unknown if name in present])
@@ -92,6 +93,11 @@ def create_missing(
     for name, view in sorted(topics.items()):
         there = present.get(name)
         width = len(view.partitions)
+        if name in hidden:
+            refused[name], kinds[name] = str(hidden[name]), kind(hidden[name])
+            here = f"{len(there.partitions)} partitions" if there else ""
+            rows.append(_row(name, f"{width} partitions", here, Deed.REFUSE, refused[name]))
+            continue
         if name in unknown and name not in settings:
             refused[name] = f"topic {name} was deleted on cluster {source.name} in this moment"
             kinds[name] = FailureKind.GONE
@@ -122,9 +128,14 @@ def create_missing(
     if not dry_run:
         existed = set[str]()
         by_name = {topic.name: topic for topic in new}
-        refused |= each(lambda names: existed.update(create_topics(destination, [by_name[n] for n in names])), by_name)
-        refused |= each(lambda names: alter_configs(destination, {n: adopted[n] for n in names}), adopted)
-        refused |= each(lambda names: create_partitions(destination, {n: wider[n] for n in names}), wider)
+        of = len(topics)
+        faults = {
+            **each(lambda ns: existed.update(create_topics(destination, [by_name[n] for n in ns])), by_name, of=of),
+            **each(lambda ns: alter_configs(destination, {n: adopted[n] for n in ns}), adopted, of=of),
+            **each(lambda ns: create_partitions(destination, {n: wider[n] for n in ns}), wider, of=of),
+        }
+        refused |= {name: str(error) for name, error in faults.items()}
+        kinds |= {name: kind(error) for name, error in faults.items()}
         rows = [_outcome(row, refused) for row in rows if row.subject not in existed]
         if existed:
             # Created in this very moment: by the data plane, by us (the first answer was lost), or by a stranger.
@@ -134,26 +145,6 @@ def create_missing(
             present = destination.metadata(topics).topics
     ready = {name: view for name, view in present.items() if name not in refused}
     return Placement(ready, tuple(rows), refused, kinds)
-
-
-def each(deed: Callable[[list[str]], object], names: Iterable[str]) -> dict[str, str]:
-    """Do it for all at once; if the broker refuses, for each half. Returns the refused, with the reason.
-
-    One topic that breaks a policy of the cluster must not hold up the others; a missing right or a silent cluster
-    concerns all of them and is raised.
-    """
-    todo = list(names)
-    try:
-        if todo:
-            deed(todo)
-        return {}
-    except (MissingPermission, Unreachable):
-        raise
-    except RemoteFault as error:
-        if len(todo) == 1:
-            return {todo[0]: str(error)}
-    half = len(todo) // 2
-    return {**each(deed, todo[:half]), **each(deed, todo[half:])}
 
 
 def sync_configs(
@@ -166,14 +157,18 @@ def sync_configs(
     dry_run: bool,
 ) -> tuple[list[DriftRow], list[TopicSettings]]:
     """Bring the overrides of these destination topics in line. Returns what to remember for promotion, too."""
-    theirs, ours = describe_configs(source, topics), describe_configs(destination, topics)
+    (theirs, hidden), (ours, hidden_here) = (told(side, topics, len(topics)) for side in (source, destination))
     known = known_settings(destination, topics)
     cleaned = {name for name in set(theirs) & set(ours) if cleans(theirs[name].effective)}
     if link.mirror.gaps is Gaps.HIDDEN:
         cleaned.clear()
     new = {name: topics[name] for name in cleaned if not cleans(ours[name].effective)}
     cleaned -= behind(source, destination, new, 0.0 if dry_run else _CATCH_UP_S)
-    rows, remember, changes = list[DriftRow](), list[TopicSettings](), dict[str, Mapping[str, str | None]]()
+    remember, changes = list[TopicSettings](), dict[str, Mapping[str, str | None]]()
+    rows = [
+        DriftRow(part=Part.CONFIGS, subject=name, source="", destination="", deed=Deed.SKIP, reason=str(error))
+        for name, error in sorted({**hidden_here, **hidden}.items())
+    ]
     both = sorted(set(theirs) & set(ours))
     for name in both:
         factor = topics[name].replication_factor
@@ -198,12 +193,13 @@ def apply_changes(
     One bad setting doesn't hold up others: where a topic's changes are refused as a whole, they are made one by one.
     """
     some = [topic for topic in changes if changes[topic]]
-    refused = each(lambda topics: alter_configs(destination, {t: changes[t] for t in topics}), some)
+    refused = each(lambda topics: alter_configs(destination, {t: changes[t] for t in topics}), some, of=len(changes))
     return {topic: _one_by_one(destination, topic, changes[topic]) for topic in refused}
 
 
 def _one_by_one(destination: ClusterClient, topic: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-    return each(lambda keys: alter_configs(destination, {topic: {key: changes[key] for key in keys}}), changes)
+    faults = each(lambda keys: alter_configs(destination, {topic: {key: changes[key] for key in keys}}), changes)
+    return {key: str(error) for key, error in faults.items()}
 
 
 def change_rows(
@@ -270,14 +266,17 @@ def _waiting_rows(
     return rows
 
 
-def _settings(source: ClusterClient, topics: Collection[str]) -> dict[str, TopicConfigs]:
-    """Configuration of topics that have just been listed: a broker that has not heard of one yet is asked again."""
+def _settings(
+    source: ClusterClient, topics: Collection[str], *, of: int
+) -> tuple[dict[str, TopicConfigs], dict[str, RemoteFault]]:
+    """Configuration of topics that have just been listed, and of which it is not told: a broker that has not heard of
+    one yet is asked again."""
     deadline = time.monotonic() + source.timeout_s
     while True:
-        found = describe_configs(source, topics)
-        missing = [name for name in topics if name not in found]
+        found, hidden = told(source, topics, of)
+        missing = [name for name in topics if name not in found and name not in hidden]
         if not missing or not source.metadata(missing).topics or time.monotonic() > deadline:
-            return found
+            return found, hidden
         time.sleep(0.05)
 
 

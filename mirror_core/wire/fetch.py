@@ -1,4 +1,9 @@
-"""Fetch v11: topic names, not flexible, offered by brokers from 2.3 to 4.x. Records come as views, never copied."""
+"""Fetch v10: topic names, not flexible, offered by brokers from 2.1 to 4.x. Records come as views, never copied.
+
+From v11 on a leader may answer with nothing but the id of another replica to be read from (KIP-392), as its
+`replica.selector.class` chooses. That must not be taken for an empty log, and a replica that follows may be behind. Who
+asks by v10 is served by the leader, and by nobody else.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from mirror_core.model.names import Partition
 from mirror_core.wire.fields import Reader, request_header, string
 
 API_KEY: Final = 1
-VERSION: Final = 11
+VERSION: Final = 10
 
 _REQUEST: Final = struct.Struct(">iiiibii")
 _PARTITION: Final = struct.Struct(">iiqqi")
@@ -19,7 +24,6 @@ _ANSWER: Final = struct.Struct(">ihi")
 _COUNT: Final = struct.Struct(">i")
 _ANSWER_PARTITION: Final = struct.Struct(">ihqqq")
 _ABORTED: Final = struct.Struct(">qq")
-_TAIL: Final = struct.Struct(">ii")
 
 
 class Isolation(IntEnum):
@@ -73,7 +77,7 @@ def encode(
     for topic, items in topics.items():
         parts += [string(topic), _COUNT.pack(len(items))]
         parts += [_PARTITION.pack(i.partition.index, i.leader_epoch, i.offset, -1, partition_max_bytes) for i in items]
-    parts += [_COUNT.pack(0), string("")]  # no forgotten topics, no rack
+    parts.append(_COUNT.pack(0))  # no forgotten topics
     return b"".join(parts)
 
 
@@ -91,12 +95,12 @@ def decode(frame: memoryview, known: Mapping[tuple[str, int], Partition]) -> Ite
         return
     for _ in range(topics):
         topic = reader.string()
-        for _ in range(reader.count(_ANSWER_PARTITION.size + 12)):
+        for _ in range(reader.count(_ANSWER_PARTITION.size + 8)):
             index, code, high_watermark, last_stable, log_start = reader.unpack(_ANSWER_PARTITION)
             aborted = tuple(
                 (pair[0], pair[1]) for pair in (reader.unpack(_ABORTED) for _ in range(reader.count(_ABORTED.size)))
             )
-            _, size = reader.unpack(_TAIL)
+            (size,) = reader.unpack(_COUNT)
             records = reader.view(size)
             partition = known.get((topic, index)) or Partition(topic, index)
             yield Fetched(partition, code, high_watermark, last_stable, log_start, aborted, records)

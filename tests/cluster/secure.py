@@ -98,11 +98,11 @@ def secure_cluster(folder: Path) -> Iterator[Secure]:
     """Start it, and stop it. Its certificate names the address 127.0.0.1, and no host."""
     ensure_jars()
     folder.mkdir()
-    authority = _Authority("authority")
+    authority = Authority("authority")
     authority.write(folder / "ca.pem")
-    _Authority("somebody else").write(folder / "other-ca.pem")
-    authority.issue(_named("broker"), folder / "broker.pem", folder / "broker.key", HOST)
-    authority.issue(_named(CLIENT_CN), folder / "client.pem", folder / "client.key")
+    Authority("somebody else").write(folder / "other-ca.pem")
+    authority.issue(named("broker"), folder / "broker.pem", folder / "broker.key", HOST)
+    authority.issue(named(CLIENT_CN), folder / "client.pem", folder / "client.key")
     authority.issue(HARD_TO_WRITE, folder / "named.pem", folder / "named.key")
     _lock(folder / "client.key", folder / "locked.key")
     (folder / "keystore.pem").write_bytes((folder / "broker.key").read_bytes() + (folder / "broker.pem").read_bytes())
@@ -152,12 +152,12 @@ def _lock(key: Path, locked: Path) -> None:
     locked.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
 
 
-class _Authority:
+class Authority:
     """Signs certificates that hold for a day."""
 
     def __init__(self, name: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _named(name)
+        self._name = named(name)
         ca = x509.BasicConstraints(ca=True, path_length=None)
         self._certificate = self._sign(self._name, self._key, [ca])
 
@@ -194,5 +194,5 @@ class _Authority:
         return builder.sign(self._key, hashes.SHA256())
 
 
-def _named(name: str) -> x509.Name:
+def named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Iterable, ValuesView
+from collections.abc import Callable, Iterable, ValuesView
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +19,8 @@ from mirror_core.model.acl import Acl, Operation, Pattern, Resource
 from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.sync.topics import create_missing, each
+from mirror_core.sync.refusals import each
+from mirror_core.sync.topics import create_missing
 
 names = st.text(alphabet="ab*.", max_size=4)
 
@@ -80,18 +81,39 @@ def test_one_that_is_refused_among_many_costs_few_more_requests() -> None:
         if "t77" in wanted:
             raise RemoteFault("not t77")
 
-    assert each(deed, [f"t{n}" for n in range(256)]) == {"t77": "not t77"}
+    refused = each(deed, [f"t{n}" for n in range(256)])
+    assert {name: str(error) for name, error in refused.items()} == {"t77": "not t77"}
     assert len(asked) <= 1 + 2 * 8
     done = [name for wanted in asked if "t77" not in wanted for name in wanted]
     assert sorted([*done, "t77"]) == sorted(f"t{n}" for n in range(256)), "each was done once"
 
 
-def test_a_missing_right_concerns_all() -> None:
-    def deed(wanted: list[str]) -> None:
-        raise MissingPermission("nobody may")
+def denying(denied: set[str], asked: list[list[str]]) -> Callable[[list[str]], None]:
+    """As a broker, which says of each what it refuses and does all else."""
 
-    with pytest.raises(MissingPermission):
-        each(deed, ["a", "b"])
+    def deed(wanted: list[str]) -> None:
+        asked.append(wanted)
+        if mine := [name for name in wanted if name in denied]:
+            raise MissingPermission("nobody may", {name: MissingPermission(f"not {name}") for name in mine})
+
+    return deed
+
+
+def test_a_right_that_is_missing_for_all_is_raised() -> None:
+    with pytest.raises(MissingPermission, match="nobody may"):
+        each(denying({"a", "b"}, []), ["a", "b"], of=2)
+
+
+def test_a_right_that_is_missing_for_some_concerns_those_and_costs_one_more_request() -> None:
+    asked, denied = list[list[str]](), {"t7", "t77", "t200"}
+    found = each(denying(denied, asked), [f"t{n}" for n in range(256)], of=300)
+    assert {name: str(error) for name, error in found.items()} == {name: f"not {name}" for name in denied}
+    assert all(isinstance(error, MissingPermission) for error in found.values())
+    assert [len(wanted) for wanted in asked] == [256, 253]
+
+
+def test_all_that_is_new_may_be_denied_beside_what_is_there_already() -> None:
+    assert list(each(denying({"new"}, []), ["new"], of=2)) == ["new"]
 
 
 @given(st.lists(st.integers(1, 3 * _MOST_CHANGES), max_size=30))

@@ -27,6 +27,7 @@ from mirror_core.kafka.connection import Connection, readable
 from mirror_core.kafka.faults import ErrorCode
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.model.copying import Assigned, Assignment
+from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.wire import fetch
 from tests.threads import Work
@@ -59,6 +60,10 @@ class Link:
     @property
     def partitions(self) -> list[Partition]:
         return [PARTITION] if self.pending else []
+
+    @property
+    def asked_for(self) -> list[Partition]:
+        return [PARTITION]
 
     def arrived(self) -> bool:
         return True
@@ -227,3 +232,31 @@ def test_a_source_that_does_not_answer_any_more_has_no_lag_of_0(
         if second < 5:
             assert told.progress.partitions()[PARTITION].lag == max(0, stable - 100)
     assert told.progress.partitions()[PARTITION].lag == lag
+
+
+@pytest.mark.parametrize("at_first", [True, False])
+def test_one_whose_answers_make_no_sense_is_told_from_those_that_were_asked_for_with_it(
+    source: Source, monkeypatch: pytest.MonkeyPatch, at_first: bool
+) -> None:
+    def senseless() -> bool:
+        raise RemoteFault("frame of 300000000 bytes announced")
+
+    link = source.links[1]
+    monkeypatch.setattr(link, "arrived", senseless)
+    for alone, state in ((at_first, State.LOST), (True, State.FAILED)):
+        link.alone = alone
+        source.receiver.lanes[1] = lanes(link)
+        source.led_by(1, 1, 100)
+        source.receiver.take(cast("FetchLink", link))
+        source.replicator.settle()
+        assert source.replicator.state is state
+        assert source.replicator.source.alone, "it is asked for alone"
+    assert source.replicator.failure is not None
+    assert "frame of" in source.replicator.failure.reason
+
+
+def test_an_answer_that_makes_sense_again_ends_the_suspicion(source: Source) -> None:
+    source.led_by(1, 1, 100)
+    source.replicator.source.senseless()
+    assert source.answers(1, batch(100, 10)) == [100]
+    assert not source.replicator.source.alone

@@ -1,4 +1,4 @@
-"""Our Fetch v11 and Produce v8 against kio's, in both directions, and against hostile bytes."""
+"""Our Fetch v10 and Produce v8 against kio's, in both directions, and against hostile bytes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v11 import request as fetch_request
-from kio.schema.fetch.v11 import response as fetch_response
+from kio.schema.fetch.v10 import request as fetch_request
+from kio.schema.fetch.v10 import response as fetch_response
 from kio.schema.produce.v8 import request as produce_request
 from kio.schema.produce.v8 import response as produce_response
 from kio.schema.request_header.v1.header import RequestHeader
-from kio.schema.types import BrokerId, ProducerId, TopicName
+from kio.schema.types import ProducerId, TopicName
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records, TZAware, i32, i32Timedelta, i64
 
@@ -58,7 +58,7 @@ def test_kio_reads_our_fetch(wanted: dict[Partition, tuple[int, int]]) -> None:
     assert (entity.replica_id, entity.isolation_level, entity.min_bytes, entity.max_bytes) == (-1, 1, 1, 1 << 23)
     assert entity.max_wait == timedelta(milliseconds=500)
     assert (entity.session_id, entity.session_epoch) == (0, -1), "without a session"
-    assert (entity.forgotten_topics_data, entity.rack_id) == ((), "")
+    assert entity.forgotten_topics_data == ()
     assert len({topic.topic for topic in entity.topics}) == len(entity.topics), "a topic twice"
     rows = [p for topic in entity.topics for p in topic.partitions]
     assert {(p.log_start_offset, p.partition_max_bytes) for p in rows} <= {(-1, 1 << 20)}, "-1: not a follower"
@@ -110,7 +110,6 @@ def fetch_answer(rows: Rows, error: ErrorCode = ErrorCode.none, code: ErrorCode 
                     fetch_response.AbortedTransaction(producer_id=ProducerId(p), first_offset=i64(o))
                     for p, o in aborted
                 ),
-                preferred_read_replica=BrokerId(-1),
                 records=Records(records),
             )
         )

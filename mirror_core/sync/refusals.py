@@ -1,0 +1,58 @@
+"""What brokers refuse of many topics, told topic by topic: what concerns one of them must not hold up the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.topics import TopicConfigs, told_configs
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.mirror import FailureKind
+
+
+def each(deed: Callable[[list[str]], object], names: Iterable[str], *, of: int = 0) -> dict[str, RemoteFault]:
+    """Do it for all at once; if the broker refuses, for those that it did not name, or for each half. Returns the
+    refused, with the reason.
+
+    One topic that breaks a policy of the cluster, or lies beside the prefix that was granted, must not hold up the
+    others. A silent cluster concerns all of them and is raised, as is a right that is missing for as many as there are
+    (`of`).
+    """
+    todo = list(names)
+    try:
+        if todo:
+            deed(todo)
+        return {}
+    except Unreachable:
+        raise
+    except RemoteFault as error:
+        refused = {name: error.refused[name] for name in todo if name in error.refused}
+        if _all_denied(refused, of):
+            raise
+        if len(todo) == 1:
+            return refused or {todo[0]: error}
+    if refused:
+        return {**refused, **each(deed, [name for name in todo if name not in refused], of=of)}
+    half = len(todo) // 2
+    return {**each(deed, todo[:half], of=of), **each(deed, todo[half:], of=of)}
+
+
+def _all_denied(refused: Mapping[str, RemoteFault], of: int) -> bool:
+    """Whether a right is missing for as many as there are: then it concerns the request, and no topic of its own."""
+    return 0 < len(refused) == of and all(isinstance(error, MissingPermission) for error in refused.values())
+
+
+def kind(error: RemoteFault) -> FailureKind:
+    """Of a partition that FAILED for it."""
+    return FailureKind.DENIED if isinstance(error, MissingPermission) else FailureKind.REFUSED
+
+
+def told(
+    client: ClusterClient, topics: Collection[str], of: int
+) -> tuple[dict[str, TopicConfigs], dict[str, RemoteFault]]:
+    """Configuration by topic, and of which it is not told. MissingPermission when that is why nothing is told of as
+    many as there are (`of`)."""
+    found, hidden = told_configs(client, topics)
+    if _all_denied(hidden, of):
+        raise next(iter(hidden.values()))
+    return found, hidden

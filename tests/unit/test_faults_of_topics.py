@@ -1,0 +1,76 @@
+"""What one topic is refused, or answers, does not end the driver."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.dataplane.driver import Options, Replication
+from mirror_core.dataplane.planning import Planner
+from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.names import Offset, Partition
+
+GOOD, BAD = Partition("good", 0), Partition("bad", 0)
+
+
+def planner(monkeypatch: pytest.MonkeyPatch, error: MirrorError | None) -> Planner:
+    """Of two logs that begin later on the source than on the destination."""
+    starts = {"east": 50, "west": 10}
+
+    def known(client: Any, partitions: list[Partition], point: Any) -> dict[Partition, Offset]:
+        offset = 100 if point.name == "HIGH_WATERMARK" else starts[client.name]
+        return dict.fromkeys(partitions, Offset(offset))
+
+    def delete(client: Any, until: dict[Partition, Offset]) -> None:
+        assert until == {GOOD: 50, BAD: 50}
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr("mirror_core.dataplane.planning._known", known)
+    monkeypatch.setattr("mirror_core.dataplane.planning.delete_records", delete)
+    link: Any = SimpleNamespace()
+    east, west = (SimpleNamespace(name=name) for name in ("east", "west"))
+    return Planner(link, east, west)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [RemoteFault, MissingPermission])
+def test_a_log_start_that_may_not_be_moved_concerns_its_partition(
+    monkeypatch: pytest.MonkeyPatch, kind: type[RemoteFault]
+) -> None:
+    made = planner(monkeypatch, kind("two", {BAD: kind("bad-0: not this one")}))
+    assert made.follow_log_start([GOOD, BAD]) == []
+    assert made.unmoved == {BAD: "bad-0: not this one"}
+    monkeypatch.setattr("mirror_core.dataplane.planning.delete_records", lambda client, until: None)
+    assert made.follow_log_start([GOOD, BAD]) == []
+    assert made.unmoved == {}, "it is moved now"
+
+
+def test_a_cluster_that_keeps_silent_is_another_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unreachable):
+        planner(monkeypatch, Unreachable("west")).follow_log_start([GOOD, BAD])
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (RemoteFault("frame of 300000000 bytes announced"), False),
+        (MissingPermission("topic bad: READ"), False),
+        (Unreachable("west"), False),
+        (BadRequest("no such file"), True),
+    ],
+)
+def test_what_an_epoch_fails_of_ends_the_driver_only_when_the_next_one_would_fail_too(
+    error: MirrorError, ends: bool
+) -> None:
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"), destination=None)
+    said = list[str]()
+    driver = Replication(link, SimpleNamespace, Options(), stop=Any, say=said.append)  # type: ignore[arg-type]
+    epoch: Any = SimpleNamespace(number=1)
+    if ends:
+        with pytest.raises(BadRequest):
+            driver._epoch_failed(epoch, error, final=False)
+    else:
+        driver._epoch_failed(epoch, error, final=False)
+    assert said == [f"epoch 1 failed, the next one looks at the destination: {error}"]
