@@ -26,6 +26,7 @@ from mirror_core.kafka.topics import (
     create_partitions,
     create_topics,
     describe_configs,
+    try_alter_configs,
 )
 from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
@@ -195,15 +196,17 @@ def apply_changes(
 ) -> dict[str, dict[str, str]]:
     """Make these changes, by topic; returns by topic what the broker refused, with its reason.
 
-    One bad setting doesn't hold up others: where a topic's changes are refused as a whole, they are made one by one.
+    One bad setting doesn't hold up others: where a topic's changes are refused as a whole, they are made one by one,
+    of all such topics together.
     """
-    some = [topic for topic in changes if changes[topic]]
-    refused = each(lambda topics: alter_configs(destination, {t: changes[t] for t in topics}), some)
-    return {topic: _one_by_one(destination, topic, changes[topic]) for topic in refused}
-
-
-def _one_by_one(destination: ClusterClient, topic: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-    return each(lambda keys: alter_configs(destination, {topic: {key: changes[key] for key in keys}}), changes)
+    refused = {topic: dict[str, str]() for topic in try_alter_configs(destination, changes)}
+    rest = {topic: dict(changes[topic]) for topic in refused}
+    while rest:
+        one_each = {topic: dict([mine.popitem()]) for topic, mine in rest.items()}
+        for topic, error in try_alter_configs(destination, one_each).items():
+            refused[topic] |= dict.fromkeys(one_each[topic], str(error))
+        rest = {topic: mine for topic, mine in rest.items() if mine}
+    return refused
 
 
 def change_rows(
