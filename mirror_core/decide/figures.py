@@ -64,6 +64,11 @@ def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
             f"open transactions on {view.mirror.source} ({some(source.transactions)}): the fence waits until "
             "they are over, at most their transaction timeout"
         )
+    if source.other_groups:
+        yield (
+            f"groups of kinds that are not synced will not be there on {view.mirror.destination}: "
+            f"{some(source.other_groups)}. Set where they start by hand, or they may leave records out"
+        )
 
 
 def _destination_warnings(name: str, destination: DestinationView) -> Iterator[str]:
