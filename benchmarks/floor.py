@@ -30,7 +30,7 @@ from kio.schema.list_offsets.v5.response import ListOffsetsResponse
 from kio.schema.list_transactions.v0.request import ListTransactionsRequest
 from kio.schema.list_transactions.v0.response import ListTransactionsResponse
 from kio.schema.offset_commit.v6.response import OffsetCommitResponse
-from kio.schema.offset_fetch.v7.response import OffsetFetchResponse
+from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 from kio.static.primitive import i8
 
 from benchmarks.crowd import AT_ONCE, Crowd
@@ -84,7 +84,7 @@ def _stages(source: str, destination: str, crowd: Crowd, changes: Changes) -> It
     yield Stage("drain", destination, _ends(partitions, [Point.LOG_END, Point.HIGH_WATERMARK]))
     yield Stage("final_sync", source, [_settings(names), _rights(), _groups()])
     yield Stage("final_sync", destination, [_settings(names), _rights(), _groups()])
-    fetched: list[Ask] = [(fetch_request(group), OffsetFetchResponse) for group in committed]
+    fetched: list[Ask] = [(fetch_request(dict.fromkeys(committed)), OffsetFetchResponse)]
     yield Stage("final_sync", source, fetched)
     yield Stage("final_sync", destination, [*_ends(partitions, [Point.START, Point.LOG_END]), *fetched])
     commits: list[Ask] = [(commit_request(group, mine), OffsetCommitResponse) for group, mine in committed.items()]

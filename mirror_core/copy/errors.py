@@ -8,9 +8,9 @@ from mirror_core.copy.outbox import Sent
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
 from mirror_core.copy.words import Side, denied, foreign, not_now, shifted
-from mirror_core.kafka.client import TRANSIENT
 from mirror_core.kafka.faults import ErrorCode, code_of
 from mirror_core.kafka.produced import Meaning, meaning
+from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.model.mirror import FailureKind
 from mirror_core.wire.produce import Produced
 

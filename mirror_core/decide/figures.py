@@ -88,6 +88,11 @@ def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
             "they are over, at most their transaction timeout; and while it stands, no producer of these ids can write "
             "anything there, other topics included"
         )
+    if source.other_groups:
+        yield (
+            f"groups of kinds that are not synced will not be there on {view.mirror.destination}: "
+            f"{some(source.other_groups)}. Set where they start by hand, or they may leave records out"
+        )
 
 
 def _destination_warnings(name: str, destination: DestinationView) -> Iterator[str]:

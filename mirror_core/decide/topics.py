@@ -42,6 +42,19 @@ on the source, also where that is only its brokers' default: the destination's m
 HELD: Final = frozenset({*FIXED, "min.insync.replicas", "max.message.bytes"})
 """Settings that are the mirror's while it mirrors; the source's values are applied at promotion."""
 
+TAKES: Final = frozenset(
+    {
+        "cleanup.policy",  # `compact` takes no record without a key; the cleaner would drop one that was taken before
+        "max.message.bytes",
+        "message.timestamp.type",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.after.max.ms",
+        "min.insync.replicas",  # fewer could acknowledge what the topic promises to have on more
+    }
+)
+"""Settings that say which records a topic takes, and what it makes of them: what was written under other values stays
+so. Applications get no right to write before these are final."""
+
 NEVER: Final = frozenset(
     {
         # Lists of broker ids, which mean nothing on another cluster.

@@ -41,6 +41,8 @@ class SourceView:
     """Transactional ids with an open transaction on the mirror's topics."""
     groups: tuple[str, ...] = ()
     """Names of the consumer groups in scope."""
+    other_groups: tuple[str, ...] = ()
+    """Groups in scope that are not synced, each with its kind."""
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
     """Committed offsets (next to be read) on the mirror's topics, of as many groups as there was time to ask."""
     grants: tuple[Acl, ...] = ()

@@ -7,7 +7,7 @@ DescribeAcls at each broker, answered from that broker's authorizer, says that i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -116,28 +116,30 @@ def create_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
     Needs ALTER on the cluster. Up to 1000 go in one request; each is applied or refused by itself.
     """
 
-    def attempt(batch: list[Acl]) -> dict[Acl, tuple[ErrorCode, str | None]]:
-        request = CreateAclsRequest(creations=tuple(_creation(acl) for acl in batch))
-        rows = client.call_controller(request, CreateAclsResponse).results
-        return {acl: (row.error_code, row.error_message) for acl, row in zip(batch, rows, strict=True)}
+    def attempt(wanted: list[Acl]) -> dict[Acl, tuple[ErrorCode, str | None]]:
+        requests = [CreateAclsRequest(creations=tuple(_creation(acl) for acl in some)) for some in _shares(wanted)]
+        answers = client.call_controller_each(requests, CreateAclsResponse)
+        rows = [row for answer in answers for row in answer.results]
+        return {acl: (row.error_code, row.error_message) for acl, row in zip(wanted, rows, strict=True)}
 
-    _in_batches(client, "CreateAcls (needs ALTER on the cluster)", acls, attempt)
+    settle(client, "CreateAcls (needs ALTER on the cluster)", sorted(set(acls)), attempt)
 
 
 def delete_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
     """Delete exactly these entries, no others; those already gone are done. Needs ALTER on the cluster."""
 
-    def attempt(batch: list[Acl]) -> dict[Acl, tuple[ErrorCode, str | None]]:
-        request = DeleteAclsRequest(filters=tuple(_exactly(acl) for acl in batch))
-        rows = client.call_controller(request, DeleteAclsResponse).filter_results
-        answers = {}
-        for acl, row in zip(batch, rows, strict=True):
+    def attempt(wanted: list[Acl]) -> dict[Acl, tuple[ErrorCode, str | None]]:
+        requests = [DeleteAclsRequest(filters=tuple(_exactly(acl) for acl in some)) for some in _shares(wanted)]
+        answers = client.call_controller_each(requests, DeleteAclsResponse)
+        rows = [row for answer in answers for row in answer.filter_results]
+        said = {}
+        for acl, row in zip(wanted, rows, strict=True):
             failed = [m for m in row.matching_acls if m.error_code is not ErrorCode.none]
             code = row.error_code if not failed else failed[0].error_code
-            answers[acl] = (code, row.error_message if not failed else failed[0].error_message)
-        return answers
+            said[acl] = (code, row.error_message if not failed else failed[0].error_message)
+        return said
 
-    _in_batches(client, "DeleteAcls (needs ALTER on the cluster)", acls, attempt)
+    settle(client, "DeleteAcls (needs ALTER on the cluster)", sorted(set(acls)), attempt)
 
 
 def present_on_every_broker(client: ClusterClient, acls: Collection[Acl], timeout_s: float = BARRIER_S) -> None:
@@ -204,15 +206,9 @@ def _everywhere(
             there = client.brokers()
 
 
-def _in_batches(
-    client: ClusterClient,
-    deed: str,
-    acls: Iterable[Acl],
-    attempt: Callable[[list[Acl]], dict[Acl, tuple[ErrorCode, str | None]]],
-) -> None:
-    wanted = sorted(set(acls))
-    for start in range(0, len(wanted), _MOST_IN_ONE_REQUEST):
-        settle(client, deed, wanted[start : start + _MOST_IN_ONE_REQUEST], attempt)
+def _shares(acls: Sequence[Acl]) -> Iterator[Sequence[Acl]]:
+    for start in range(0, len(acls), _MOST_IN_ONE_REQUEST):
+        yield acls[start : start + _MOST_IN_ONE_REQUEST]
 
 
 def _code(table: Mapping[int, object], member: object) -> i8:

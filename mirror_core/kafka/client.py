@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Final, TypeVar
 
@@ -26,24 +25,6 @@ from mirror_core.kafka.kept import KEPT
 from mirror_core.model.errors import BadRequest, MirrorError, RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.names import Partition
 
-TRANSIENT = frozenset(
-    {
-        ErrorCode.leader_not_available,
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.coordinator_load_in_progress,
-        ErrorCode.coordinator_not_available,
-        ErrorCode.not_coordinator,
-        ErrorCode.not_controller,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.replica_not_available,
-        ErrorCode.offset_not_available,  # a new leader's high watermark may lag behind what it has (KIP-207)
-        ErrorCode.kafka_storage_error,
-    }
-)
-"""Errors of a moment: refresh the metadata and ask again."""
-_IN_FLIGHT: Final = 32
-"""Requests of one kind on their way to a broker at once."""
 _FORWARDED_S: Final = 45.0
 """A broker that forwards a request to a controller that hangs asks its successor after `controller.socket.timeout.ms`,
 30 s; measured: 30.1 s, once for each broker, and no time for a controller that was killed."""
@@ -115,11 +96,17 @@ class ClusterClient:
     def call_each(
         self, requests: Sequence[Request], answer: type[Response], broker: int | None = None
     ) -> list[Response]:
-        """The same for many requests of one kind: the next ones travel while the first one is answered."""
+        """The same for many requests of one kind: the next ones travel while the first one is answered.
+
+        What was answered before a connection died is not asked again.
+        """
         found: list[Response] = []
-        for start in range(0, len(requests), _IN_FLIGHT):
-            some = requests[start : start + _IN_FLIGHT]
-            found += self._once_more(broker, partial(Connection.call_each, requests=some, answer=answer))
+
+        def rest(connection: Connection) -> None:
+            found.extend(connection.answers(requests[len(found) :], answer))
+
+        if requests:
+            self._once_more(broker, rest)
         return found
 
     def _once_more(self, broker: int | None, send: Callable[[Connection], Answer]) -> Answer:
@@ -144,17 +131,29 @@ class ClusterClient:
         A broker that hangs is passed over, unless it is named. One that answers may itself wait for a controller that
         hangs, so this answer has more time than others.
         """
-        address = self._awake(broker)
-        try:
-            return self._connect(address).call(request, answer, _FORWARDED_S)
-        except Unreachable:
-            self._drop(address)
-        address = self._awake(broker)
-        try:
-            return self._connect(address).call(request, answer, _FORWARDED_S)
-        except Unreachable:
-            self._drop(address)
-            raise
+        return self.call_controller_each([request], answer, broker)[0]
+
+    def call_controller_each(
+        self, requests: Sequence[Request], answer: type[Response], broker: int | None = None
+    ) -> list[Response]:
+        """The same for many requests of one kind, which are carried out one after the other.
+
+        What was answered before a connection died is not asked again.
+        """
+        found: list[Response] = []
+        for once_more in (True, False):
+            address = self._awake(broker)
+            try:
+                connection = self._connect(address)
+                connection.wait_for(_FORWARDED_S)
+                found.extend(connection.answers(requests[len(found) :], answer))
+                connection.wait_for(self.timeout_s)
+                break
+            except Unreachable:
+                self._drop(address)
+                if not once_more:
+                    raise
+        return found
 
     def _awake(self, broker: int | None) -> tuple[str, int]:
         """Address of a broker that has answered just now: of this one, or the controller's, or any."""

@@ -9,9 +9,11 @@ import socket
 import ssl
 import struct
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest
@@ -30,6 +32,9 @@ CLIENT_ID = "mirrorbook"
 MAX_FRAME = 128 << 20
 """Answers longer than this are refused: we never ask for as much."""
 
+_UNDER_WAY_BYTES: Final = 128 << 10
+"""Of requests that a broker has not answered yet: as much as lines hold, so that we are not stopped by a broker that is
+stopped by us, who do not read its answers before all is sent."""
 _OTHER_NAME = frozenset({62, 64})
 """OpenSSL's codes for a certificate that is good, but for another host name or address."""
 
@@ -145,7 +150,11 @@ class Connection:
 
     def call_each(self, requests: Sequence[Request], answer: type[Response]) -> list[Response]:
         """The same for several requests, sent before the first answer is there: brokers answer in their order."""
-        return [decode(answer, frame, due, self.where) for due, frame in self._exchanged(requests)]
+        return list(self.answers(requests, answer))
+
+    def answers(self, requests: Sequence[Request], answer: type[Response]) -> Iterator[Response]:
+        """The same, each answer as soon as it is there."""
+        return (decode(answer, frame, due, self.where) for due, frame in self._exchanged(requests))
 
     def call_all(self, asked: Sequence[tuple[Request, type[AnyResponse]]]) -> list[AnyResponse]:
         """The same for requests of several kinds, each with the kind of its answer."""
@@ -153,13 +162,22 @@ class Connection:
         return [decode(answer, frame, due, self.where) for (due, frame), (_, answer) in zip(frames, asked, strict=True)]
 
     def _exchanged(self, requests: Sequence[Request]) -> Iterator[tuple[int, bytearray]]:
-        """Send all, then give what has come for each; `awaits` ends when the last one was taken without an error."""
+        """Send as many as may be under way, and the next ones as answers come; `awaits` ends when the last one was
+        taken without an error."""
         self.awaits = True
-        correlations = [next(self._ids) for _ in requests]
-        for correlation, request in zip(correlations, requests, strict=True):
-            self.send([encode(request, correlation, CLIENT_ID)])
-        for correlation in correlations:
-            yield correlation, self.receive()
+        sent, size = deque[tuple[int, int]](), 0
+        for request in requests:
+            correlation = next(self._ids)
+            frame = encode(request, correlation, CLIENT_ID)
+            while sent and size + len(frame) > _UNDER_WAY_BYTES:
+                due, length = sent.popleft()
+                yield due, self.receive()
+                size -= length
+            self.send([frame])
+            sent.append((correlation, len(frame)))
+            size += len(frame)
+        for due, _ in sent:
+            yield due, self.receive()
         self.awaits = False
 
     def wait_for(self, seconds: float) -> None:

@@ -16,9 +16,10 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
 from mirror_core.kafka.at_once import ask_brokers
-from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import fault
+from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 

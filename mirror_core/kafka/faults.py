@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 
 __all__ = ["DENIED", "Answers", "ErrorCode", "code_of", "fault", "settle"]
@@ -70,11 +71,13 @@ def settle(
     attempt: Callable[[list[Key]], Answers[Key]],
     *,
     expected: Collection[ErrorCode] = (),
+    refusals: MutableMapping[Key, RemoteFault] | None = None,
 ) -> dict[Key, ErrorCode]:
     """Attempt all, and those again whose error is one of a moment, within the client's time limit.
 
     Returns `none` or one of the `expected` codes for each. Raises for the first other one, and says how many more
-    there were; those that were accepted beside it stay done.
+    there were; those that were accepted beside it stay done. With `refusals` each of those goes there with its error,
+    and none is raised.
     """
     rest, done = list(wanted), dict[Key, ErrorCode]()
     deadline = time.monotonic() + client.timeout_s
@@ -85,13 +88,16 @@ def settle(
             for key, (code, words) in answers.items()
             if code is not ErrorCode.none and code not in expected and code not in _AGAIN
         ]
-        if refused:
+        if refused and refusals is None:
             key, code, words = refused[0]
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             each = {key: fault(client, str(key), deed, code, words) for key, code, words in refused}
             raise fault(client, str(key) + more, deed, code, words, each)
-        done.update({key: code for key, (code, _) in answers.items() if code not in _AGAIN})
-        rest = [key for key in rest if key not in done]
+        if refusals is not None:
+            refusals.update({key: fault(client, str(key), deed, code, words) for key, code, words in refused})
+        settled = {key: code for key, (code, _) in answers.items() if code not in _AGAIN}
+        done.update({key: code for key, code in settled.items() if not refusals or key not in refusals})
+        rest = [key for key in rest if key not in settled]
         if rest:
             if time.monotonic() > deadline:
                 last = answers[rest[0]][0].name if rest[0] in answers else "no answer"

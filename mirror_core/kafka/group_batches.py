@@ -1,4 +1,5 @@
-"""Committed offsets of many groups at once: requests to one coordinator travel behind each other.
+"""Committed offsets of many groups at once: a coordinator is asked about many by one request. It takes the commits of
+one group by one request, so those travel behind each other.
 
 What cannot be answered at this moment (a coordinator that moves, or loads) is left out: whoever asks, asks again.
 """
@@ -13,15 +14,20 @@ from types import MappingProxyType
 from typing import Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.find_coordinator.v2.request import FindCoordinatorRequest
-from kio.schema.find_coordinator.v2.response import FindCoordinatorResponse
 from kio.schema.offset_commit.v6.response import OffsetCommitResponse
-from kio.schema.offset_fetch.v7.response import OffsetFetchResponse
-from kio.static.primitive import i8
+from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 
-from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.faults import DENIED, fault
-from mirror_core.kafka.groups import Group, Offsets, commit_request, fetch_request, offsets_in
+from mirror_core.kafka.groups import (
+    Group,
+    Offsets,
+    commit_request,
+    fetch_request,
+    find_coordinators,
+    offsets_in,
+)
+from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
@@ -31,6 +37,8 @@ DONE: Final = ErrorCode.none.name
 JOINED: Final = frozenset({"unknown_member_id", "illegal_generation", "rebalance_in_progress", "stale_member_epoch"})
 """The broker's words for a group that has members."""
 _PAUSE_S: Final = 0.05
+_ASKED_TOGETHER: Final = 50
+"""Groups by one request: each may have committed for thousands of partitions, and all come in one answer."""
 NOT_ALLOWED: Final = frozenset({"group_authorization_failed", "topic_authorization_failed"})
 
 
@@ -87,20 +95,22 @@ class GroupBatches:
     ) -> tuple[dict[str, Offsets], dict[str, RemoteFault]]:
         found, faults = dict[str, Offsets](), dict[str, RemoteFault]()
         for broker, groups in led.items():
-            requests = [fetch_request(group, wanted[group]) for group in groups]
+            shares = [groups[start : start + _ASKED_TOGETHER] for start in range(0, len(groups), _ASKED_TOGETHER)]
+            requests = [fetch_request({group: wanted[group] for group in share}) for share in shares]
             try:
                 answers = self._client.call_each(requests, OffsetFetchResponse, broker)
             except Unreachable as error:
                 faults |= dict.fromkeys(groups, error)
                 continue
-            for group, answer in zip(groups, answers, strict=True):
-                if answer.error_code in TRANSIENT:
+            for row in (row for answer in answers for row in answer.groups):
+                group = str(row.group_id)
+                if row.error_code in TRANSIENT:
                     self._coordinators.pop(group, None)
-                elif answer.error_code is not ErrorCode.none:
-                    faults[group] = fault(self._client, f"group {group}", "OffsetFetch", answer.error_code)
+                elif row.error_code is not ErrorCode.none:
+                    faults[group] = fault(self._client, f"group {group}", "OffsetFetch", row.error_code)
                 else:
                     try:
-                        found[group] = offsets_in(self._client, group, answer)
+                        found[group] = offsets_in(self._client, row)
                     except RemoteFault as error:
                         faults[group] = error
         return found, faults
@@ -131,8 +141,7 @@ class GroupBatches:
         denied = dict[str, str]()
         wanted = sorted(groups)
         unknown = [group for group in wanted if group not in self._coordinators]
-        requests = [FindCoordinatorRequest(key=group, key_type=i8(0)) for group in unknown]
-        for group, answer in zip(unknown, self._client.call_each(requests, FindCoordinatorResponse), strict=True):
+        for group, answer in find_coordinators(self._client, unknown).items():
             if answer.error_code is ErrorCode.none:
                 self._coordinators[group] = int(answer.node_id)
             elif answer.error_code in DENIED:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kio.schema.delete_groups.v1.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v1.response import DeleteGroupsResponse
 from kio.schema.errors import ErrorCode
-from kio.schema.find_coordinator.v2.request import FindCoordinatorRequest
-from kio.schema.find_coordinator.v2.response import FindCoordinatorResponse
+from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
+from kio.schema.find_coordinator.v4.response import Coordinator, FindCoordinatorResponse
 from kio.schema.list_groups.v4.request import ListGroupsRequest as ListGroupsV4
 from kio.schema.list_groups.v4.response import ListGroupsResponse as ListedV4
 from kio.schema.list_groups.v5.request import ListGroupsRequest as ListGroupsV5
@@ -21,14 +21,19 @@ from kio.schema.offset_commit.v6.request import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from kio.schema.offset_fetch.v7.request import OffsetFetchRequest, OffsetFetchRequestTopic
-from kio.schema.offset_fetch.v7.response import OffsetFetchResponse
+from kio.schema.offset_fetch.v8.request import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from kio.schema.offset_fetch.v8.response import OffsetFetchResponseGroup
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i8, i32, i64
 
-from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.coordinators import Moving, ask_all
 from mirror_core.kafka.faults import fault, settle
+from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.kafka.versions import api_versions
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.group_offsets import TOPIC as OFFSETS
@@ -37,6 +42,8 @@ _LIST_GROUPS_KEY: Final = 16
 _TYPES_KNOWN_FROM: Final = 5
 """Version of ListGroups that tells classic, consumer (KIP-848), share and streams groups apart."""
 _OF_CLASSIC: Final = "classic"
+_SOUGHT_TOGETHER: Final = 500
+"""Groups whose coordinators are asked for by one request."""
 
 OFFSET_KINDS: Final = frozenset({"classic", "consumer"})
 """Kinds of groups whose progress is in committed offsets that another group of consumers can take up."""
@@ -111,15 +118,25 @@ def list_groups(client: ClusterClient) -> dict[str, Group]:
     }
 
 
+def find_coordinators(client: ClusterClient, groups: Sequence[str]) -> dict[str, Coordinator]:
+    """Of each group, the broker that keeps it, also when it does not exist yet; or why it is not known now. Needs
+    DESCRIBE on the groups."""
+    requests = [
+        FindCoordinatorRequest(key_type=i8(0), coordinator_keys=tuple(groups[start : start + _SOUGHT_TOGETHER]))
+        for start in range(0, len(groups), _SOUGHT_TOGETHER)
+    ]
+    return {row.key: row for one in client.call_each(requests, FindCoordinatorResponse) for row in one.coordinators}
+
+
 def find_coordinator(client: ClusterClient, group: str) -> int:
-    """The broker that keeps this group, also when the group does not exist yet. Needs DESCRIBE on the group."""
+    """The same of one group, waited for. Raises when it is not known."""
     deadline = time.monotonic() + client.timeout_s
     while True:
-        answer = client.call(FindCoordinatorRequest(key=group, key_type=i8(0)), FindCoordinatorResponse)
-        if answer.error_code is ErrorCode.none:
-            return int(answer.node_id)
-        if answer.error_code not in TRANSIENT or time.monotonic() > deadline:
-            raise fault(client, f"group {group}", "FindCoordinator", answer.error_code, answer.error_message)
+        found = find_coordinators(client, [group])[group]
+        if found.error_code is ErrorCode.none:
+            return int(found.node_id)
+        if found.error_code not in TRANSIENT or time.monotonic() > deadline:
+            raise fault(client, f"group {group}", "FindCoordinator", found.error_code, found.error_message)
         time.sleep(0.05)  # the first look at a new cluster makes it create __consumer_offsets
 
 
@@ -134,17 +151,24 @@ def delete_group(client: ClusterClient, group: str) -> None:
     settle(client, "DeleteGroups (needs DELETE)", [group], attempt, expected=(ErrorCode.group_id_not_found,))
 
 
-def fetch_request(group: str, partitions: Iterable[Partition] | None = None) -> OffsetFetchRequest:
-    """For what a group committed, on these partitions or on all; offsets of open transactions are marked as such."""
+def fetch_request(wanted: Mapping[str, Iterable[Partition] | None]) -> OffsetFetchRequest:
+    """For what these groups of one coordinator committed, on these partitions or (None) on all; offsets of open
+    transactions are marked as such."""
+    groups = tuple(OffsetFetchRequestGroup(group_id=GroupId(g), topics=_by_topic(p)) for g, p in wanted.items())
+    return OffsetFetchRequest(groups=groups, require_stable=True)
+
+
+def _by_topic(partitions: Iterable[Partition] | None) -> tuple[OffsetFetchRequestTopics, ...] | None:
+    if partitions is None:
+        return None
     topics: dict[str, list[i32]] = {}
-    for partition in partitions or ():
+    for partition in partitions:
         topics.setdefault(partition.topic, []).append(i32(partition.index))
-    rows = tuple(OffsetFetchRequestTopic(name=TopicName(t), partition_indexes=tuple(i)) for t, i in topics.items())
-    return OffsetFetchRequest(group_id=GroupId(group), topics=None if partitions is None else rows, require_stable=True)
+    return tuple(OffsetFetchRequestTopics(name=TopicName(t), partition_indexes=tuple(i)) for t, i in topics.items())
 
 
-def offsets_in(client: ClusterClient, group: str, answer: OffsetFetchResponse) -> Offsets:
-    """What an answer without an error says."""
+def offsets_in(client: ClusterClient, answer: OffsetFetchResponseGroup) -> Offsets:
+    """What an answer without an error says of its group."""
     committed, unsettled = {}, set()
     for topic in answer.topics:
         for row in topic.partitions:
@@ -152,7 +176,7 @@ def offsets_in(client: ClusterClient, group: str, answer: OffsetFetchResponse) -
             if row.error_code is ErrorCode.unstable_offset_commit:
                 unsettled.add(partition)
             elif row.error_code is not ErrorCode.none:
-                raise fault(client, f"group {group}, {partition}", "OffsetFetch", row.error_code)
+                raise fault(client, f"group {answer.group_id}, {partition}", "OffsetFetch", row.error_code)
             elif row.committed_offset >= 0:
                 committed[partition] = Committed(
                     Offset(int(row.committed_offset)), int(row.committed_leader_epoch), row.metadata or ""

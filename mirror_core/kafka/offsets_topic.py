@@ -14,11 +14,12 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import fault
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.wire import fetch

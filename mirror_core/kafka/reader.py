@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Final, Protocol
 
-from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import CLIENT_ID, Connection
 from mirror_core.kafka.empty_answers import Proof, proof
@@ -20,6 +20,7 @@ from mirror_core.kafka.faults import ErrorCode, code_of
 from mirror_core.kafka.kept import KEPT
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.tiered import SILENT, local_start
+from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire import fetch, legacy

@@ -25,9 +25,10 @@ from kio.schema.write_txn_markers.v1.request import (
 from kio.schema.write_txn_markers.v1.response import WriteTxnMarkersResponse
 from kio.static.primitive import i8, i16, i32
 
-from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.faults import DENIED, fault
 from mirror_core.kafka.groups import find_coordinator
+from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.kafka.versions import api_versions
 from mirror_core.model.acl import Operation
 from mirror_core.model.errors import MissingPermission

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -26,33 +26,26 @@ from kio.schema.delete_topics.v3.response import DeleteTopicsResponse
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest as DeleteByIdRequest
 from kio.schema.delete_topics.v6.request import DeleteTopicState
 from kio.schema.delete_topics.v6.response import DeleteTopicsResponse as DeleteByIdResponse
-from kio.schema.describe_configs.v1.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.describe_configs.v1.response import DescribeConfigsResponse
 from kio.schema.errors import ErrorCode
-from kio.schema.incremental_alter_configs.v0.request import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from kio.schema.incremental_alter_configs.v0.response import IncrementalAlterConfigsResponse
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
+from kio.static.primitive import i16, i32, i32Timedelta, i64
 
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config_requests import change_request, settings_request
 from mirror_core.kafka.faults import fault, settle
-from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
 NO_ID: Final = "0" * 32
 """What brokers without topic ids (before 2.8) are taken to say."""
-_TOPIC: Final = i8(2)
 _DYNAMIC_TOPIC: Final = 1
 """Source of a value that was set on the topic itself; 3, a broker-wide dynamic default, is no topic's override."""
-_SET: Final = i8(0)
-_DELETE: Final = i8(1)
-_MOST_IN_ONE_REQUEST: Final = 500
+_DESCRIBED_TOGETHER: Final = 500
+"""Topics by one request."""
 _MOST_CHANGES: Final = 2_000
 """Of metadata (topics, partitions, settings) by one request: a controller refuses a request of more than 10,000, and
 does nothing else while it makes them."""
@@ -93,52 +86,52 @@ def told_configs(
 ) -> tuple[dict[str, TopicConfigs], dict[str, RemoteFault]]:
     """The same, and of which topics it is not told, and why: they do not hide the others."""
     found, refused, wanted = dict[str, TopicConfigs](), dict[str, RemoteFault](), sorted(topics)
-    for start in range(0, len(wanted), _MOST_IN_ONE_REQUEST):
-        resources = tuple(
-            DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
-            for name in wanted[start : start + _MOST_IN_ONE_REQUEST]
+    requests = [
+        settings_request(wanted[at : at + _DESCRIBED_TOGETHER]) for at in range(0, len(wanted), _DESCRIBED_TOGETHER)
+    ]
+    for result in (row for answer in client.call_each(requests, DescribeConfigsResponse) for row in answer.results):
+        if result.error_code is ErrorCode.unknown_topic_or_partition:
+            continue
+        if result.error_code is not ErrorCode.none:
+            name, deed = result.resource_name, "DescribeConfigs (needs DESCRIBE_CONFIGS)"
+            refused[name] = fault(client, f"topic {name}", deed, result.error_code, result.error_message)
+            continue
+        rows = result.configs
+        found[result.resource_name] = TopicConfigs(
+            {row.name: row.value or "" for row in rows if row.config_source == _DYNAMIC_TOPIC},
+            {row.name: row.value or "" for row in rows},
         )
-        for result in client.call(DescribeConfigsRequest(resources=resources), DescribeConfigsResponse).results:
-            if result.error_code is ErrorCode.unknown_topic_or_partition:
-                continue
-            if result.error_code is not ErrorCode.none:
-                name, deed = result.resource_name, "DescribeConfigs (needs DESCRIBE_CONFIGS)"
-                refused[name] = fault(client, f"topic {name}", deed, result.error_code, result.error_message)
-                continue
-            rows = result.configs
-            found[result.resource_name] = TopicConfigs(
-                {row.name: row.value or "" for row in rows if row.config_source == _DYNAMIC_TOPIC},
-                {row.name: row.value or "" for row in rows},
-            )
     return found, refused
 
 
 def alter_configs(client: ClusterClient, changes: Mapping[str, Mapping[str, str | None]]) -> None:
     """Set overrides, or remove those whose new value is None, by topic. A topic's changes are applied all or none."""
+    _alter(client, changes, None)
 
+
+def try_alter_configs(client: ClusterClient, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, RemoteFault]:
+    """The same; the topics that were refused, with the reason. MissingPermission when that is the reason for as many as
+    `changes` names, also without a change: then it concerns the request, and no topic of its own."""
+    refusals = dict[str, RemoteFault]()
+    _alter(client, changes, refusals)
+    denied = [error for error in refusals.values() if isinstance(error, MissingPermission)]
+    if denied and len(denied) == len(changes):
+        raise denied[0]
+    return refusals
+
+
+def _alter(
+    client: ClusterClient,
+    changes: Mapping[str, Mapping[str, str | None]],
+    refusals: MutableMapping[str, RemoteFault] | None,
+) -> None:
     def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
-        answers: dict[str, tuple[ErrorCode, str | None]] = {}
-        for some in _shares(names, lambda name: len(changes[name])):
-            answers |= alter(some)
-        return answers
+        requests = [change_request(some, changes) for some in _shares(names, lambda name: len(changes[name]))]
+        answers = client.call_controller_each(requests, IncrementalAlterConfigsResponse)
+        return {row.resource_name: (row.error_code, row.error_message) for one in answers for row in one.responses}
 
-    def alter(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
-        resources = tuple(
-            AlterConfigsResource(
-                resource_type=_TOPIC,
-                resource_name=name,
-                configs=tuple(
-                    AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
-                    for key, value in sorted(changes[name].items())
-                ),
-            )
-            for name in names
-        )
-        request = IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
-        rows = client.call_controller(request, IncrementalAlterConfigsResponse).responses
-        return {row.resource_name: (row.error_code, row.error_message) for row in rows}
-
-    settle(client, "IncrementalAlterConfigs (needs ALTER_CONFIGS)", [t for t in changes if changes[t]], attempt)
+    wanted = [topic for topic in changes if changes[topic]]
+    settle(client, "IncrementalAlterConfigs (needs ALTER_CONFIGS)", wanted, attempt, refusals=refusals)
 
 
 def create_topics(client: ClusterClient, topics: Iterable[NewTopic], *, validate_only: bool = False) -> frozenset[str]:
@@ -146,19 +139,16 @@ def create_topics(client: ClusterClient, topics: Iterable[NewTopic], *, validate
     wanted = {topic.name: topic for topic in topics}
 
     def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
-        answers: dict[str, tuple[ErrorCode, str | None]] = {}
-        for some in _shares(names, lambda name: _size(wanted[name])):
-            answers |= create(some)
-        return answers
-
-    def create(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
-        request = CreateTopicsRequest(
-            topics=tuple(_creatable(wanted[name]) for name in names),
-            timeout=_timeout(client),
-            validate_only=validate_only,
-        )
-        rows = client.call_controller(request, CreateTopicsResponse).topics
-        return {str(row.name): (row.error_code, row.error_message) for row in rows}
+        requests = [
+            CreateTopicsRequest(
+                topics=tuple(_creatable(wanted[name]) for name in some),
+                timeout=_timeout(client),
+                validate_only=validate_only,
+            )
+            for some in _shares(names, lambda name: _size(wanted[name]))
+        ]
+        answers = client.call_controller_each(requests, CreateTopicsResponse)
+        return {str(row.name): (row.error_code, row.error_message) for one in answers for row in one.topics}
 
     expected = (ErrorCode.topic_already_exists,)
     codes = settle(client, "CreateTopics (needs CREATE)", list(wanted), attempt, expected=expected)

@@ -14,8 +14,9 @@ from kio.schema.list_transactions.v0.request import ListTransactionsRequest
 from kio.schema.list_transactions.v0.response import ListTransactionsResponse
 from kio.schema.types import TransactionalId
 
-from mirror_core.kafka.client import TRANSIENT, ClusterClient
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.coordinators import TRANSACTIONS, Moving, ask_all
+from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
 

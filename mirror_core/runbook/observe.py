@@ -19,7 +19,7 @@ from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.group_batches import fetch_all
-from mirror_core.kafka.groups import list_groups
+from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
 from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.transactions import open_transactions
@@ -185,7 +185,7 @@ def _look_at_source(
         present = [p for p in partitions if p.topic in topics and p.index < topics[p.topic].partitions]
         acls = describe_acls(client)
         transactions = open_transactions(client, set(topics))
-        groups, committed, _ = _groups(client, mirror, topics, offsets=offsets)
+        groups, committed, _, others = _groups(client, mirror, topics, offsets=offsets)
         own, names = own_principals(link), Names(topics)
         grants = (
             ()
@@ -204,6 +204,7 @@ def _look_at_source(
             authorizer=not isinstance(acls, AuthorizerOff),
             transactions=tuple(t.id for t in transactions),
             groups=groups,
+            other_groups=others,
             committed=committed,
             grants=grants,
             leaderless=tuple(sorted(ends.leaderless)),
@@ -254,17 +255,19 @@ def _topics(found: Mapping[str, TopicView]) -> dict[str, Topic]:
 
 def _groups_there(link: Link, topics: Collection[str]) -> tuple[dict[str, dict[Partition, Offset]], tuple[str, ...]]:
     with ClusterClient(link.destination, timeout_s=LIMITS.planned_answer_s) as client:
-        _, committed, joined = _groups(client, link.mirror, topics, offsets=True)
+        _, committed, joined, _ = _groups(client, link.mirror, topics, offsets=True)
         return committed, joined
 
 
 def _groups(
     client: ClusterClient, mirror: Mirror, topics: Collection[str], *, offsets: bool
-) -> tuple[tuple[str, ...], dict[str, dict[Partition, Offset]], tuple[str, ...]]:
+) -> tuple[tuple[str, ...], dict[str, dict[Partition, Offset]], tuple[str, ...], tuple[str, ...]]:
     """Groups in scope; what they committed on these topics, as far as there is time to ask; of those, the ones that
-    have members."""
+    have members; and those in scope that commit no offsets."""
     chosen = group_filter(mirror)
-    groups = [g for _, g in sorted(list_groups(client).items()) if g.id in chosen and g.kind in ("classic", "consumer")]
+    known = [group for name, group in sorted(list_groups(client).items()) if name in chosen]
+    groups = [g for g in known if g.kind in OFFSET_KINDS]
+    others = tuple(f"{g.id} ({g.kind})" for g in known if g.kind not in OFFSET_KINDS)
     committed: dict[str, dict[Partition, Offset]] = {}
     deadline = time.monotonic() + LIMITS.planned_groups_s
     for start in range(0, len(groups) if offsets else 0, _AT_ONCE):
@@ -276,4 +279,5 @@ def _groups(
         for name, one in fetched.offsets.items():
             committed[name] = {p: c.offset for p, c in one.committed.items() if p.topic in topics}
     found = {name: mine for name, mine in committed.items() if mine}
-    return tuple(g.id for g in groups), found, tuple(g.id for g in groups if g.id in found and not g.idle)
+    joined = tuple(g.id for g in groups if g.id in found and not g.idle)
+    return tuple(g.id for g in groups), found, joined, others

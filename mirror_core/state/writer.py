@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import MirrorName
 from mirror_core.state.records import TOPIC, Forget, Record, State
 from mirror_core.state.topic import FENCED, LINE_KIB, POLL_S, QUIET, TRANSACTION_MS, client, read_whole, translate
@@ -63,6 +64,7 @@ class StateWriter:
                 "transaction.timeout.ms": TRANSACTION_MS,
                 "message.timeout.ms": 10_000,
                 "linger.ms": 0,
+                "compression.type": "zstd",  # a whole mirror's partitions must be through within a transaction's life
                 "queue.buffering.max.kbytes": LINE_KIB,
             },
         )
@@ -80,6 +82,7 @@ class StateWriter:
 
     def put(self, *records: Record | Forget) -> None:
         """Write these records in one transaction: all or none. LostOwnership when another owner took the id."""
+        began = time.monotonic()
         try:
             self._producer.begin_transaction()
             for record in records:
@@ -87,7 +90,7 @@ class StateWriter:
                     self._produce(key, value)
             self._commit()
         except KafkaException as error:
-            raise translate(self.cluster, error, "write") from None
+            raise self._refused(error, time.monotonic() - began) from None
         for record in records:
             self.state.put(record)
 
@@ -96,6 +99,16 @@ class StateWriter:
         self.state = read_whole(self.cluster)
         self.state.require(self.id.mirror)
         return self.state
+
+    def _refused(self, error: KafkaException, open_s: float) -> Exception:
+        """Brokers say the same of an id that was taken and of a transaction that they have ended."""
+        found = translate(self.cluster, error, "write")
+        if isinstance(found, LostOwnership) and open_s * 1000 >= TRANSACTION_MS:
+            return LostOwnership(
+                f"{found}. Or nobody has: the write took {open_s:.0f} s, and brokers end one after "
+                f"{TRANSACTION_MS // 1000} s. Then resume the run, from where the way to {self.cluster.name} is quicker"
+            )
+        return found
 
     def _produce(self, key: str, value: bytes | None) -> None:
         """Put into the client's line, which is short: a whole cluster's partitions must not fill the memory."""

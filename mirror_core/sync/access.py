@@ -5,7 +5,7 @@ Each deed goes through the ledger (`sync/ledger.py`), so a crash anywhere leaves
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -13,7 +13,6 @@ from mirror_core.decide.access import AclPlan, Scope, plan_acls
 from mirror_core.decide.acls import demotions, undemotable
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.promotion import Promotion, forgery, narrowing, promotion, warnings
-from mirror_core.decide.topics import config_changes, promotion_configs
 from mirror_core.kafka.acls import (
     Acls,
     AuthorizerOff,
@@ -25,9 +24,8 @@ from mirror_core.kafka.acls import (
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.rights import cluster_rights
-from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
-from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
+from mirror_core.model.drift import Deed, DriftRow
 from mirror_core.model.errors import MirrorError, MissingPermission, Refused
 from mirror_core.model.names import ClusterName
 from mirror_core.state.journal import Log
@@ -35,11 +33,11 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_foreign
 from mirror_core.sync.access_rows import off, row, rows_of, unknown
+from mirror_core.sync.final_settings import FinalSettings
 from mirror_core.sync.ledger import enter_and_put_up, entered, remember, take_away, take_away_unshared
 from mirror_core.sync.lifting import lift, stays
 from mirror_core.sync.principals import doubtful_principals, guards, own_principals
 from mirror_core.sync.silencing import silence_copiers
-from mirror_core.sync.topics import apply_changes, change_rows, known_settings
 
 _OURS: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
 
@@ -86,20 +84,21 @@ def apply_promotion(
 ) -> tuple[DriftRow, ...]:
     """Give these mirror topics to the applications; may be repeated, and does only what is missing.
 
-    In this order: their final settings (the source's, as last synced); the staged grants (PROMOTED from now on) and a
-    denial of WRITE for the data principal, which stops a copying task that has outlived its driver (FENCE, on the
-    destination); then the denials go away that demoted applications of these topics earlier, on this mirror's account.
-    Returns when every broker shows it.
+    In this order: of their final settings (the source's, as last synced) those that must hold for the first record;
+    the staged grants (PROMOTED from now on) and a denial of WRITE for the data principal, which stops a copying task
+    that has outlived its driver (FENCE, on the destination); then the denials go away that demoted applications of
+    these topics earlier, on this mirror's account, and every broker shows it; then the other settings, for which nobody
+    has to wait: until then the mirror's hold, which keep more.
     The topics' partitions must have stopped. `ask_source`: False when it is given up for lost, and nobody waits for it.
     `before` is called when the destination has answered and lets us grant, and nothing was changed yet.
     """
     with ClusterClient(link.destination) as client:
         _check_may_grant(client)
         before()
-        return (
-            *_final_settings(link, log.state, client, topics),
-            *_promote_access(link, log, client, topics, ask_source=ask_source),
-        )
+        settings = FinalSettings(link, log.state, client, topics)
+        rows = settings.before_the_first_record()
+        rows += _promote_access(link, log, client, topics, ask_source=ask_source)
+        return (*rows, *settings.the_others())
 
 
 def _check_may_grant(client: ClusterClient) -> None:
@@ -176,38 +175,12 @@ def _given(link: Link, state: State, topics: Collection[str], there: Collection[
     return promotion(ledger, topics, there, own_principals(link))
 
 
-def _final_settings(link: Link, state: State, client: ClusterClient, topics: Collection[str]) -> Iterable[DriftRow]:
-    views, current = client.metadata(topics).topics, describe_configs(client, topics)
-    known = known_settings(client, topics)
-    synced, changes = dict[str, TopicSettings](), dict[str, Mapping[str, str | None]]()
-    there = sorted(set(views) & set(current))
-    for name in there:
-        if settings := state.settings.get((link.mirror.name, name)):
-            wanted = promotion_configs(settings.overrides, views[name].replication_factor)
-            wanted = {key: value for key, value in wanted.items() if not known or key in known}
-            synced[name], changes[name] = settings, config_changes(wanted, current[name].overrides)
-    refused = apply_changes(client, changes)
-    for name in there:
-        if name not in synced:
-            yield DriftRow(
-                part=Part.CONFIGS,
-                subject=name,
-                source="unknown",
-                destination="",
-                deed=Deed.SKIP,
-                reason="its settings were never synced, so it keeps those of a mirror topic: set them by hand",
-            )
-            continue
-        before, problems = current[name].overrides, refused.get(name, {})
-        yield from change_rows(name, changes[name], synced[name].overrides, before, problems, dry_run=False)
-
-
 def _promote_access(
     link: Link, log: Log, client: ClusterClient, topics: Collection[str], *, ask_source: bool
-) -> Iterable[DriftRow]:
+) -> list[DriftRow]:
     held = describe_acls(client)
     if isinstance(held, AuthorizerOff):
-        return (off(client.name),)
+        return [off(client.name)]
     given = _given(link, log.state, topics, client.metadata().topics)
     grants = set(given.grants)
     # What somebody else has granted already stays theirs, and is not ours to take away when applications are home.

@@ -26,9 +26,10 @@ from mirror_core.kafka.topics import (
     create_partitions,
     create_topics,
     describe_configs,
+    try_alter_configs,
 )
 from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
-from mirror_core.model.errors import RemoteFault
+from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import FailureKind, Gaps, PartitionState
 from mirror_core.state.link import Link
 from mirror_core.state.records import TOPIC as STATE_TOPIC
@@ -190,16 +191,21 @@ def apply_changes(
 ) -> dict[str, dict[str, str]]:
     """Make these changes, by topic; returns by topic what the broker refused, with its reason.
 
-    One bad setting doesn't hold up others: where a topic's changes are refused as a whole, they are made one by one.
+    One bad setting doesn't hold up others: where a topic's changes are refused as a whole, they are made one by one,
+    of all such topics together.
     """
-    some = [topic for topic in changes if changes[topic]]
-    refused = each(lambda topics: alter_configs(destination, {t: changes[t] for t in topics}), some, of=len(changes))
-    return {topic: _one_by_one(destination, topic, changes[topic]) for topic in refused}
-
-
-def _one_by_one(destination: ClusterClient, topic: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-    faults = each(lambda keys: alter_configs(destination, {topic: {key: changes[key] for key in keys}}), changes)
-    return {key: str(error) for key, error in faults.items()}
+    refused, rest = dict[str, dict[str, str]](), dict[str, dict[str, str | None]]()
+    for topic, error in try_alter_configs(destination, changes).items():
+        denied = isinstance(error, MissingPermission)  # of this topic alone, and so for each of its settings
+        refused[topic] = dict.fromkeys(changes[topic], str(error)) if denied else {}
+        if not denied:
+            rest[topic] = dict(changes[topic])
+    while rest:
+        one_each = {topic: dict([mine.popitem()]) for topic, mine in rest.items()}
+        for topic, error in try_alter_configs(destination, one_each).items():
+            refused[topic] |= dict.fromkeys(one_each[topic], str(error))
+        rest = {topic: mine for topic, mine in rest.items() if mine}
+    return refused
 
 
 def change_rows(

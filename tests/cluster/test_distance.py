@@ -18,11 +18,13 @@ from mirror_core.kafka.config import load_config
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.mirrors.gaps import limit_in_words
 from mirror_core.model.limits import Limits
-from mirror_core.model.mirror import Gaps
-from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity import Verdict
 from mirror_core.parity.salvage import LocalSalvage
 from mirror_core.state.active import Active, announce, newest
+from mirror_core.state.records import PartitionRecord
+from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.distant import Distant, distant_clusters
 from tests.drill.one_task import one_task
@@ -208,6 +210,31 @@ def test_a_thin_way_is_no_silence(distant: Distant, tmp_path: Path, monkeypatch:
     print(f"{took_s:.0f} s of at least {least_s:.0f} s; given up: {given_up}")
     assert given_up == []
     assert_same(pair, [topic])
+
+
+def test_many_partitions_are_recorded_at_once_by_a_thin_way(distant: Distant, tmp_path: Path) -> None:
+    """2 MB at 100 KB/s, of one transaction: brokers end those that take longer than 10 s."""
+    mirrored = new_mirror(distant.pair, tmp_path, new_topic(distant.pair.east))
+    records = [
+        PartitionRecord(
+            mirrored.name,
+            PartitionStatus(
+                partition=Partition(f"department.of.orders.stream-{number:05}", 0),
+                state=PartitionState.STOPPED,
+                source_topic_id=f"{number:032x}",
+                destination_topic_id=f"{number:032x}",
+                lmo=Offset(number),
+            ),
+        )
+        for number in range(8_000)
+    ]
+    with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as writer:
+        distant.becomes(distant.pair.west, Weather(delay_ms=10, bytes_per_s=100_000))
+        try:
+            writer.put(*records)
+        finally:
+            distant.becomes(distant.pair.west, Weather())
+    assert mirrored.statuses == {record.status.partition: record.status for record in records}
 
 
 @pytest.mark.parametrize("side", ["east", "west"])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from mirror_core.decide.topics import TAKES
 from mirror_core.kafka.acls import Acls, create_acls, delete_acls, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
@@ -20,6 +22,7 @@ from mirror_core.model.names import reverse_name
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.writer import StateWriter
+from mirror_core.sync import access
 from mirror_core.sync.access import apply_promotion, demote, promotion_remarks
 from mirror_core.sync.cycle import sync
 from mirror_core.sync.ledger import entered, stage_again
@@ -28,6 +31,12 @@ from tests.brokers import Pair, new_topic
 from tests.cluster.links import new_link, record, writer_of
 
 pytestmark = pytest.mark.cluster
+
+
+class Died(Exception):
+    """The process, as far as the test is concerned."""
+
+
 ACLS = frozenset({Part.TOPICS, Part.ACLS})
 APP = "User:app"
 
@@ -199,6 +208,31 @@ def test_promotion_opens_the_topic_to_applications_and_closes_it_to_copying_task
     with ClusterClient(link.destination) as west, ClusterClient(link.source) as east:
         there = describe_configs(west, [topic])[topic].overrides
         assert there == describe_configs(east, [topic])[topic].overrides == {"cleanup.policy": "compact"}
+
+
+def test_applications_wait_for_what_a_topic_takes_and_not_for_how_long_it_keeps_it(
+    link: Link, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A promotion that dies right after it has given rights: what is left is done by the next one."""
+    given = access._promote_access
+
+    def dies(*args: Any, **named: Any) -> None:
+        given(*args, **named)
+        raise Died
+
+    with writer_of(link) as writer, ClusterClient(link.destination) as west:
+        sync(link, writer)
+        monkeypatch.setattr(access, "_promote_access", dies)
+        with pytest.raises(Died):
+            apply_promotion(link, writer, [topic])
+        there = describe_configs(west, [topic])[topic].overrides
+        assert there["cleanup.policy"] == "compact"
+        assert not (TAKES - {"cleanup.policy"}) & there.keys(), "the source has none of them set"
+        assert there["retention.ms"] == "-1"
+        monkeypatch.setattr(access, "_promote_access", given)
+        rows = apply_promotion(link, writer, [topic])
+        assert f"{topic}: retention.ms" in {row.subject for row in rows if row.done}
+        assert describe_configs(west, [topic])[topic].overrides == {"cleanup.policy": "compact"}
 
 
 def test_demotion_is_undone_by_the_next_promotion(pair: Pair, link: Link, topic: str) -> None:

@@ -178,6 +178,12 @@ def test_with_a_dead_source_a_group_may_read_again_what_lies_behind_its_offset(v
     assert dict(group_figures(replace(dead, destination=Unseen("too")))) == {}
 
 
+def test_groups_that_will_not_be_there_are_named_in_one_line(view: View) -> None:
+    others = replace(view, source=replace(SOURCE, other_groups=("queue (share)", "sums (streams)")))
+    (line,) = set(warnings_of(others)) - set(warnings_of(view))
+    assert "will not be there on west: queue (share), sums (streams)." in line
+
+
 def test_groups_that_have_members_on_the_destination_are_warned_of(view: View) -> None:
     joined = replace(view, destination=replace(DESTINATION, joined=("g",)))
     assert [line for line in warnings_of(joined) if line.startswith("groups with members on west") and ": g." in line]

@@ -61,7 +61,11 @@ def walks(topics: int) -> int:
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state: Any = SimpleNamespace(partitions={"m": statuses})
     cluster: Any = SimpleNamespace(
-        name="west", timeout_s=1.0, metadata=lambda names: SimpleNamespace(topics=views), brokers=lambda: (1,)
+        name="west",
+        timeout_s=1.0,
+        metadata=lambda names: SimpleNamespace(topics=views),
+        brokers=lambda: (1,),
+        call_each=lambda requests, answer: [*requests],
     )
     placement = create_missing(link, state, cluster, cluster, views)
     assert placement.ready == views

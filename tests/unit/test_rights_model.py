@@ -21,6 +21,7 @@ from mirror_core.decide.acls import covers, denial
 from mirror_core.kafka.acls import Acls
 from mirror_core.kafka.config import load_config
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
+from mirror_core.model.drift import DriftRow
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, reverse_name
 from mirror_core.state.link import Link, link_of
@@ -247,6 +248,18 @@ def administer(world: World, name: str, user: str, deed: str, operation: Operati
             world.held["east"] ^= {prefix}
 
 
+class NoSettings:
+    """Topics here have none."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def before_the_first_record(self) -> list[DriftRow]:
+        return []
+
+    def the_others(self) -> list[DriftRow]:
+        return []
+
+
 @contextmanager
 def in_memory(world: World) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -260,7 +273,7 @@ def in_memory(world: World) -> Iterator[None]:
                 ("read_foreign", lambda side, **_: world.logs[side.name].state.copy()),
             ):
                 patch.setattr(module, name, double, raising=False)
-        patch.setattr(access, "_final_settings", lambda *_: ())
+        patch.setattr(access, "FinalSettings", NoSettings)
         patch.setattr(access, "cluster_rights", lambda _: None)
 
         @contextmanager

@@ -1,0 +1,46 @@
+"""Requests about topics' dynamic configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from kio.schema.describe_configs.v1.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.incremental_alter_configs.v0.request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kio.static.primitive import i8
+
+_TOPIC: Final = i8(2)
+_SET: Final = i8(0)
+_DELETE: Final = i8(1)
+
+
+def settings_request(topics: Iterable[str]) -> DescribeConfigsRequest:
+    """For all settings of these topics."""
+    return DescribeConfigsRequest(
+        resources=tuple(
+            DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
+            for name in topics
+        )
+    )
+
+
+def change_request(
+    topics: Iterable[str], changes: Mapping[str, Mapping[str, str | None]]
+) -> IncrementalAlterConfigsRequest:
+    """To set overrides of these topics, or to remove those whose new value is None."""
+    resources = tuple(
+        AlterConfigsResource(
+            resource_type=_TOPIC,
+            resource_name=name,
+            configs=tuple(
+                AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
+                for key, value in sorted(changes[name].items())
+            ),
+        )
+        for name in topics
+    )
+    return IncrementalAlterConfigsRequest(resources=resources, validate_only=False)

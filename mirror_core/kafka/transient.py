@@ -1,0 +1,24 @@
+"""Errors of a moment."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+TRANSIENT: Final = frozenset(
+    {
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.not_controller,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.replica_not_available,
+        ErrorCode.offset_not_available,  # a new leader's high watermark may lag behind what it has (KIP-207)
+        ErrorCode.kafka_storage_error,
+    }
+)
+"""Refresh the metadata and ask again."""

@@ -1,0 +1,59 @@
+"""What mirror topics are set to when applications take them over: the source's settings, as last synced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from mirror_core.decide.topics import TAKES, config_changes, promotion_configs
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+from mirror_core.sync.topics import apply_changes, change_rows, known_settings
+
+
+class FinalSettings:
+    """Of these topics of the destination, as it has them now. Whoever looks again finds what is still to be done."""
+
+    def __init__(self, link: Link, state: State, client: ClusterClient, topics: Collection[str]) -> None:
+        views, current = client.metadata(topics).topics, describe_configs(client, topics)
+        known = known_settings(client, topics)
+        self._client = client
+        self._synced = dict[str, TopicSettings | None]()
+        self._before = {name: current[name].overrides for name in sorted(set(views) & set(current))}
+        self._changes = dict[str, Mapping[str, str | None]]()
+        for name, before in self._before.items():
+            settings = self._synced[name] = state.settings.get((link.mirror.name, name))
+            if settings is not None:
+                wanted = promotion_configs(settings.overrides, views[name].replication_factor)
+                wanted = {key: value for key, value in wanted.items() if not known or key in known}
+                self._changes[name] = config_changes(wanted, before)
+
+    def before_the_first_record(self) -> list[DriftRow]:
+        """Make those changes for which applications have to wait."""
+        return [*self._unknown(), *self._make(lambda key: key in TAKES)]
+
+    def the_others(self) -> list[DriftRow]:
+        """Make the rest of them."""
+        return list(self._make(lambda key: key not in TAKES))
+
+    def _make(self, chosen: Callable[[str], bool]) -> Iterator[DriftRow]:
+        some = {t: {key: value for key, value in mine.items() if chosen(key)} for t, mine in self._changes.items()}
+        refused = apply_changes(self._client, some)
+        for topic, mine in some.items():
+            settings = self._synced[topic]
+            source = settings.overrides if settings else {}
+            yield from change_rows(topic, mine, source, self._before[topic], refused.get(topic, {}), dry_run=False)
+
+    def _unknown(self) -> Iterator[DriftRow]:
+        for topic, settings in self._synced.items():
+            if settings is None:
+                yield DriftRow(
+                    part=Part.CONFIGS,
+                    subject=topic,
+                    source="unknown",
+                    destination="",
+                    deed=Deed.SKIP,
+                    reason="its settings were never synced, so it keeps those of a mirror topic: set them by hand",
+                )
