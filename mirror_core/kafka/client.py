@@ -259,7 +259,7 @@ class ClusterClient:
         for host, port in opening.values():
             where = f"cluster {self.name}, broker {host}:{port}"
             problems.append(Unreachable(f"{where}: not connected and signed in within {self.timeout_s:g} s"))
-        if all(isinstance(problem, SignInFailed) for problem in problems):
+        if problems and all(isinstance(problem, SignInFailed) for problem in problems):
             raise BadRequest(str(problems[0]))  # wrong everywhere; say that, not "unreachable"
         reasons = "; ".join(str(problem) for problem in problems)
         raise Unreachable(
