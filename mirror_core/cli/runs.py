@@ -23,8 +23,9 @@ from mirror_core.cli.common import (
 )
 from mirror_core.cli.telling import tell
 from mirror_core.decide import reckoning
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
-from mirror_core.model.run import Plan, Run, RunKind, StepRecord
+from mirror_core.model.run import Plan, Run, RunKind, StepRecord, StepState
 from mirror_core.runbook.closing import words_of
 from mirror_core.state.link import Link, states
 from mirror_core.state.records import State
@@ -222,7 +223,11 @@ def when(ms: int) -> str:
 
 
 def _seconds(step: StepRecord) -> str:
-    return "" if step.ended_ms is None else f"{(step.ended_ms - step.started_ms) / 1000:.1f}"
+    """Of its last attempt. Whether one that has not ended goes on, its age alone does not tell: its conductor may be
+    dead."""
+    if step.ended_ms is not None:
+        return f"{(step.ended_ms - step.started_ms) / 1000:.1f}"
+    return f"{max(0, now_ms() - step.started_ms) / 1000:.0f}, not ended" if step.state is StepState.STARTED else ""
 
 
 def _all(config: Path | None) -> tuple[dict[str, State], dict[str, str]]:
