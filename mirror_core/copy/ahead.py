@@ -25,6 +25,8 @@ class Ahead:
         self._client = client
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="connect")
         self._opening: dict[int, Future[Connection]] = {}
+        self._failed: dict[int, str] = {}
+        """Why the last attempt failed: it is the reason while the next one is under way."""
 
     def begin(self, brokers: Iterable[int]) -> None:
         """Those that lead something, and are not opened yet. Unreachable when nobody says where they are."""
@@ -50,9 +52,10 @@ class Ahead:
         wait(opening.values(), limit_s)
         for broker, begun in opening.items():
             if not begun.done():
-                found[broker] = f"cluster {self._client.name}, broker {broker}: no answer on a new connection yet"
+                words = f"cluster {self._client.name}, broker {broker}: no answer on a new connection yet"
+                found[broker] = self._failed.get(broker, words)
             elif isinstance(error := begun.exception(), RemoteFault):
-                found[broker] = str(error)
+                found[broker] = self._failed[broker] = str(error)
                 del self._opening[broker]
             elif error is not None:
                 raise error

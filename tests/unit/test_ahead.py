@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import partial
@@ -20,6 +21,8 @@ from kio.static.primitive import i32Timedelta
 from mirror_core.copy.ahead import Ahead
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.connection import Connection
+from mirror_core.model.errors import SignInFailed
 from mirror_core.model.names import ClusterName
 from tests.threads import beside
 from tests.unit.test_client import frame
@@ -64,3 +67,20 @@ def test_who_takes_a_connection_and_answers_nothing_is_not_connected(addresses: 
         assert ahead.missing([WELL], ENOUGH_S) == {}
         assert list(ahead.missing([HANGS, WELL], 0.2)) == [HANGS]
         ahead.connect(client, WELL).close()
+
+
+def test_the_last_reason_is_told_while_the_next_attempt_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries, held = list[int](), threading.Event()
+
+    def open_one(self: Ahead, address: tuple[str, int]) -> Connection:
+        tries.append(1)
+        if len(tries) > 1:
+            held.wait()
+        raise SignInFailed("certificate refused")
+
+    monkeypatch.setattr(Ahead, "_open", open_one)
+    client = cast("ClusterClient", SimpleNamespace(name="east", address=lambda broker: ("127.0.0.1", 1)))
+    with closing(Ahead(client)) as ahead:
+        assert ahead.missing([WELL], ENOUGH_S) == {WELL: "certificate refused"}
+        assert ahead.missing([WELL], 0.0) == {WELL: "certificate refused"}, "not only that there is no answer yet"
+        held.set()
