@@ -224,6 +224,7 @@ def test_a_command_is_told_what_has_changed_and_no_shell_reads_its_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv("MIRRORBOOK_EXPLORE", raising=False)
     told = tmp_path / "told"
     command = script(tmp_path, f'printf "%s|" "$@" > {told}; env | grep ^MIRRORBOOK_ | sort >> {told}')
     (call,) = called(configured(tmp_path, {"name": "dns", "command": [command, "$HOME; x", "*"]}))
