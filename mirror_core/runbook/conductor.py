@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import ClassVar, Generic, TypeVar
 
 from mirror_core.decide.failover import Decision
-from mirror_core.decide.steps import names, point_of_no_return
+from mirror_core.decide.steps import names, point_of_no_return, turned
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.kept import KEPT
 from mirror_core.mirrors.door import insistent
@@ -300,7 +300,7 @@ class Conductor(ABC, Generic[Choice]):
             raise LostOwnership(f"run {run_id} is conducted by {run.conducted_by} now, who ends it: nothing is aborted")
         if run.state is RunState.SUPERSEDED:
             raise Refused(f"run {run_id}: abort", [run.note])
-        if run.state is RunState.DONE or (run_id, turning) in state.steps:
+        if run.state is RunState.DONE or turned(run, state.steps):
             raise Refused(f"run {run_id}: abort", [f"step {turning} has begun: {self._no_way_back()}"])
         return run
 
