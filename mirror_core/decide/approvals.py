@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from mirror_core.model.run import Approval, Run
+from mirror_core.model.run import Approval, Run, RunKind, RunState, StepRecord, StepState
 
 HOLDS_S: Final = 3600.0
 """A plan that nobody has approved for so long is stale; and so is an approval that nothing was begun by for so long."""
@@ -39,6 +39,32 @@ def approved_long_ago(run: Run, now_ms: int) -> str:
         return ""
     ago = f"{(now_ms - approved_ms) / 60_000:.0f} minutes ago by {run.approved_by or 'nobody'}"
     return f"run {run.id} was approved {ago}, and an approval holds for {HOLDS_S / 60:.0f}"
+
+
+def expired(run: Run, agreed: Sequence[Approval], steps: Iterable[StepRecord], now_ms: int) -> str:
+    """Why a task may not stop applications by a run's approvals any more; empty when it may.
+
+    `agreed`: who has said since that it may go on; `steps`: those of the run so far. A run of which a step ended within
+    the time that an approval holds has not stood still, however long its proof took.
+    """
+    said = [one.at_ms for one in (*run.approvals, *agreed) if one.at_ms is not None]
+    ended = [step.ended_ms for step in steps if step.state is StepState.DONE and step.ended_ms is not None]
+    newest = max((*said, *ended), default=run.started_ms)
+    if now_ms - newest <= HOLDS_S * 1000:
+        return ""
+    return (
+        f"it was approved, and a step of it was done last, {(now_ms - newest) / 60_000:.0f} minutes ago, and an "
+        f"approval holds for {HOLDS_S / 60:.0f}: abort it and plan anew, or `mirrorbook {run.plan.kind} resume "
+        f"{run.plan.mirror}` shows its plan and asks"
+    )
+
+
+def taken_up(runs: Iterable[Run], mirror: str, kind: RunKind, conductor: str) -> Run | None:
+    """The run that a task which is repeated goes on with, instead of beginning one: begun by the same conductor, and
+    not given up. It may be done, too, when somebody else has finished it."""
+    wanted, alive = (mirror, kind, conductor), (RunState.RUNNING, RunState.DONE)
+    own = (r for r in runs if (r.plan.mirror, r.plan.kind, r.started_by) == wanted and r.state in alive)
+    return max(own, key=lambda run: run.started_ms, default=None)
 
 
 def _unmet(approvals: Sequence[Approval], people: int) -> Iterator[str]:

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from mirror_core.decide.view import Unseen, some
-from mirror_core.model.mirror import PartitionStatus
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
+from mirror_core.model.names import MirrorName, Offset, Partition, is_way_home
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
 from mirror_core.model.run import Run, RunKind
 from mirror_core.model.sighting import Sighting
@@ -102,8 +102,26 @@ def standing_of(debt: Debt | None) -> Standing:
 
 def fenced_beside(debt: Debt | None, run: Run, *, turned: bool) -> bool:
     """Whether the cluster is kept fenced also while this run holds the mirror: a failover past its point of no return,
-    which no abort undoes (`turned`)."""
-    return run.plan.kind is RunKind.FAILOVER and turned and failed_over(debt)
+    which no abort undoes (`turned`); and a failback, until it lets the mirror write there, which takes the debt away
+    first."""
+    return failed_over(debt) and (run.plan.kind is RunKind.FAILBACK or turned)
+
+
+def waits_for_home(mirror: MirrorName, debt: Debt | None) -> bool:
+    """Whether a watcher leaves a mirror alone while a failback that it belongs to is under way. Its other side tells.
+
+    Not where a fence is pending: the new primary was given up on the way home, and its failback never puts one up. Nor
+    where one is to be lifted: applications are still there, and the failback waits for another way home.
+    """
+    return is_way_home(mirror) and standing_of(debt) not in (Standing.OWED, Standing.LIFTING)
+
+
+def nothing_to_watch(mirror: Mirror | None, debt: Debt | None) -> str | None:
+    """Why nobody has to look after a mirror any more; None while somebody has to. Behind a failover that is who keeps
+    the old source fenced, until a failback has lifted that fence."""
+    if mirror is None:
+        return "the mirror was deleted"
+    return "the mirror is stopped" if mirror.desired is Desired.STOPPED and debt is None else None
 
 
 def judge(debt: Debt | None, run: Run | None, seen: Shown | Unseen, *, beside: bool = False) -> Judgement:

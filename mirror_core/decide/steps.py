@@ -5,7 +5,7 @@ Plans, the journal's order, tasks of DAGs, reports and the page for people on ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -236,6 +236,12 @@ def names(kind: RunKind, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:
 def point_of_no_return(kind: RunKind, mode: Mode = Mode.PLANNED) -> str:
     """The first step that no abort undoes once it has begun, or, in a failover, once it has given anything."""
     return next(step.name for step in STEPS[kind, mode] if not step.reversible)
+
+
+def turned(run: Run, begun: Container[tuple[str, str]]) -> bool:
+    """Whether its point of no return has begun: `state.turning` tells whether that has given anything yet. `begun`:
+    runs' ids with the names of steps that have begun."""
+    return (run.id, point_of_no_return(run.plan.kind, run.plan.mode)) in begun
 
 
 def standing_still(kind: RunKind, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, Offset, Partition, base_name
-from mirror_core.model.run import Run
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, base_name, reverse_name
+from mirror_core.model.run import Run, RunKind
 
 
 class Verb(StrEnum):
@@ -154,6 +154,16 @@ def effects(verb: Verb, seen: Seen) -> Iterator[str]:
         yield f"{seen.copier} runs its data plane, which ends by this"
     if verb is Verb.STOP and seen.writing_s > 0:
         yield f"its tasks may write for {seen.writing_s:.0f} s more: that is waited for"
+
+
+def leads_home(name: MirrorName, runs: Iterable[Run]) -> Iterator[str]:
+    """Why a mirror is not its owner's alone: a failback, of the one that it is the reverse of, cannot end without it.
+
+    `runs`: what its source remembers.
+    """
+    for run in runs:
+        if run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and reverse_name(run.plan.mirror) == name:
+            yield f"the applications' way home leads over this mirror: {held_by(run)}"
 
 
 def held_by(run: Run) -> str:

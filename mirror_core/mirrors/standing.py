@@ -27,6 +27,7 @@ from mirror_core.decide.standing import (
     slipped_in,
     standing_of,
     unknown_ends,
+    waits_for_home,
     words,
 )
 from mirror_core.decide.verbs import Verb
@@ -158,15 +159,9 @@ def _await(link: Link, stop: threading.Event) -> Judgement | None:
 
 
 def _held(link: Link) -> Look:
-    """A reverse mirror belongs to the failback that it was made for, of which only the other side's state tells.
-
-    But for a fence that is owed: the new primary was given up on the way home, and its failback never puts one up.
-    Others are held by their own runs only, and their other side, which may be dead, is not asked.
-    """
+    """Other mirrors are held by their own runs only, and their other side, which may be dead, is not asked."""
     name = link.mirror.name
-    if base_name(name) == name:
-        return lambda state: ()
-    return lambda state: () if standing_of(state.debts.get(name)) is Standing.OWED else way_home(link)
+    return lambda state: way_home(link) if waits_for_home(name, state.debts.get(name)) else ()
 
 
 def _answers(link: Link, stop: threading.Event) -> bool:

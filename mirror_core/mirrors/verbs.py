@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from mirror_core.decide.standing import failed_over
-from mirror_core.decide.verbs import Verb, held_by, strayed
+from mirror_core.decide.verbs import Verb, leads_home, strayed
 from mirror_core.kafka.acls import AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config
@@ -22,8 +22,7 @@ from mirror_core.model.drift import Part
 from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, Offset, Partition, reverse_name
-from mirror_core.model.run import RunKind
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.state.lease import kept, new_owner, take_over
 from mirror_core.state.link import Link, states
 from mirror_core.state.records import Forget, PartitionRecord, State
@@ -167,16 +166,9 @@ def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Ite
 
 
 def way_home(link: Link) -> Iterator[str]:
-    """A failback, of the mirror that this one is the reverse of, which cannot end without it.
-
-    It is remembered on our source. One that does not answer does not forbid to end a mirror.
-    """
-    name = link.mirror.name
+    """The failback that this mirror belongs to. A source that does not answer does not forbid to end a mirror."""
     with suppress(MirrorError):
-        runs = read_state(link.source, timeout_s=LIMITS.other_cluster_s).runs.values()
-        for run in runs:
-            if run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and reverse_name(run.plan.mirror) == name:
-                yield f"the applications' way home leads over this mirror: {held_by(run)}"
+        yield from leads_home(link.mirror.name, read_state(link.source, timeout_s=LIMITS.other_cluster_s).runs.values())
 
 
 def _stopped(status: PartitionStatus, lmo: Offset | None) -> PartitionStatus:

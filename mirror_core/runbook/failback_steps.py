@@ -38,7 +38,7 @@ from mirror_core.sync.access import demote
 from mirror_core.sync.cycle import SyncReport, sync
 from mirror_core.sync.fence import RESOLVE_S, STILL_S, await_stillness, lift_denials
 from mirror_core.sync.homecoming import bring_home
-from mirror_core.sync.ledger import forget_debt, remember_there_too, stage_again
+from mirror_core.sync.ledger import remember_there_too, stage_again
 from mirror_core.sync.lifting import forget_lifted, note_withdrawn
 from mirror_core.sync.principals import own_principals
 
@@ -65,7 +65,6 @@ class FailbackSteps(TailSteps):
         """On the old source applications may not change the topics, the mirror may: denials first, then no fence."""
         self._await_zombies()
         topics = self._present_topics(self.link.source, self._topics())
-        forget_debt(self.writer, self.link.mirror.name)
         rows = demote(self.link, self.writer, topics, self.link.source.name)
         return {"access": len(rows), "such_as": some(f"{r.deed} {r.subject}" for r in rows)}
 
@@ -77,6 +76,9 @@ class FailbackSteps(TailSteps):
         back = self._reverse_mirror()
         link = link_of(self.link.config, back)
         with StateWriter(self.link.source, control_id(back.name)) as writer:
+            # First of all: should the new primary die from here on, only this ledger tells which denials keep
+            # applications out at home.
+            remember_there_too(writer, back.name, self.writer.state, self.link.source.name, self._topics())
             known = writer.state.mirrors.get(back.name)
             if known is None or known.homecoming != self.journal.run_id:
                 writer.put(back, *self._beginnings(back, writer.state, there, here))
@@ -86,7 +88,6 @@ class FailbackSteps(TailSteps):
                 lift_denials(back, writer, old)  # of an earlier homecoming, against its tasks: they are over
                 stage_again(writer, back.name, old, own_principals(link))  # what it gave: there is a mirror again
                 groups = bring_home(back, old, self._topics())
-            remember_there_too(writer, back.name, self.writer.state, self.link.source.name, self._topics())
             with ClusterClient(self.link.destination) as new:
                 note_withdrawn(link, self.writer.state, writer, new)
             forget_lifted(link, writer, self.writer.state)
@@ -164,7 +165,6 @@ class FailbackSteps(TailSteps):
             topics, cluster = sorted({p.topic for p in statuses}), self.link.destination
             with ClusterClient(cluster) as client:
                 self._await_zombies()
-                forget_debt(back, link.mirror.name)
                 rows = demote(link, back, self._present_topics(cluster, topics), cluster.name)
                 own = self._own_records(client, statuses, at_rest=not given_up)
                 lift_denials(self.link.mirror, self.writer, client)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mirror_core.decide import failover as decision
+from mirror_core.decide.approvals import expired
 from mirror_core.decide.steps import standing_still
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import Refused
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Lease, PartitionState
-from mirror_core.model.run import Evidence, Fact, Mode, Run, RunKind, RunState, StepState
+from mirror_core.model.run import Approval, Evidence, Fact, Mode, Run, RunKind, RunState, StepState
 from mirror_core.runbook.checkpoints import Drained
 from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.counting import stay
@@ -58,6 +60,13 @@ class Failover(Conductor[Mode]):
         mirror = replace(state.mirrors.get(self.link.mirror.name, self.link.mirror), desired=run.desired)
         view = observe(replace(self.link, mirror=mirror), state, run.plan.mode)
         return decision.decide(replace(view, active_run=None))
+
+    def refuse_expired(self, run_id: str, agreed: Sequence[Approval]) -> None:
+        """Before applications are stopped. Refused when nobody has agreed, and nothing was done, for too long."""
+        run, steps = self.status(run_id)
+        why = expired(run, agreed, steps, now_ms())
+        if why and run.state is RunState.RUNNING and not self.disturbs(run):
+            raise Refused(f"run {run_id} stops applications", [why])
 
     def disturbs(self, run: Run) -> bool:
         """Whether applications may have noticed it already: they are fenced, or promoted."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
-from mirror_core.decide.steps import point_of_no_return
+from mirror_core.decide import steps
 from mirror_core.model.run import Run, RunState
 from mirror_core.state.records import State
 
@@ -28,9 +28,9 @@ class LastLook:
 
 def turned(state: State, run: Run) -> bool:
     """Whether no abort is possible any more. What cannot be read counts as given."""
-    turning = point_of_no_return(run.plan.kind, run.plan.mode)
-    if (run.id, turning) not in state.steps or run.state in (RunState.ABORTED, RunState.SUPERSEDED):
+    if not steps.turned(run, state.steps) or run.state in (RunState.ABORTED, RunState.SUPERSEDED):
         return False
+    turning = steps.point_of_no_return(run.plan.kind, run.plan.mode)
     kept = state.checkpoints.get((run.id, turning, LastLook.__name__))
     if kept is None or kept.version != LastLook.VERSION:
         return True

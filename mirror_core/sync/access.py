@@ -34,7 +34,7 @@ from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_foreign
 from mirror_core.sync.access_rows import off, row, rows_of, unknown
 from mirror_core.sync.final_settings import FinalSettings
-from mirror_core.sync.ledger import enter_and_put_up, entered, remember, take_away, take_away_unshared
+from mirror_core.sync.ledger import enter_and_put_up, entered, forget_debt, remember, take_away, take_away_unshared
 from mirror_core.sync.lifting import lift, stays
 from mirror_core.sync.principals import doubtful_principals, guards, own_principals
 from mirror_core.sync.silencing import silence_copiers
@@ -114,13 +114,15 @@ def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) 
     """Keep applications from changing these topics on a cluster that is about to be a mirror's destination (again).
 
     A denial for each principal that holds a right to change them, entered in `link.mirror`'s ledger (DEMOTED), seen on
-    every broker; only then this mirror's FENCE entries on that cluster go, since they would stop the mirror itself.
-    Refused by name for grants to everybody. May be repeated. Promotion towards this cluster takes the denials away.
+    every broker; only then this mirror's FENCE entries on that cluster go, since they would stop the mirror itself, and
+    before them its pending or standing fence is no watcher's business any more. Refused by name for grants to
+    everybody. May be repeated. Promotion towards this cluster takes the denials away.
     """
     config = link.source if cluster == link.source.name else link.destination
     with ClusterClient(config) as client:
         held = describe_acls(client)
         if isinstance(held, AuthorizerOff):
+            forget_debt(log, link.mirror.name)
             return (off(client.name),)
         reasons = undemotable_rights(link, config, held, topics)
         if reasons:
@@ -131,6 +133,7 @@ def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) 
         enter_and_put_up(log, link.mirror.name, client, deny - foreign, AclPurpose.DEMOTED)
         present_on_every_broker(client, deny)
         fence = entered(log, link.mirror.name, client.name, AclPurpose.FENCE)
+        forget_debt(log, link.mirror.name)
         take_away_unshared(log, client, fence)
         rows = [row(acl, Deed.CREATE, "keeps it a mirror topic") for acl in deny - held.entries]
         rows += [row(acl, Deed.KEEP, "denied already, by somebody else's hand", done=False) for acl in foreign]

@@ -108,6 +108,9 @@ def take_away(
         except LostOwnership:
             _settle(log, client, acls)
             raise
+        # Who had the mirror before, and woke up meanwhile, has put up again what he found in the ledger. From now on he
+        # finds nothing there.
+        delete_acls(client, acls)
 
 
 def take_away_unshared(

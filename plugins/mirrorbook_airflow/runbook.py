@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, TaskGroup
 
+from mirror_core.decide.approvals import taken_up
 from mirror_core.decide.steps import STEPS, Need, names, standing_still
 from mirror_core.decide.strategies import Allowed
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.names import MirrorName, reverse_name
-from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.model.run import Mode, RunKind
 from mirror_core.model.text import visible, visible_lines
-from mirrorbook_airflow.approving import ApprovePlan, ApproveSecond, GoAhead, agreed, approved
+from mirrorbook_airflow.approving import ApprovePlan, ApproveSecond, GoAhead, agreed, approvals, approved
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.events import FENCED, HOME, SWITCHED, emit_home, emit_switched
 from mirrorbook_airflow.markdown import plan_markdown
@@ -110,18 +111,12 @@ class BeginRun(RunOperator):
     def execute(self, context: Context) -> str:
         with airflow_errors():
             _, state = find_mirror(self.mirror)
-            own = [run for run in state.runs.values() if self._is_own(run, context)]
-            if own:
-                return max(own, key=lambda run: run.started_ms).id
+            own = taken_up(state.runs.values(), self.mirror, self.kind, conductor(context))
+            if own is not None:
+                return own.id
             wanted = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
             people = approved(context, self.approval_tasks, f"{self.kind} of mirror {self.mirror}")
             return self.engine(context).begin(wanted, self.choice, approved_by=people).id
-
-    def _is_own(self, run: Run, context: Context) -> bool:
-        """Begun by this DAG run and not given up. It may be done, too, when somebody else has finished it."""
-        wanted = (self.mirror, self.kind, conductor(context))
-        known = (run.plan.mirror, run.plan.kind, run.started_by)
-        return known == wanted and run.state in (RunState.RUNNING, RunState.DONE)
 
 
 class TakeSteps(RunOperator):
@@ -141,6 +136,7 @@ class TakeSteps(RunOperator):
         with airflow_errors():
             engine = self.engine(context, self.steps)
             agreed_by = agreed(context, self.go_ahead_task, run) if self.go_ahead_task else ""
+            self._refuse_expired(engine, run, context)
             try:
                 records = self._take(engine, run, agreed_by)
             except LostOwnership:
@@ -155,6 +151,14 @@ class TakeSteps(RunOperator):
             "attempts": {record.step: record.attempt for record in records},
             "said": "\n".join(said) or "nothing",
         }
+
+    def _refuse_expired(self, engine: Failover | Failback, run: str, context: Context) -> None:
+        """Before applications are stopped: a task may be cleared days after people have answered."""
+        from mirror_core.runbook.failover import Failover
+
+        if isinstance(engine, Failover) and self.steps[0] == standing_still(self.kind, self.mode)[0]:
+            asked = (self.go_ahead_task,) if self.go_ahead_task else ()
+            engine.refuse_expired(run, approvals(context, asked))
 
     def _take(self, engine: Failover | Failback, run: str, agreed_by: str) -> tuple[StepRecord, ...]:
         try:

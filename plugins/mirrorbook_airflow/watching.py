@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from mirror_core.decide.standing import nothing_to_watch
 from mirror_core.model.clock import FRESH_S, now_ms
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.mirror import Desired
@@ -21,16 +22,8 @@ POLL_S: Final = 2.0
 
 
 def ended(state: State, mirror: MirrorName) -> str | None:
-    """Why there is nothing left to watch; None while there is. Pure.
-
-    Behind a failover the supervisor is what keeps the old source fenced, until a failback has lifted that fence.
-    """
-    found = state.mirrors.get(mirror)
-    if found is None:
-        return "the mirror was deleted"
-    if found.desired is not Desired.STOPPED or mirror in state.debts:
-        return None
-    return "the mirror is stopped"
+    """Why there is nothing left to watch; None while there is. Pure."""
+    return nothing_to_watch(state.mirrors.get(mirror), state.debts.get(mirror))
 
 
 def excused(state: State, mirror: MirrorName) -> bool:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from mirror_core.decide.approvals import HOLDS_S, approved_long_ago, stale, unmet
+from mirror_core.decide.approvals import HOLDS_S, approved_long_ago, expired, stale, taken_up, unmet
 from mirror_core.model.chronicle import Entry
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Approval, Mode, Plan, Run, RunKind, RunState
+from mirror_core.model.run import Approval, Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.state.journal import begun
 from mirror_core.state.records import State
 
@@ -51,6 +51,29 @@ def test_an_approval_of_days_ago_begins_nothing() -> None:
     assert reason == "ann, ben approved it 2880 minutes ago, and an approval holds for 60: plan anew, and ask again"
     [unknown] = stale((Approval(id="1", name="ann", at_ms=None),), 0)
     assert "ann approved it nobody knows when" in unknown
+
+
+def test_a_task_that_is_cleared_days_later_stops_nobody_by_old_answers() -> None:
+    hour_ms = round(HOLDS_S * 1000)
+    late_ms = AT_MS + 48 * hour_ms
+    assert expired(RUN, (), (), AT_MS + hour_ms) == ""
+    assert expired(RUN, (), (), late_ms).startswith("it was approved, and a step of it was done last, 2880 minutes ago")
+    assert expired(RUN, (replace(BEN, at_ms=late_ms),), (), late_ms) == "", "somebody has just said so"
+    proof = StepRecord(
+        run="r", step="prove", state=StepState.DONE, attempt=1, started_ms=AT_MS, ended_ms=late_ms - hour_ms
+    )
+    assert expired(RUN, (), (proof,), late_ms) == "", "its proof has taken days"
+    assert expired(RUN, (), (replace(proof, state=StepState.FAILED),), late_ms)
+
+
+def test_a_task_that_is_repeated_goes_on_with_its_own_run() -> None:
+    later = replace(RUN, id="s", started_ms=2)
+    runs = [RUN, later, replace(later, id="t", state=RunState.ABORTED, started_ms=3)]
+    assert taken_up(runs, "m", RunKind.FAILOVER, "airflow") is later
+    assert taken_up([replace(RUN, state=RunState.DONE)], "m", RunKind.FAILOVER, "airflow")
+    for mirror, kind, conductor in (("n", RunKind.FAILOVER, "airflow"), ("m", RunKind.FAILBACK, "airflow")):
+        assert taken_up(runs, mirror, kind, conductor) is None
+    assert taken_up(runs, "m", RunKind.FAILOVER, "ann") is None
 
 
 def test_a_run_that_was_approved_long_ago_is_looked_at_again() -> None:

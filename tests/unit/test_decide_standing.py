@@ -24,6 +24,7 @@ from mirror_core.decide.standing import (
     slipped_in,
     standing_of,
     unknown_ends,
+    waits_for_home,
     words,
 )
 from mirror_core.decide.view import Unseen, View
@@ -76,8 +77,22 @@ def test_beside_a_failover_that_no_abort_undoes_the_cluster_is_kept_fenced() -> 
     assert not fenced_beside(OWED, RUN, turned=False)
     assert not fenced_beside(None, RUN, turned=True)
     assert not fenced_beside(LIFTING, RUN, turned=True)
+
+
+def test_beside_a_failback_it_is_kept_fenced_until_the_debt_is_forgotten() -> None:
+    """Its conductor may die before the first step has put the fence up."""
     failback = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
-    assert not fenced_beside(OWED, failback, turned=True)
+    assert fenced_beside(OWED, failback, turned=False)
+    assert fenced_beside(STANDS, failback, turned=True)
+    assert not fenced_beside(None, failback, turned=True)
+
+
+@pytest.mark.parametrize(("debt", "waits"), [(None, True), (OWED, False), (STANDS, True), (LIFTING, False)])
+def test_a_watcher_leaves_a_way_home_to_its_failback_unless_a_fence_is_pending_or_to_go(
+    debt: Debt | None, waits: bool
+) -> None:
+    assert waits_for_home(MirrorName("m-back"), debt) is waits
+    assert not waits_for_home(MirrorName("m"), debt)
 
 
 @pytest.mark.parametrize("debt", [OWED, STANDS, WATCHED])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.verbs import RULES, Seen, Verb, effects, held_by, interrupted, refusals, strayed
+from mirror_core.decide.verbs import RULES, Seen, Verb, effects, held_by, interrupted, leads_home, refusals, strayed
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState
@@ -90,6 +90,14 @@ def test_a_way_home_is_not_started_by_hand_when_applications_are_home() -> None:
     [reason] = refusals(Verb.START, back)
     assert reason.startswith("it was the way home of mirror m, and applications are home")
     assert not list(refusals(Verb.START, replace(back, statuses=[])))
+
+
+def test_a_way_home_belongs_to_its_failback_until_that_has_ended() -> None:
+    failback = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
+    [reason] = leads_home(MirrorName("m-back"), [RUN, failback])
+    assert failback.id in reason
+    assert not list(leads_home(MirrorName("m"), [failback]))
+    assert not list(leads_home(MirrorName("m-back"), [replace(failback, ended_ms=1)]))
 
 
 def test_what_was_stopped_goes_on_only_where_it_ended() -> None:

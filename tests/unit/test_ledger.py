@@ -211,3 +211,19 @@ def test_what_another_mirror_has_only_staged_does_not_stand_for_it(cluster: Clus
     cluster.held = set(ACLS)
     ledger.take_away_unshared(Late(owner), cluster.client, ENTRIES)
     assert cluster.held == set()
+
+
+def test_who_gives_back_what_its_owner_is_about_to_forget_leaves_nothing(cluster: Cluster, owner: MemoryLog) -> None:
+    """Two people give the same run up. The owner has deleted, and not forgotten yet, when the other one wakes up."""
+    sleeper, cluster.held = Lost(owner), set(ACLS)
+    forget = owner.put
+
+    def meanwhile(*records: Record | Forget) -> None:
+        with pytest.raises(LostOwnership):
+            ledger.take_away(sleeper, cluster.client, ENTRIES)
+        assert cluster.held == ACLS
+        forget(*records)
+
+    owner.put = meanwhile  # type: ignore[method-assign]  # the other one acts right before
+    ledger.take_away(owner, cluster.client, ENTRIES)
+    assert cluster.held == set()

@@ -1,0 +1,322 @@
+"""What the product decides in this world: its own decisions, asked with views of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from mirror_core.decide import access, acls, failback, failover, promotion, rights, standing, strategies, verbs
+from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
+from mirror_core.decide.filters import Filter
+from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
+from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Mode
+from mirror_core.state.records import State
+from mirror_core.sync import ledger
+from tests.explored.world import (
+    ACLS,
+    CLUSTERS,
+    LEDGER,
+    NOW,
+    OWN,
+    PLANS,
+    Rec,
+    Run,
+    World,
+    cached,
+    debt_of,
+    destination,
+    fence_of,
+    mirror_of,
+    name_of,
+    offset,
+    partition_of,
+    run_of,
+    source,
+    state_on,
+    status_of,
+    topic_of,
+)
+
+
+def link_of(link: int) -> Any:
+    """As much of a link as decisions read."""
+    ends = {
+        end: SimpleNamespace(name=CLUSTERS[at])
+        for end, at in (("source", source(link)), ("destination", destination(link)))
+    }
+    return SimpleNamespace(mirror=mirror_of(link, Desired.STARTED), **ends)
+
+
+def active(rec: Rec) -> Run | None:
+    """The run that holds a mirror."""
+    return next((run for run in rec.runs if run.state in ("RUNNING", "ABORTING")), None)
+
+
+# -- failover ---------------------------------------------------------------------------------------------------------
+
+
+@cached
+def _failover_view(
+    link: int, rec: Rec, mode: Mode, up: tuple[bool, bool], extra: tuple[int, int], entries: int, anew: bool
+) -> View:
+    held, part, run = ACLS.values(entries), partition_of(link), active(rec)
+    src, dst = source(link), destination(link)
+    staged = (e for e in LEDGER.values(rec.ledger) if e.purpose is AclPurpose.STAGED)
+    granted = tuple(sorted(str(a) for a in held if acls.may_change(a))) if up[src] and mode is Mode.PLANNED else ()
+    status = status_of(link, rec.state, rec.lmo, rec.failed)
+    desired = rec.desired or Desired.STOPPED
+    view = View(
+        mirror=mirror_of(link, desired, rec.homecoming),
+        mode=mode,
+        statuses={part: status} if rec.desired else {},
+        source=SourceView(
+            cluster_id=f"id-{src}",
+            topics={topic_of(link): Topic(id=status.source_topic_id, partitions=1)},
+            stable_ends={part: offset(extra[src])},
+            authorizer=True,
+            transactions=(),
+        )
+        if up[src]
+        else Unseen("silent"),
+        destination=DestinationView(
+            cluster_id=f"id-{dst}",
+            topics={topic_of(link): Topic(id=status.destination_topic_id, partitions=1)},
+            positions={part: offset(extra[dst])},
+            authorizer=True,
+        )
+        if up[dst]
+        else Unseen("silent"),
+        lease=None,
+        active_run=run_of(link, run).id if run else None,
+        grants=granted or tuple(sorted(str(e.acl) for e in staged)),
+        forecast=None,
+        now_ms=NOW,
+        debt=debt_of(link, rec.debt) if rec.debt else None,
+    )
+    if not anew or run is None:
+        return view
+    before = replace(view.mirror, desired=Desired.STARTED)
+    continues = view.active_run if run.mode is not mode else None
+    return replace(view, mirror=before, active_run=None, continues=continues)
+
+
+def _key(world: World, link: int, mode: Mode, anew: bool) -> tuple[Any, ...]:
+    """What a failover's plan is made from, and no more: plans are remembered by it."""
+    rec, run = world.recs[link], active(world.recs[link])
+    runs = (run._replace(done=0, begun=False, fresh=True, by="", plan=0),) if run else ()
+    seen = rec._replace(owner=0, homecoming=0, debt=None, runs=runs)
+    topic = ACLS.mask(a for a in ACLS.values(world.acls[source(link)]) if a.name == topic_of(link))
+    return link, seen, mode, world.up, world.extra[link // 2], topic, anew
+
+
+def failover_view(world: World, link: int, mode: Mode, *, anew: bool = False) -> View:
+    """`anew`: as if no run held the mirror, for one that goes on."""
+    return _failover_view(*_key(world, link, mode, anew))
+
+
+def plan_failover(world: World, link: int, mode: Mode, *, anew: bool = False) -> tuple[int, bool]:
+    """The plan's number, and whether it may be run."""
+    return _planned(*_key(world, link, mode, anew))
+
+
+@cached
+def _planned(*key: Any) -> tuple[int, bool]:
+    return _numbered(failover.decide(_failover_view(*key)))
+
+
+def _numbered(decision: failover.Decision) -> tuple[int, bool]:
+    if decision.plan not in PLANS:
+        PLANS.append(decision.plan)
+    return PLANS.index(decision.plan), not decision.reasons
+
+
+def void(world: World, link: int, run: Run, *, seen: bool) -> bool:
+    """Whether what was approved holds no more."""
+    return _void(run.plan, seen, *_key(world, link, run.mode, True))
+
+
+@cached
+def _void(plan: int, seen: bool, *key: Any) -> bool:
+    now = failover.bound_of(_failover_view(*key))
+    return bool(failover.changed_since(PLANS[plan].bound, now, source_seen=seen))
+
+
+def broken(world: World, link: int) -> bool:
+    """Whether one of the clusters forbids a planned run to go on."""
+    return _broken(*_key(world, link, Mode.PLANNED, True))
+
+
+@cached
+def _broken(*key: Any) -> bool:
+    view = _failover_view(*key)
+    return isinstance(view.source, Unseen) or bool(failover.broken_since(view, source_seen=True))
+
+
+# -- failback ---------------------------------------------------------------------------------------------------------
+
+
+def failback_view(world: World, link: int) -> FailbackView:
+    rec, part, topic = world.recs[link], partition_of(link), topic_of(link)
+    src, dst = source(link), destination(link)
+    status = status_of(link, rec.state, rec.lmo, rec.failed)
+    extra, held = world.extra[link // 2], ACLS.values(world.acls[src])
+    holding = [active(rec), active(world.recs[link + 1])]
+    return FailbackView(
+        mirror=mirror_of(link, rec.desired or Desired.STOPPED),
+        statuses={part: status},
+        old=OldSource(
+            cluster_id=f"id-{src}",
+            topics={topic: Topic(id=status.source_topic_id, partitions=1)},
+            log_ends={part: offset(extra[src])},
+            fenced=fence_of(link) in held,
+        )
+        if world.up[src]
+        else Unseen("silent"),
+        new=NewPrimary(
+            cluster_id=f"id-{dst}",
+            topics={topic: Topic(id=status.destination_topic_id, partitions=1)},
+            log_ends={part: offset(extra[dst])},
+        )
+        if world.up[dst]
+        else Unseen("silent"),
+        active_runs=tuple(run_of(at, run).id for at, run in zip((link, link + 1), holding, strict=True) if run),
+        reverse=None if world.up[src] else Unseen("silent"),
+        debt=debt_of(link, rec.debt) if rec.debt else None,
+    )
+
+
+def plan_failback(world: World, link: int) -> tuple[int, bool]:
+    """The plan's number, and whether it may be run."""
+    return _numbered(failback.decide(failback_view(world, link)))
+
+
+def tails_of(world: World, link: int) -> dict[Partition, tuple[Offset, Offset]]:
+    view = failback_view(world, link)
+    assert isinstance(view.old, OldSource)
+    return strategies.tails(view.statuses, view.old.topics, view.old.log_ends)
+
+
+# -- rights -----------------------------------------------------------------------------------------------------------
+
+
+def writers(world: World, cluster: int, link: int, principals: tuple[str, ...]) -> tuple[str, ...]:
+    """Who of these may write the mirror's topic on a cluster, by the rights there."""
+    return _writers(world.acls[cluster], link // 2, principals)
+
+
+@cached
+def _writers(mask: int, topic: int, principals: tuple[str, ...]) -> tuple[str, ...]:
+    held, name = ACLS.values(mask), topic_of(2 * topic)
+    return tuple(p for p in principals if rights.allows(held, p, Resource.TOPIC, name, Operation.WRITE))
+
+
+def entered(world: World, link: int, cluster: int, purpose: AclPurpose) -> tuple[LedgerEntry, ...]:
+    log: Any = SimpleNamespace(state=state_on(world, destination(link)))
+    return ledger.entered(log, name_of(link), CLUSTERS[cluster], purpose)
+
+
+def demoted(state: State, link: int, cluster: int) -> list[LedgerEntry]:
+    return ledger.demoted_there(state, name_of(link), CLUSTERS[cluster], [topic_of(link)])
+
+
+def wanted(state: State, cluster: int, without: tuple[LedgerEntry, ...] = ()) -> set[Acl]:
+    return ledger.wanted_there(state, CLUSTERS[cluster], without)
+
+
+def given(world: World, link: int) -> set[Acl]:
+    mine = [e for e in LEDGER.values(world.recs[link].ledger) if e.cluster == CLUSTERS[destination(link)]]
+    there = {topic_of(2 * n) for n in range(len(world.extra))}
+    return set(promotion.promotion(mine, [topic_of(link)], there, OWN).grants)
+
+
+def demotions(world: World, link: int, cluster: int) -> set[Acl]:
+    return acls.demotions(set(ACLS.values(world.acls[cluster])), [topic_of(link)], OWN)
+
+
+def remembered(world: World, cluster: int) -> frozenset[Acl]:
+    """What some ledger has of a cluster, for whatever purpose."""
+    return _remembered(cluster, tuple(rec.ledger for rec in world.recs))
+
+
+@cached
+def _remembered(cluster: int, ledgers: tuple[int, ...]) -> frozenset[Acl]:
+    return frozenset(e.acl for mask in ledgers for e in LEDGER.values(mask) if e.cluster == CLUSTERS[cluster])
+
+
+def synced(world: World, link: int) -> int:
+    """The mirror's ledger after a sync of rights; none of those here is given before promotion."""
+    return _synced(link, world.acls, world.recs[link].ledger, _own(world, source(link)))
+
+
+def _own(world: World, cluster: int) -> int:
+    entries = (e for side in (0, 1) for e in state_on(world, side).ledger.values())
+    ours = (AclPurpose.FENCE, AclPurpose.DEMOTED)
+    return ACLS.mask(e.acl for e in entries if e.purpose in ours and e.cluster == CLUSTERS[cluster])
+
+
+@cached
+def _synced(link: int, held: tuple[int, int], mask: int, own: int) -> int:
+    mine = LEDGER.values(mask)
+    scope = access.Scope(
+        topics=[topic_of(link)],
+        groups=[],
+        group_filter=Filter((), ()),
+        own_principals=OWN,
+        own_acls=ACLS.values(own),
+    )
+    there = [e for e in mine if e.cluster == CLUSTERS[destination(link)]]
+    theirs, ours = (set(ACLS.values(held[side])) for side in (source(link), destination(link)))
+    plan = access.plan_acls(theirs, ours, scope, there, ())
+    staged = (
+        LedgerEntry(mirror=name_of(link), cluster=CLUSTERS[destination(link)], acl=acl, purpose=AclPurpose.STAGED)
+        for acl in plan.stage
+    )
+    return LEDGER.mask(replaced(mine - set(plan.forget) - set(plan.remove), (*staged, *plan.judged_again)))
+
+
+def replaced(before: frozenset[LedgerEntry], news: tuple[LedgerEntry, ...]) -> Iterator[LedgerEntry]:
+    """A ledger after these entries were written: one of the same right is replaced."""
+    keys = {(e.cluster, e.acl) for e in news}
+    yield from (e for e in before if (e.cluster, e.acl) not in keys)
+    yield from news
+
+
+# -- watching, verbs --------------------------------------------------------------------------------------------------
+
+
+def held_home(world: World, link: int) -> bool:
+    """Whether a watcher leaves this mirror to the failback that it belongs to."""
+    rec = world.recs[link]
+    if not standing.waits_for_home(name_of(link), debt_of(link, rec.debt) if rec.debt else None):
+        return False
+    src = source(link)
+    return world.up[src] and any(verbs.leads_home(name_of(link), state_on(world, src).runs.values()))
+
+
+def refused(world: World, link: int, verb: verbs.Verb) -> bool:
+    """Whether a verb may not act now, by what the mirror's own state tells."""
+    rec = world.recs[link]
+    run = active(rec)
+    seen = verbs.Seen(
+        mirror=mirror_of(link, rec.desired, rec.homecoming) if rec.desired else None,
+        run=run_of(link, run) if run else None,
+        statuses=(status_of(link, rec.state, rec.lmo, rec.failed),),
+        copier=None,
+        writing_s=0,
+        failed_over=standing.failed_over(debt_of(link, rec.debt) if rec.debt else None),
+    )
+    return any(verbs.refusals(verb, seen))
+
+
+def strayed(world: World, link: int) -> bool:
+    """Whether a stopped mirror cannot go on where it ended."""
+    rec, dst = world.recs[link], destination(link)
+    if rec.state is not PartitionState.STOPPED:
+        return False
+    ends = {partition_of(link): offset(world.extra[link // 2][dst])}
+    return any(verbs.strayed([status_of(link, rec.state, rec.lmo, rec.failed)], ends, CLUSTERS[dst]))
