@@ -16,20 +16,27 @@ from tests.exact import about_data
 from tests.mirroring import Mirrored
 
 Contents = dict[str, list[Record]]
+Ends = dict[Partition, Offset]
 
 
 @about_data()
-def assert_same(pair: Pair, topics: Collection[str]) -> None:
+def assert_same(pair: Pair, topics: Collection[str], *, own: tuple[Ends, Ends] | None = None) -> None:
     """Everything that is committed on the source is on the destination, and nothing else, not even uncommitted.
 
     Offsets, timestamps, keys, values and headers are equal, log starts too; the destination's logs end where the
-    source's last stable offsets are.
+    source's last stable offsets are. `own`: log ends of the destination when it became the primary, and when it ceased
+    to be: what applications have aborted there in between stays in its log, and never goes home.
     """
     source = read_topics(pair.east, topics)
     assert_equal(source, read_topics(pair.west, topics), "librdkafka")
     assert_equal(read_topics_aiokafka(pair.east, topics), read_topics_aiokafka(pair.west, topics), "aiokafka")
     # What the source has and did not commit may be left out, but nothing may be made up.
-    assert_equal(source, read_topics(pair.west, topics, committed=False), "librdkafka, uncommitted")
+    uncommitted = read_topics(pair.west, topics, committed=False)
+    if own is not None:
+        uncommitted = {
+            topic: _without_own(topic, records, source[topic], own) for topic, records in uncommitted.items()
+        }
+    assert_equal(source, uncommitted, "librdkafka, uncommitted")
     assert_same_offsets(pair, topics)
 
 
@@ -76,6 +83,21 @@ def _difference(source: list[Record], copy: list[Record]) -> str:
     place = next((i for i, (a, b) in enumerate(zip(source, copy, strict=False)) if a != b), min(len(source), len(copy)))
     there, here = (str(rs[place])[:300] if place < len(rs) else "nothing more" for rs in (source, copy))
     return f"{len(source)} records and {len(copy)}; first different:\n    source {there}\n    copy   {here}"
+
+
+def _without_own(topic: str, copy: list[Record], source: list[Record], own: tuple[Ends, Ends]) -> list[Record]:
+    committed, (first, last) = set(source), own
+
+    def aborted_there(record: Record) -> bool:
+        partition = Partition(topic, record.partition)
+        return first.get(partition, 0) <= record.offset < last.get(partition, 0) and record not in committed
+
+    return [record for record in copy if not aborted_there(record)]
+
+
+def ends(cluster: SandboxCluster, topics: Collection[str]) -> Ends:
+    """Log ends: next offsets."""
+    return _offsets(cluster, _partitions(cluster, topics), Point.LOG_END)
 
 
 def _partitions(cluster: SandboxCluster, topics: Collection[str]) -> list[Partition]:

@@ -19,7 +19,7 @@ from tests.drill.streams import (
     miscounted,
 )
 from tests.mirroring import new_mirror
-from tests.same import assert_same
+from tests.same import assert_same, ends
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
@@ -37,6 +37,8 @@ def test_exactly_once_stays_so_over_there_and_home_again(pair: Pair, tmp_path: P
         lines.denied()
         application.stop()
 
+        topics = [INPUT, OUTPUT, *application.internal]
+        began = ends(pair.west, topics)
         lines.start(pair.west)
         application.start(pair.west, "state")
         application.works_on(pair.west)
@@ -46,6 +48,7 @@ def test_exactly_once_stays_so_over_there_and_home_again(pair: Pair, tmp_path: P
         come_home(mirrored)
         lines.denied()
         application.stop()
+        ceased = ends(pair.west, topics)
 
         lines.start(pair.east)
         application.start(pair.east, "another")  # its state is made anew of the changelog
@@ -62,5 +65,5 @@ def test_exactly_once_stays_so_over_there_and_home_again(pair: Pair, tmp_path: P
                 assert_lines_are_there(found, lines.acknowledged)
                 wrong = miscounted(found)
                 assert not wrong, f"{len(wrong)} words, such as {dict(list(wrong.items())[:3])}"
-        assert_same(pair, [INPUT, OUTPUT, *application.internal])
+        assert_same(pair, topics, own=(began, ceased))
         print(f"{wanted} counts of {len(lines.acknowledged)} lines")
