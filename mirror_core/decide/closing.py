@@ -5,7 +5,7 @@ Made from what the state topic holds, never from what a conductor remembers: who
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirror_core.decide.standing import Standing
@@ -31,6 +31,18 @@ class Ended:
     """A data plane is at work for the mirror."""
     failed: Sequence[PartitionStatus] = ()
     """Partitions of the mirror that FAILED."""
+
+
+def overtaken(run: Run, runs: Iterable[Run]) -> tuple[str, ...]:
+    """What is said of a run that is over, when a newer one of its mirror has moved applications, or moves them."""
+    newer = [r for r in runs if r.plan.mirror == run.plan.mirror and r.started_ms > run.started_ms]
+    if run.ended_ms is None or not newer:
+        return ()
+    last = max(newer, key=lambda one: one.started_ms)
+    return (
+        f"{last.plan.kind.capitalize()} {last.id} came after this one: `mirrorbook {last.plan.kind} status "
+        f"{last.plan.mirror}` says who can write where now.",
+    )
 
 
 def closing(ended: Ended) -> tuple[str, ...]:
@@ -141,7 +153,13 @@ def _writers(ended: Ended, writes: Writes) -> str:
             f"NOBODY CAN WRITE these topics on {mirror.destination}: it is not promoted yet. {mirror.source} is given "
             "up: what it still takes is lost."
         )
-    fenced = any(step.step == "fence" and step.state is StepState.DONE for step in ended.steps)
+    fence = next((step for step in ended.steps if step.step == "fence" and step.state is StepState.DONE), None)
+    if fence is not None and fence.evidence.get("authorizer") is False:
+        return (
+            f"Nothing keeps applications from writing: {mirror.source} has no authorizer. Keep them stopped: what they "
+            f"write there now is not copied, and {mirror.destination} is not promoted yet."
+        )
+    fenced = fence is not None
     return (
         f"NOBODY CAN WRITE these topics: {mirror.source} {'is' if fenced else 'may be'} fenced, and "
         f"{mirror.destination} is not promoted yet."

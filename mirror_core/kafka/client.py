@@ -259,10 +259,13 @@ class ClusterClient:
         for host, port in opening.values():
             where = f"cluster {self.name}, broker {host}:{port}"
             problems.append(Unreachable(f"{where}: not connected and signed in within {self.timeout_s:g} s"))
-        if problems and all(isinstance(problem, SignInFailed) for problem in problems):
-            raise BadRequest(str(problems[0]))  # wrong everywhere; say that, not "unreachable"
+        refused = [problem for problem in problems if isinstance(problem, SignInFailed)]
+        if refused and len(refused) == len(problems):
+            raise BadRequest(str(refused[0]))  # wrong everywhere; say that, not "unreachable"
         reasons = "; ".join(str(problem) for problem in problems)
-        raise Unreachable(
+        # Who lets nobody in is there, and may take writes: it must not be taken for a cluster that is silent.
+        kind = SignInFailed if refused else Unreachable
+        raise kind(
             f"cluster {self.name}: no broker of {self.config.control['bootstrap.servers']} answered: {reasons}; "
             "is the cluster up, and are its bootstrap.servers right?"
         )

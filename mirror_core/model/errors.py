@@ -68,6 +68,8 @@ class SignInFailed(Unreachable):
     """One broker's certificate is not trusted, or it refuses the login. As a rule its own trouble: certificates and
     passwords are renewed broker by broker. When every broker says so, it is a BadRequest."""
 
+    retryable = False
+
 
 class MissingPermission(RemoteFault):
     """The principal may not do what the step needs."""

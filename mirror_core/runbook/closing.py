@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirror_core.decide.closing import Ended, closing, unknown
+from mirror_core.decide.closing import Ended, closing, overtaken, unknown
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
@@ -26,7 +26,11 @@ def last_words(link: Link, run: Run) -> tuple[str, ...]:
 def words_of(link: Link, state: State, run_id: str) -> tuple[str, ...]:
     """The same of a state that was read."""
     name = link.mirror.name
-    run = state.runs[run_id]
+    run = state.runs.get(run_id)
+    if run is None:
+        return unknown(link.mirror)
+    if said := overtaken(run, state.runs.values()):
+        return said
     return closing(
         Ended(
             run=run,

@@ -14,7 +14,9 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Lease, PartitionState
+from mirror_core.model.names import ClusterName
 from mirror_core.model.run import Approval, Evidence, Fact, Mode, Run, RunKind, RunState, StepState
+from mirror_core.model.standing import Owed
 from mirror_core.runbook.checkpoints import Drained
 from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.counting import stay
@@ -70,15 +72,7 @@ class Failover(Conductor[Mode]):
 
     def disturbs(self, run: Run) -> bool:
         """Whether applications may have noticed it already: they are fenced, or promoted."""
-        state = read_state(self.link.destination)
-        if run.plan.mode is Mode.UNPLANNED:
-            return turned(state, run)
-        fence = state.steps.get((run.id, standing_still(self.KIND)[0]))
-        up = any(
-            entry.purpose is AclPurpose.FENCE and entry.cluster == self.link.source.name
-            for entry in state.ledger_of(self.link.mirror.name)
-        )
-        return up or (fence is not None and fence.state is StepState.DONE)
+        return disturbing(read_state(self.link.destination), run, self.link.source.name)
 
     def _may_continue(self, under_way: Run, choice: Mode | None) -> bool:
         """A planned run whose source has died becomes an unplanned one, with a plan and an approval of its own."""
@@ -149,6 +143,19 @@ class Failover(Conductor[Mode]):
             lease = _held(data.state.leases.get(name), run_id)
             if lease is not None:
                 data.put(replace(lease, released=True, beat_ms=now_ms()))
+
+
+def disturbing(state: State, run: Run, source: ClusterName) -> bool:
+    """Whether applications may have noticed a failover, by the state on its destination."""
+    if run.plan.mode is Mode.UNPLANNED:
+        return turned(state, run)
+    fence, debt = state.steps.get((run.id, standing_still(RunKind.FAILOVER)[0])), state.debts.get(run.plan.mirror)
+    if fence is not None and fence.state is StepState.DONE:
+        return True
+    # What an earlier run has left, and a watcher is to lift, is no fence of this one: that forgets the debt first.
+    theirs = debt is not None and debt.owed is Owed.UNFENCE
+    ours = (e for e in state.ledger_of(run.plan.mirror) if e.purpose is AclPurpose.FENCE and e.cluster == source)
+    return not theirs and any(ours)
 
 
 def _held(lease: Lease | None, run_id: str) -> Lease | None:

@@ -11,7 +11,7 @@ from mirror_core.kafka.acls_of_each import acls_of_each
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.model.acl import Acl
-from mirror_core.model.errors import MirrorError, Unreachable
+from mirror_core.model.errors import MirrorError, SignInFailed, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
@@ -66,6 +66,8 @@ def look_again(link: Link, denials: Iterable[Acl], partitions: Collection[Partit
             if found != link.mirror.source_id:
                 return Look(elsewhere=found)
             return _look(source, wanted, partitions)
+    except SignInFailed as error:  # it is there, and lets us not in
+        return Look(unsaid=(str(error),))
     except Unreachable as error:
         return Look(silent=str(error))
     except MirrorError as error:  # it answers, and tells us nothing: a password that was changed

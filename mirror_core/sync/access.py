@@ -94,8 +94,8 @@ def apply_promotion(
     """
     with ClusterClient(link.destination) as client:
         _check_may_grant(client)
-        before()
         settings = FinalSettings(link, log.state, client, topics)
+        before()
         rows = settings.before_the_first_record()
         rows += _promote_access(link, log, client, topics, ask_source=ask_source)
         return (*rows, *settings.the_others())

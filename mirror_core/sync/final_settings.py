@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from mirror_core.decide.topics import TAKES, config_changes, promotion_configs
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.topics import describe_configs
+from mirror_core.kafka.topics import told_configs
 from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
@@ -17,8 +17,9 @@ class FinalSettings:
     """Of these topics of the destination, as it has them now. Whoever looks again finds what is still to be done."""
 
     def __init__(self, link: Link, state: State, client: ClusterClient, topics: Collection[str]) -> None:
-        views, current = client.metadata(topics).topics, describe_configs(client, topics)
-        known = known_settings(client, topics)
+        views = client.metadata(topics).topics
+        current, self._hidden = told_configs(client, topics)
+        known = known_settings(client, list(current)) if current else frozenset()
         self._client = client
         self._synced = dict[str, TopicSettings | None]()
         self._before = {name: current[name].overrides for name in sorted(set(views) & set(current))}
@@ -47,6 +48,10 @@ class FinalSettings:
             yield from change_rows(topic, mine, source, self._before[topic], refused.get(topic, {}), dry_run=False)
 
     def _unknown(self) -> Iterator[DriftRow]:
+        for topic, error in sorted(self._hidden.items()):
+            yield DriftRow(
+                part=Part.CONFIGS, subject=topic, source="", destination="", deed=Deed.SKIP, reason=str(error)
+            )
         for topic, settings in self._synced.items():
             if settings is None:
                 yield DriftRow(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mirror_core.decide import approvals, steps
 from mirror_core.model.run import Approval, Mode, RunKind, RunState
-from tests.explored import failing_over
+from tests.explored import failing_over, giving_up
 from tests.explored.limits import Move
 from tests.explored.process import answers, put, put_run, step_of
 from tests.explored.world import NOW, OLD, Dag, Proc, Run, World, destination, name_of, run_of, source, state_on
@@ -61,7 +61,7 @@ def _go_on(world: World, dag: Dag, run: Run, slot: int) -> Iterator[Move]:
     link, pausing = dag.link, step_of(run) == "fence"
     there, proc = _started(world, link, slot)
     said = [_approval(True)] if dag.asked_of == run.id and dag.asked_fresh else []
-    late = approvals.expired(run_of(link, run), said, (), NOW) and not failing_over.disturbs(world, link, run)
+    late = approvals.expired(run_of(link, run), said, (), NOW) and not giving_up.disturbs(world, link, run)
     stops = run.mode is Mode.UNPLANNED or pausing
     if not (stops and late) and (not pausing or dag.asked_of == run.id):
         taken = put(there._replace(dag=dag._replace(run=run.id)), link, owner=slot)
@@ -70,6 +70,6 @@ def _go_on(world: World, dag: Dag, run: Run, slot: int) -> Iterator[Move]:
         asked = dag._replace(asked_of=run.id, asked_fresh=True, run=run.id)
         yield Move("Airflow: go ahead", world._replace(dag=asked))
     turning = steps.names(run.kind, run.mode).index(steps.point_of_no_return(run.kind, run.mode))
-    given_up = failing_over.abort(there, proc, run) if run.id == dag.run and run.done <= turning else None
+    given_up = giving_up.abort(there, proc, run) if run.id == dag.run and run.done <= turning else None
     if given_up is not None and world.up[source(link)]:
         yield Move("Airflow: abort", given_up, True, link)

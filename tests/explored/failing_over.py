@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirror_core.decide import approvals, steps
+from mirror_core.decide import steps
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, RunKind, RunState
@@ -12,7 +12,6 @@ from tests.explored.deciding import (
     active,
     broken,
     demoted,
-    entered,
     given,
     plan_failover,
     synced,
@@ -42,7 +41,6 @@ from tests.explored.process import (
 )
 from tests.explored.world import (
     ACLS,
-    NOW,
     Debt,
     Proc,
     Run,
@@ -90,7 +88,7 @@ def go_on(world: World, proc: Proc) -> World:
     return end(world, proc) if step is None else to(world, proc, ONE.get(step, step), then=())
 
 
-def _run(world: World, proc: Proc) -> Run:
+def run_at(world: World, proc: Proc) -> Run:
     return run_in(world.recs[proc.link], proc.run, KIND)
 
 
@@ -102,7 +100,7 @@ def _both(world: World) -> bool:
 def prove(world: World, proc: Proc) -> World:
     if not (_both(world) and owns(world, proc)) or world.extra[proc.link // 2][destination(proc.link)]:
         return end(world, proc)
-    proved = done(world, proc.link, _run(world, proc))
+    proved = done(world, proc.link, run_at(world, proc))
     return end(proved, proc) if proc.by == "dag" else go_on(proved, proc)  # another task asks a person first
 
 
@@ -112,7 +110,7 @@ def fence(world: World, proc: Proc) -> World:
     link = proc.link
     if not owns(world, proc):
         return end(world, proc)
-    run = _run(world, proc)
+    run = run_at(world, proc)
     begun = put_run(world, link, run, begun=True)
     if void(world, link, run, seen=True) or broken(world, link):
         return end(begun, proc)
@@ -125,14 +123,14 @@ def fence(world: World, proc: Proc) -> World:
 def fenced(world: World, proc: Proc) -> World:
     if not (_both(world) and owns(world, proc)):
         return end(world, proc)
-    return go_on(done(world, proc.link, _run(world, proc)), proc)
+    return go_on(done(world, proc.link, run_at(world, proc)), proc)
 
 
 @act("drain")
 def drain(world: World, proc: Proc) -> World:
     if not (_both(world) and owns(world, proc)) or world.extra[proc.link // 2][destination(proc.link)]:
         return end(world, proc)
-    return go_on(done(copied(world, proc.link), proc.link, _run(world, proc)), proc)
+    return go_on(done(copied(world, proc.link), proc.link, run_at(world, proc)), proc)
 
 
 def copied(world: World, link: int) -> World:
@@ -147,21 +145,21 @@ def final_sync(world: World, proc: Proc) -> World:
     if not (_both(world) and owns(world, proc)):
         return end(world, proc)
     ledger = synced(world, proc.link)
-    return go_on(done(put(world, proc.link, ledger=ledger), proc.link, _run(world, proc)), proc)
+    return go_on(done(put(world, proc.link, ledger=ledger), proc.link, run_at(world, proc)), proc)
 
 
 @act("parity")
 def parity(world: World, proc: Proc) -> World:
     if not (_both(world) and owns(world, proc)) or world.extra[proc.link // 2][destination(proc.link)]:
         return end(world, proc)
-    return go_on(done(world, proc.link, _run(world, proc)), proc)
+    return go_on(done(world, proc.link, run_at(world, proc)), proc)
 
 
 @act("settle")
 def settle(world: World, proc: Proc) -> World:
     if not owns(world, proc):
         return end(world, proc)
-    return go_on(done(world, proc.link, _run(world, proc)), proc)
+    return go_on(done(world, proc.link, run_at(world, proc)), proc)
 
 
 @act("stand")
@@ -170,7 +168,7 @@ def stand(world: World, proc: Proc) -> World:
     link = proc.link
     if not owns(world, proc):
         return end(world, proc)
-    world = put_run(world, link, _run(world, proc), begun=True)
+    world = put_run(world, link, run_at(world, proc), begun=True)
     world = put(world, link, debt=Debt(Owed.FENCE, proc.run))
     world = enter(world, link, source(link), {fence_of(link)}, AclPurpose.FENCE)
     return deny(world, proc, "stood", soft=True)
@@ -181,7 +179,7 @@ def stood(world: World, proc: Proc) -> World:
     if not owns(world, proc):
         return end(world, proc)
     world = _seen_to_stand(world, proc)
-    return go_on(done(world, proc.link, _run(world, proc)), proc)
+    return go_on(done(world, proc.link, run_at(world, proc)), proc)
 
 
 def _seen_to_stand(world: World, proc: Proc) -> World:
@@ -194,7 +192,7 @@ def _seen_to_stand(world: World, proc: Proc) -> World:
 
 @act("record_lmo")
 def record_lmo(world: World, proc: Proc) -> World:
-    link, rec, run = proc.link, world.recs[proc.link], _run(world, proc)
+    link, rec, run = proc.link, world.recs[proc.link], run_at(world, proc)
     end_there = world.extra[link // 2][destination(link)]
     if not owns(world, proc) or (end_there and not rec.failed):
         return end(world, proc)
@@ -211,7 +209,7 @@ def record_lmo(world: World, proc: Proc) -> World:
 @act("promote")
 def promote(world: World, proc: Proc) -> World:
     """The last look, while an abort is possible; then the point of no return."""
-    link, run = proc.link, _run(world, proc)
+    link, run = proc.link, run_at(world, proc)
     if not owns(world, proc) or (not run.begun and not _may_promote(world, proc, run)):
         return end(world, proc)
     return fence_again(put_run(world, link, run, begun=True), proc, "give")
@@ -285,7 +283,7 @@ def give_confirm(world: World, proc: Proc) -> World:
 @act("lift")
 def lift(world: World, proc: Proc) -> World:
     """Denials of earlier demotions go, of this mirror and its way home, and of their topics only."""
-    link, dst, run = proc.link, destination(proc.link), _run(world, proc)
+    link, dst, run = proc.link, destination(proc.link), run_at(world, proc)
     if not owns(world, proc):
         return end(world, proc)
     state = state_on(world, dst)
@@ -303,7 +301,7 @@ def lift_forget(world: World, proc: Proc) -> World:
     mine = tuple(demoted(state_on(world, dst), link, dst))
     if not owns(world, proc):
         return settled(world, proc, dst, ACLS.mask(e.acl for e in mine))
-    return go_on(done(forget(world, link, mine), link, _run(world, proc)), proc)
+    return go_on(done(forget(world, link, mine), link, run_at(world, proc)), proc)
 
 
 @act("switch")
@@ -311,7 +309,7 @@ def switch(world: World, proc: Proc) -> World:
     """Behind the promotion: the fence once more, then `close`."""
     if not owns(world, proc):
         return end(world, proc)
-    return fence_again(put_run(world, proc.link, _run(world, proc), begun=True), proc, "close")
+    return fence_again(put_run(world, proc.link, run_at(world, proc), begun=True), proc, "close")
 
 
 @act("close")
@@ -319,89 +317,7 @@ def close_run(world: World, proc: Proc) -> World:
     """switch, canary and report."""
     if not owns(world, proc):
         return end(world, proc)
-    run = _run(world, proc)
+    run = run_at(world, proc)
     left = len(steps.names(run.kind, run.mode)) - run.done
     world = done(world, proc.link, run, steps=left)
-    return end(close(world, proc.link, _run(world, proc), RunState.DONE), proc)
-
-
-# -- giving up --------------------------------------------------------------------------------------------------------
-
-
-def abort(world: World, proc: Proc, run: Run) -> World | None:
-    """Pending first: whatever happens from here on, the denials will be found. None: refused."""
-    link = proc.link
-    if not answers(world, link) or steps.turned(run_of(link, run), state_on(world, destination(link)).steps):
-        return None
-    world = take_over(world, proc)
-    if run.state is not RunState.ABORTING:
-        world = put_run(world, link, run, state=RunState.ABORTING)
-        world = put(world, link, debt=Debt(Owed.UNFENCE, run.id))
-    return to(world, proc._replace(run=run.id), "unlift")
-
-
-@act("unlift")
-def unlift(world: World, proc: Proc) -> World:
-    link, src = proc.link, source(proc.link)
-    if not owns(world, proc):
-        return end(world, proc)
-    mine = entered(world, link, src, AclPurpose.FENCE)
-    if not mine:
-        return to(put(world, link, debt=None), proc, "give_up")
-    if not world.up[src]:
-        return to(world, proc, "give_up")
-    return to(delete(world, src, alone(world, link, mine)), proc, "unlift.forget")
-
-
-@act("unlift.forget")
-def unlift_forget(world: World, proc: Proc) -> World:
-    link, src = proc.link, source(proc.link)
-    mine = entered(world, link, src, AclPurpose.FENCE)
-    if not owns(world, proc):
-        return settled(world, proc, src, ACLS.mask(e.acl for e in mine))
-    return to(put(forget(world, link, mine), link, debt=None), proc, "give_up")
-
-
-@act("give_up")
-def give_up(world: World, proc: Proc) -> World:
-    link, rec = proc.link, world.recs[proc.link]
-    if not owns(world, proc):
-        return end(world, proc)
-    if rec.state in (PartitionState.STOPPED, PartitionState.STOPPING):
-        state = after(rec.state, Event.ABORT, Event.FAIL if rec.failed else Event.ALIGNED)
-        world = put(world, link, state=state, lmo=None)
-    world = put(world, link, desired=Desired.STARTED)
-    return end(close(world, link, _run(world, proc), RunState.ABORTED), proc)
-
-
-# -- who may go on ----------------------------------------------------------------------------------------------------
-
-
-def disturbs(world: World, link: int, run: Run) -> bool:
-    """Whether applications may have noticed it already."""
-    if run.mode is Mode.UNPLANNED:
-        return steps.turned(run_of(link, run), state_on(world, destination(link)).steps)
-    up = bool(entered(world, link, source(link), AclPurpose.FENCE))
-    return up or run.done > steps.names(KIND).index("fence")
-
-
-def asked_again(world: World, link: int, run: Run) -> bool | None:
-    """Whether a person says yes again before the run goes on; None: the plan may not be run any more."""
-    if not approvals.approved_long_ago(run_of(link, run), NOW) or run.state is not RunState.RUNNING:
-        return False
-    if disturbs(world, link, run):
-        return False
-    return True if plan_failover(world, link, run.mode, anew=True)[1] else None
-
-
-def resume(world: World, proc: Proc, run: Run) -> World | None:
-    """`failover resume`."""
-    if not answers(world, proc.link):
-        return None
-    said = asked_again(world, proc.link, run)
-    if said is None:
-        return None
-    if run.state is RunState.ABORTING:
-        return abort(world, proc, run)
-    now = take_over(world, proc)
-    return go_on(now, proc._replace(run=run.id, agreed=said))
+    return end(close(world, proc.link, run_at(world, proc), RunState.DONE), proc)

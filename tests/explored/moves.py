@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from mirror_core.decide.verbs import Verb, leads_home
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.state.table import Event, after
-from tests.explored import airflow, failing_back, failing_over, watching
+from tests.explored import airflow, coming_home, failing_back, failing_over, giving_up, watching
 from tests.explored import limits as limits_
 from tests.explored.deciding import active, held_home, refused, strayed, synced, writers
 from tests.explored.limits import Limits, Move
-from tests.explored.process import ACTS, answers, end, put
+from tests.explored.process import ACTS, answers, end, owns, put
 from tests.explored.world import (
     ACLS,
     APP,
@@ -27,6 +28,9 @@ from tests.explored.world import (
     source,
     state_on,
 )
+
+PARTS: Final = (failing_over, giving_up, failing_back, coming_home, watching)
+"""Each knows acts of processes."""
 
 
 def moves(world: World, limits: Limits) -> Iterator[Move]:
@@ -51,7 +55,8 @@ def _acts(world: World, limits: Limits) -> Iterator[Move]:
         after_it = ACTS[proc.at](world, proc)
         if after_it is not None:
             yield Move(label, after_it, True, proc.link)
-        if limits.kills:
+        woken = proc.mask and proc.at.endswith(("confirm", "settle")) and not owns(world, proc)
+        if limits.kills and not (woken and "woken and killed" in limits_.HOLES):
             yield Move(f"killed before: {label}", end(world, proc), False, proc.link)
 
 
@@ -73,8 +78,8 @@ def _commands(world: World, link: int, slot: int, limits: Limits) -> Iterator[Mo
         begin = _beginning(mode)
         yield from command(f"failover run --mode {mode}", begin, agreed=True)
     if run is not None and run.kind is RunKind.FAILOVER:
-        yield from command("failover resume", lambda w, p: failing_over.resume(w, p, run))
-        yield from command("failover abort", lambda w, p: failing_over.abort(w, p, run))
+        yield from command("failover resume", lambda w, p: giving_up.resume(w, p, run))
+        yield from command("failover abort", lambda w, p: giving_up.abort(w, p, run))
     if link % 2 == 0 and limits.failbacks:
         yield from command("failback run", failing_back.begin, agreed=True)
         if run is not None and run.kind is RunKind.FAILBACK:

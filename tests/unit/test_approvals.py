@@ -7,11 +7,15 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from mirror_core.decide.acls import denial
 from mirror_core.decide.approvals import HOLDS_S, approved_long_ago, expired, stale, taken_up, unmet
+from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.chronicle import Entry
 from mirror_core.model.mirror import Desired
-from mirror_core.model.names import MirrorName
+from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Approval, Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.standing import Debt, Owed
+from mirror_core.runbook.failover import disturbing
 from mirror_core.state.journal import begun
 from mirror_core.state.records import State
 
@@ -93,3 +97,15 @@ def test_a_chronicle_begins_with_who_approved_and_when() -> None:
         {"id": "1", "name": "ann", "at_ms": 1000},
         {"id": "2", "name": "ben", "at_ms": 2000},
     ]
+
+
+def test_a_fence_that_an_earlier_run_has_left_is_none_of_a_run_that_is_resumed() -> None:
+    """Applications notice nothing of it yet, so its old approval is asked for again."""
+    state = State()
+    east, mirror = ClusterName("east"), RUN.plan.mirror
+    state.put(LedgerEntry(mirror=mirror, cluster=east, acl=denial("t"), purpose=AclPurpose.FENCE))
+    assert disturbing(state, RUN, east)
+    state.put(Debt(mirror=mirror, cluster=east, owed=Owed.UNFENCE, run="an earlier one", since_ms=1))
+    assert not disturbing(state, RUN, east)
+    state.put(StepRecord(run=RUN.id, step="fence", state=StepState.DONE, attempt=1, started_ms=1))
+    assert disturbing(state, RUN, east)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.closing import Ended, closing, unknown
+from mirror_core.decide.closing import Ended, closing, overtaken, unknown
 from mirror_core.decide.steps import STEPS, Writes, names, point_of_no_return
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import ClusterName, MirrorName
@@ -84,6 +84,23 @@ def test_a_promotion_that_has_given_nothing_yet_can_still_be_given_up() -> None:
     text = said(a_run(*PLANNED, RunState.RUNNING), upto(*PLANNED, "promote", StepState.FAILED))
     assert "NOBODY CAN WRITE these topics: east is fenced" in text
     assert "`mirrorbook failover abort m` lets applications write on east again" in text
+
+
+def test_where_nothing_can_be_denied_nobody_is_said_to_be_kept_from_writing() -> None:
+    steps = [replace(step, evidence={"authorizer": False}) for step in upto(*PLANNED, "fence", StepState.DONE)]
+    text = said(a_run(*PLANNED, RunState.RUNNING), steps)
+    assert "NOBODY" not in text
+    assert "Nothing keeps applications from writing: east has no authorizer" in text
+
+
+@pytest.mark.parametrize("kind", RunKind)
+def test_a_run_that_is_over_leaves_the_word_to_a_newer_one(kind: RunKind) -> None:
+    old = replace(a_run(*PLANNED, RunState.DONE), ended_ms=5)
+    newer = replace(a_run(kind, Mode.PLANNED, RunState.DONE), id="later", started_ms=9, ended_ms=10)
+    (line,) = overtaken(old, (old, newer))
+    assert f"`mirrorbook {kind} status m` says who can write where now" in line
+    assert overtaken(newer, (old, newer)) == ()
+    assert overtaken(replace(old, ended_ms=None), (old, newer)) == ()
 
 
 def test_a_run_that_waits_after_its_proof_has_stopped_nobody() -> None:

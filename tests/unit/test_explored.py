@@ -217,6 +217,7 @@ HOLES: Final = {
         QUIET._replace(outages=(0,), files=True),
         ("failover run --mode unplanned m", "failback run m"),
     ),
+    "woken and killed": (QUIET._replace(processes=2, unplanned=False, failbacks=False), ()),
     "stop a way home": (
         QUIET._replace(outages=(1,), verbs=True, kills=False),
         ("failover run --mode unplanned m", "failback run m"),
