@@ -14,9 +14,9 @@ from contextvars import copy_context
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from mirror_core.decide.heads import arrived, promised
 from mirror_core.evidence import receipts
 from mirror_core.evidence.folders import Folder
+from mirror_core.evidence.heads import arrived, promised
 from mirror_core.evidence.receipts import File
 from mirror_core.model.copying import Receipt
 from mirror_core.model.errors import MirrorError

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from mirror_core.decide.certificates import Told, chosen, together
-from mirror_core.decide.heads import day_file
+from mirror_core.evidence.certificates import Told, chosen, together
+from mirror_core.evidence.heads import day_file
 from mirror_core.evidence.receipts import SCHEMA, File, as_file
 from mirror_core.model.copying import Piece
 from mirror_core.model.names import Offset, Partition

@@ -9,8 +9,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from mirror_core.decide.heads import Checked, Heads, checked, listed
 from mirror_core.evidence.folders import Folder
+from mirror_core.evidence.heads import Checked, Heads, checked, listed
 from mirror_core.evidence.receipts import SCHEMA, mirror_folder, parsed
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.names import MirrorName

@@ -264,8 +264,7 @@ class ClusterClient:
             raise BadRequest(str(refused[0]))  # wrong everywhere; say that, not "unreachable"
         reasons = "; ".join(str(problem) for problem in problems)
         # Who lets nobody in is there, and may take writes: it must not be taken for a cluster that is silent.
-        kind = SignInFailed if refused else Unreachable
-        raise kind(
+        raise (SignInFailed if refused else Unreachable)(
             f"cluster {self.name}: no broker of {self.config.control['bootstrap.servers']} answered: {reasons}; "
             "is the cluster up, and are its bootstrap.servers right?"
         )

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from mirror_core.decide.certificates import Vouched, blank, unvouched
-from mirror_core.decide.heads import arrived, promised, settled
 from mirror_core.decide.parity import Row
 from mirror_core.decide.verbs import Verb
 from mirror_core.evidence import receipts
+from mirror_core.evidence.certificates import Vouched, blank, unvouched
 from mirror_core.evidence.folders import Folder
+from mirror_core.evidence.heads import arrived, promised, settled
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.mirrors.door import door

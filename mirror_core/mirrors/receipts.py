@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from mirror_core.decide.heads import Checked, Heads, is_day_file, put_together
 from mirror_core.decide.verbs import Verb
 from mirror_core.evidence import receipts
 from mirror_core.evidence.compaction import Logs, Row, compacted, holding
 from mirror_core.evidence.folders import Folder
+from mirror_core.evidence.heads import Checked, Heads, is_day_file, put_together
 from mirror_core.evidence.kept import Found, by_names, found
 from mirror_core.evidence.receipts import ADVICE, File, mirror_folder
 from mirror_core.kafka.client import ClusterClient

@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Protocol
 
-from mirror_core.decide.certificates import Gap, Told, Vouched, gaps, shortfall, vouched
-from mirror_core.decide.heads import Checked, Heads, with_receipts
 from mirror_core.decide.parity import DIGEST, ENDS, Row, judge
 from mirror_core.decide.topics import cleans
+from mirror_core.evidence.certificates import Gap, Told, Vouched, gaps, shortfall, vouched
 from mirror_core.evidence.folders import Folder, local_folder
+from mirror_core.evidence.heads import Checked, Heads, with_receipts
 from mirror_core.evidence.kept import found as found_receipts
 from mirror_core.evidence.parity_report import write_report
 from mirror_core.evidence.suites import Demands

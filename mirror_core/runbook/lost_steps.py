@@ -9,11 +9,11 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from mirror_core.decide import heads
 from mirror_core.decide.proof import never_compared
 from mirror_core.decide.reckoning import lost_with_source
 from mirror_core.decide.together import COMPLETE, in_words, together
 from mirror_core.decide.view import some
+from mirror_core.evidence import heads
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.mirrors.proving import known

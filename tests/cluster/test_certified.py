@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from mirror_core.cli.main import app as mirrorbook
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
-from mirror_core.decide.heads import Checked
 from mirror_core.evidence.folders import LocalFolder
+from mirror_core.evidence.heads import Checked
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.rebuilding import Rebuilt, rebuild

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from mirror_core.decide.certificates import Gap, Told, chosen, gaps, shortfall, together, vouched
+from mirror_core.evidence.certificates import Gap, Told, chosen, gaps, shortfall, together, vouched
 from mirror_core.model.copying import PIECE_OFFSETS, Piece
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire.digest import MODULUS

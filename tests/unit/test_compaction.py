@@ -9,8 +9,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.certificates import Told, Vouched, blank, unvouched, vouched
 from mirror_core.evidence import receipts
+from mirror_core.evidence.certificates import Told, Vouched, blank, unvouched, vouched
 from mirror_core.evidence.compaction import Logs, Row, compacted, holding, pieces_of
 from mirror_core.evidence.receipts import parsed
 from mirror_core.model.copying import PIECE_OFFSETS, Piece, Receipt

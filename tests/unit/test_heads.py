@@ -9,10 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.heads import Checked, Heads, arrived, checked, in_words, listed, promised, put_together, settled
-from mirror_core.decide.heads import with_receipts as judged
 from mirror_core.evidence import kept, receipts
 from mirror_core.evidence.folders import LocalFolder
+from mirror_core.evidence.heads import (
+    Checked,
+    Heads,
+    arrived,
+    checked,
+    in_words,
+    listed,
+    promised,
+    put_together,
+    settled,
+)
+from mirror_core.evidence.heads import with_receipts as judged
 from mirror_core.model.parity import ParityResult, Verdict
 from mirror_core.model.receipts import Kept, ReceiptsHead
 from tests.unit.test_receipts import MIRROR, receipt

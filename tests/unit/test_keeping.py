@@ -11,9 +11,9 @@ import pytest
 
 from mirror_core.dataplane import keeping
 from mirror_core.dataplane.keeping import Keeper
-from mirror_core.decide.heads import Checked
 from mirror_core.evidence import kept, receipts
 from mirror_core.evidence.folders import LocalFolder
+from mirror_core.evidence.heads import Checked
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.files import Unwritable
 from mirror_core.model.receipts import ReceiptsHead

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.certificates import Vouched
-from mirror_core.decide.heads import Checked
 from mirror_core.decide.parity import DIGEST, Row
+from mirror_core.evidence.certificates import Vouched
+from mirror_core.evidence.heads import Checked
 from mirror_core.mirrors.rebuilding import Work
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import PIECE_OFFSETS, Piece
