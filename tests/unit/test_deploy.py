@@ -16,7 +16,6 @@ import yaml
 
 from mirror_core.cli.lazy import COMMANDS, load
 from mirror_core.kafka.config import Principal, load_config
-from mirror_core.sandbox.credentials import ADMIN, CONTROL, DATA, USERS, read_passwords
 from mirror_core.supervisor.supervisor import STOP_S
 
 ROOT: Final = Path(__file__).parents[2]
@@ -25,7 +24,6 @@ UNIT: Final = SYSTEMD / "mirrorbook@.service"
 READINESS: Final = SYSTEMD / "mirrorbook-readiness.service"
 KUBERNETES: Final = ROOT / "deploy" / "kubernetes"
 DOCKERFILE: Final = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
-COMPOSE: Final = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
@@ -197,53 +195,3 @@ def test_the_images_take_what_is_there_and_leave_tests_out() -> None:
 def test_airflow_in_its_image_takes_dags_from_the_package_and_from_its_own_folder() -> None:
     bundles = json.loads(re.findall(r"DAG_BUNDLE_CONFIG_LIST='(.*)'", DOCKERFILE)[0])
     assert [bundle["name"] for bundle in bundles] == ["dags-folder", "mirrorbook"]
-
-
-def test_services_are_built_as_stages_that_there_are() -> None:
-    stages = set(re.findall(r"^FROM .* AS (\S+)$", DOCKERFILE, re.MULTILINE))
-    targets = {service["build"]["target"] for service in COMPOSE["services"].values() if "build" in service}
-    assert targets == {"data-plane", "airflow"} < stages
-
-
-def test_no_container_holds_a_password_that_it_does_not_need() -> None:
-    assert {name: service.get("secrets", []) for name, service in COMPOSE["services"].items()} == {
-        "east": ["passwords"],
-        "west": ["passwords"],
-        "grants": ["admin"],
-        "airflow": ["mirror-control", "mirror-data"],
-        "readiness": ["mirror-control"],
-        "spark-master": [],
-        "spark-worker": ["mirror-data"],
-    }
-    files = {name: Path(secret["file"]).name for name, secret in COMPOSE["secrets"].items()}
-    assert files == {name: f"{name}.properties" for name in ("passwords", ADMIN, CONTROL, DATA)}
-
-
-def test_the_container_that_looks_serves_where_its_port_is_published() -> None:
-    service = COMPOSE["services"]["readiness"]
-    program, *words = service["command"]
-    assert program == "mirrorbook"
-    assert parsed(words)["metrics"] == "0.0.0.0:9466"
-    assert service["ports"] == ["127.0.0.1:9466:9466"]
-    assert service["configs"] == COMPOSE["services"]["airflow"]["configs"]
-
-
-def test_workers_of_spark_see_the_configurations_at_the_drivers_paths() -> None:
-    airflow, worker = (COMPOSE["services"][name] for name in ("airflow", "spark-worker"))
-    assert worker["configs"] == airflow["configs"]
-    assert worker["volumes"] == [
-        f"{volume}:ro" for volume in airflow["volumes"] if volume.startswith("airflow-config:")
-    ]
-
-
-def test_the_lines_before_the_first_start_give_each_secret_its_users_only(tmp_path: Path) -> None:
-    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
-    lines = re.findall(r"^#   (.*)$", text, re.MULTILINE)
-    assert lines[-1] == "docker compose up --build --detach"
-    subprocess.run(["/bin/sh", "-c", "\n".join(lines[:-1])], cwd=tmp_path, check=True)
-    folder = tmp_path / ".compose"
-    everybody = read_passwords(folder / "passwords.properties")
-    assert set(everybody) == set(USERS)
-    for user in USERS:
-        assert read_passwords(folder / f"{user}.properties", (user,)) == {user: everybody[user]}
-    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
