@@ -10,14 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from confluent_kafka import Producer
+from kio.schema.errors import ErrorCode
 
 from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
+from mirror_core.kafka.topics import alter_configs, delete_records
 from mirror_core.model.acl import Acl, Permission
 from mirror_core.model.clock import FRESH_S, now_ms
+from mirror_core.model.errors import RemoteFault
 from mirror_core.model.mirror import is_fresh
 from mirror_core.model.names import ACTIVE_TOPIC, MirrorName, Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -41,8 +43,6 @@ class Leftovers:
     cluster: SandboxCluster
     _read: Offset = _BEGINNING
     """Where the state topic is to be read on."""
-    _keys: set[bytes] = field(default_factory=set)
-    """Of what it remembers."""
     _denied: frozenset[Acl] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,14 +60,23 @@ class Leftovers:
         return [f"cluster {self.cluster.name}: {one}" for one in told]
 
     def forget(self) -> None:
-        """What was found in the state topic stands there no more."""
-        if not self._keys:
+        """What was found in the state topic stands there no more, and nobody reads it again."""
+        if not self._read:
             return
-        producer = Producer({**self.cluster.client_config("admin"), "linger.ms": 1})
-        for key in self._keys:
-            producer.produce(TOPIC, key=key, partition=0)
-        assert producer.flush(TIMEOUT_S) == 0
-        self._keys.clear()
+        with as_admin(self.cluster) as client:
+            alter_configs(client, {TOPIC: {"cleanup.policy": "compact,delete"}})
+            wait_until(lambda: self._deleted(client), timeout_s=TIMEOUT_S, why="the broker takes the policy over")
+            alter_configs(client, {TOPIC: {"cleanup.policy": "compact"}})
+
+    def _deleted(self, client: ClusterClient) -> bool:
+        """Records of a topic that is compacted only are not for deletion, as far as its broker knows by now."""
+        try:
+            delete_records(client, {_STATE: self._read})
+        except RemoteFault as error:
+            if ErrorCode.policy_violation.name not in str(error):
+                raise
+            return False
+        return True
 
     def _denials(self, client: ClusterClient) -> Iterator[str]:
         """The fixture `rights` puts back what a test changes: these are of what was done around the tests."""
@@ -82,10 +91,9 @@ class Leftovers:
 
             def beats() -> dict[MirrorName, int]:
                 end = list_offsets(client, [_STATE], Point.STABLE_END)[_STATE]
+                self._read = max(self._read, reader.log_start(_STATE))  # another one's tests have forgotten
                 for _, record in reader.records(_STATE, self._read, end):
-                    key = record.key or b""
-                    state.apply(key.decode("utf-8", "replace"), record.value)
-                    (self._keys.discard if record.value is None else self._keys.add)(key)
+                    state.apply((record.key or b"").decode("utf-8", "replace"), record.value)
                 self._read = end
                 return {m: lease.beat_ms for m, lease in state.leases.items() if is_fresh(lease, now_ms())}
 

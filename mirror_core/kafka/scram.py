@@ -7,12 +7,19 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Generator
+from functools import lru_cache
 
 MECHANISMS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
 class ServerNotTrusted(Exception):
     """The server could not prove that it knows the password, or its answer makes no sense."""
+
+
+@lru_cache(maxsize=64)
+def _salted(digest: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """The only part that costs: milliseconds of CPU for each connection. A cluster's brokers share salt and rounds."""
+    return hashlib.pbkdf2_hmac(digest, password.encode(), salt, iterations)
 
 
 def plain(user: str, password: str) -> Generator[bytes, bytes, None]:
@@ -35,7 +42,7 @@ def scram(mechanism: str, user: str, password: str) -> Generator[bytes, bytes, N
     # Fewer rounds than the RFC's minimum would let a fake server harvest a cheap hash of the password.
     if not server_nonce.startswith(nonce) or server_nonce == nonce or not 4096 <= iterations <= 1_000_000:
         raise ServerNotTrusted("SCRAM nonce or iteration count out of range")
-    salted = hashlib.pbkdf2_hmac(digest, password.encode(), salt, iterations)
+    salted = _salted(digest, password, salt, iterations)
     client_key = hmac.new(salted, b"Client Key", digest).digest()
     final_bare = f"c=biws,r={server_nonce}"
     message = f"{first_bare},{server_first},{final_bare}".encode()
