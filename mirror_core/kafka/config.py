@@ -15,16 +15,19 @@ from typing import Any, Final
 
 import yaml
 
+from mirror_core.kafka.property_names import check_names
 from mirror_core.kafka.subject import NoSubject, subject_of
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.hooks import Hook, hooks_of
 from mirror_core.model.mirror_set import MirrorSet, sets_of
 from mirror_core.model.names import ClusterName, MirrorName, base_name
+from mirror_core.model.text import suggestion
 
 ANONYMOUS: Final = "ANONYMOUS"
 """What brokers call everybody who says neither name nor certificate: not us alone."""
 _TYPE: Final = "User:"
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
+_SECTIONS: Final = ("clusters", "mirrors", "evidence", "sets", "expectations")
 
 
 class Principal(StrEnum):
@@ -153,6 +156,9 @@ def load_config(path: Path, *, only: Principal | None = None) -> Config:
         where = f" line {mark.line + 1}" if mark else ""
         raise BadRequest(f"{path}{where}: not valid YAML") from None
     clusters = document.get("clusters") if isinstance(document, dict) else None
+    for key in document if isinstance(document, dict) else ():
+        if key not in _SECTIONS:
+            raise BadRequest(f"{path}: there is no section `{key}:`{suggestion(str(key), _SECTIONS)}")
     if not isinstance(clusters, dict) or not clusters:
         raise BadRequest(f"{path}: needs a mapping `clusters:` of name to client properties")
     return Config(
@@ -225,6 +231,7 @@ def _cluster(path: Path, name: str, raw: object, only: Principal | None) -> Clus
     control = _properties(path, where, {k: v for k, v in raw.items() if not (is_data and k in overrides)})
     own = _properties(path, f"{where}.data", {k: v for k, v in overrides.items() if not is_control or k in _LOGINS})
     both = {**control, **own}
+    check_names(where, both)
     if not (both if is_data else control).get("bootstrap.servers"):
         raise BadRequest(f"{where}: bootstrap.servers is missing")
     if data is None and not own.keys() & _LOGINS:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 def visible(text: str) -> str:
     r"""The text in one line. What would not be seen, or would move the cursor, is written out: `\x1b`, `\n`, `\u202e`.
@@ -21,3 +24,9 @@ def visible_lines(text: str) -> str:
 
 def _written_out(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """What may be meant by a name that is not known, for the end of a sentence; empty when nothing is like it."""
+    found = get_close_matches(name, list(known), n=1, cutoff=0.75)
+    return f"; is {found[0]} meant?" if found else ""

@@ -17,6 +17,7 @@ import yaml
 from airflow.sdk import BaseHook
 
 from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.text import suggestion
 from mirrorbook_airflow import kafka_type
 from mirrorbook_airflow.passwords import Passwords
 
@@ -27,8 +28,10 @@ _EXTRA: Final = (
     "ssl_certificate_location",
     "ssl_key_location",
     "ssl_key_password",
+    "ssl_endpoint_identification_algorithm",
     "principal",
 )
+_DATA_EXTRA: Final = ("data_username", "data_password")
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 _SECTIONS: Final = frozenset({"mirrors", "evidence", "expectations", "sets"})
 _REFERENCE: Final = re.compile(r"\$\{(env|file):")
@@ -56,16 +59,16 @@ class KafkaClusterHook(BaseHook):
         if connection.conn_type == kafka_type.CONN_TYPE:
             control, data = kafka_type.properties_of(self.kafka_conn_id, extra)
         elif connection.conn_type == self.conn_type:
+            for key in extra.keys() - {*_EXTRA, *_DATA_EXTRA}:
+                hint = suggestion(key, (*_EXTRA, *_DATA_EXTRA))
+                raise BadRequest(f"connection {self.kafka_conn_id}: its extra has {key}, which is not known{hint}")
             control = {
                 "bootstrap.servers": connection.host or "",
                 "sasl.username": connection.login or "",
                 "sasl.password": connection.password or "",
                 **{key.replace("_", "."): extra[key] for key in _EXTRA if key in extra},
             }
-            data = {
-                "sasl.username": extra.get("data_username", ""),
-                "sasl.password": extra.get("data_password", ""),
-            }
+            data = {f"sasl.{key.removeprefix('data_')}": extra.get(key, "") for key in _DATA_EXTRA}
         else:
             raise BadRequest(
                 f"connection {self.kafka_conn_id} is of type {connection.conn_type}, not {self.conn_type} (nor "

@@ -210,3 +210,13 @@ def test_a_connection_that_cannot_be_a_cluster_is_refused_by_name(
         KafkaClusterHook("broken").document()
 
     assert "connection broken" in str(caught.value)
+
+
+def test_an_extra_that_nobody_reads_is_refused(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mirrorbook_airflow.hooks import KafkaClusterHook
+
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    extra = {"security_protocol": "SSL", "ssl_ca_locaton": "/hush"}
+    add_connection("east-typo", {"conn_type": "kafka_cluster", "host": "east:9092", "extra": json.dumps(extra)})
+    with pytest.raises(BadRequest, match=r"has ssl_ca_locaton, which is not known; is ssl_ca_location meant\?"):
+        KafkaClusterHook("east-typo").document()
