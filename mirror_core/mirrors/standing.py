@@ -23,6 +23,7 @@ from mirror_core.decide.standing import (
     judge,
     newly_slipped,
     paid,
+    promoting,
     shown_slip,
     slipped_in,
     standing_of,
@@ -34,7 +35,7 @@ from mirror_core.decide.verbs import Verb
 from mirror_core.decide.view import Unseen, some
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.mirrors.beside import look_beside
+from mirror_core.mirrors.beside import look_at_returned, look_beside
 from mirror_core.mirrors.door import Look, door
 from mirror_core.mirrors.old_source import denials, keep_out, shown, still
 from mirror_core.mirrors.verbs import way_home
@@ -90,7 +91,10 @@ def _beside(link: Link, state: State) -> Judgement | None:
     debt, run = state.debts.get(link.mirror.name), state.active_run(link.mirror.name)
     if run is None:
         return None
-    if debt is None or not fenced_beside(debt, run, turned=turned(state, run)):
+    past = turned(state, run)
+    if debt is not None and not past and promoting(debt, run, state.steps):
+        return look_at_returned(link, state, run, debt)
+    if debt is None or not fenced_beside(debt, run, turned=past):
         return judge(debt, run, Unseen(""))
     if reasons := tuple(_held(link)(state)):
         return Judgement(standing=standing_of(debt), lines=reasons, held=True)

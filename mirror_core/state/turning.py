@@ -12,6 +12,7 @@ from typing import ClassVar
 import msgspec
 
 from mirror_core.decide import steps
+from mirror_core.model.offsets import NO_OFFSETS, Offsets
 from mirror_core.model.run import Run, RunState
 from mirror_core.state.records import State
 
@@ -24,6 +25,18 @@ class LastLook:
     words: str
     given: bool = False
     """Whether applications may have been given a right on the destination, or a topic its final settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """A source that answered again when the promotion of an unplanned run was resumed. Kept for the step that promotes,
+    before that source is fenced: from then on its records wait for a person's word."""
+
+    VERSION: ClassVar[int] = 1
+    ends: Offsets = NO_OFFSETS
+    """Its log ends behind the fence, as people were told of them."""
+    left_behind: bool = False
+    """Somebody has said that what is not copied up to these ends stays there only."""
 
 
 def turned(state: State, run: Run) -> bool:
