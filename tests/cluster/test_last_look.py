@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +13,13 @@ from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_a
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.standing import look_after
+from mirror_core.model import clock
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.errors import MissingPermission, Refused
 from mirror_core.model.run import Mode, RunKind, RunState
 from mirror_core.runbook.last_look import EVIDENCE
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sync import access
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, produce
 from tests.cluster.test_failover import denied
@@ -93,6 +97,27 @@ def test_a_promotion_that_has_given_nothing_looks_again_and_can_be_aborted(pair:
     assert not denied(pair.east, topic)
     mirrored.copy()
     assert_same_offsets(pair, [topic])
+
+
+def test_who_sleeps_between_the_last_look_and_the_first_right_looks_again(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    verbs.sync(mirrored.link)
+    run = through(mirrored, "record_lmo")
+    giving = access.apply_promotion
+
+    def slept(*args: Any, **known: Any) -> Any:
+        lift_by_hand(mirrored, topic)
+        monkeypatch.setattr(clock, "now_ms", lambda: time.time_ns() // 1_000_000 + 3_600_000)
+        return giving(*args, **known)
+
+    monkeypatch.setattr("mirror_core.runbook.promotion.apply_promotion", slept)
+    with pytest.raises(Refused, match="east was not kept from writes"):
+        mirrored.failover.step(run, "promote")
+    monkeypatch.undo()
+    assert denied(pair.west, topic), "promoted beside a source that takes writes"
+    assert mirrored.failover.abort(run).state is RunState.ABORTED
 
 
 def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_fenced(
