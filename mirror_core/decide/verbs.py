@@ -121,6 +121,12 @@ def refusals(verb: Verb, seen: Seen) -> Iterator[str]:
             f"it was the way home of mirror {base_name(seen.mirror.name)}, and applications are home: a failback of "
             "that one makes it anew"
         )
+    if verb is Verb.STOP and seen.mirror.homecoming and seen.mirror.desired is not Desired.STOPPED:
+        yield (
+            f"it is the way home of mirror {base_name(seen.mirror.name)}: failback {seen.mirror.homecoming} cannot end "
+            f"without it. `mirrorbook mirror pause {seen.mirror.name}` stops copying for now; if "
+            f"{seen.mirror.source} is lost, `mirrorbook failover run {seen.mirror.name} --mode unplanned` ends it"
+        )
     if verb is Verb.DELETE and seen.copier:
         yield f"{seen.copier} still runs its data plane: end that first"
 

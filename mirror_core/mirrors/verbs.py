@@ -198,8 +198,8 @@ def _more(link: Link, verb: Verb, gone: ClusterName | None = None) -> Look:
         return lambda state: (*loops, *_strayed(link, state))
     if verb is Verb.DELETE:
         return lambda state: (*_standing_denials(link, state, gone), *way_home(link))
-    if verb is Verb.STOP:
-        return lambda state: way_home(link)
+    if verb is Verb.STOP:  # one that knows whose way home it is needs nobody's answer for that
+        return lambda state: () if link.mirror.homecoming else way_home(link)
     return lambda state: ()
 
 
