@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from mirror_core.decide import failover as decision
-from mirror_core.decide.approvals import expired
 from mirror_core.decide.steps import standing_still
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import AclPurpose
@@ -16,7 +15,7 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Lease, PartitionState
 from mirror_core.model.names import ClusterName
-from mirror_core.model.run import Approval, Evidence, Fact, Mode, Run, RunKind, RunState, StepState
+from mirror_core.model.run import Evidence, Fact, Mode, Run, RunKind, RunState, StepState
 from mirror_core.model.standing import Owed
 from mirror_core.runbook.checkpoints import Drained
 from mirror_core.runbook.conductor import Conductor, at_work
@@ -40,6 +39,7 @@ class Failover(Conductor[Mode]):
     """One mirror's failover. Planned unless the operator says otherwise."""
 
     KIND = RunKind.FAILOVER
+    DISTURBS = "stops applications"
 
     def _decide(self, state: State, choice: Mode | None) -> decision.Decision:
         mode = choice or Mode.PLANNED
@@ -63,13 +63,6 @@ class Failover(Conductor[Mode]):
         mirror = replace(state.mirrors.get(self.link.mirror.name, self.link.mirror), desired=run.desired)
         view = observe(replace(self.link, mirror=mirror), state, run.plan.mode)
         return decision.decide(replace(view, active_run=None))
-
-    def refuse_expired(self, run_id: str, agreed: Sequence[Approval]) -> None:
-        """Before applications are stopped. Refused when nobody has agreed, and nothing was done, for too long."""
-        run, steps = self.status(run_id)
-        why = expired(run, agreed, steps, now_ms())
-        if why and run.state is RunState.RUNNING and not self.disturbs(run):
-            raise Refused(f"run {run_id} stops applications", [why])
 
     @at_work()
     def leave_behind(self, run_id: str) -> None:
