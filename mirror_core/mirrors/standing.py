@@ -101,21 +101,6 @@ def _beside(link: Link, state: State) -> Judgement | None:
     return look_beside(link, state, run, debt)
 
 
-def look_and_wait(link: Link, seconds: float) -> tuple[Judgement, ...]:
-    """One look; where it is a silent cluster that something is owed to, as many as it takes until it answers."""
-    found = look_after(link)
-    if not found.silent:
-        return (found,)
-    stop, told = threading.Event(), list[Judgement]()
-    timer = threading.Timer(seconds, stop.set)
-    timer.start()
-    try:
-        watch(link, stop, told.append, once=True)
-    finally:
-        timer.cancel()
-    return tuple(told) or (found,)
-
-
 def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None], *, once: bool = False) -> None:
     """Look after the debt until nothing is owed, or until told to stop. Each finding is told, new or not.
 
@@ -132,7 +117,7 @@ def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None], 
                 if again is not None:
                     tell(again)
             elif found.silent:
-                _answers(link, stop)
+                answers(link, stop)
             else:
                 bare = found.standing is Standing.OWED and found.deed is Deed.NOTHING
                 stop.wait(HELD_S if found.held and bare else LOOK_S)
@@ -155,7 +140,7 @@ def _await(link: Link, stop: threading.Event) -> Judgement | None:
     """
     try:
         with door(link, Verb.WATCH, _held(link)) as writer:
-            if _answers(link, stop):
+            if answers(link, stop):
                 return _carry_out(link, writer)
     except Refused:
         pass  # the next look says so
@@ -168,9 +153,9 @@ def _held(link: Link) -> Look:
     return lambda state: way_home(link) if waits_for_home(name, state.debts.get(name)) else ()
 
 
-def _answers(link: Link, stop: threading.Event) -> bool:
-    """Whether it has answered within a minute."""
-    deadline = time.monotonic() + WAIT_S
+def answers(link: Link, stop: threading.Event, within_s: float = WAIT_S) -> bool:
+    """Whether the mirror's source has answered within this time."""
+    deadline = time.monotonic() + within_s
     while not stop.wait(POLL_S) and time.monotonic() < deadline:
         with suppress(RemoteFault), ClusterClient(link.source, timeout_s=LIMITS.probed_source_s) as client:
             client.metadata(())
