@@ -168,8 +168,13 @@ def leads_home(name: MirrorName, runs: Iterable[Run]) -> Iterator[str]:
     `runs`: what its source remembers.
     """
     for run in runs:
-        if run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and reverse_name(run.plan.mirror) == name:
+        if is_led_home(name, run):
             yield f"the applications' way home leads over this mirror: {held_by(run)}"
+
+
+def is_led_home(name: MirrorName, run: Run) -> bool:
+    """Whether the run is a failback that has not ended, over this mirror."""
+    return run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and reverse_name(run.plan.mirror) == name
 
 
 def held_by(run: Run) -> str:

@@ -26,7 +26,6 @@ from mirror_core.decide.standing import (
     promoting,
     shown_slip,
     slipped_in,
-    standing_of,
     unknown_ends,
     waits_for_home,
     words,
@@ -38,7 +37,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors.beside import look_at_returned, look_beside
 from mirror_core.mirrors.door import Look, door
 from mirror_core.mirrors.old_source import denials, keep_out, shown, still
-from mirror_core.mirrors.verbs import way_home
+from mirror_core.mirrors.verbs import failback_over, way_home
 from mirror_core.model.acl import Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault
@@ -79,6 +78,12 @@ def look_after(link: Link) -> Judgement:
     found = _beside(link, state) or _judged(link, state)
     if found.held or found.deed is Deed.NOTHING:
         return found
+    debt = state.debts.get(link.mirror.name)
+    taken_away = found.deed is Deed.FENCE and found.standing is Standing.STANDS
+    if debt is not None and taken_away and waits_for_home(link.mirror.name, debt):
+        failback = failback_over(link)
+        if failback is not None:  # its mirror: what is missing of the fence is put up without taking it over
+            return look_beside(link, state, failback, debt)
     try:
         with door(link, Verb.WATCH, _held(link)) as writer:
             return _carry_out(link, writer)
@@ -96,8 +101,6 @@ def _beside(link: Link, state: State) -> Judgement | None:
         return look_at_returned(link, state, run, debt)
     if debt is None or not fenced_beside(debt, run, turned=past):
         return judge(debt, run, Unseen(""))
-    if reasons := tuple(_held(link)(state)):
-        return Judgement(standing=standing_of(debt), lines=reasons, held=True)
     return look_beside(link, state, run, debt)
 
 

@@ -7,9 +7,6 @@ from typing import Final, NamedTuple
 from tests.explored.world import World
 
 HOLES: Final[set[str]] = {
-    # Applications are home, and home dies: on-call lifts the fence on the new primary by the file of the way home. When
-    # home is back, no watcher raises it again as long as the failback is open.
-    "unfence a way home",
     # Who wakes up right before he puts up a denial that is not wanted any more is killed right after it. The next run
     # takes it for somebody else's, and nobody ever lifts it.
     "woken and killed",

@@ -90,6 +90,14 @@ PARTS: Final = {
         deep=400_000,
         start=lambda: led(started(), "failover run --mode unplanned m", "failback run m"),
     ),
+    "home falls silent, and the fence is lifted by its file": Part(
+        QUIET._replace(outages=(0,), files=True),
+        worlds=10_000,
+        depth=8,
+        most=15_000,
+        deep=400_000,
+        start=lambda: led(started(), "failover run --mode unplanned m", "failback run m"),
+    ),
     "two at once": Part(QUIET._replace(processes=2), worlds=20_000, depth=12, most=20_000, deep=300_000),
     "by Airflow": Part(
         Limits(airflow=True, outages=(0,), verbs=False, failbacks=False),
@@ -226,10 +234,6 @@ def test_without_a_guard_a_history_is_found(guard: Guard, monkeypatch: pytest.Mo
 # -- known holes ----------------------------------------------------------------------------------------------------
 
 HOLES: Final = {
-    "unfence a way home": (
-        QUIET._replace(outages=(0,), files=True),
-        ("failover run --mode unplanned m", "failback run m"),
-    ),
     "woken and killed": (QUIET._replace(processes=2, unplanned=False, failbacks=False), ()),
 }
 
