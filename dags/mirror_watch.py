@@ -1,7 +1,10 @@
 """Keep the old source of a failover fenced: from its first answer on, for as long as applications are away.
 
 Red when somebody has to be called: records slipped in before the fence was up, a writer that no fence stops, or a fence
-that cannot be put up, was taken away, or is pending while the source answers. A mirror that owes nothing has no task.
+that cannot be put up, was taken away, or is pending while the source answers.
+
+Each mirror that owes something is looked at once, at the beginning; then each silent cluster is waited for by one task,
+for all of its mirrors: a disaster of many takes no more slots than it has clusters.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from airflow.sdk import DAG, Param
+from mirrorbook_airflow.debtors import CallForDebtors, KeepFenced, LookAtDebtors
 from mirrorbook_airflow.notifying import when_red
-from mirrorbook_airflow.operators import AT_ONCE, RETRIES, KeepFenced, ListDebtors
+from mirrorbook_airflow.operators import AT_ONCE, RETRIES
 
 with DAG(
     "mirror_watch",
@@ -28,8 +32,9 @@ with DAG(
         )
     },
 ) as dag:
-    mirrors = ListDebtors(task_id="mirrors")
+    look = LookAtDebtors(task_id="look")
+    look >> CallForDebtors(task_id="call", look=look)
     each = KeepFenced.partial(
-        task_id="watch", map_index_template="{{ task.mirror }}", max_active_tis_per_dag=AT_ONCE, **RETRIES
+        task_id="watch", map_index_template="{{ task.mirrors | join(', ') }}", max_active_tis_per_dag=AT_ONCE, **RETRIES
     )
-    each.expand(mirror=mirrors.output)
+    each.expand(mirrors=look.output)

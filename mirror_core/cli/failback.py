@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli.common import ConfigOption, DryRunOption, JsonOption, NameArgument, YesOption, mirror
+from mirror_core.cli.common import ConfigOption, DryRunOption, JsonOption, NameArgument, YesOption, agree, mirror
 from mirror_core.cli.conducting import (
     EvidenceOption,
     GateLimitOption,
@@ -25,9 +25,12 @@ from mirror_core.cli.conducting import (
     show_decision,
     show_outcome,
 )
-from mirror_core.cli.runs import show_newest
+from mirror_core.cli.runs import show_newest, show_plan
 from mirror_core.cli.spark_conf import SparkConfOption
+from mirror_core.cli.telling import tell
+from mirror_core.decide.approvals import approved_long_ago
 from mirror_core.decide.strategies import Allowed
+from mirror_core.model.clock import now_ms
 from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.runbook.failback import Failback
 
@@ -101,10 +104,15 @@ def resume(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a run whose conductor died or failed, the failover that leads home included."""
+    """Go on with a run whose conductor died or failed, the failover that leads home included.
+
+    A run that was approved more than an hour ago, and has changed nothing on the old source yet, is shown and asked for
+    again.
+    """
     link, begun_before = found(Failback, config, name, run_id)
     failback = conductor(Failback, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
-    _go_on(failback, begun_before, yes=yes, as_json=as_json)
+    agreed_by = _approved_again(failback, begun_before, yes=yes, as_json=as_json)
+    _go_on(failback, begun_before, agreed_by=agreed_by, yes=yes, as_json=as_json)
 
 
 @failback_app.command()
@@ -125,15 +133,28 @@ def _allowed(words: list[str] | None) -> Allowed:
     return Allowed.parse(tuple(words or ()))
 
 
-def _go_on(failback: Failback, started: Run, *, yes: bool, as_json: bool) -> None:
+def _approved_again(failback: Failback, run: Run, *, yes: bool, as_json: bool) -> str:
+    """Who agreed to a run that was approved too long ago, shown the plan again; nobody where it still holds, or where
+    logs were taken back already. That the plan holds is looked at by the steps."""
+    since = approved_long_ago(run, now_ms())
+    if not since or run.state is not RunState.RUNNING or failback.disturbs(run):
+        return ""
+    if not as_json:
+        show_plan(run.plan, (), as_json=False)
+    tell(since, err=as_json)
+    agree(f"Go on with run {run.id}: salvage and discard {run.plan.discarded} offset(s)?", yes)
+    return failback.started_by
+
+
+def _go_on(failback: Failback, started: Run, *, agreed_by: str = "", yes: bool, as_json: bool) -> None:
     """To the end: the failback's steps, the failover home with its own approval, the last step."""
     with closed(failback, started):
-        driven = failback.drive(started.id)
+        driven = failback.drive(started.id, agreed_by=agreed_by)
     if driven.state is RunState.RUNNING:
         home = failback.home()
-        under_way, agreed_by = home.active(), ""
+        under_way, said_by = home.active(), ""
         if under_way is not None:
-            agreed_by = approved_again(home, under_way, yes=yes, as_json=as_json)
+            said_by = approved_again(home, under_way, yes=yes, as_json=as_json)
         else:
             decision = home.decide()
             title = f"failover of {home.link.mirror.name}, the way home"
@@ -141,7 +162,7 @@ def _go_on(failback: Failback, started: Run, *, yes: bool, as_json: bool) -> Non
             approved(title, decision, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json)
             under_way = home.begin(decision.plan.hash, approved_by=home.started_by)
         with closed(home, under_way):
-            home.drive(under_way.id, agreed_by=agreed_by)
+            home.drive(under_way.id, agreed_by=said_by)
         with closed(failback, started):
             failback.drive(started.id)
     show_outcome(failback, started, as_json=as_json)

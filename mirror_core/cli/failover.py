@@ -101,6 +101,14 @@ def resume(
     evidence: EvidenceOption = None,
     conf: SparkConfOption = None,
     gate_limit: GateLimitOption = None,
+    leave_behind: Annotated[
+        bool,
+        typer.Option(
+            "--leave-behind",
+            help="Go on with an unplanned run that has stopped since its source answers again: what was not copied "
+            "stays there only, until a failback.",
+        ),
+    ] = False,
     config: ConfigOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -115,6 +123,8 @@ def resume(
     failover = conductor(Failover, link, chosen, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     agreed_by = approved_again(failover, begun_before, yes=yes, as_json=as_json)
     with closed(failover, begun_before):
+        if leave_behind:
+            failover.leave_behind(begun_before.id)
         failover.drive(begun_before.id, agreed_by=agreed_by)
     show_outcome(failover, begun_before, as_json=as_json)
 

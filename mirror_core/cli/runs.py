@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import UNSET
 
 from mirror_core.cli.common import (
     ConfigOption,
@@ -180,7 +181,7 @@ def plan_document(plan: Plan, reasons: tuple[str, ...]) -> dict[str, Any]:
         "figures": dict(plan.figures),
         "partitions": dict(plan.partitions),
         "groups": dict(plan.groups),
-        "rights": list(plan.rights) if plan.rights else [],
+        "rights": None if plan.rights is UNSET else list(plan.rights),
         "bound": {fact.name: fact.value for fact in plan.bound},
         "strategies": dict(plan.strategies),
         "discarded": plan.discarded,

@@ -6,16 +6,17 @@ since: so it is decided once before anything is taken over, and once more afterw
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from mirror_core.decide import steps
 from mirror_core.decide.view import Unseen, some
 from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition, is_way_home
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
-from mirror_core.model.run import Run, RunKind
+from mirror_core.model.run import Mode, Run, RunKind, RunState
 from mirror_core.model.sighting import Sighting
 from mirror_core.model.standing import Debt, Owed
 
@@ -107,6 +108,13 @@ def fenced_beside(debt: Debt | None, run: Run, *, turned: bool) -> bool:
     return failed_over(debt) and (run.plan.kind is RunKind.FAILBACK or turned)
 
 
+def promoting(debt: Debt, run: Run, begun: Container[tuple[str, str]]) -> bool:
+    """Whether it is an unplanned failover that has begun to promote, and can still be given up if it has given nothing.
+    `begun`: runs' ids with the names of steps that have begun."""
+    unplanned = run.plan.mode is Mode.UNPLANNED and run.state is RunState.RUNNING
+    return failed_over(debt) and debt.run == run.id and unplanned and steps.turned(run, begun)
+
+
 def waits_for_home(mirror: MirrorName, debt: Debt | None) -> bool:
     """Whether a watcher leaves a mirror alone while a failback that it belongs to is under way. Its other side tells.
 
@@ -156,6 +164,25 @@ def pending(debt: Debt | None, active_runs: Collection[str]) -> Iterator[str]:
         )
     else:
         yield f"{what}: `mirrorbook mirror watch {debt.mirror}` puts it up"
+
+
+def took_meanwhile(debt: Debt, run: Run, taken: Ranges, sighting: Sighting | None) -> Judgement:
+    """Of a source that answers while an unplanned failover stands before its promotion. `taken`: what it has beyond the
+    last mirrored offsets. Nothing is done: the run may still be given up, and then the source takes writes as before.
+    """
+    standing = standing_of(debt)
+    alarm = (
+        f"cluster {debt.cluster} answers, and failover {run.id} has not promoted yet; what was not copied: "
+        f"{shown_slip(taken, sighting)}. `mirrorbook failover abort {debt.mirror}` loses nothing; `mirrorbook failover "
+        f"resume {debt.mirror}` says what it would leave behind"
+    )
+    return Judgement(
+        standing=standing,
+        lines=tuple(words(debt)),
+        alarms=(alarm,) if taken else (),
+        held=True,
+        exposed=standing is Standing.OWED,
+    )
 
 
 def _judged(debt: Debt, standing: Standing, seen: Shown | Unseen) -> Judgement:

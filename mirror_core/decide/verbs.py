@@ -121,6 +121,12 @@ def refusals(verb: Verb, seen: Seen) -> Iterator[str]:
             f"it was the way home of mirror {base_name(seen.mirror.name)}, and applications are home: a failback of "
             "that one makes it anew"
         )
+    if verb is Verb.STOP and seen.mirror.homecoming and seen.mirror.desired is not Desired.STOPPED:
+        yield (
+            f"it is the way home of mirror {base_name(seen.mirror.name)}: failback {seen.mirror.homecoming} cannot end "
+            f"without it. `mirrorbook mirror pause {seen.mirror.name}` stops copying for now; if "
+            f"{seen.mirror.source} is lost, `mirrorbook failover run {seen.mirror.name} --mode unplanned` ends it"
+        )
     if verb is Verb.DELETE and seen.copier:
         yield f"{seen.copier} still runs its data plane: end that first"
 
@@ -162,8 +168,13 @@ def leads_home(name: MirrorName, runs: Iterable[Run]) -> Iterator[str]:
     `runs`: what its source remembers.
     """
     for run in runs:
-        if run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and reverse_name(run.plan.mirror) == name:
+        if is_led_home(name, run):
             yield f"the applications' way home leads over this mirror: {held_by(run)}"
+
+
+def is_led_home(name: MirrorName, run: Run) -> bool:
+    """Whether the run is a failback that has not ended, over this mirror."""
+    return run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and reverse_name(run.plan.mirror) == name
 
 
 def held_by(run: Run) -> str:

@@ -168,7 +168,9 @@ def _happened(run: Run, entries: Sequence[Entry]) -> Iterator[tuple[int, bool, s
             case Kind.BEGUN:
                 yield run.started_ms, False, f"approved by {run.approved_by or 'nobody'}, begun by {run.started_by}"
             case Kind.AGREED:
-                yield entry.at_ms, False, f"{entry.body.get('by')} said that applications may be stopped"
+                left = bool(entry.body.get("left_behind"))
+                what = "what the source took may stay there" if left else "applications may be stopped"
+                yield entry.at_ms, left, f"{entry.body.get('by')} said that {what}"
             case Kind.CONDUCTED:
                 yield entry.at_ms, False, f"taken over by {entry.by}"
             case Kind.ABORTING:

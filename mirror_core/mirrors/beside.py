@@ -10,15 +10,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirror_core.decide.standing import Deed, Judgement, Standing, failed_over, judge, pending
+from mirror_core.decide.reckoning import of_applications
+from mirror_core.decide.standing import (
+    Deed,
+    Judgement,
+    Standing,
+    failed_over,
+    judge,
+    pending,
+    slipped_in,
+    took_meanwhile,
+)
 from mirror_core.decide.view import Unseen
 from mirror_core.kafka.acls import AuthorizerOff, create_acls, delete_acls, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.mirrors.old_source import entered_denials, shown
 from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
+from mirror_core.model.offsets import Offsets
 from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.model.standing import Debt
 from mirror_core.state.link import Link
@@ -52,6 +64,19 @@ def look_beside(link: Link, state: State, run: Run, debt: Debt) -> Judgement:
         return found
     line = f"{debt.cluster}: the fence is seen on every broker; {run.plan.kind} {run.id} records it when it goes on"
     return replace(found, deed=Deed.FENCE, lines=(*found.lines, line))
+
+
+def look_at_returned(link: Link, state: State, run: Run, debt: Debt) -> Judgement:
+    """One look at a source that may be back before an unplanned failover has promoted. Nothing is done there."""
+    statuses = state.partitions.get(link.mirror.name, {})
+    try:
+        with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
+            check_source(link, source)
+            ends = known_offsets(source, of_applications(statuses), Point.LOG_END)
+    except MirrorError as error:
+        return judge(debt, run, Unseen(str(error)), beside=True)
+    taken = slipped_in(replace(debt, ends=Offsets.of(ends)), statuses)
+    return took_meanwhile(debt, run, taken, state.sightings.get(link.mirror.name))
 
 
 def raise_again(link: Link, state: State, source: ClusterClient) -> bool:

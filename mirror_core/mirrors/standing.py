@@ -23,9 +23,9 @@ from mirror_core.decide.standing import (
     judge,
     newly_slipped,
     paid,
+    promoting,
     shown_slip,
     slipped_in,
-    standing_of,
     unknown_ends,
     waits_for_home,
     words,
@@ -34,10 +34,10 @@ from mirror_core.decide.verbs import Verb
 from mirror_core.decide.view import Unseen, some
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.mirrors.beside import look_beside
+from mirror_core.mirrors.beside import look_at_returned, look_beside
 from mirror_core.mirrors.door import Look, door
 from mirror_core.mirrors.old_source import denials, keep_out, shown, still
-from mirror_core.mirrors.verbs import way_home
+from mirror_core.mirrors.verbs import failback_over, way_home
 from mirror_core.model.acl import Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault
@@ -78,6 +78,12 @@ def look_after(link: Link) -> Judgement:
     found = _beside(link, state) or _judged(link, state)
     if found.held or found.deed is Deed.NOTHING:
         return found
+    debt = state.debts.get(link.mirror.name)
+    taken_away = found.deed is Deed.FENCE and found.standing is Standing.STANDS
+    if debt is not None and taken_away and waits_for_home(link.mirror.name, debt):
+        failback = failback_over(link)
+        if failback is not None:  # its mirror: what is missing of the fence is put up without taking it over
+            return look_beside(link, state, failback, debt)
     try:
         with door(link, Verb.WATCH, _held(link)) as writer:
             return _carry_out(link, writer)
@@ -90,26 +96,12 @@ def _beside(link: Link, state: State) -> Judgement | None:
     debt, run = state.debts.get(link.mirror.name), state.active_run(link.mirror.name)
     if run is None:
         return None
-    if debt is None or not fenced_beside(debt, run, turned=turned(state, run)):
+    past = turned(state, run)
+    if debt is not None and not past and promoting(debt, run, state.steps):
+        return look_at_returned(link, state, run, debt)
+    if debt is None or not fenced_beside(debt, run, turned=past):
         return judge(debt, run, Unseen(""))
-    if reasons := tuple(_held(link)(state)):
-        return Judgement(standing=standing_of(debt), lines=reasons, held=True)
     return look_beside(link, state, run, debt)
-
-
-def look_and_wait(link: Link, seconds: float) -> tuple[Judgement, ...]:
-    """One look; where it is a silent cluster that something is owed to, as many as it takes until it answers."""
-    found = look_after(link)
-    if not found.silent:
-        return (found,)
-    stop, told = threading.Event(), list[Judgement]()
-    timer = threading.Timer(seconds, stop.set)
-    timer.start()
-    try:
-        watch(link, stop, told.append, once=True)
-    finally:
-        timer.cancel()
-    return tuple(told) or (found,)
 
 
 def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None], *, once: bool = False) -> None:
@@ -128,7 +120,7 @@ def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None], 
                 if again is not None:
                     tell(again)
             elif found.silent:
-                _answers(link, stop)
+                answers(link, stop)
             else:
                 bare = found.standing is Standing.OWED and found.deed is Deed.NOTHING
                 stop.wait(HELD_S if found.held and bare else LOOK_S)
@@ -151,7 +143,7 @@ def _await(link: Link, stop: threading.Event) -> Judgement | None:
     """
     try:
         with door(link, Verb.WATCH, _held(link)) as writer:
-            if _answers(link, stop):
+            if answers(link, stop):
                 return _carry_out(link, writer)
     except Refused:
         pass  # the next look says so
@@ -164,9 +156,9 @@ def _held(link: Link) -> Look:
     return lambda state: way_home(link) if waits_for_home(name, state.debts.get(name)) else ()
 
 
-def _answers(link: Link, stop: threading.Event) -> bool:
-    """Whether it has answered within a minute."""
-    deadline = time.monotonic() + WAIT_S
+def answers(link: Link, stop: threading.Event, within_s: float = WAIT_S) -> bool:
+    """Whether the mirror's source has answered within this time."""
+    deadline = time.monotonic() + within_s
     while not stop.wait(POLL_S) and time.monotonic() < deadline:
         with suppress(RemoteFault), ClusterClient(link.source, timeout_s=LIMITS.probed_source_s) as client:
             client.metadata(())

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from mirror_core.decide.standing import failed_over
-from mirror_core.decide.verbs import Verb, leads_home, strayed
+from mirror_core.decide.verbs import Verb, is_led_home, leads_home, strayed
 from mirror_core.kafka.acls import AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config
@@ -23,6 +23,7 @@ from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.run import Run
 from mirror_core.state.lease import kept, new_owner, take_over
 from mirror_core.state.link import Link, states
 from mirror_core.state.records import Forget, PartitionRecord, State
@@ -171,6 +172,15 @@ def way_home(link: Link) -> Iterator[str]:
         yield from leads_home(link.mirror.name, read_state(link.source, timeout_s=LIMITS.other_cluster_s).runs.values())
 
 
+def failback_over(link: Link) -> Run | None:
+    """The failback that has not ended and whose way home this mirror is. None also where its source does not answer."""
+    try:
+        runs = read_state(link.source, timeout_s=LIMITS.other_cluster_s).runs.values()
+    except MirrorError:
+        return None
+    return next((run for run in runs if is_led_home(link.mirror.name, run)), None)
+
+
 def _stopped(status: PartitionStatus, lmo: Offset | None) -> PartitionStatus:
     return replace(status, state=after(status.state, Event.STOP, Event.LMO_RECORDED), lmo=lmo)
 
@@ -198,8 +208,8 @@ def _more(link: Link, verb: Verb, gone: ClusterName | None = None) -> Look:
         return lambda state: (*loops, *_strayed(link, state))
     if verb is Verb.DELETE:
         return lambda state: (*_standing_denials(link, state, gone), *way_home(link))
-    if verb is Verb.STOP:
-        return lambda state: way_home(link)
+    if verb is Verb.STOP:  # one that knows whose way home it is needs nobody's answer for that
+        return lambda state: () if link.mirror.homecoming else way_home(link)
     return lambda state: ()
 
 

@@ -36,6 +36,8 @@ class Limits:
     """One answer of a source that is given up for lost or was left: it is not asked again, and its fence is owed."""
     silent_source_s: float = 3.0
     """One answer of a source that may be dead, while applications stand still: what it was to be told is owed."""
+    last_look_s: float = 30.0
+    """From the last look at the source to the first right that a promotion gives: whoever slept looks once more."""
     told_destination_s: float = 10.0
     """One answer of the destination that is told that it is active: that is owed to it."""
     far_side_s: float = 60.0

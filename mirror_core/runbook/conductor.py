@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import ClassVar, Generic, TypeVar
 
+from mirror_core.decide.approvals import expired
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import names, point_of_no_return
 from mirror_core.kafka.client import ClusterClient
@@ -51,6 +52,8 @@ class Conductor(ABC, Generic[Choice]):
     """One mirror's runs of one kind. Holds no state of its own: that is in the destination's state topic."""
 
     KIND: ClassVar[RunKind]
+    DISTURBS: ClassVar[str]
+    """What a run of this kind does that needs an approval which is not too old."""
 
     def __init__(
         self,
@@ -169,6 +172,14 @@ class Conductor(ABC, Generic[Choice]):
         run = self._mine(state, run_id)
         return run, tuple(state.steps[run_id, s] for s in steps_of(run) if (run_id, s) in state.steps)
 
+    def refuse_expired(self, run_id: str, agreed: Sequence[Approval]) -> None:
+        """Before applications are stopped, or logs are taken back. Refused when nobody has agreed for too long, and
+        nothing was done."""
+        run, steps = self.status(run_id)
+        why = expired(run, agreed, steps, now_ms())
+        if why and run.state is RunState.RUNNING and not self.disturbs(run):
+            raise Refused(f"run {run_id} {self.DISTURBS}", [why])
+
     def source_answers(self) -> bool:
         """Whether any of its brokers does."""
         try:
@@ -179,6 +190,10 @@ class Conductor(ABC, Generic[Choice]):
         return True
 
     # -- what differs --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def disturbs(self, run: Run) -> bool:
+        """Whether it has done so already, or begun to: then nobody is asked again."""
 
     @abstractmethod
     def _decide(self, state: State, choice: Choice | None) -> Decision:

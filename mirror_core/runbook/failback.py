@@ -39,6 +39,7 @@ from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
+from mirror_core.state.turning import turned
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.access import undemotable_rights
 
@@ -51,6 +52,7 @@ class Failback(Conductor[Allowed]):
     """
 
     KIND = RunKind.FAILBACK
+    DISTURBS = "takes logs of the old source back"
 
     def home(self) -> Failover:
         """The failover that brings applications home; to be planned, approved and driven before the last step."""
@@ -65,6 +67,10 @@ class Failback(Conductor[Allowed]):
     def is_home(self, run: Run) -> bool:
         """Whether that failover is done."""
         return home_run(read_state(self.link.source), run.id) is not None
+
+    def disturbs(self, run: Run) -> bool:
+        """Whether logs on the old source may have been taken back."""
+        return turned(read_state(self.link.destination), run)
 
     def _ready(self, run: Run, name: str) -> bool:
         return name not in needing(self.KIND, Need.HOME) or self.is_home(run)

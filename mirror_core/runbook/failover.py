@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from mirror_core.decide import failover as decision
-from mirror_core.decide.approvals import expired
 from mirror_core.decide.steps import standing_still
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import AclPurpose
+from mirror_core.model.chronicle import Kind
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Lease, PartitionState
 from mirror_core.model.names import ClusterName
-from mirror_core.model.run import Approval, Evidence, Fact, Mode, Run, RunKind, RunState, StepState
+from mirror_core.model.run import Evidence, Fact, Mode, Run, RunKind, RunState, StepState
 from mirror_core.model.standing import Owed
 from mirror_core.runbook.checkpoints import Drained
-from mirror_core.runbook.conductor import Conductor
+from mirror_core.runbook.conductor import Conductor, at_work
 from mirror_core.runbook.counting import stay
 from mirror_core.runbook.failover_steps import Steps
 from mirror_core.runbook.giving_up import lift_or_owe
@@ -26,11 +26,11 @@ from mirror_core.runbook.lost_steps import LostSteps
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.promotion import owner
 from mirror_core.runbook.unfencing import known_to_stand
-from mirror_core.state.journal import Journal, checkpoint, ended
+from mirror_core.state.journal import Journal, checkpoint, ended, told
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state
-from mirror_core.state.turning import turned
+from mirror_core.state.turning import Returned, turned
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.fence import lift_denials
 
@@ -39,6 +39,7 @@ class Failover(Conductor[Mode]):
     """One mirror's failover. Planned unless the operator says otherwise."""
 
     KIND = RunKind.FAILOVER
+    DISTURBS = "stops applications"
 
     def _decide(self, state: State, choice: Mode | None) -> decision.Decision:
         mode = choice or Mode.PLANNED
@@ -63,12 +64,20 @@ class Failover(Conductor[Mode]):
         view = observe(replace(self.link, mirror=mirror), state, run.plan.mode)
         return decision.decide(replace(view, active_run=None))
 
-    def refuse_expired(self, run_id: str, agreed: Sequence[Approval]) -> None:
-        """Before applications are stopped. Refused when nobody has agreed, and nothing was done, for too long."""
-        run, steps = self.status(run_id)
-        why = expired(run, agreed, steps, now_ms())
-        if why and run.state is RunState.RUNNING and not self.disturbs(run):
-            raise Refused(f"run {run_id} stops applications", [why])
+    @at_work()
+    def leave_behind(self, run_id: str) -> None:
+        """A person's word that what its source took, which answers again, stays there only. Refused unless the run's
+        promotion has stopped for that word: nobody gives it beforehand."""
+        said = f"run {run_id}: --leave-behind"
+        with self._control() as writer:
+            journal = self._journal(writer, run_id)
+            waiting = journal.run.state is RunState.RUNNING and not turned(writer.state, journal.run)
+            returned = journal.kept("promote", Returned) if waiting else None
+            if returned is None:
+                raise Refused(said, ["its promotion has not stopped for records of its source: resume it without"])
+            body = {"by": self.started_by, "left_behind": True}
+            word = checkpoint(run_id, "promote", replace(returned, left_behind=True))
+            writer.put(word, told(writer.state, journal.run, Kind.AGREED, body))
 
     def disturbs(self, run: Run) -> bool:
         """Whether applications may have noticed it already: they are fenced, or promoted."""

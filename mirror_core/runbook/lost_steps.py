@@ -26,9 +26,10 @@ from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import ComparedBefore, Resumes, Settled, left_by
 from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
-from mirror_core.runbook.raised_again import paid, paid_again
+from mirror_core.runbook.raised_again import paid, paid_again, refuse_what_it_took
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Record
+from mirror_core.state.turning import Returned
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.fence import denials_of, intended
 from mirror_core.sync.group_commits import stop_commits
@@ -136,7 +137,8 @@ class LostSteps(Promotion):
         """Refused when what was approved holds no more, or somebody has lifted the fence that had been put up.
 
         A source that is silent, or whose fence is owed still, holds nobody up: but for a promotion that had begun
-        before, and may be resumed days later, when it answers and cannot be fenced.
+        before, and may be resumed days later, when it answers. Then it is fenced first, and what it has that was not
+        copied is left behind only by a word of its own.
         """
         self.check_approval("promotion", source_needed=False)
         names, name, run = self.scope.names, self.link.source.name, self.journal.run_id
@@ -149,6 +151,7 @@ class LostSteps(Promotion):
                 look.bare[:SHOWN],
             )
         if look.answers and not stands and self.journal.begun("promote"):
+            self.journal.keep("promote", Returned())
             found = paid_again(self, names, self.scope.promoted)
             if self._debt.paid_ms is None:
                 raise Refused(
@@ -159,6 +162,7 @@ class LostSteps(Promotion):
                         "it and plan again"
                     ],
                 )
+        refuse_what_it_took(self)
         return look
 
     @property

@@ -8,6 +8,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 from mirror_core.decide.failover import bound_of, broken_since, changed_since
 from mirror_core.decide.scope import Scope
@@ -16,8 +18,10 @@ from mirror_core.decide.view import SourceView, Unseen, some
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
+from mirror_core.model.clock import Moment
 from mirror_core.model.drift import Deed, DriftRow
-from mirror_core.model.errors import MirrorError, Refused, Unreachable
+from mirror_core.model.errors import Indeterminate, MirrorError, Refused, Unreachable
+from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
 from mirror_core.model.mirror import PartitionState as State
 from mirror_core.model.names import Offset, Partition
@@ -33,6 +37,9 @@ from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.table import Event, after
 from mirror_core.state.turning import LastLook, turned
 from mirror_core.sync.access import apply_promotion
+
+LOOKS: Final = 3
+"""At the source, by a process that sleeps after each of them."""
 
 
 class Promotion(Acts):
@@ -70,17 +77,48 @@ class Promotion(Acts):
         turning = point_of_no_return(RunKind.FAILOVER, run.plan.mode)
         if steps.index(name) < steps.index(turning):
             return deed
-        look = None
         if name == turning and not turned(self.writer.state, run):
-            look = self.check_before_promotion()
-            self.journal.keep(turning, LastLook(words=look.words))
-        just_seen = look is not None and (look.fenced or not look.answers)
+            return partial(self._promote_first, *self._last_look())
 
         def behind_the_fence() -> Evidence:
-            fenced = {} if just_seen else self.fenced_now()
+            fenced = self.fenced_now()
             return {**deed(), **fenced}
 
         return behind_the_fence
+
+    def _last_look(self) -> tuple[Look, Moment]:
+        """What the source was seen to be, and when that began."""
+        began = Moment()
+        look = self.check_before_promotion()
+        self.journal.keep("promote", LastLook(words=look.words))
+        return look, began
+
+    def _promote_first(self, look: Look, began: Moment) -> Evidence:
+        """The promotion that has given nothing so far. Whoever slept since the last look looks again."""
+        fenced = self._fenced_by(look)
+
+        def giving() -> None:
+            nonlocal look, began, fenced
+            for _ in range(LOOKS):
+                if began.age_s > LIMITS.last_look_s:
+                    look, began = self._last_look()
+                    fenced |= self._fenced_by(look)
+                self.journal.keep("promote", LastLook(words=look.words, given=True))
+                if began.age_s <= LIMITS.last_look_s:
+                    return
+                self.journal.keep("promote", LastLook(words=look.words))
+            raise MirrorError(
+                f"run {self.journal.run_id}: {LOOKS} looks at {self.link.source.name} were older than "
+                f"{LIMITS.last_look_s:.0f} s before the first right could be given: resume the run on a machine that "
+                "does not sleep"
+            )
+
+        done = self._give(giving)
+        return {**done, EVIDENCE: look.words, **fenced}
+
+    def _fenced_by(self, look: Look) -> dict[str, str | int | float | bool | None]:
+        """A source that shows all denials, or is silent, is not asked once more."""
+        return {} if look.fenced or not look.answers else {**self.fenced_now()}
 
     @abstractmethod
     def standing(self) -> Iterator[Record]:
@@ -135,16 +173,21 @@ class Promotion(Acts):
         }
 
     def promote(self) -> Evidence:
-        """The point of no return: applications may write."""
+        """The point of no return, repeated: applications may write, or some of them may already."""
+        return {**self._give(lambda: None), **self._looked_before()}
+
+    def _looked_before(self) -> Evidence:
+        """What an earlier attempt saw, if this Mirrorbook can read it: nothing depends on it any more."""
+        try:
+            look = self.journal.kept("promote", LastLook)
+        except Indeterminate:
+            return {}
+        return {} if look is None else {EVIDENCE: look.words}
+
+    def _give(self, before: Callable[[], None]) -> Evidence:
         lost = self.journal.run.plan.mode is Mode.UNPLANNED
-        look = self.journal.kept("promote", LastLook)
-
-        def giving() -> None:
-            if look is not None and not look.given:
-                self.journal.keep("promote", replace(look, given=True))
-
-        rows = apply_promotion(self.link, self.writer, self.scope.names, ask_source=not lost, before=giving)
-        return {**counted(rows), **({EVIDENCE: look.words} if look is not None else {})}
+        rows = apply_promotion(self.link, self.writer, self.scope.names, ask_source=not lost, before=before)
+        return counted(rows)
 
     def switch(self) -> Evidence:
         return switch(self.link, self.journal, by_airflow=self.services.by_airflow)

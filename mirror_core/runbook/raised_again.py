@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from mirror_core.decide.reckoning import of_applications
-from mirror_core.decide.standing import count, slipped_in, when
+from mirror_core.decide.standing import count, shown_slip, slipped_in, unknown_ends, when
 from mirror_core.decide.view import some
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
@@ -22,6 +22,7 @@ from mirror_core.model.standing import Debt
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.last_look import Look
 from mirror_core.runbook.unfencing import FILE, LiftFile, its_file
+from mirror_core.state.turning import Returned
 from mirror_core.sync.fence import denials_of, undenied
 from mirror_core.sync.identity import check_source
 
@@ -124,6 +125,33 @@ def lost_while_lifted(acts: Acts, authorizer: bool) -> tuple[int | None, str] | 
     if authorizer and debt is not None and debt.paid_ms is None:
         return None, f"the fence on {name} was lifted, and it was not seen since"
     return None
+
+
+def refuse_what_it_took(acts: Acts) -> None:
+    """Of an unplanned run whose promotion was resumed beside a source that answers again: Refused when that has records
+    which were not copied, unless somebody has said that they stay there."""
+    returned = acts.journal.kept("promote", Returned)
+    debt, statuses = acts.writer.state.debts[acts.link.mirror.name], acts.statuses()
+    if returned is None or debt.paid_ms is None:
+        return
+    if returned.ends != debt.ends:  # a person's word is about what it has been told
+        returned = Returned(ends=debt.ends)
+        acts.journal.keep("promote", returned)
+    taken, blind = slipped(acts), unknown_ends(debt, statuses)
+    if returned.left_behind or not (taken or blind):
+        return
+    name, mirror, there = acts.link.source.name, acts.link.mirror.name, acts.link.destination.name
+    reasons = [f"{name} answers again, and is fenced now; it has what was not copied to {there}"]
+    if taken:
+        reasons.append(shown_slip(taken, acts.writer.state.sightings.get(mirror)))
+    if blind:
+        reasons.append(f"the log end of {some(blind)} is not known")
+    reasons.append(
+        f"`mirrorbook failover abort {mirror}`: applications go on writing on {name}, and nothing is lost. Or "
+        f"`mirrorbook failover resume {mirror} --leave-behind`: these records stay on {name} "
+        "only, until a failback saves them"
+    )
+    raise Refused(f"run {acts.journal.run_id}: promotion", reasons)
 
 
 def slipped(acts: Acts) -> dict[Partition, tuple[Offset, Offset]]:

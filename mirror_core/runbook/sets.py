@@ -189,6 +189,11 @@ class Together:
         """Whether no applications were stopped so far."""
         return undisturbed_all(self._members(self._standings(attempt), {}))
 
+    def refuse_expired(self, attempt: str, agreed: Sequence[Approval]) -> None:
+        """Before applications are stopped. Refused when nobody has agreed, and nothing was done, for too long."""
+        for name, standing in self._standings(attempt).items():
+            self._conductors[name].refuse_expired(standing.run.id, agreed)
+
     def finish(self, attempt: str, *, agreed_by: str = "") -> dict[MirrorName, Standing]:
         """All that is left. SetFailed when not all are done; what has become of each is said, and in the set's page."""
         try:

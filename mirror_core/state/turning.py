@@ -12,6 +12,7 @@ from typing import ClassVar
 import msgspec
 
 from mirror_core.decide import steps
+from mirror_core.model.offsets import NO_OFFSETS, Offsets
 from mirror_core.model.run import Run, RunState
 from mirror_core.state.records import State
 
@@ -26,15 +27,33 @@ class LastLook:
     """Whether applications may have been given a right on the destination, or a topic its final settings."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """A source that answered again when the promotion of an unplanned run was resumed. Kept for the step that promotes,
+    before that source is fenced: from then on its records wait for a person's word."""
+
+    VERSION: ClassVar[int] = 1
+    ends: Offsets = NO_OFFSETS
+    """Its log ends behind the fence, as people were told of them."""
+    left_behind: bool = False
+    """Somebody has said that what is not copied up to these ends stays there only."""
+
+
+class _Given(msgspec.Struct):
+    """As much of a last look as every Mirrorbook writes, whatever its version."""
+
+    given: bool
+
+
 def turned(state: State, run: Run) -> bool:
     """Whether no abort is possible any more. What cannot be read counts as given."""
     if not steps.turned(run, state.steps) or run.state in (RunState.ABORTED, RunState.SUPERSEDED):
         return False
     turning = steps.point_of_no_return(run.plan.kind, run.plan.mode)
     kept = state.checkpoints.get((run.id, turning, LastLook.__name__))
-    if kept is None or kept.version != LastLook.VERSION:
+    if kept is None:
         return True
     try:
-        return msgspec.json.decode(kept.value, type=LastLook).given
+        return msgspec.json.decode(kept.value, type=_Given).given
     except msgspec.MsgspecError:
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -61,9 +61,15 @@ def started_mirrors() -> list[str]:
     return sorted({mirror.name for mirror in known if mirror.desired is Desired.STARTED})
 
 
-def owing_mirrors() -> list[str]:
-    """Names of the mirrors that owe a cluster something, or have to look after what they paid."""
-    return sorted({name for state in _states() for name in state.debts})
+def debtors(names: Collection[str]) -> list[Link]:
+    """These mirrors, or all that owe a cluster something, or have to look after what they paid."""
+    from mirror_core.state.link import configured, find, link_of
+
+    config = configured(write_config("all-clusters", known_clusters() if names else listed_clusters()))
+    if names:
+        return [find(config, name)[0] for name in names]
+    owing = {name: state.mirrors[name] for state in _states() for name in state.debts if name in state.mirrors}
+    return [link_of(config, mirror) for _, mirror in sorted(owing.items())]
 
 
 def _states() -> Iterator[State]:

@@ -15,7 +15,7 @@ from mirror_core.model.parity import Verdict
 from mirror_core.model.text import visible
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
-from mirrorbook_airflow.mirrors import config_path, find_mirror, owing_mirrors, remember_clusters, started_mirrors
+from mirrorbook_airflow.mirrors import config_path, find_mirror, remember_clusters, started_mirrors
 from mirrorbook_airflow.params import receipts, spark_conf
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ Tasks that are mapped over mirrors must be given it: what an operator's `__init_
 URGENT: Final[dict[str, Any]] = {"priority_weight": 1000, "weight_rule": "absolute"}
 """For DAGs that move applications: their tasks take the next free slot, before what runs every minute."""
 AT_ONCE: Final = 8
-"""Mirrors that a DAG looks after at a time: in a disaster of many they must not take all slots from the runbooks."""
-WAIT_S: Final = 45
-"""A silent cluster that is owed a fence is waited for so long; the next run of the DAG is due soon after."""
+"""Tasks of a DAG that runs every minute, at a time: in a disaster of many they must leave slots to runbooks."""
 SHOWN: Final = 20
 """Findings of a parity check in the task's log; the report has all."""
 
@@ -121,37 +119,6 @@ class ListMirrors(BaseOperator):
     def execute(self, context: Context) -> list[str]:
         with airflow_errors():
             return list(context["params"]["mirrors"]) or started_mirrors()
-
-
-class ListDebtors(BaseOperator):
-    """Names for the tasks that follow: those of parameter `mirrors`, or every mirror that owes something."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{**RETRIES, **kwargs})
-
-    def execute(self, context: Context) -> list[str]:
-        with airflow_errors():
-            return list(context["params"]["mirrors"]) or owing_mirrors()
-
-
-class KeepFenced(MirrorOperator):
-    """Pay what the mirror owes its old source, waiting for it for most of a minute; look after what is paid."""
-
-    def execute(self, context: Context) -> str:
-        from mirror_core.mirrors.standing import look_and_wait
-
-        with airflow_errors():
-            try:
-                found = look_and_wait(find_mirror(self.mirror)[0], WAIT_S)
-            except LostOwnership as error:
-                raise AirflowSkipException(f"{error}: the next run looks again") from None
-        for judgement in found:
-            for line in judgement.lines:
-                self.log.info("%s", visible(line))
-        alarms = [alarm for judgement in found for alarm in judgement.alarms]
-        if alarms:
-            raise AirflowFailException(visible(f"mirror {self.mirror}: {'; '.join(alarms)}"))
-        return found[-1].standing
 
 
 class CheckParity(MirrorOperator):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator, TaskGroup
 
 from mirror_core.decide.approvals import taken_up
-from mirror_core.decide.steps import STEPS, Need, names, standing_still
+from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
 from mirror_core.decide.strategies import Allowed
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.names import MirrorName, reverse_name
@@ -153,10 +153,10 @@ class TakeSteps(RunOperator):
         }
 
     def _refuse_expired(self, engine: Failover | Failback, run: str, context: Context) -> None:
-        """Before applications are stopped: a task may be cleared days after people have answered."""
-        from mirror_core.runbook.failover import Failover
-
-        if isinstance(engine, Failover) and self.steps[0] == standing_still(self.kind, self.mode)[0]:
+        """Before applications are stopped, or topics deleted: a task may be cleared days after people have answered."""
+        failover = self.kind is RunKind.FAILOVER
+        first = standing_still(self.kind, self.mode)[0] if failover else point_of_no_return(self.kind)
+        if self.steps[0] == first:
             asked = (self.go_ahead_task,) if self.go_ahead_task else ()
             engine.refuse_expired(run, approvals(context, asked))
 

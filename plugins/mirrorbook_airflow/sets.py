@@ -13,7 +13,7 @@ from mirror_core.decide.steps import undisturbed
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.model.text import visible, visible_lines
-from mirrorbook_airflow.approving import GoAhead, agreed, approved
+from mirrorbook_airflow.approving import GoAhead, agreed, approvals, approved
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.events import FENCED, SWITCHED, emit_switched
 from mirrorbook_airflow.markdown import set_markdown
@@ -148,6 +148,7 @@ class MoveSet(SetOperator):
         with self.conducting(context):
             agreed_by = agreed(context, self.go_ahead_task, attempt) if self.go_ahead_task else ""
             together = self.together(context)
+            together.refuse_expired(attempt, approvals(context, (self.go_ahead_task,) if self.go_ahead_task else ()))
             together.finish(attempt, agreed_by=agreed_by)
         return {"run": attempt, "report": str(together.page(attempt))}
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirror_core.decide.steps import names
 from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics
+from mirror_core.mirrors import verbs
+from mirror_core.mirrors.standing import look_after
+from mirror_core.model import clock
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.errors import MissingPermission, Refused
 from mirror_core.model.run import Mode, RunKind, RunState
 from mirror_core.runbook.last_look import EVIDENCE
 from mirror_core.sandbox.cluster import SandboxCluster
+from mirror_core.sync import access
 from tests.administering import as_admin
-from tests.brokers import TIMEOUT_S, Pair
+from tests.brokers import TIMEOUT_S, Pair, produce
 from tests.cluster.test_failover import denied
 from tests.cluster.test_failover_scope import copied, through
 from tests.cluster.test_unfence import lift_by_hand
@@ -93,6 +99,27 @@ def test_a_promotion_that_has_given_nothing_looks_again_and_can_be_aborted(pair:
     assert_same_offsets(pair, [topic])
 
 
+def test_who_sleeps_between_the_last_look_and_the_first_right_looks_again(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    verbs.sync(mirrored.link)
+    run = through(mirrored, "record_lmo")
+    giving = access.apply_promotion
+
+    def slept(*args: Any, **known: Any) -> Any:
+        lift_by_hand(mirrored, topic)
+        monkeypatch.setattr(clock, "now_ms", lambda: time.time_ns() // 1_000_000 + 3_600_000)
+        return giving(*args, **known)
+
+    monkeypatch.setattr("mirror_core.runbook.promotion.apply_promotion", slept)
+    with pytest.raises(Refused, match="east was not kept from writes"):
+        mirrored.failover.step(run, "promote")
+    monkeypatch.undo()
+    assert denied(pair.west, topic), "promoted beside a source that takes writes"
+    assert mirrored.failover.abort(run).state is RunState.ABORTED
+
+
 def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_fenced(
     pair: Pair, tmp_path: Path
 ) -> None:
@@ -116,6 +143,37 @@ def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_
     give_back(pair.east, Operation.ALTER)
     assert mirrored.failover.drive(run).state is RunState.DONE
     assert denied(pair.east, topic)
+
+
+def test_what_a_source_took_before_a_promotion_is_resumed_is_left_behind_only_by_a_word(
+    pair: Pair, tmp_path: Path
+) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    verbs.sync(mirrored.link)  # rights are staged
+    done = names(RunKind.FAILOVER, Mode.UNPLANNED)
+    with suspended(pair.east):
+        run = mirrored.failover.begin(mirrored.failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id
+        for name in done[: done.index("promote")]:
+            mirrored.failover.step(run, name)
+        take_right(pair.west, Operation.ALTER)
+        with pytest.raises(MissingPermission):
+            mirrored.failover.step(run, "promote")
+        give_back(pair.west, Operation.ALTER)
+    produce(pair.east, topic, 3)
+
+    found = look_after(mirrored.link)
+    assert [line for line in found.alarms if f"{topic}-0 [10, 13)" in line], found
+    with pytest.raises(Refused, match="has not stopped for records"):
+        mirrored.failover.leave_behind(run)
+    for _ in range(2):  # once more when its fence stands already
+        with pytest.raises(Refused, match=rf"{topic}-0 \[10, 13\)"):
+            mirrored.failover.drive(run)
+        assert denied(pair.west, topic), "three records were given up, and nobody was asked"
+    assert denied(pair.east, topic)
+
+    mirrored.failover.leave_behind(run)
+    assert mirrored.failover.drive(run).state is RunState.DONE
+    assert (denied(pair.east, topic), denied(pair.west, topic)) == (True, False)
 
 
 def test_a_mirror_topic_that_was_recreated_is_not_promoted_for_a_source_that_has_died(

@@ -11,20 +11,21 @@ import pytest
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
 from mirror_core.decide.standing import Deed, Standing
-from mirror_core.kafka.acls import create_acls, delete_acls
+from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.mirrors.standing import look_after
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Evidence, Run, RunState, StepState
+from mirror_core.model.run import Evidence, Mode, Run, RunState, StepState
 from mirror_core.runbook.canary import TOPIC, run_canary
 from mirror_core.runbook.failback import Failback
 from mirror_core.state.writer import StateWriter, control_id
-from mirror_core.sync.fence import standing
+from mirror_core.sync.fence import denials_of, standing
 from mirror_core.sync.ledger import forget_debt
 from tests.administering import as_admin, rights_of
 from tests.brokers import Pair, grant, produce
+from tests.cluster.test_failback import failback_of, failed_over
 from tests.cluster.test_failover import app_topic, denied
 from tests.cluster.test_standing import TIMEOUT_S, copied, debt_of, lifted_by_another, stood, watching
 from tests.cluster.test_unplanned import STEPS, begin
@@ -181,3 +182,27 @@ def test_a_watcher_that_slept_until_the_fence_was_lifted_leaves_nothing(
     assert found.deed is Deed.NOTHING
     assert rights_of(pair.east) == before
     assert not denied(pair.east, topic)
+
+
+def test_a_new_primary_whose_fence_was_lifted_is_fenced_again_before_its_failback_has_ended(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Applications are home, and the failback has yet to protect them again: a watcher takes nothing over."""
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = failed_over(pair, tmp_path, topic)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    assert failback.drive(run.id).state is RunState.RUNNING
+    home = failback.home()
+    assert home.drive(home.begin(home.plan(Mode.PLANNED).hash).id).state is RunState.DONE
+    with as_admin(pair.west) as west:
+        delete_acls(west, denials_of([topic]))
+        absent_on_every_broker(west, set(denials_of([topic])))
+
+    found = look_after(home.link)
+
+    assert "the fence was taken away and is put up again" in "".join(found.alarms)
+    with as_admin(pair.west) as west:
+        present_on_every_broker(west, set(denials_of([topic])))
+    assert failback.drive(run.id).state is RunState.DONE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirror_core.decide import failback, steps
+from mirror_core.decide import approvals, failback, steps
 from mirror_core.decide.steps import Need, needing
 from mirror_core.model.run import Mode, RunKind, RunState, Strategy
 from mirror_core.runbook.failback_steps import home_run
@@ -23,6 +23,7 @@ from tests.explored.process import (
     to,
 )
 from tests.explored.world import (
+    NOW,
     PLANS,
     Proc,
     Run,
@@ -52,9 +53,12 @@ def begin(world: World, proc: Proc) -> World | None:
 
 
 def resume(world: World, proc: Proc, run: Run) -> World | None:
-    if not answers(world, proc.link) or run.state is not RunState.RUNNING:
+    link = proc.link
+    if not answers(world, link) or run.state is not RunState.RUNNING:
         return None
-    return go_on(take_over(world, proc), proc._replace(run=run.id))
+    real = run_of(link, run)
+    again = approvals.approved_long_ago(real, NOW) and not steps.turned(real, state_on(world, destination(link)).steps)
+    return go_on(take_over(world, proc), proc._replace(run=run.id, agreed=bool(again)))
 
 
 def abort(world: World, proc: Proc, run: Run) -> World | None:

@@ -9,7 +9,7 @@ from mirror_core.decide.steps import names, point_of_no_return, turned
 from mirror_core.model.acl import Permission
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, RunKind
-from tests.explored import limits, watching
+from tests.explored import watching
 from tests.explored.deciding import active, remembered, writers
 from tests.explored.limits import Move
 from tests.explored.process import ACTS, end
@@ -157,11 +157,7 @@ def _unapproved(before: World, move: Move) -> Iterator[str]:
         at = names(run.kind, run.mode)[run.done] if run.done < len(names(run.kind, run.mode)) else ""
         if was is None or was.begun or was.done != run.done or not run.begun:
             continue
-        if (
-            at in limits.HOLES
-            or at not in (point_of_no_return(run.kind, run.mode), "fence")
-            or _fenced_already(run, at)
-        ):
+        if at not in (point_of_no_return(run.kind, run.mode), "fence") or _fenced_already(run, at):
             continue
         procs = [p for p in before.procs if p.link == move.by and p.run == run.id]
         dag = before.dag

@@ -97,8 +97,6 @@ def _beginning(mode: Mode) -> Callable[[World, Proc], World | None]:
 
 
 def _unfence(world: World, link: int, slot: int) -> Iterator[Move]:
-    if link % 2 and "unfence a way home" in limits_.HOLES:
-        return
     proc = Proc(slot, "", link)
     found = watching.unfence_by_file(world._replace(procs=(*world.procs, proc)), proc)
     if found is not None:
@@ -109,7 +107,7 @@ def _verbs(world: World, link: int) -> Iterator[Move]:
     rec, name, dst = world.recs[link], name_of(link), destination(link)
     silent = not world.up[source(link)]
     runs = () if silent else state_on(world, source(link)).runs.values()
-    home = any(leads_home(name, runs)) or bool(link % 2 and silent and "stop a way home" in limits_.HOLES)
+    home = any(leads_home(name, runs))
     if rec.state is not PartitionState.STOPPED and not refused(world, link, Verb.STOP) and not home:
         state = after(rec.state, Event.STOP, Event.LMO_RECORDED)
         end_there = world.extra[link // 2][dst]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirror_core.decide import standing, steps
-from mirror_core.decide.standing import Deed, Judgement, Shown
+from mirror_core.decide.standing import Deed, Judgement, Shown, Standing
 from mirror_core.decide.verbs import Verb
 from mirror_core.decide.view import Unseen
 from mirror_core.evidence.fence_file import FenceFile
@@ -57,18 +57,27 @@ def look(world: World, proc: Proc) -> World | None:
     if run is not None:
         state, record = state_on(world, destination(link)), run_of(link, run)
         past = steps.turned(record, state.steps)
-        if not standing.fenced_beside(debt, record, turned=past) or held_home(world, link):
+        if not standing.fenced_beside(debt, record, turned=past):
             return None
-        wanted = old_source.entered_denials(link_of(link), state)
-        missing = ACLS.mask(wanted - ACLS.values(world.acls[source(link)]))
-        return to(world, proc, "beside", mask=missing) if missing and world.up[source(link)] else None
+        return _beside(world, proc)
     found = _judged(world, link)
     if found.deed is Deed.NOTHING and not found.silent:
         return None
-    if refused(world, link, Verb.WATCH) or held_home(world, link):
+    if refused(world, link, Verb.WATCH):
         return None
+    if held_home(world, link):
+        taken_away = found.deed is Deed.FENCE and found.standing is Standing.STANDS
+        return _beside(world, proc) if taken_away else None
     # A silent cluster is waited for with the mirror's state in hand.
     return to(take_over(world, proc), proc, "carry_out")
+
+
+def _beside(world: World, proc: Proc) -> World | None:
+    """What is missing of the fence is put up without the mirror's state in hand."""
+    link = proc.link
+    wanted = old_source.entered_denials(link_of(link), state_on(world, destination(link)))
+    missing = ACLS.mask(wanted - ACLS.values(world.acls[source(link)]))
+    return to(world, proc, "beside", mask=missing) if missing and world.up[source(link)] else None
 
 
 @act("beside")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,18 @@ import pytest
 from mirror_core.decide.acls import denial
 from mirror_core.decide.scope import NOTHING
 from mirror_core.evidence.fence_file import path_of, write
+from mirror_core.model import clock
 from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.files import Unwritable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import Verdict
 from mirror_core.model.run import Evidence, Fact, RunState
-from mirror_core.runbook import failover_steps
+from mirror_core.runbook import failover_steps, promotion
 from mirror_core.runbook.checkpoints import Drained, Fenced
 from mirror_core.runbook.failover import drained_behind_fence
 from mirror_core.runbook.failover_steps import Steps
-from mirror_core.runbook.last_look import Look
+from mirror_core.runbook.last_look import EVIDENCE, Look
 from mirror_core.runbook.unfencing import LiftFile
 from mirror_core.state.journal import checkpoint
 from mirror_core.state.records import Forget, State
@@ -138,6 +140,10 @@ def test_the_evidence_says_who_kept_silent(look: Look, words: str) -> None:
     assert look.whole is (look is ALL)
 
 
+def _gives_nothing() -> Evidence:
+    raise RemoteFault("the destination is away")
+
+
 def test_a_promotion_has_turned_when_it_may_have_given_something() -> None:
     journal = journal_of(RUN.id, "promote")
     log = cast("MemoryLog", journal.log)
@@ -149,23 +155,59 @@ def test_a_promotion_has_turned_when_it_may_have_given_something() -> None:
     journal.keep("promote", LastLook(words="seen"))
     assert not said()
 
-    def gives_nothing() -> Evidence:
-        raise RemoteFault("the destination is away")
-
     with pytest.raises(RemoteFault):
-        journal.perform("promote", gives_nothing)
+        journal.perform("promote", _gives_nothing)
     assert journal.begun("promote")
     assert not said(), "an abort is refused, and nothing was given"
     journal.keep("promote", LastLook(words="seen", given=True))
     assert said()
     unreadable = checkpoint(RUN.id, "promote", LastLook(words="seen"))
-    for other in (replace(unreadable, value="{}"), replace(unreadable, version=2)):
-        log.put(other)
-        assert said(), "what nobody can read may have been given"
+    log.put(replace(unreadable, value="{}"))
+    assert said(), "what nobody can read may have been given"
+    newer = '{"words": "seen", "given": %s, "of": "a newer Mirrorbook"}'
+    for given in (True, False):
+        log.put(replace(unreadable, version=2, value=newer % str(given).lower()))
+        assert said() is given, "every version tells whether anything was given"
     log.put(Forget(unreadable))
     assert said(), "an older Mirrorbook has begun it"
     log.put(replace(journal.run, state=RunState.ABORTED))
     assert not said()
+
+
+def test_a_last_look_of_another_version_holds_up_no_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked again, or, where rights were given, gone on with."""
+    journal = journal_of(RUN.id, "begin", "promote", "report")
+    journal.keep("begin", NOTHING)
+    steps = Steps(LINK, cast("Any", None), cast("Any", journal.log), journal)
+    monkeypatch.setattr(Steps, "check_before_promotion", lambda self: replace(ALL, shown=1))
+    monkeypatch.setattr(Steps, "fenced_now", lambda self: {"fence": "stands"})
+
+    def giving(*args: object, before: Callable[[], None], **known: object) -> tuple[()]:
+        before()
+        return ()
+
+    monkeypatch.setattr(promotion, "apply_promotion", giving)
+    journal.perform("begin", dict)
+    with pytest.raises(RemoteFault):
+        journal.perform("promote", _gives_nothing)
+    other = checkpoint(RUN.id, "promote", LastLook(words="x"))
+    for given, found in ((False, {EVIDENCE: "seen"}), (True, {"fence": "stands"})):
+        value = f'{{"words": "x", "given": {str(given).lower()}}}'
+        journal.log.put(replace(other, version=2, value=value))
+        evidence = steps.act("promote")()
+        assert {key: evidence[key] for key in evidence if key != "not_done"} == found
+
+
+def test_whoever_slept_is_told_so_by_either_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock stands still while a machine is suspended, and the wall clock may be set back."""
+    ticks, wall = 100.0, 1_000_000
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: ticks, time_ns=lambda: wall * 1_000_000))
+    seen = clock.Moment()
+    assert seen.age_s == 0
+    wall += 60_000
+    assert seen.age_s == 60
+    ticks, wall = 140.0, 0
+    assert seen.age_s == 40
 
 
 def test_what_needs_no_file_to_be_lifted_by_needs_no_room_for_it(tmp_path: Path) -> None:

@@ -92,6 +92,14 @@ def test_a_way_home_is_not_started_by_hand_when_applications_are_home() -> None:
     assert not list(refusals(Verb.START, replace(back, statuses=[])))
 
 
+def test_a_way_home_is_not_stopped_while_its_failback_needs_it_also_if_nobody_can_be_asked() -> None:
+    way = replace(MIRROR, name=MirrorName("m-back"), homecoming="m-failback-1")
+    [reason] = refusals(Verb.STOP, replace(seen(), mirror=way))
+    assert "failback m-failback-1 cannot end without it" in reason
+    assert not list(refusals(Verb.STOP, replace(seen(), mirror=replace(way, desired=Desired.STOPPED))))
+    assert not list(refusals(Verb.PAUSE, replace(seen(), mirror=way)))
+
+
 def test_a_way_home_belongs_to_its_failback_until_that_has_ended() -> None:
     failback = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
     [reason] = leads_home(MirrorName("m-back"), [RUN, failback])

@@ -82,6 +82,22 @@ PARTS: Final = {
     "killed anywhere": Part(QUIET._replace(hours=True, verbs=True), worlds=10_000, depth=100),
     "east falls silent": Part(Limits(outages=(0,), hours=False), worlds=15_000, depth=15, most=15_000, deep=400_000),
     "west falls silent": Part(Limits(outages=(1,), hours=False), worlds=15_000, depth=15, most=15_000, deep=400_000),
+    "west falls silent on the way home": Part(
+        QUIET._replace(outages=(1,), verbs=True, kills=False),
+        worlds=500,
+        depth=10,
+        most=15_000,
+        deep=400_000,
+        start=lambda: led(started(), "failover run --mode unplanned m", "failback run m"),
+    ),
+    "home falls silent, and the fence is lifted by its file": Part(
+        QUIET._replace(outages=(0,), files=True),
+        worlds=10_000,
+        depth=8,
+        most=15_000,
+        deep=400_000,
+        start=lambda: led(started(), "failover run --mode unplanned m", "failback run m"),
+    ),
     "two at once": Part(QUIET._replace(processes=2), worlds=20_000, depth=12, most=20_000, deep=300_000),
     "by Airflow": Part(
         Limits(airflow=True, outages=(0,), verbs=False, failbacks=False),
@@ -174,6 +190,12 @@ GUARDS: Final = {
     "resume asks again": Guard(
         ((approvals, "approved_long_ago", _always("")),), QUIET._replace(hours=True), "on an old approval"
     ),
+    "resume of a failback asks again": Guard(
+        ((approvals, "approved_long_ago", _always("")),),
+        QUIET._replace(hours=True, unplanned=False),
+        "step align of failback",
+        before=("failover run --mode unplanned m",),
+    ),
     "a file lifts the fence without the destination": Guard(
         ((fence_file, "names_of", _always(())),), QUIET._replace(outages=(1,), files=True), "no command lifts the fence"
     ),
@@ -212,16 +234,7 @@ def test_without_a_guard_a_history_is_found(guard: Guard, monkeypatch: pytest.Mo
 # -- known holes ----------------------------------------------------------------------------------------------------
 
 HOLES: Final = {
-    "align": (QUIET._replace(hours=True), ("failover run --mode unplanned m",)),
-    "unfence a way home": (
-        QUIET._replace(outages=(0,), files=True),
-        ("failover run --mode unplanned m", "failback run m"),
-    ),
     "woken and killed": (QUIET._replace(processes=2, unplanned=False, failbacks=False), ()),
-    "stop a way home": (
-        QUIET._replace(outages=(1,), verbs=True, kills=False),
-        ("failover run --mode unplanned m", "failback run m"),
-    ),
 }
 
 

@@ -1,0 +1,69 @@
+"""Many mirrors that owe something, after a disaster of many: each is looked at once, quickly, before anybody is waited
+for; and each cluster that is silent is waited for once, for all mirrors that owe it something."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final
+
+from mirror_core.decide.standing import Judgement
+from mirror_core.mirrors.standing import answers, look_after
+from mirror_core.model.errors import LostOwnership, MirrorError
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.state.link import Link
+from mirror_core.state.remembered import REMEMBERED
+from mirror_core.state.topic import read_state
+
+AT_ONCE: Final = 8
+"""Mirrors that one process looks at side by side: a silent cluster costs seconds of each."""
+AGAIN_S: Final = 2.0
+"""After an error that may pass by itself."""
+
+Found = Judgement | MirrorError
+"""What a look found, or why there was none."""
+
+
+def look_at_each(links: Collection[Link]) -> dict[MirrorName, Found]:
+    """One look at each of them. Nobody waits for a silent cluster longer than a look takes."""
+    with REMEMBERED.keeping(), ThreadPoolExecutor(AT_ONCE) as pool:
+        found = pool.map(_look, links)
+        return dict(zip((link.mirror.name for link in links), found, strict=True))
+
+
+def silent(links: Collection[Link], found: Mapping[MirrorName, Found]) -> dict[ClusterName, list[MirrorName]]:
+    """By cluster that did not answer, and that something is owed to: its mirrors."""
+    waiting: dict[ClusterName, list[MirrorName]] = {}
+    for link in links:
+        seen = found[link.mirror.name]
+        if isinstance(seen, Judgement) and seen.silent:
+            waiting.setdefault(link.source.name, []).append(link.mirror.name)
+    return waiting
+
+
+def look_when_it_answers(links: Collection[Link], seconds: float) -> dict[MirrorName, Found]:
+    """The same of mirrors with one source, at its first answer; nothing when that has not come within these seconds."""
+    first, stop = next(iter(links)), threading.Event()
+    with REMEMBERED.keeping():
+        for destination in {link.destination.name: link.destination for link in links}.values():
+            with suppress(MirrorError):  # read now, so that the look at its first answer reads on only
+                read_state(destination)
+        return look_at_each(links) if answers(first, stop, seconds) else {}
+
+
+def _look(link: Link) -> Found:
+    try:
+        return look_after(link)
+    except LostOwnership as error:
+        return error
+    except MirrorError as error:
+        if not error.retryable:
+            return error
+    time.sleep(AGAIN_S)
+    try:
+        return look_after(link)
+    except MirrorError as error:
+        return error

@@ -1,0 +1,100 @@
+"""Tasks of DAG `mirror_watch`: old sources of failovers are fenced when they answer, and kept fenced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from mirror_core.decide.standing import Judgement
+from mirror_core.model.errors import LostOwnership
+from mirror_core.model.text import visible
+from mirrorbook_airflow.errors import airflow_errors
+from mirrorbook_airflow.mirrors import debtors
+from mirrorbook_airflow.operators import RETRIES
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from mirror_core.mirrors.debtors import Found
+    from mirror_core.model.names import MirrorName
+
+WAIT_S: Final = 45
+"""A silent cluster that is owed a fence is waited for so long; the next run of the DAG is due soon after."""
+ALARMS: Final = "alarms"
+"""XCom: what somebody has to be called for."""
+
+
+class _Looks(BaseOperator):
+    """A task that looks at mirrors."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{**RETRIES, **kwargs})
+
+    def told(self, found: Mapping[MirrorName, Found]) -> list[str]:
+        """All of it in the log; the alarms."""
+        alarms = list[str]()
+        for name, seen in found.items():
+            if isinstance(seen, LostOwnership):
+                self.log.info("%s", visible(f"{name}: {seen}: the next run looks again"))
+            elif isinstance(seen, Judgement):
+                for line in seen.lines:
+                    self.log.info("%s", visible(f"{name}: {line}"))
+                alarms += [f"mirror {name}: {alarm}" for alarm in seen.alarms]
+            else:
+                alarms.append(f"mirror {name}: {seen}")
+        return alarms
+
+
+class LookAtDebtors(_Looks):
+    """One quick look at each mirror of parameter `mirrors`, or each that owes something; what is silent, by cluster.
+
+    Its alarms are another task's: they hold nobody up who waits for a cluster.
+    """
+
+    def execute(self, context: Context) -> list[list[str]]:
+        from mirror_core.mirrors.debtors import look_at_each, silent
+
+        with airflow_errors():
+            links = debtors(context["params"]["mirrors"])
+            found = look_at_each(links)
+        context["ti"].xcom_push(key=ALARMS, value=self.told(found))
+        return [[str(name) for name in names] for names in silent(links, found).values()]
+
+
+class CallForDebtors(_Looks):
+    """Red with what the quick looks have found that somebody has to be called for."""
+
+    def __init__(self, *, look: BaseOperator, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.look_task = look.task_id
+
+    def execute(self, context: Context) -> None:
+        _raise(context["ti"].xcom_pull(task_ids=self.look_task, key=ALARMS) or [])
+
+
+class KeepFenced(_Looks):
+    """Wait for the one cluster that these mirrors owe something, for most of a minute, and look at them then."""
+
+    template_fields: Sequence[str] = ("mirrors",)
+
+    def __init__(self, *, mirrors: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.mirrors = mirrors
+
+    def execute(self, context: Context) -> None:
+        from mirror_core.mirrors.debtors import look_when_it_answers
+
+        with airflow_errors():
+            links = debtors(self.mirrors)
+            found = look_when_it_answers(links, WAIT_S)
+        if not found:
+            self.log.info("%s is silent still: the next run waits again", links[0].source.name)
+        _raise(self.told(found))
+
+
+def _raise(alarms: Sequence[str]) -> None:
+    if alarms:
+        raise AirflowFailException(visible("; ".join(alarms)))
