@@ -43,6 +43,12 @@ TRANSACTION_MS: Final = 10_000
 """Longest life of a transaction, so of one whose owner was killed in the middle of a commit."""
 _ABORTED_S: Final = 35.0
 """By then it is aborted: brokers look for timed-out transactions every 10 s by default."""
+_HANGING: Final = (
+    "a transaction that is open there hides what stands behind it. A coordinator ends one after "
+    f"{TRANSACTION_MS / 1000:.0f} s; `kafka-transactions.sh --bootstrap-server … find-hanging --topic {TOPIC} "
+    "--partition 0` names one that nobody ends, and `abort` ends it"
+)
+"""A coordinator that meets a broker in the moment of its start may drop the marker that it had for it."""
 LINE_KIB: Final = 1 << 10
 """Of records on their way from or to a broker."""
 _LINE_FULL_MS: Final = 5
@@ -126,7 +132,8 @@ def _from_the_beginning(
             if decided is not None or (at_end and time.monotonic() > settled and not whole):
                 return state, low, decided
             if time.monotonic() > deadline:
-                raise Unreachable(f"cluster {cluster.name}: state topic {TOPIC} not read within {timeout_s} s")
+                why = f": {_HANGING}" if at_end else ""
+                raise Unreachable(f"cluster {cluster.name}: state topic {TOPIC} not read within {timeout_s} s{why}")
     except KafkaException as error:
         code = error.args[0].code()
         if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC):

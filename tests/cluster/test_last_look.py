@@ -124,6 +124,7 @@ def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_
     pair: Pair, tmp_path: Path
 ) -> None:
     mirrored, topic = copied(pair, tmp_path)
+    verbs.sync(mirrored.link)  # rights are staged
     done = names(RunKind.FAILOVER, Mode.UNPLANNED)
     with suspended(pair.east):
         run = mirrored.failover.begin(mirrored.failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id

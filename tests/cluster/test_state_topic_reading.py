@@ -65,7 +65,11 @@ def test_a_reader_does_not_wait_long_for_a_transaction_whose_owner_is_gone(
     producer.produce(topic, b"undecided", partition=0)
     assert producer.flush(TIMEOUT_S) == 0
     # Unreachable after the time limit, if it waited for what nobody ends.
-    assert read_state(load_config(pair.config_path).cluster("west"), timeout_s=TIMEOUT_S).leases == {}
+    west = load_config(pair.config_path).cluster("west")
+    assert read_state(west, timeout_s=TIMEOUT_S).leases == {}
+    # Whoever is about to act is told what holds him up, and what ends it.
+    with pytest.raises(Unreachable, match=r"a transaction that is open there .* find-hanging"):
+        read_state(west, timeout_s=1.0, whole=True)
     producer.abort_transaction(TIMEOUT_S)
 
 
