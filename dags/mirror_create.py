@@ -33,7 +33,7 @@ with DAG(
         "gaps": Param(
             "as rights allow",
             enum=["as rights allow", "markers", "hidden"],
-            description_md="How offsets without a record are used up. `hidden` for transactions to a cluster far away",
+            description_md="How gaps in the offsets are filled. `hidden` for transactions to a cluster far away",
         ),
     },
 ) as dag:

@@ -30,6 +30,10 @@ with DAG(
         "master": spark_master(),
     },
 ) as dag:
-    ends = set_phases("{{ params.set }}", "Give the sources of set {{ params.set }} up for lost?", mode="unplanned")
+    ends = set_phases(
+        "{{ params.set }}",
+        "Fail over set {{ params.set }} without its sources? Records that were not copied will be lost.",
+        mode="unplanned",
+    )
     # Teardowns don't count for the state of a run; this leaf is what makes a rejected or failed one red.
     [*ends] >> EmptyOperator(task_id="done")

@@ -28,7 +28,9 @@ with DAG(
     params={"mirror": mirror("Name of the mirror whose source is dead"), "master": spark_master()},
 ) as dag:
     phases = failover_phases(
-        "{{ params.mirror }}", "Give the source of mirror {{ params.mirror }} up for lost?", mode="unplanned"
+        "{{ params.mirror }}",
+        "Fail over mirror {{ params.mirror }} without its source? Records that were not copied will be lost.",
+        mode="unplanned",
     )
     # Teardowns don't count for the state of a run; this leaf is what makes a rejected or failed one red.
     phases.last >> EmptyOperator(task_id="done")

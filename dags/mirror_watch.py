@@ -1,7 +1,7 @@
 """Keep the old source of a failover fenced: from its first answer on, for as long as applications are away.
 
-Red when somebody has to be called: records slipped in before the fence was up, a writer that no fence stops, or a fence
-that cannot be put up, was taken away, or is pending while the source answers.
+Red when somebody has to be called: records were accepted before the fence was up, a writer that no fence stops, or a
+fence that cannot be put up, was taken away, or is pending while the source answers.
 
 Each mirror that owes something is looked at once, at the beginning; then each silent cluster is waited for by one task,
 for all of its mirrors: a disaster of many takes no more slots than it has clusters.

@@ -19,7 +19,7 @@ _WAITS = 180
 _PASSES = {"tick": 0.03, "nap": 0.25, "sleep": 1.1}
 """Seconds that go by."""
 _SPOILS = frozenset({"refused", "denied", "unheard"})
-_TELLS = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED, FailureKind.WORN_OUT})
+_TELLS = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED, FailureKind.GAP_LIMIT})
 """Kinds of failure that say that the copy itself is wrong."""
 
 

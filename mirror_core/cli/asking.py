@@ -17,7 +17,7 @@ from mirror_core.state.link import Link
 
 UndoableYesOption = Annotated[
     bool,
-    typer.Option("--yes", help="Do not ask. Off a terminal nothing is asked anyway: it is undone as easily as done."),
+    typer.Option("--yes", help="Do not ask. Without a terminal nothing is asked anyway: it is as easily undone."),
 ]
 
 

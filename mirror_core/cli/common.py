@@ -45,9 +45,9 @@ def agree(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Refused("not done", ["nobody is there to ask: give --yes, or run it on a terminal"])
+        raise Refused("not done", ["confirmation required: pass --yes, or run it in a terminal"])
     if not typer.confirm(question, default=False):
-        raise Refused("not done", ["you said no"])
+        raise Refused("not done", ["cancelled"])
 
 
 def print_json(value: Any) -> None:

@@ -150,7 +150,7 @@ def prepare(by: Conductor[Any], run: Run) -> None:
         agree(f"Fence now? Nobody can write any more on {mirror.source}, until {mirror.destination} is promoted", False)
     except Refused:
         wait = f"run {run.id} waits: `mirrorbook {by.KIND} resume {mirror.name}` fences, `... abort ...` gives it up"
-        raise Refused(f"{by.KIND} of {mirror.name}", [f"you said no. {wait}"]) from None
+        raise Refused(f"{by.KIND} of {mirror.name}", [f"cancelled. {wait}"]) from None
 
 
 def approved_again(by: Failover, run: Run, *, yes: bool, as_json: bool) -> str:

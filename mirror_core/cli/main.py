@@ -53,7 +53,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     log_level: Annotated[
-        logs.Level, typer.Option("--log-level", envvar="MIRRORBOOK_LOG_LEVEL", help="From which weight on.")
+        logs.Level, typer.Option("--log-level", envvar="MIRRORBOOK_LOG_LEVEL", help="Lowest level that is logged.")
     ] = logs.Level.WARNING,
     log_format: Annotated[
         logs.Format, typer.Option("--log-format", envvar="MIRRORBOOK_LOG_FORMAT", help="Lines for people or machines.")

@@ -62,7 +62,7 @@ def create(
     ] = None,
     groups: Annotated[list[str] | None, typer.Option("--groups", help="Consumer groups to sync; repeat.")] = None,
     gaps: Annotated[
-        Gaps | None, typer.Option(help="How offsets without a record are used up; without it as rights allow.")
+        Gaps | None, typer.Option(help="How gaps in the offsets are filled. Default: as permissions allow.")
     ] = None,
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
@@ -271,7 +271,7 @@ def describe(name: NameArgument, config: ConfigOption = None, as_json: JsonOptio
     late = [r for r in seen.rows if r.missing]
     if late:
         print_table(
-            "On the way to where the source begins",
+            "Seeding, up to where the source begins",
             ["partition", "offsets done", "of", "left"],
             [[r.partition, r.position, r.source_start, r.missing] for r in late],
         )

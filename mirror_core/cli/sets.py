@@ -74,7 +74,7 @@ def run_set(
             raise Refused(f"failover of set {name}", reasons)
         if dry_run:
             return
-        given_up = ", and give their sources up for lost" if mode is Mode.UNPLANNED else ""
+        given_up = " without their sources: records that were not copied will be lost" if mode is Mode.UNPLANNED else ""
         agree(f"Run plans {joint.hash}: move applications of {', '.join(joint.decisions)}{given_up}?", yes)
         attempt = together.begin(joint.hash, approved_by=together.started_by)
     else:
@@ -106,7 +106,7 @@ def _ask(name: str, together: Together, attempt: str) -> None:
         agree(f"Fence now? Applications of {mirrors} can't write until they are moved", False)
     except Refused:
         wait = f"{attempt} waits: `mirrorbook failover run-set {name}` asks again, `failover abort` of each gives it up"
-        raise Refused(f"failover of set {name}", [f"you said no. {wait}"]) from None
+        raise Refused(f"failover of set {name}", [f"cancelled. {wait}"]) from None
 
 
 def _together(

@@ -32,9 +32,9 @@ def watch(
     ] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Keep the cluster that was failed away from fenced: put the fence up the moment it answers, and look after it.
+    """Keep the old source fenced: put the fence up the moment it answers, and look after it.
 
-    Ends when nothing is owed to it.
+    Ends when no fence is pending there.
     """
     where = address(metrics) if metrics is not None else None
     link, _ = mirror(config, name)

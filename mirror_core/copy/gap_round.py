@@ -160,7 +160,7 @@ class GapRound:
             markers, owned = one.next_markers(share), one.gaps.owned
             if markers is None:
                 at = one.place.acknowledged
-                one.fail(worn_out(self.destination.name, one.partition, at), at, FailureKind.WORN_OUT)
+                one.fail(worn_out(self.destination.name, one.partition, at), at, FailureKind.GAP_LIMIT)
                 continue
             number, epoch = markers
             wrote[one] = _Wrote(number, epoch, owned)

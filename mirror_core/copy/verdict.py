@@ -200,7 +200,7 @@ class Judge:
 
     def _overfilled(self, replicator: PartitionReplicator, expected: int, log_end: int) -> None:
         words = overfilled(self.destination, replicator.partition, expected, log_end)
-        replicator.fail(words, expected, FailureKind.WORN_OUT)
+        replicator.fail(words, expected, FailureKind.GAP_LIMIT)
 
 
 def _may_wait(replicator: PartitionReplicator, seen: Seen, resume: Resume) -> bool:

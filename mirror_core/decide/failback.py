@@ -226,7 +226,7 @@ def _unknown(view: FailbackView) -> Iterator[str]:
 def _figures(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator[tuple[str, str]]:
     if view.debt is not None:
         slipped = count(slipped_in(view.debt, view.statuses))
-        yield "standing fence", "; ".join((*words(view.debt), f"{slipped} offset(s) slipped in before it stood"))
+        yield "standing fence", "; ".join((*words(view.debt), f"{slipped} offset(s) were accepted before it stood"))
     discarded = _discarded(view)
     yield "partitions", str(len(view.statuses))
     yield "offsets to discard", "unknown" if discarded is None else str(discarded)

@@ -164,7 +164,7 @@ def _reasons(view: View) -> Iterator[str]:
         yield "nothing is mirrored yet: no partition is recorded; run `mirrorbook replicate` first"
     unready = [p for p, s in sorted(view.statuses.items()) if s.state in _UNREADY]
     if unready and view.mode is Mode.PLANNED:
-        yield f"not mirrored from their beginning yet: {some(unready)}; wait for the data plane to align them"
+        yield f"initial copy not finished: {some(unready)}; wait for the data plane to align them"
     yield from _side_reasons(view)
 
 
@@ -204,7 +204,7 @@ def _destination_reasons(view: View, seen: DestinationView) -> Iterator[str]:
             f"{view.mirror.destination_id}: correct mirrorbook.yaml"
         )
     if view.mode is Mode.PLANNED and (leaderless := set(seen.leaderless) & set(healthy(view.statuses))):
-        yield f"{view.mirror.destination}: nobody leads {some(sorted(leaderless))}: bring their brokers back"
+        yield f"{view.mirror.destination}: no leader for {some(sorted(leaderless))}: restore their brokers"
     if view.mode is Mode.UNPLANNED:
         if view.statuses and len(lost_topics(view)) == len({p.topic for p in view.statuses}):
             yield f"none of the mirror's topics is on {view.mirror.destination} any more: there is nothing to promote"
@@ -235,7 +235,7 @@ def _source_reasons(view: View, seen: SourceView) -> Iterator[str]:
             yield f"topic {topic} was recreated on {name}: recover it first"
     if view.mode is Mode.PLANNED and (leaderless := set(seen.leaderless) & set(healthy(view.statuses))):
         yield (
-            f"{name}: nobody leads {some(sorted(leaderless))}, so the rest cannot be copied: bring their brokers back, "
+            f"{name}: no leader for {some(sorted(leaderless))}, so the rest cannot be copied: restore their brokers, "
             "or use --mode unplanned"
         )
     if isinstance(view.destination, DestinationView):

@@ -81,7 +81,7 @@ def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
     for topic in sorted({p.topic for p in view.statuses} - set(source.topics)):
         yield f"topic {topic} no longer exists or matches on {view.mirror.source}: it is promoted as it is"
     if source.leaderless:
-        yield f"nobody leads {some(source.leaderless)} on {view.mirror.source}: ends and lag are unknown"
+        yield f"no leader for {some(source.leaderless)} on {view.mirror.source}: ends and lag are unknown"
     if source.transactions:
         yield (
             f"open transactions on {view.mirror.source} ({some(source.transactions)}): the fence waits until "
@@ -105,8 +105,8 @@ def _destination_warnings(name: str, destination: DestinationView) -> Iterator[s
         )
     if destination.groups_unseen:
         yield (
-            f"not every broker of {name} told of its groups in time: what they have committed there, and whether they "
-            "have members, is not known"
+            f"some brokers of {name} did not report their groups in time: what they have committed there, and whether "
+            "they have members, is not known"
         )
     yield from destination.rights[:SHOWN]
     if len(destination.rights) > SHOWN:
@@ -136,7 +136,7 @@ def _lost_warnings(view: View) -> Iterator[str]:
         )
     unready = sorted(p for p, s in view.statuses.items() if s.state in (PartitionState.UNKNOWN, _ALIGNING))
     if unready:
-        yield f"not mirrored from their beginning yet, and promoted with what they hold: {some(unready)}"
+        yield f"initial copy not finished, and promoted with what they hold: {some(unready)}"
 
 
 _ALIGNING: Final = PartitionState.LOG_ALIGNMENT
@@ -218,7 +218,7 @@ def group_figures(view: View) -> Iterator[tuple[str, str]]:
         again = sum(max(0, o - there[p]) for p, o in offsets.items() if p in there)
         absent = sum(p not in there for p in offsets)
         missing = f", {absent} partition(s) not synced yet" if absent else ""
-        yield group, f"{again} record(s) read again by the sync of now{missing}; 0 after the final sync"
+        yield group, f"{again} record(s) would be read again as of the last sync{missing}; 0 after the final sync"
 
 
 def _synced(view: View) -> str:

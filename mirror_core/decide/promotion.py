@@ -91,13 +91,13 @@ def narrowing(acl: Acl, beside: Collection[str], cluster: str) -> str:
     opens = f"{some(beside)}, too" if beside else "all there is"
     if not beside and acl.pattern is Pattern.PREFIXED and meets(acl, HEARTBEATS):
         opens = "heartbeats of mirrors made later, too"
-    given = f"{acl} is given topic by topic: on {cluster} it would open {opens}"
+    given = f"{acl} will be granted topic by topic: on {cluster} it would open {opens}"
     return f"{given}. Topics made later need a grant of their own"
 
 
 def forgery(acl: Acl, why: str) -> str:
     """What is said of an entry that is refused."""
-    return f"{acl} is remembered as staged, but is not given, since {why}: find out who may write the state topic"
+    return f"{acl} is recorded as staged, but will not be granted: {why}: find out who may write the state topic"
 
 
 def warnings(what: Promotion, cluster: str) -> Iterator[str]:

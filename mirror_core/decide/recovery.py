@@ -95,9 +95,9 @@ REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
             "repair the source's replica: a disk, or a move of leadership to a replica that is well",
             (Action.RETRY,),
         ),
-        FailureKind.WORN_OUT: Remedy(
-            "the log's gaps cannot be filled any more: 2^28 offsets were, seven attempts at one gap broke off, or two "
-            "copiers at the same moment filled one too far",
+        FailureKind.GAP_LIMIT: Remedy(
+            "the gaps of the log cannot be filled any more: 2^28 offsets were filled, seven attempts at one gap broke off, "
+            "or two copiers at the same moment filled one too far",
             "look for what keeps ending the copier, or for a second one",
             (Action.RECOPY,),
         ),

@@ -140,7 +140,7 @@ def judge(debt: Debt | None, run: Run | None, seen: Shown | Unseen, *, beside: b
     """
     standing = standing_of(debt)
     if debt is None:
-        return Judgement(standing=standing, lines=("nothing is owed to any cluster",), held=run is not None)
+        return Judgement(standing=standing, lines=("no fence is pending on any cluster",), held=run is not None)
     if run is None:
         return _judged(debt, standing, seen)
     if not beside:
@@ -270,9 +270,9 @@ def words(debt: Debt | None) -> Iterator[str]:
         return
     match standing_of(debt):
         case Standing.LIFTING:
-            yield f"{debt.cluster}: the fence of run {debt.run}, which was given up, is to be lifted since {_at(debt)}"
+            yield f"{debt.cluster}: run {debt.run} was aborted, and its fence waits to be removed since {_at(debt)}"
         case Standing.OWED:
-            yield f"{debt.cluster}: its fence is owed since {_at(debt)}; until it is up it takes writes"
+            yield f"{debt.cluster}: fence pending since {_at(debt)}; until it is in place, this cluster accepts writes"
         case Standing.WATCHED:
             yield f"{debt.cluster}: cannot be fenced; it is only watched since {_at(debt)}"
         case Standing.STANDS:
@@ -326,5 +326,5 @@ def _alarms(debt: Debt, seen: Shown) -> Iterator[str]:
     if seen.written:
         yield (
             f"cluster {debt.cluster} has taken {count(seen.written)} offset(s) that no fence stopped: "
-            f"{listed(seen.written)}. A super user, or nobody is kept out there: end that writer"
+            f"{listed(seen.written)}. Either a super user, or a cluster without a fence: stop that writer"
         )

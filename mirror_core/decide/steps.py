@@ -80,7 +80,7 @@ _FAILOVER: Final = (
         does="take over the data plane and copy the rest, until every position is the log end of {source}",
         needs=_BOTH,
         writes=Writes.NOWHERE,
-        if_it_fails="a cluster is away, or a partition failed: mend it, resume",
+        if_it_fails="a cluster is unreachable, or a partition failed: fix it, then resume",
     ),
     Step(
         name="final_sync",
@@ -169,8 +169,8 @@ _FAILBACK: Final = (
         does="fence {source}, find from where on it holds something else than {destination}, and save that to Parquet",
         needs=_BOTH | {Need.SPARK},
         writes=Writes.DESTINATION,
-        if_it_fails="there is more to discard than was approved: abort, plan again. Disk full, or a cluster is away: "
-        "mend it, resume",
+        if_it_fails="there is more to discard than was approved: abort, plan again. Disk full, or a cluster is "
+        "unreachable: fix it, then resume",
     ),
     Step(
         name="align",
@@ -204,7 +204,7 @@ _FAILBACK: Final = (
         needs=_BOTH | {Need.REVERSE_COPY},
         writes=Writes.DESTINATION,
         reversible=False,
-        if_it_fails="it comes no closer: see `mirrorbook mirror describe {back}`, resume",
+        if_it_fails="replication is not catching up: see `mirrorbook mirror describe {back}`, resume",
     ),
     Step(
         name="reprotect",

@@ -73,7 +73,7 @@ RULES: Final[Mapping[Verb, Rule]] = MappingProxyType(
         ),
         Verb.RECOVER: Rule("does what is shown about FAILED partitions", ""),
         Verb.WATCH: Rule(
-            "pays what is owed to a source that was failed away from: puts its fence up when it answers, and looks "
+            "fences the old source as soon as it answers, and looks "
             "after it; takes down the one that an abort had to leave",
             "`failback`",
         ),

@@ -125,7 +125,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "throttle": "none" if mirror.throttle is None else f"{in_bytes(mirror.throttle)}/s",
             "run under way": f"{run.plan.kind} {run.id}" if run else "none",
             "standing fence": "; ".join(fence) or "none",
-            "slipped in": slip_in_words(debt, statuses, state.sightings.get(mirror.name)),
+            "accepted while unfenced": slip_in_words(debt, statuses, state.sightings.get(mirror.name)),
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
             "lag": lag,
             "source last looked at": ago(lost.silent_s),
@@ -190,7 +190,7 @@ def _offsets(
             present = [p for p in wanted if p.topic in existing and p.index in existing[p.topic].partitions]
             found = [led_offsets(client, present, point, within_s=LIMITS.new_leader_s) for point in points]
             leaderless = sorted({p for one in found for p in one.leaderless})
-            trouble = f"cluster {cluster.name}: nobody leads {some(leaderless)}" if leaderless else ""
+            trouble = f"cluster {cluster.name}: no leader for {some(leaderless)}" if leaderless else ""
             return [dict(one.offsets) for one in found], trouble
     except RemoteFault as error:
         return nothing, str(error)

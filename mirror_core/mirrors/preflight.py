@@ -60,7 +60,7 @@ class Verdict(StrEnum):
     PARTLY = "partly"
     """On some topics only: enough, when a mirror's topics are among them."""
     MISSING = "missing"
-    SPARED = "missing, and can be done without"
+    SPARED = "optional, and missing"
     UNKNOWN = "could not be tested"
 
 

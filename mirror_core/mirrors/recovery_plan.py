@@ -47,7 +47,7 @@ class Proposal:
     def lost(self) -> ParityRange | None:
         """Offsets that a recopy deletes and the source may not have: from where both sides differ, or all of them."""
         start = self.status.failed_at if self.kind in OWN_RECORDS else Offset(0)
-        if self.action is not Action.RECOPY or self.kind is FailureKind.WORN_OUT or self.position is None:
+        if self.action is not Action.RECOPY or self.kind is FailureKind.GAP_LIMIT or self.position is None:
             return None
         return ParityRange(partition=self.partition, start=min(start or Offset(0), self.position), end=self.position)
 

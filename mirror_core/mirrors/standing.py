@@ -270,5 +270,5 @@ def _called_for(link: Link, state: State, now: Debt, before: Debt) -> Iterator[s
 def _with_places(found: Judgement, debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Judgement:
     """Where something slipped in, and where nobody can tell yet."""
     unknown = unknown_ends(debt, statuses)
-    lines = (f"{debt.cluster}: the log end of {some(unknown)} is not known yet, nor what slipped in there",)
+    lines = (f"{debt.cluster}: the log end of {some(unknown)} is not known yet, nor what was accepted there",)
     return replace(found, slipped=slipped_in(debt, statuses), lines=(*found.lines, *lines) if unknown else found.lines)

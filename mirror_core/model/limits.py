@@ -33,7 +33,7 @@ class Limits:
     answering_cluster_s: float = 5.0
     """The first answer of a cluster that is only asked whether it answers: it does not."""
     lost_source_s: float = 2.0
-    """One answer of a source that is given up for lost or was left: it is not asked again, and its fence is owed."""
+    """One answer of a source that is given up for lost or was left: it is not asked again, and its fence is pending."""
     silent_source_s: float = 3.0
     """One answer of a source that may be dead, while applications stand still: what it was to be told is owed."""
     last_look_s: float = 30.0

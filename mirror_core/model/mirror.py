@@ -45,7 +45,7 @@ class FailureKind(StrEnum):
     """The destination has deleted records that the source still has."""
     CORRUPT = "corrupt"
     """The source's bytes fail their checksum."""
-    WORN_OUT = "worn-out"
+    GAP_LIMIT = "gap-limit"
     """The gaps of the log cannot be filled any more."""
     REFUSED = "refused"
     """The destination's broker does not take what it is sent."""

@@ -333,4 +333,4 @@ def other_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:
     """The reason not to run this plan when another one was approved; None: whichever it is."""
     if plan_hash in (None, plan.hash):
         return ()
-    return (f"the plan with hash {plan_hash} no longer holds: it is {plan.hash} now; look at the new plan",)
+    return (f"plan {plan_hash} is out of date, the current one is {plan.hash}: review it",)

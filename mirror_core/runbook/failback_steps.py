@@ -143,7 +143,7 @@ class FailbackSteps(TailSteps):
                 best, moved = lag, now
             if now - moved > STALL_S:
                 raise MirrorError(
-                    f"mirror {link.mirror.name}: its data plane has not come closer for {STALL_S:.0f} s, "
+                    f"mirror {link.mirror.name}: its data plane has made no progress for {STALL_S:.0f} s, "
                     f"{'an unknown number of' if lag is None else lag} offset(s) left; see `mirrorbook mirror describe "
                     f"{link.mirror.name}`, then resume the failback"
                 )

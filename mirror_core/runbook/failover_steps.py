@@ -309,8 +309,8 @@ class Steps(Promotion):
         reasons = tuple(contradicted(look, name, positions))
         if reasons:
             raise Refused(
-                f"run {self.journal.run_id}: promotion, since {name} was not kept from writes; abort this run, find "
-                "who writes there, and plan again",
+                f"run {self.journal.run_id}: promotion, since {name} accepted writes behind the fence; abort this run, "
+                "find who writes there, and plan again",
                 reasons[:SHOWN],
             )
         refuse_in_doubt(self, look, authorizer=authorizer, file=file)

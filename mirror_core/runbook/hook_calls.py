@@ -50,7 +50,7 @@ def hook_problems(config: Config, mirror: MirrorName) -> Iterator[str]:
                 program = hook.call.argv[0]
                 where = str(config.path.parent / program) if "/" in program else program
                 if shutil.which(where) is None:
-                    yield f"hook {hook.name}: {program} is no program that can be started here"
+                    yield f"hook {hook.name}: {program} is not found or not executable"
             case Http():
                 try:
                     request_of(config, hook.name, hook.call)
@@ -96,7 +96,7 @@ def start(argv: tuple[str, ...], given: Mapping[str, str], folder: Path, timeout
     except subprocess.TimeoutExpired:
         if _killed(process):
             return Tried(Answer.AGAIN, f"not ended within {timeout_s:g} s, and killed")
-        return Tried(Answer.NEVER, f"not ended within {timeout_s:g} s, and not to be killed by us: it may go on")
+        return Tried(Answer.NEVER, f"still running after {timeout_s:g} s, and could not be killed: it may go on")
     finally:
         if process.returncode is None:
             _killed(process)

@@ -185,8 +185,9 @@ class LostSteps(Promotion):
                 return ends
             if time.monotonic() > deadline:
                 raise MirrorError(
-                    f"cluster {client.name} does not come to rest within {SETTLE_S:.0f} s: {some(restless)}. A replica "
-                    "may be away that is still counted as in sync, or somebody else writes: mend it and resume the run"
+                    f"cluster {client.name} has log ends that still move after {SETTLE_S:.0f} s: {some(restless)}. A "
+                    "replica may be away that is still counted as in sync, or somebody else writes: fix it and resume "
+                    "the run"
                 )
 
 

@@ -142,7 +142,7 @@ class Promotion(Acts):
         reasons += broken_since(view, source_seen=seen or source_needed)
         if reasons:
             raise Refused(
-                f"run {self.journal.run_id}: {what}, since what was approved (hash {approved.hash}) holds no more; "
+                f"run {self.journal.run_id}: {what}, since the approved plan ({approved.hash}) is no longer valid; "
                 "abort this run and plan again",
                 reasons,
             )

@@ -197,7 +197,7 @@ def check_turn(state: State, run_id: str, steps: tuple[str, ...], step: str) -> 
         reasons.append(f"the run is {run.state}")
     reasons += [f"step {e} is not done" for e in steps[: steps.index(step)] if e not in taken]
     if reasons:
-        raise Refused(f"run {run.id}: step {step} cannot be taken now", reasons)
+        raise Refused(f"run {run.id}: step {step} cannot run yet", reasons)
 
 
 def find_run(state: State, run_id: str) -> Run:

@@ -207,7 +207,7 @@ def translate(cluster: ClusterConfig, error: KafkaException, deed: str) -> Excep
     reason: KafkaError = error.args[0]
     where = f"cluster {cluster.name}, state topic {TOPIC}: cannot {deed}"
     if reason.code() in FENCED:
-        return LostOwnership(f"{where}: another process has taken over this mirror; this one stops here")
+        return LostOwnership(f"{where}: another process now controls this mirror; stopping")
     if reason.code() in _DENIED:
         return MissingPermission(
             f"{where}: {reason.name()} for {cluster.user() or 'this principal'}; "

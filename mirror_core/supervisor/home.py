@@ -162,4 +162,4 @@ class Home:
         found = self.read()
         who = f"process {found.pid}" if found and found.alive else "another process"
         where = f"host {found.host}" if found and found.host not in ("", here().host) else "this host"
-        return Refused(f"mirror {self.mirror}: not supervised a second time", [f"{who} on {where} does so already"])
+        return Refused(f"mirror {self.mirror}: already supervised", [f"{who} on {where} does so already"])

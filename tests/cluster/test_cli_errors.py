@@ -307,7 +307,7 @@ def test_without_a_terminal_nothing_is_done_that_was_not_agreed_to(desk: Desk, m
         said = desk.run("mirror", "create", "m-never", "--source", "east", "--destination", "west", "--topics", topic)
     assert (said.code, said.err) == (
         3,
-        "error: not done:\n  - nobody is there to ask: give --yes, or run it on a terminal\n",
+        "error: not done:\n  - confirmation required: pass --yes, or run it in a terminal\n",
     )
     assert desk.traces() == before
 

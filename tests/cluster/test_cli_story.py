@@ -121,7 +121,7 @@ def test_a_person_on_a_terminal_is_asked_and_the_answer_counts(desk: Desk) -> No
 
     code, said = on_terminal(*stop, answer="n")
     assert (code, mirrored.link.mirror.desired) == (3, "STARTED")
-    assert "you said no" in said
+    assert "cancelled" in said
 
     code, said = on_terminal(*stop, answer="")
     assert (code, mirrored.link.mirror.desired) == (3, "STARTED"), "Enter alone is no yes"
@@ -152,7 +152,7 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
     assert f"hash: {plan['hash']}" in done(failover(desk, "plan", mirrored))
     assert document(failover(desk, "run", mirrored, "--dry-run", "--json"))["hash"] == plan["hash"]
     assert f"hash: {plan['hash']}" in done(failover(desk, "run", mirrored, "--dry-run"))
-    words = f"the plan with hash 0123456789ab no longer holds: it is {plan['hash']} now"
+    words = f"plan 0123456789ab is out of date, the current one is {plan['hash']}"
     assert words in refused(failover(desk, "run", mirrored, "--plan-hash", "0123456789ab", *local))
     assert desk.traces() == before
 

@@ -166,7 +166,7 @@ def test_off_a_terminal_only_what_is_easily_undone_goes_on_without_being_agreed_
     said = desk.run("mirror", "stop", mirrored.name)
     assert (said.code, said.err) == (
         3,
-        "error: not done:\n  - nobody is there to ask: give --yes, or run it on a terminal\n",
+        "error: not done:\n  - confirmation required: pass --yes, or run it in a terminal\n",
     )
     assert desk.traces() == before
 
@@ -187,7 +187,7 @@ def test_on_a_terminal_a_person_is_asked_and_a_no_changes_nothing(
     before = desk.traces()
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     said = desk.run(*typed)
-    assert (said.code, said.err) == (3, "error: not done:\n  - you said no\n")
+    assert (said.code, said.err) == (3, "error: not done:\n  - cancelled\n")
     assert desk.traces() == before
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert desk.run(*typed).code == 0

@@ -95,7 +95,7 @@ def left_in_state(mirrored: Mirrored) -> list[object]:
             Mode.PLANNED,
             0,
             0,
-            f"{(drills.COPIED + drills.TAIL) // 2} record(s) read again by the sync of now; 0 after",
+            f"{(drills.COPIED + drills.TAIL) // 2} record(s) would be read again as of the last sync; 0 after",
             marks=pytest.mark.slow,
         ),
         (Mode.UNPLANNED, drills.TAIL, drills.COPIED // 2, f"0 to {drills.COPIED // 2} record(s) read again"),

@@ -126,7 +126,7 @@ def test_a_marker_too_many_among_nothing_but_markers_is_not_put_down_to_the_sour
         produce(pair.east, topic, more)
     assert "the log ends at 5, and should end at 4: a gap was filled by more markers" in failed(mirrored, topic)
     status = mirrored.statuses[partition]
-    assert (status.kind, status.failed_at) == (FailureKind.WORN_OUT, 4)
+    assert (status.kind, status.failed_at) == (FailureKind.GAP_LIMIT, 4)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_who_sleeps_between_the_last_look_and_the_first_right_looks_again(
         return giving(*args, **known)
 
     monkeypatch.setattr("mirror_core.runbook.promotion.apply_promotion", slept)
-    with pytest.raises(Refused, match="east was not kept from writes"):
+    with pytest.raises(Refused, match="east accepted writes behind the fence"):
         mirrored.failover.step(run, "promote")
     monkeypatch.undo()
     assert denied(pair.west, topic), "promoted beside a source that takes writes"

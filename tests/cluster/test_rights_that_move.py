@@ -149,7 +149,7 @@ def test_a_forged_record_makes_nobody_an_administrator(pair: Pair, tmp_path: Pat
         writer.put(*(LedgerEntry(mirror=name, cluster=cluster, acl=a, purpose=staged) for a in forged))
     plan = mirrored.failover.plan(Mode.PLANNED)
     for acl in forged:
-        assert [w for w in plan.warnings if w.startswith(f"{acl} is remembered as staged, but is not given")]
+        assert [w for w in plan.warnings if w.startswith(f"{acl} is recorded as staged, but will not be granted")]
     with writer_of(link) as writer:
         rows = {row.subject: row for row in apply_promotion(link, writer, [topic])}
     assert {rows[str(acl)].deed for acl in forged} == {Deed.REFUSE}
@@ -187,7 +187,7 @@ def test_a_grant_that_would_open_more_is_given_topic_by_topic(pair: Pair, tmp_pa
     failover = mirrored.failover
     plan = failover.plan(Mode.PLANNED)
     [said] = [w for w in plan.warnings if str(wide) in w]
-    assert said.startswith(f"{wide} is given topic by topic: on west it would open ")
+    assert said.startswith(f"{wide} will be granted topic by topic: on west it would open ")
     run = failover.begin(plan.hash)
     assert mirrored.failover.drive(run.id).state is RunState.DONE
     assert not denied(pair.west, topic)

@@ -66,7 +66,7 @@ def test_what_is_owed_and_what_slipped_in_is_described_and_a_writer_pages(desk: 
     with suspended(pair.east):
         promoted(mirrored)
         owed = desk.run("mirror", "describe", mirrored.name)
-        assert "standing fence: east: its fence is owed since" in owed.out
+        assert "standing fence: east: fence pending since" in owed.out
         silent = desk.run("mirror", "watch", mirrored.name, "--once")
         assert silent.code == 0
         assert "no answer: " in silent.out
@@ -77,7 +77,7 @@ def test_what_is_owed_and_what_slipped_in_is_described_and_a_writer_pages(desk: 
     assert first.code == 1
     assert slipped in first.err
     facts = json.loads(desk.run("mirror", "describe", mirrored.name, "--json").out)["facts"]
-    assert facts["slipped in"] == f"4 offset(s): {slipped}"
+    assert facts["accepted while unfenced"] == f"4 offset(s): {slipped}"
     assert facts["standing fence"].startswith("east: its fence stands since ")
     assert desk.run("mirror", "watch", mirrored.name, "--once").code == 0
     produce(pair.east, topic, 1, user="admin")
@@ -89,7 +89,7 @@ def test_a_mirror_that_owes_nothing_is_not_watched(desk: Desk) -> None:
     topic = app_topic(desk.pair)
     mirrored = desk.started(topic)
     said = desk.run("mirror", "watch", mirrored.name)
-    assert (said.code, said.out, said.err) == (0, "nothing is owed to any cluster\n", "")
+    assert (said.code, said.out, said.err) == (0, "no fence is pending on any cluster\n", "")
     assert desk.run("mirror", "fence", mirrored.name).code == 2
 
 
@@ -103,7 +103,7 @@ def test_a_supervisor_keeps_the_old_source_fenced_when_its_mirror_was_failed_ove
         supervise.ensure(pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path)))
         log = home / mirrored.name / "replicate.log"
         wait_until(
-            lambda: log.exists() and "its fence is owed since" in log.read_text(), timeout_s=TIMEOUT_S, why="it waits"
+            lambda: log.exists() and "fence pending since" in log.read_text(), timeout_s=TIMEOUT_S, why="it waits"
         )
     try:
         wait_until(lambda: debt_of(mirrored).paid_ms, timeout_s=TIMEOUT_S, why="east is fenced")

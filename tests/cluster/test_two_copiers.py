@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 PARTITIONS = 4
-FENCED = "state topic __mirrorbook_state: cannot write: another process has taken over this mirror; this one stops here"
+FENCED = "state topic __mirrorbook_state: cannot write: another process now controls this mirror; stopping"
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ def test_a_source_of_three_that_comes_back_node_by_node_is_fenced_as_soon_as_it_
                 why="the data plane has seen that nobody leads it",
             )
             planned = mirrored.failover.decide(Mode.PLANNED)
-            words = f"east: nobody leads {lone[2]}, so the rest cannot be copied"
+            words = f"east: no leader for {lone[2]}, so the rest cannot be copied"
             assert [r for r in planned.reasons if words in r], planned.reasons
 
             # And a broker of the destination, with the only replica of another one: the controller, if that has one.
@@ -177,7 +177,7 @@ def test_a_source_of_three_that_comes_back_node_by_node_is_fenced_as_soon_as_it_
             )
         found = look_after(mirrored.link)
         assert (found.standing, debt_of(mirrored).paid_ms) == (Standing.OWED, None), found
-        assert any("its fence is owed since" in line for line in found.lines), found.lines
+        assert any("fence pending since" in line for line in found.lines), found.lines
         assert any("no answer: " in line for line in found.lines), found.lines
 
         # Two: it can be fenced. What the third one alone holds is still unknown.

@@ -200,7 +200,7 @@ def test_an_active_run_a_stopped_mirror_and_an_empty_one_forbid(view: View) -> N
 
 def test_a_partition_without_alignment_forbids(view: View) -> None:
     statuses = {P0: status(P0), P1: status(P1, PartitionState.LOG_ALIGNMENT)}
-    assert "not mirrored from their beginning yet: orders-1" in reasons_of(replace(view, statuses=statuses))
+    assert "initial copy not finished: orders-1" in reasons_of(replace(view, statuses=statuses))
 
 
 def test_no_authorizer_is_a_warning_that_names_the_consequence(view: View) -> None:
@@ -232,11 +232,11 @@ def test_a_thousand_failed_partitions_are_counted_and_not_all_listed(view: View)
 
 def test_a_partition_that_nobody_leads_is_named_and_holds_up_a_planned_failover_only(view: View) -> None:
     one = replace(source_of(view), stable_ends={P0: Offset(10)}, leaderless=(P1,))
-    assert "east: nobody leads orders-1, so the rest cannot be copied" in reasons_of(replace(view, source=one))
+    assert "east: no leader for orders-1, so the rest cannot be copied" in reasons_of(replace(view, source=one))
     unplanned = replace(view, source=one, mode=Mode.UNPLANNED)
-    assert "nobody leads" not in reasons_of(unplanned)
+    assert "no leader for" not in reasons_of(unplanned)
     given_up = {P0: status(P0), P1: status(P1, PartitionState.FAILED)}
-    assert "nobody leads" not in reasons_of(replace(view, source=one, statuses=given_up)), "it is not copied anyway"
+    assert "no leader for" not in reasons_of(replace(view, source=one, statuses=given_up)), "it is not copied anyway"
     assert isinstance(view.destination, DestinationView)
     there = replace(view.destination, positions={P0: Offset(10)}, leaderless=(P1,))
-    assert "west: nobody leads orders-1" in reasons_of(replace(view, destination=there))
+    assert "west: no leader for orders-1" in reasons_of(replace(view, destination=there))

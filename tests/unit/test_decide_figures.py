@@ -139,13 +139,15 @@ def test_equal_lags_are_listed_by_name_and_only_the_first_of_many(view: View) ->
 
 def test_each_group_is_told_what_it_would_read_again(view: View) -> None:
     assert dict(group_figures(view)) == {
-        "g": "32 record(s) read again by the sync of now; 0 after the final sync",
-        "h": "0 record(s) read again by the sync of now; 0 after the final sync",  # the destination's is later
+        "g": "32 record(s) would be read again as of the last sync; 0 after the final sync",
+        # The destination's is later.
+        "h": "0 record(s) would be read again as of the last sync; 0 after the final sync",
     }
     behind = replace(view, destination=replace(DESTINATION, committed={"g": {A0: Offset(88)}}))
+    again = "record(s) would be read again as of the last sync"
     assert dict(group_figures(behind)) == {
-        "g": "2 record(s) read again by the sync of now, 1 partition(s) not synced yet; 0 after the final sync",
-        "h": "0 record(s) read again by the sync of now, 1 partition(s) not synced yet; 0 after the final sync",
+        "g": f"2 {again}, 1 partition(s) not synced yet; 0 after the final sync",
+        "h": f"0 {again}, 1 partition(s) not synced yet; 0 after the final sync",
     }
 
 
@@ -156,7 +158,7 @@ def test_groups_that_could_not_be_asked_are_not_told_to_have_nothing(
     unseen = "what west has of it is not known; 0 read again after the final sync"
     blind = replace(view, destination=destination)
     assert dict(group_figures(blind)) == {"g": unseen, "h": unseen}
-    assert any("told of its groups" in words for words in warnings_of(blind)) is isinstance(
+    assert any("did not report their groups" in words for words in warnings_of(blind)) is isinstance(
         destination, DestinationView
     )
     # No approval is void because a broker answered a moment later.
@@ -336,7 +338,7 @@ def test_without_the_source_the_plan_says_what_would_be_lost_by_three_clocks(vie
 
 def test_a_partition_that_nobody_leads_is_unknown_alone(view: View) -> None:
     one = replace(SOURCE, stable_ends={A0: Offset(100), A1: Offset(50)}, leaderless=(B0,))
-    assert "nobody leads b-0 on east: ends and lag are unknown" in warned(replace(view, source=one))
+    assert "no leader for b-0 on east: ends and lag are unknown" in warned(replace(view, source=one))
     assert list(unknown_of(replace(view, source=one))) == []
 
 

@@ -50,7 +50,7 @@ def test_a_star_is_given_topic_by_topic() -> None:
     given = promoted(STAR)
     assert given.grants == literals(STAR)
     assert list(warnings(given, "west")) == [
-        f"{STAR} is given topic by topic: on west it would open {OURS}, too. "
+        f"{STAR} will be granted topic by topic: on west it would open {OURS}, too. "
         "Topics made later need a grant of their own"
     ]
 
@@ -74,7 +74,7 @@ def test_a_prefix_never_reaches_heartbeats_of_the_future(prefix: str) -> None:
     given = promotion([entry(low, AclPurpose.STAGED)], [ours], [ours], OWN)
     assert given.grants == (replace(low, name=ours, pattern=Pattern.LITERAL),)
     assert list(warnings(given, "west")) == [
-        f"{low} is given topic by topic: on west it would open heartbeats of mirrors made later, too. "
+        f"{low} will be granted topic by topic: on west it would open heartbeats of mirrors made later, too. "
         "Topics made later need a grant of their own"
     ]
 
@@ -119,7 +119,7 @@ def test_what_no_sync_can_have_staged_is_refused_by_name_and_holds_nothing_up(wh
     given = promotion([entry(what, purpose), entry(WRITE, AclPurpose.STAGED)], TOPICS, {*TOPICS, OURS}, OWN)
     assert list(given.refused) == [what]
     assert given.grants == (WRITE,)
-    assert next(iter(warnings(given, "west"))).startswith(f"{what} is remembered as staged, but is not given, since ")
+    assert next(iter(warnings(given, "west"))).startswith(f"{what} is recorded as staged, but will not be granted: ")
 
 
 @given(staged=st.sets(acls), there=st.sets(st.sampled_from(["zzz", "orders", "orders-x", OURS])))

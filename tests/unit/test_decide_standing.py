@@ -225,11 +225,11 @@ def test_what_slipped_in_lies_between_the_last_mirrored_offset_and_the_fence() -
 
 def test_words_name_the_cluster_the_time_and_the_trouble() -> None:
     assert list(words(replace(OWED, trouble="no right"))) == [
-        "east: its fence is owed since 1970-01-01 00:00:01 UTC; until it is up it takes writes",
+        "east: fence pending since 1970-01-01 00:00:01 UTC; until it is in place, this cluster accepts writes",
         "no right",
     ]
     assert list(words(STANDS)) == ["east: its fence stands since 1970-01-01 00:00:02 UTC"]
-    assert "run r, which was given up" in next(words(LIFTING))
+    assert "run r was aborted" in next(words(LIFTING))
 
 
 def test_lines_to_paste_name_all_that_the_ledger_and_the_mirror_know() -> None:
@@ -268,7 +268,7 @@ def test_a_failbacks_plan_says_since_when_the_fence_stands_and_what_slipped_in()
         mirror=MIRROR, statuses={P: status}, old=SILENT, new=SILENT, active_runs=(), debt=replace(STANDS, trouble="hm")
     )
     assert failback(view).plan.figures["standing fence"] == (
-        "east: its fence stands since 1970-01-01 00:00:02 UTC; hm; 3 offset(s) slipped in before it stood"
+        "east: its fence stands since 1970-01-01 00:00:02 UTC; hm; 3 offset(s) were accepted before it stood"
     )
     assert "standing fence" not in failback(replace(view, debt=None)).plan.figures
 

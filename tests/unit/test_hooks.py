@@ -190,7 +190,7 @@ def test_a_plan_warns_of_hooks_that_cannot_be_called(tmp_path: Path, monkeypatch
         {"name": "gw", "http": {"url": "http://gw", "headers": headers}},
     )
     problems = list(hook_problems(link.config, link.mirror.name))
-    assert problems[0] == "hook gone: ./gone.sh is no program that can be started here"
+    assert problems[0] == "hook gone: ./gone.sh is not found or not executable"
     assert problems[1].endswith("environment variable NO_TOKEN is not set")
     assert len(problems) == 2
     monkeypatch.setenv("NO_TOKEN", SECRET)
@@ -322,7 +322,7 @@ def test_a_command_that_may_not_be_killed_keeps_nobody_waiting(tmp_path: Path, m
         (call,) = called(configured(tmp_path, hook))
     finally:
         os.kill(int(pid.read_text()), signal.SIGKILL)
-    assert call.problem == "not ended within 3 s, and not to be killed by us: it may go on"
+    assert call.problem == "still running after 3 s, and could not be killed: it may go on"
     assert call.tries == 1, "a second one beside the first"
 
 

@@ -58,7 +58,7 @@ def test_values_can_neither_be_changed_nor_mixed_up(kind: type[Any]) -> None:
 
 WORDS: dict[type[StrEnum], str] = {
     PartitionState: "UNKNOWN LOG_ALIGNMENT MIRRORING PAUSING PAUSED STOPPING STOPPED FAILED",
-    FailureKind: "denied gone recreated replaced occupied foreign diverged corrupt worn-out refused unkeyed recopying "
+    FailureKind: "denied gone recreated replaced occupied foreign diverged corrupt gap-limit refused unkeyed recopying "
     "other",
     Gaps: "markers hidden",
     Desired: "STARTED PAUSED STOPPED",

@@ -17,7 +17,7 @@ FAILBACK: Final = "mirror_failback"
 ACTIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         FAILOVER: "Plan a failover",
-        UNPLANNED: "Give the source up",
+        UNPLANNED: "Fail over without the source",
         FAILBACK: "Plan a failback",
         "mirror_parity": "Compare",
         "mirror_sync": "Sync",
