@@ -96,8 +96,8 @@ REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
             (Action.RETRY,),
         ),
         FailureKind.GAP_LIMIT: Remedy(
-            "the gaps of the log cannot be filled any more: 2^28 offsets were filled, seven attempts at one gap broke off, "
-            "or two copiers at the same moment filled one too far",
+            "the gaps of the log cannot be filled any more: 2^28 offsets were filled, seven attempts at one gap broke "
+            "off, or two copiers at the same moment filled one too far",
             "look for what keeps ending the copier, or for a second one",
             (Action.RECOPY,),
         ),
