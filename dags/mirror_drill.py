@@ -31,7 +31,7 @@ with DAG(
             "planned",
             type="string",
             enum=["planned", "unplanned"],
-            description_md="`planned`: to the last record; `unplanned`: the source is given up, and losses are counted",
+            description_md="`planned`: to the last record; `unplanned`: without the source, and losses are counted",
         ),
     },
 ) as dag:

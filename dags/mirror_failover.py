@@ -1,6 +1,6 @@
 """Move applications from a mirror's source to its destination, step by step, with one approval. Nothing is lost.
 
-For a source that lives; one that is dead is given up by mirror_failover_unplanned. A rejected or failed run is red.
+For a source that lives; for one that is dead there is mirror_failover_unplanned. A rejected or failed run is red.
 Until `promote`, a failure undoes the fence, unless the source has died; from there on clear the failed task.
 """
 

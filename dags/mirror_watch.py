@@ -3,8 +3,8 @@
 Red when somebody has to be called: records were accepted before the fence was up, a writer that no fence stops, or a
 fence that cannot be put up, was taken away, or is pending while the source answers.
 
-Each mirror that owes something is looked at once, at the beginning; then each silent cluster is waited for by one task,
-for all of its mirrors: a disaster of many takes no more slots than it has clusters.
+Each mirror with a fence that is pending or stands is looked at once, at the beginning; then each silent cluster
+is waited for by one task, for all of its mirrors: a disaster of many takes no more slots than it has clusters.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ with DAG(
     **when_red(),
     params={
         "mirrors": Param(
-            [], type="array", items={"type": "string"}, description_md="Mirrors to look after; none: all that owe"
+            [],
+            type="array",
+            items={"type": "string"},
+            description_md="Mirrors to look after; empty: every mirror whose old source is or is to be fenced",
         )
     },
 ) as dag:

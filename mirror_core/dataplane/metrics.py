@@ -193,7 +193,7 @@ METRICS: Final = (
         "mirrorbook_throttle_bytes_per_second",
         "gauge",
         (),
-        "what may be read from the source, as taken up by the newest epoch. Absent: no limit",
+        "what may be read from the source, as the newest epoch applies it. Absent: no limit",
     ),
     Described("mirrorbook_task_cpu_seconds_total", "counter", (), "CPU time of copying tasks"),
 )

@@ -29,7 +29,7 @@ class Standing(StrEnum):
 
     NOTHING = "nothing"
     """Nothing is owed."""
-    OWED = "owed"
+    OWED = "pending"
     """The fence is not up yet: the cluster has not answered since, or does not take it."""
     STANDS = "stands"
     """Every broker was seen to have it."""

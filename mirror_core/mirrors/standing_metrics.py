@@ -19,8 +19,8 @@ METRICS: Final = (
         "mirrorbook_standing_fence",
         "gauge",
         ("cluster", "state"),
-        "1 for how things stand with the old source, 0 for the others. owed: its fence is not up yet; stands; watched: "
-        "it has no authorizer, and can only be looked at; lifting: an abort left its fence there",
+        "1 for how things stand with the old source, 0 for the others. pending: its fence is not up yet; stands; "
+        "watched: it has no authorizer, and can only be looked at; lifting: an abort left its fence there",
     ),
     Described(
         "mirrorbook_standing_fence_looked_timestamp_seconds",

@@ -79,7 +79,7 @@ def _paid(
         raise
     except MirrorError as error:
         acts.writer.put(replace(debt, trouble=str(error)))
-        return {"fence": "owed: put up the moment it answers", "source": str(error)}
+        return {"fence": "pending: put up the moment it answers", "source": str(error)}
     if isinstance(denials, AuthorizerOff):
         trouble = f"cluster {cluster} has no authorizer: it cannot be kept from taking writes"
         acts.writer.put(replace(debt, trouble=trouble, ends=Offsets.of(ends)))

@@ -184,5 +184,5 @@ def _evidence(
 
 def _announced(active: Active, said: Active | Unseen) -> str:
     if isinstance(said, Unseen):
-        return f"owed: {said.reason}"
+        return f"pending: {said.reason}"
     return "yes" if said == active else f"no: generation {said.generation} of run {said.run or 'none'} stands there"

@@ -168,7 +168,7 @@ def test_a_topic_that_may_not_be_written_holds_no_failover_up(pair: Pair, tmp_pa
     assert failover.drive(run).state is RunState.DONE
     (shown,) = [s.evidence for s in failover.status(run)[1] if s.step == "switch"]
     for cluster_name in ("east", "west"):
-        assert "owed: " in str(shown[f"announced on {cluster_name}"])
+        assert "pending: " in str(shown[f"announced on {cluster_name}"])
         assert "TOPIC_AUTHORIZATION_FAILED" in str(shown[f"announced on {cluster_name}"])
 
 

@@ -33,7 +33,7 @@ def test_figures_are_those_of_the_newest_finding() -> None:
         written={Partition("b", 0): (Offset(10), Offset(11))},
     )
     assert samples(found) == {
-        ("standing_fence", "owed"): 0,
+        ("standing_fence", "pending"): 0,
         ("standing_fence", "stands"): 1,
         ("standing_fence", "watched"): 0,
         ("standing_fence", "lifting"): 0,
