@@ -141,6 +141,15 @@ class Together:
                 return attempt
         return None
 
+    def given_up(self, started_by: str) -> list[Run]:
+        """The newest run of each failover of the whole set that this one has begun, and that is to be taken up no more.
+
+        One that could not be begun as a whole was nobody's failover: that may be tried again.
+        """
+        whole = [t for t in self._attempts(started_by).values() if t.keys() >= set(self.chosen.mirrors)]
+        ended = [[s.run for s in there.values() if s.place is not Place.DONE] for there in whole]
+        return [max(runs, key=lambda run: run.started_ms) for runs in ended if runs]
+
     def _harmless(self, left: Iterable[Standing]) -> bool:
         """Whether they can be given up as if they had never been; what gives a source up may have taken a run over."""
         return self.mode is Mode.PLANNED and all(s.place in UNDISTURBED for s in left)
