@@ -49,6 +49,8 @@ class SourceView:
     """Rights to change the mirror's topics that applications hold there."""
     leaderless: tuple[Partition, ...] = ()
     """Recorded partitions that nobody leads now: their ends are not known."""
+    state_writers: tuple[str, ...] = ()
+    """Principals beside ours who may write or delete the state topic there, or the one that is to be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,8 @@ class DestinationView:
     """The newest one of each partition of the heartbeats' topic: who looks on the destination sees how far the copy
     has come in time."""
     leaderless: tuple[Partition, ...] = ()
+    """As on the source."""
+    state_writers: tuple[str, ...] = ()
     """As on the source."""
 
 

@@ -14,8 +14,9 @@ from mirror_core.decide.acls import Names, may_change
 from mirror_core.decide.drills import forecast
 from mirror_core.decide.filters import group_filter, topic_filter
 from mirror_core.decide.promotion import STAGED, as_synced, promotion, unbacked
+from mirror_core.decide.rights import others_who_change
 from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View, healthy
-from mirror_core.kafka.acls import AuthorizerOff, describe_acls
+from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.group_batches import fetch_all
@@ -35,6 +36,7 @@ from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Mode
 from mirror_core.runbook.hook_calls import hook_problems
 from mirror_core.state.link import Link
+from mirror_core.state.records import TOPIC as STATE
 from mirror_core.state.records import State
 from mirror_core.sync.access import promotion_remarks
 from mirror_core.sync.principals import own_principals
@@ -49,8 +51,10 @@ _log = logger(__name__)
 T = TypeVar("T")
 
 
-def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True) -> View:
+def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, conductor: str | None = None) -> View:
     """The view that a failover plan is made from. A side that fails or is late becomes `Unseen`; nothing is raised.
+
+    `conductor`: who would conduct it, by which its seconds are foretold.
 
     `offsets`: with what groups have committed, which only the plan's figures tell of. Without, no group is asked for
     it: whether an approved plan still holds does not depend on it.
@@ -84,7 +88,7 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True) -> Vi
         grants=rights.bound,
         given=rights.given,
         unbacked=rights.unbacked,
-        forecast=forecast(state.runs.values(), state.steps_of, mirror.name, mode),
+        forecast=forecast(state.runs.values(), state.steps_of, mirror.name, mode, conductor),
         now_ms=now_ms(),
         hooks={hook.name: hook.words for hook in link.config.hooks(mirror.name)},
         hook_problems=tuple(hook_problems(link.config, mirror.name)),
@@ -208,6 +212,7 @@ def _look_at_source(
             committed=committed,
             grants=grants,
             leaderless=tuple(sorted(ends.leaderless)),
+            state_writers=_state_writers(link, acls),
         )
 
 
@@ -244,9 +249,14 @@ def _look_at_destination(
                 groups_unseen=isinstance(asked, Unseen),
                 heartbeats=() if isinstance(beats, Unseen) else beats,
                 leaderless=tuple(sorted(positions.leaderless)),
+                state_writers=_state_writers(link, held),
             )
     finally:
         positions_read.set()
+
+
+def _state_writers(link: Link, held: Acls | AuthorizerOff) -> tuple[str, ...]:
+    return () if isinstance(held, AuthorizerOff) else others_who_change(held.entries, STATE, own_principals(link))
 
 
 def _topics(found: Mapping[str, TopicView]) -> dict[str, Topic]:
