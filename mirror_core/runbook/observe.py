@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -21,6 +22,7 @@ from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.group_batches import fetch_all
 from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
+from mirror_core.kafka.hearing import Hearing, reading
 from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.transactions import open_transactions
@@ -44,6 +46,9 @@ from mirror_core.sync.principals import own_principals
 _AT_ONCE: Final = 32
 """Groups asked for in one round trip."""
 
+_LOOK_S: Final = 0.5
+"""Between two looks whether a side is still answering."""
+
 NO_GROUPS: Final[tuple[dict[str, dict[Partition, Offset]], tuple[str, ...]]] = ({}, ())
 
 _log = logger(__name__)
@@ -66,11 +71,11 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, condu
     statuses = state.partitions.get(mirror.name, {})
     partitions = tuple(healthy(statuses))
     positions_read = threading.Event()
-    source = Ask(lambda: _look_at_source(link, partitions, positions_read, offsets=offsets))
     destination = Ask(lambda: _look_at_destination(link, state, positions_read, offsets=offsets))
+    source = Ask(lambda: _look_at_source(link, partitions, positions_read, destination, offsets=offsets))
     users = [Ask(partial(_users, side)) for side in (link.source, link.destination)] if offsets else []
     deadline = time.monotonic() + LIMITS.planned_side_s
-    seen_there, seen_here = destination.answer(deadline), source.answer(deadline)
+    seen_there, seen_here = destination.while_heard(deadline), source.while_heard(deadline)
     if mode is Mode.UNPLANNED and isinstance(seen_here, SourceView) and seen_here.cluster_id != mirror.source_id:
         # Its name may lead elsewhere by now, to the destination even, which has lost nothing.
         seen_here = Unseen(f"its address leads to cluster {seen_here.cluster_id}, not to {mirror.source_id}")
@@ -112,14 +117,16 @@ class Ask(Generic[T]):
     _found: list[T | Unseen] = field(default_factory=list)
     _thread: threading.Thread = field(init=False)
     _began: float = field(default_factory=time.monotonic)
+    _hearing: Hearing = field(default_factory=Hearing)
 
     def __post_init__(self) -> None:
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._found.append(self.question())
+            with self._hearing.here():
+                self._found.append(self.question())
         except MirrorError as error:
             self._found.append(Unseen(str(error)))
         except Exception as error:  # noqa: BLE001 - said in the plan, and in the log, by its type alone
@@ -132,6 +139,25 @@ class Ask(Generic[T]):
         self._thread.join(max(0.0, deadline - time.monotonic()))
         waited_s = max(0.0, deadline - self._began)
         return self._found[0] if self._found else Unseen(f"no complete answer within {waited_s:.0f} s")
+
+    def while_heard(self, deadline: float) -> T | Unseen:
+        """The same, but that the time until then is a limit for silence: while answers come, it begins anew."""
+        patience_s, last = deadline - self._began, self._began + LIMITS.answering_side_s
+        while self._thread.is_alive():
+            until = min(max(deadline, self._hearing.last() + patience_s), last)
+            if time.monotonic() >= until:
+                silent = deadline < until < last
+                words = f"no further answer for {patience_s:.0f} s"
+                return Unseen(words if silent else f"no complete answer within {until - self._began:.0f} s")
+            self._thread.join(max(0.0, min(until - time.monotonic(), _LOOK_S)))
+        return self.answer(deadline)
+
+    def while_waiting(self, event: threading.Event, patience_s: float) -> None:
+        """Wait for what happens in the course of it, for so long since something was heard last."""
+        began = time.monotonic()
+        while (left := max(began, self._hearing.last()) + patience_s - time.monotonic()) > 0:
+            if event.wait(min(left, _LOOK_S)):
+                return
 
 
 def _users(side: ClusterConfig) -> frozenset[str] | None:
@@ -179,7 +205,12 @@ def _strangers(
 
 
 def _look_at_source(
-    link: Link, partitions: tuple[Partition, ...], positions_read: threading.Event, *, offsets: bool
+    link: Link,
+    partitions: tuple[Partition, ...],
+    positions_read: threading.Event,
+    destination: Ask[DestinationView],
+    *,
+    offsets: bool,
 ) -> SourceView:
     mirror = link.mirror
     with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as client:
@@ -199,7 +230,8 @@ def _look_at_source(
             )
         )
         # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
-        positions_read.wait(LIMITS.planned_side_s / 2)
+        with reading():
+            destination.while_waiting(positions_read, LIMITS.planned_side_s / 2)
         ends = led_offsets(client, present, Point.STABLE_END, within_s=LIMITS.new_leader_s)
         return SourceView(
             cluster_id=view.cluster_id,
@@ -235,7 +267,7 @@ def _look_at_destination(
             held = describe_acls(client)
             rights = promotion_remarks(link, state, held, view.topics)
             beats = heartbeats.answer(deadline)
-            asked = groups.answer(deadline) if groups else NO_GROUPS
+            asked = groups.while_heard(deadline) if groups else NO_GROUPS
             committed, joined = ({}, ()) if isinstance(asked, Unseen) else asked
             return DestinationView(
                 cluster_id=view.cluster_id,
