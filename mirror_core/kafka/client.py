@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, TypeVar
@@ -239,7 +240,7 @@ class ClusterClient:
         problems: list[MirrorError] = []
         deadline = time.monotonic() + self.timeout_s + 0.5
         pool = ThreadPoolExecutor(len(addresses))
-        opening = {pool.submit(self.open, address): address for address in addresses}
+        opening = {pool.submit(copy_context().run, self.open, address): address for address in addresses}
         pool.shutdown(wait=False)  # a broker that answers drop by drop keeps its thread, not us
         try:
             while opening:
