@@ -53,6 +53,12 @@ def warnings_of(view: View) -> Iterator[str]:
             f"`kafka-configs.sh --alter --entity-type users --entity-name {view.strangers[0]} --add-config "
             "'SCRAM-SHA-512=[password=...]'`"
         )
+    for other, topics in view.beside:
+        yield (
+            f"mirror {other.name} carries {topics} of these topics from {other.source} to {other.destination}: it goes "
+            f"on from there without a lag, and gets nothing that is written on {view.mirror.destination}. Stop it; a "
+            f"failback may make topics on {other.source} anew under it"
+        )
     yield from _forgers(view)
     yield from (f"{problem}: it would fail, and the run go on without it" for problem in view.hook_problems)
 

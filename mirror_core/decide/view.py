@@ -138,6 +138,8 @@ class View:
     """Rights that promotion would give; None: not known, since the destination is unseen or has no authorizer."""
     unbacked: tuple[Acl, ...] = ()
     """Of those that are staged, the ones that nobody holds on the source now, as far as it is seen."""
+    beside: tuple[tuple[Mirror, int], ...] = ()
+    """Mirrors that carry topics of this one from its source to a third cluster, and how many, as far as is known."""
     together: tuple[tuple[str, ...], ...] = ()
     """Topics that belong together: regular expressions, by group; none: all of the mirror's."""
 

@@ -36,6 +36,7 @@ from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Mode
+from mirror_core.runbook.beside import look_beside
 from mirror_core.runbook.hook_calls import hook_problems
 from mirror_core.state.link import Link
 from mirror_core.state.records import TOPIC as STATE
@@ -74,11 +75,15 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, condu
     destination = Ask(lambda: _look_at_destination(link, state, positions_read, offsets=offsets))
     source = Ask(lambda: _look_at_source(link, partitions, positions_read, destination, offsets=offsets))
     users = [Ask(partial(_users, side)) for side in (link.source, link.destination)] if offsets else []
+    beside = list[tuple[Mirror, int]]()
+    thirds = [Ask(partial(look_beside, link, {p.topic for p in statuses}, beside))] if offsets else []
     deadline = time.monotonic() + LIMITS.planned_side_s
     seen_there, seen_here = destination.while_heard(deadline), source.while_heard(deadline)
     if mode is Mode.UNPLANNED and isinstance(seen_here, SourceView) and seen_here.cluster_id != mirror.source_id:
         # Its name may lead elsewhere by now, to the destination even, which has lost nothing.
         seen_here = Unseen(f"its address leads to cluster {seen_here.cluster_id}, not to {mirror.source_id}")
+    for third in thirds:
+        third.answer(deadline)
     active = state.active_run(mirror.name)
     rights = _rights(link, state, mode, seen_here, seen_there)
     return View(
@@ -100,6 +105,7 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, condu
         sighting=state.sightings.get(mirror.name),
         proof=state.proofs.get(mirror.name),
         groups=state.groups.get(mirror.name),
+        beside=tuple(sorted(beside, key=lambda one: one[0].name)),
         together=link.config.belonging(mirror.name),
         strangers=_strangers(link, state, *(one.answer(deadline) for one in users)) if users else (),
     )
