@@ -11,9 +11,9 @@ import typer
 from mirror_core.cli.common import ConfigOption, NameArgument, mirror
 from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.telling import tell
-from mirror_core.decide.fence_lines import fence_lines, lifted_by_hand
 from mirror_core.decide.standing import Judgement
 from mirror_core.mirrors import standing
+from mirror_core.mirrors.fence_lines import fence_lines, lifted_by_hand
 from mirror_core.mirrors.standing_metrics import Exposition
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.mirror import Desired

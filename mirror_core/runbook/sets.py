@@ -143,9 +143,7 @@ class Together:
 
     def given_up(self, started_by: str) -> list[Run]:
         """The newest run of each failover of the whole set that this one has begun, and that is to be taken up no more.
-
-        One that could not be begun as a whole was nobody's failover: that may be tried again.
-        """
+        One that could not be begun as a whole may be tried again."""
         whole = [t for t in self._attempts(started_by).values() if t.keys() >= set(self.chosen.mirrors)]
         ended = [[s.run for s in there.values() if s.place is not Place.DONE] for there in whole]
         return [max(runs, key=lambda run: run.started_ms) for runs in ended if runs]

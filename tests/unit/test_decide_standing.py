@@ -9,7 +9,6 @@ import pytest
 from mirror_core.decide.failback import FailbackView
 from mirror_core.decide.failback import decide as failback
 from mirror_core.decide.failover import decide as failover
-from mirror_core.decide.fence_lines import IN_ONE_LINE, fence_lines, lifted_by_hand
 from mirror_core.decide.standing import (
     Deed,
     Shown,
@@ -28,6 +27,7 @@ from mirror_core.decide.standing import (
     words,
 )
 from mirror_core.decide.view import Unseen, View
+from mirror_core.mirrors.fence_lines import IN_ONE_LINE, fence_lines, lifted_by_hand
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
