@@ -26,7 +26,8 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.run import Mode
 from mirror_core.runbook.closing import last_words
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.sets import Joint, Together, set_named
+from mirror_core.runbook.set_runs import Joint, set_named
+from mirror_core.runbook.sets import Together
 from mirror_core.state.link import find
 
 ModeOption = Annotated[Mode, typer.Option("--mode", help="planned: the sources live. unplanned: they are lost.")]

@@ -11,9 +11,9 @@ import typer
 from mirror_core.cli.common import ConfigOption, NameArgument, mirror
 from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.telling import tell
-from mirror_core.decide.fence_lines import fence_lines
 from mirror_core.decide.standing import Judgement
 from mirror_core.mirrors import standing
+from mirror_core.mirrors.fence_lines import fence_lines, lifted_by_hand
 from mirror_core.mirrors.standing_metrics import Exposition
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.mirror import Desired
@@ -70,9 +70,9 @@ def fence(
 ) -> None:
     """Print the lines that fence a mirror's source, for somebody who can reach it. Asks only the destination."""
     link, state = mirror(config, name)
-    lines = fence_lines(
-        link.mirror, state.ledger_of(link.mirror.name), state.partitions.get(link.mirror.name, {}), bootstrap_controller
-    )
+    ledger, partitions = state.ledger_of(link.mirror.name), state.partitions.get(link.mirror.name, {})
+    fenced = link.mirror, tuple(ledger), tuple(partitions), bootstrap_controller
+    lines = fence_lines(*fenced)
     if not lines:
         raise BadRequest(f"mirror {name} has mirrored nothing: there is nothing to fence")
     if link.mirror.desired is not Desired.STOPPED:
@@ -82,6 +82,8 @@ def fence(
         )
     for line in lines:
         tell(line)
+    for line in lifted_by_hand(*fenced):
+        tell(f"# {line}", err=True)
 
 
 def _show(found: Judgement) -> None:

@@ -62,9 +62,24 @@ def expired(run: Run, agreed: Sequence[Approval], steps: Iterable[StepRecord], n
 def taken_up(runs: Iterable[Run], mirror: str, kind: RunKind, conductor: str) -> Run | None:
     """The run that a task which is repeated goes on with, instead of beginning one: begun by the same conductor, and
     not given up. It may be done, too, when somebody else has finished it."""
-    wanted, alive = (mirror, kind, conductor), (RunState.RUNNING, RunState.DONE)
-    own = (r for r in runs if (r.plan.mirror, r.plan.kind, r.started_by) == wanted and r.state in alive)
+    own = (r for r in begun_by(runs, mirror, kind, conductor) if r.state in (RunState.RUNNING, RunState.DONE))
     return max(own, key=lambda run: run.started_ms, default=None)
+
+
+def begun_by(runs: Iterable[Run], mirror: str, kind: RunKind, conductor: str) -> list[Run]:
+    """Runs of a mirror that this conductor has begun."""
+    return [r for r in runs if (r.plan.mirror, r.plan.kind, r.started_by) == (mirror, kind, conductor)]
+
+
+def used_up(ended: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, ...]:
+    """Why nothing may be begun by these approvals: a run was, and was given up. Who clears its tasks, be it only to
+    tidy up, has seen no plan. `ended`: runs that the same conductor has begun, and that are no longer taken up."""
+    same = [run for run in ended if tuple(run.approvals) == tuple(approvals) and run.state is not RunState.DONE]
+    return tuple(
+        f"run {run.id} was begun by this approval and is {run.state}, and an approval is for one run: clear task plan "
+        "with all that follows, or trigger a new run, and it asks again"
+        for run in same
+    )
 
 
 def _unmet(approvals: Sequence[Approval], people: int) -> Iterator[str]:

@@ -22,7 +22,7 @@ from mirror_core.model.names import (
     drill_group,
     heartbeat_topic,
 )
-from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState, StepRecord
+from mirror_core.model.run import AIRFLOW, Mode, Plan, Run, RunKind, RunState, StepRecord
 
 KEPT: Final = 20
 """Runs of drills that a state topic remembers of each mirror."""
@@ -166,16 +166,40 @@ def came_through(run: Run) -> bool:
 
 
 def forecast(
-    runs: Iterable[Run], steps_of: Callable[[Run], tuple[StepRecord, ...]], mirror: str, mode: Mode
+    runs: Iterable[Run],
+    steps_of: Callable[[Run], tuple[StepRecord, ...]],
+    mirror: str,
+    mode: Mode,
+    conductor: str | None = None,
 ) -> Forecast | None:
-    """By this mirror's newest failover of this mode that was finished; by its newest drill, where there is none."""
-    kind = RunKind.FAILOVER
-    known = [r for r in runs if r.plan.kind is kind and r.plan.mode is mode and r.state is RunState.DONE]
-    for name, basis in ((mirror, "last run"), (drill_name(mirror), "last drill")):
-        mine = [run for run in known if run.plan.mirror == name]
-        newest = max(mine, key=lambda run: run.started_ms, default=None)
-        steps = () if newest is None else steps_of(newest)
-        seconds = None if newest is None else stood_still_s(newest, steps)
-        if seconds is not None:
-            return Forecast(seconds, basis, {step.step: took for step in steps if (took := took_s(step)) is not None})
+    """By this mirror's newest failover of this mode that was finished; by its newest drill, where there is none.
+
+    `conductor`: who would conduct it. From task to task Airflow waits, a command does not: so one that the same kind of
+    conductor took from its beginning to its end comes first, and of any other the basis says who took it.
+    """
+    finished = [r for r in runs if r.plan.kind is RunKind.FAILOVER and r.plan.mode is mode and r.state is RunState.DONE]
+    alike = [r for r in finished if conductor is None or _conducted(r) == {_by_airflow(conductor)}]
+    for known, same in ((alike, True), (finished, False)):
+        for name, basis in ((mirror, "last run"), (drill_name(mirror), "last drill")):
+            mine = [run for run in known if run.plan.mirror == name]
+            newest = max(mine, key=lambda run: run.started_ms, default=None)
+            steps = () if newest is None else steps_of(newest)
+            seconds = None if newest is None else stood_still_s(newest, steps)
+            if newest is not None and seconds is not None:
+                took = {step.step: one for step in steps if (one := took_s(step)) is not None}
+                return Forecast(seconds, basis if same else f"{basis}, {_in_words(newest)}", took)
     return None
+
+
+def _by_airflow(conductor: str) -> bool:
+    return conductor.startswith(AIRFLOW)
+
+
+def _conducted(run: Run) -> set[bool]:
+    """Whether by Airflow; both, if one of them took it over from the other."""
+    return {_by_airflow(who) for who in (run.started_by, run.conducted_by)}
+
+
+def _in_words(run: Run) -> str:
+    by = _conducted(run)
+    return "by Airflow and by command" if len(by) > 1 else "by Airflow" if True in by else "by command"

@@ -7,6 +7,7 @@ from heapq import nsmallest
 from typing import Final
 
 from mirror_core.decide import clocks
+from mirror_core.decide.acls import OUR_TOPICS
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import ago, in_words, loses, loss_figures, loss_warnings
 from mirror_core.decide.proof import in_words as in_words_of_proof
@@ -52,7 +53,23 @@ def warnings_of(view: View) -> Iterator[str]:
             f"`kafka-configs.sh --alter --entity-type users --entity-name {view.strangers[0]} --add-config "
             "'SCRAM-SHA-512=[password=...]'`"
         )
+    for other, topics in view.beside:
+        yield (
+            f"mirror {other.name} carries {topics} of these topics from {other.source} to {other.destination}: it goes "
+            f"on from there without a lag, and gets nothing that is written on {view.mirror.destination}. Stop it; a "
+            f"failback may make topics on {other.source} anew under it"
+        )
+    yield from _forgers(view)
     yield from (f"{problem}: it would fail, and the run go on without it" for problem in view.hook_problems)
+
+
+def _forgers(view: View) -> Iterator[str]:
+    for name, side in ((view.mirror.destination, view.destination), (view.mirror.source, view.source)):
+        if not isinstance(side, Unseen) and side.state_writers:
+            yield (
+                f"{some(side.state_writers)} may write or delete {OUR_TOPICS}_state on {name}: whoever does that "
+                f"decides which rights are given and taken. Deny it on topics that begin with {OUR_TOPICS}"
+            )
 
 
 def _failed_warning(view: View) -> Iterator[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.decide.acls import EVERYBODY, OUR_TOPICS, covers, denial
+from mirror_core.decide.acls import EVERYBODY, OUR_TOPICS, covers, denial, may_change
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.names import HEARTBEATS
 
@@ -143,3 +143,12 @@ def allows(acls: Iterable[Acl], principal: str, resource: Resource, name: str, o
         if acl.permission is Permission.ALLOW and acl.host == "*":
             allowed |= exact or acl.operation in _IMPLIED_BY.get(operation, frozenset())
     return allowed
+
+
+def others_who_change(acls: Iterable[Acl], topic: str, own_principals: Collection[str]) -> tuple[str, ...]:
+    """Principals, beside our own, whom these entries let write this topic or delete its records or itself."""
+    entries = tuple(acls)
+    there = {a.principal for a in entries if may_change(a) and covers(a, topic)} - set(own_principals)
+    ways = (Operation.WRITE, Operation.DELETE)
+    able = {p for p in there if any(allows(entries, p, Resource.TOPIC, topic, operation) for operation in ways)}
+    return tuple(sorted(able))

@@ -49,6 +49,8 @@ class SourceView:
     """Rights to change the mirror's topics that applications hold there."""
     leaderless: tuple[Partition, ...] = ()
     """Recorded partitions that nobody leads now: their ends are not known."""
+    state_writers: tuple[str, ...] = ()
+    """Principals beside ours who may write or delete the state topic there, or the one that is to be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,8 @@ class DestinationView:
     """The newest one of each partition of the heartbeats' topic: who looks on the destination sees how far the copy
     has come in time."""
     leaderless: tuple[Partition, ...] = ()
+    """As on the source."""
+    state_writers: tuple[str, ...] = ()
     """As on the source."""
 
 
@@ -134,6 +138,8 @@ class View:
     """Rights that promotion would give; None: not known, since the destination is unseen or has no authorizer."""
     unbacked: tuple[Acl, ...] = ()
     """Of those that are staged, the ones that nobody holds on the source now, as far as it is seen."""
+    beside: tuple[tuple[Mirror, int], ...] = ()
+    """Mirrors that carry topics of this one from its source to a third cluster, and how many, as far as is known."""
     together: tuple[tuple[str, ...], ...] = ()
     """Topics that belong together: regular expressions, by group; none: all of the mirror's."""
 

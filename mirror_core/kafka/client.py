@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, TypeVar
@@ -78,8 +79,7 @@ class ClusterClient:
     def __init__(
         self, config: ClusterConfig, principal: Principal = Principal.CONTROL, *, timeout_s: float = 10.0
     ) -> None:
-        self.config = config
-        self.principal = principal
+        self.config, self.principal = config, principal
         self.timeout_s = timeout_s
         self.name = config.name
         self._connections: dict[tuple[str, int], Connection] = {}
@@ -239,7 +239,7 @@ class ClusterClient:
         problems: list[MirrorError] = []
         deadline = time.monotonic() + self.timeout_s + 0.5
         pool = ThreadPoolExecutor(len(addresses))
-        opening = {pool.submit(self.open, address): address for address in addresses}
+        opening = {pool.submit(copy_context().run, self.open, address): address for address in addresses}
         pool.shutdown(wait=False)  # a broker that answers drop by drop keeps its thread, not us
         try:
             while opening:
@@ -256,9 +256,8 @@ class ClusterClient:
         finally:
             for future in opening:
                 future.add_done_callback(_close)
-        for host, port in opening.values():
-            where = f"cluster {self.name}, broker {host}:{port}"
-            problems.append(Unreachable(f"{where}: not connected and signed in within {self.timeout_s:g} s"))
+        late = f"not connected and signed in within {self.timeout_s:g} s"
+        problems += [Unreachable(f"cluster {self.name}, broker {h}:{p}: {late}") for h, p in opening.values()]
         refused = [problem for problem in problems if isinstance(problem, SignInFailed)]
         if refused and len(refused) == len(problems):
             raise BadRequest(str(refused[0]))  # wrong everywhere; say that, not "unreachable"

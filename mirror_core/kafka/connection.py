@@ -26,6 +26,7 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from mirror_core.kafka import scram
 from mirror_core.kafka.codec import AnyResponse, Request, Response, decode, encode
 from mirror_core.kafka.config import ClusterConfig, Principal
+from mirror_core.kafka.hearing import heard, reading
 from mirror_core.model.errors import BadRequest, RemoteFault, SignInFailed, Unreachable
 
 CLIENT_ID = "mirrorbook"
@@ -144,7 +145,8 @@ class Connection:
         if timeout_s:
             self.wait_for(usual)
         self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked)
-        found = decode(answer, frame, correlation, self.where)
+        with reading():
+            found = decode(answer, frame, correlation, self.where)
         self.awaits = False  # and not before: it may have been the answer to another question
         return found
 
@@ -154,12 +156,19 @@ class Connection:
 
     def answers(self, requests: Sequence[Request], answer: type[Response]) -> Iterator[Response]:
         """The same, each answer as soon as it is there."""
-        return (decode(answer, frame, due, self.where) for due, frame in self._exchanged(requests))
+        for due, frame in self._exchanged(requests):
+            with reading():
+                found = decode(answer, frame, due, self.where)
+            yield found
 
     def call_all(self, asked: Sequence[tuple[Request, type[AnyResponse]]]) -> list[AnyResponse]:
         """The same for requests of several kinds, each with the kind of its answer."""
         frames = self._exchanged([request for request, _ in asked])
-        return [decode(answer, frame, due, self.where) for (due, frame), (_, answer) in zip(frames, asked, strict=True)]
+        found = list[AnyResponse]()
+        for (due, frame), (_, answer) in zip(frames, asked, strict=True):
+            with reading():
+                found.append(decode(answer, frame, due, self.where))
+        return found
 
     def _exchanged(self, requests: Sequence[Request]) -> Iterator[tuple[int, bytearray]]:
         """Send as many as may be under way, and the next ones as answers come; `awaits` ends when the last one was
@@ -249,6 +258,7 @@ class Connection:
         if not count:
             raise Unreachable(f"{self.where}: the broker closed the connection{self._hint}")
         self._hint = ""
+        heard()
         return count
 
     @property

@@ -21,7 +21,9 @@ class Limits:
     planned_answer_s: float = 2.5
     """One answer of a side to a plan, or to a step that looks once more: its side counts as not seen."""
     planned_side_s: float = 4.0
-    """All answers of a side to a plan: the side is unseen, and the plan says so."""
+    """A side's next answer to a plan, which may have thousands to give: the side is unseen, and the plan says so."""
+    answering_side_s: float = 60.0
+    """All answers of a side that goes on answering to a plan: the same."""
     planned_state_s: float = 3.0
     """The destination's state topic, for a plan: there is no plan, as nothing is known of the mirror."""
     planned_groups_s: float = 1.0

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from msgspec import UNSET, UnsetType
 
@@ -17,6 +18,10 @@ from mirror_core.model.reckoning import Counted, Foretold
 Evidence = Mapping[str, str | int | float | bool | None]
 """What a step saw, for people: counts, verdicts, the first few of something. Flat, without secrets; nobody reads it
 back: what a later step needs is a checkpoint."""
+
+
+AIRFLOW: Final = "airflow "
+"""How the name of a conductor begins that is a DAG run; any other one is a command's."""
 
 
 class RunKind(StrEnum):

@@ -112,7 +112,11 @@ class Failback(Conductor[Allowed]):
         new = Ask(lambda: _look_at_new(link, statuses, never_came))
         sizes = [Ask(partial(_sizes, cluster, statuses)) for cluster in (link.source, link.destination)]
         deadline = time.monotonic() + LIMITS.planned_side_s
-        seen_old, seen_new, seen_reverse = old.answer(deadline), new.answer(deadline), reverse.answer(deadline)
+        seen_old, seen_new, seen_reverse = (
+            old.while_heard(deadline),
+            new.while_heard(deadline),
+            reverse.answer(deadline),
+        )
         # Without them a plan is a plan all the same: only costs are made from them.
         old_sizes, new_sizes = ({} if isinstance(s, Unseen) else s for s in (ask.answer(deadline) for ask in sizes))
         if isinstance(seen_old, OldSource):

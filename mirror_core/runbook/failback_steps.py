@@ -88,10 +88,11 @@ class FailbackSteps(TailSteps):
                 lift_denials(back, writer, old)  # of an earlier homecoming, against its tasks: they are over
                 stage_again(writer, back.name, old, own_principals(link))  # what it gave: there is a mirror again
                 groups = bring_home(back, old, self._topics())
-            with ClusterClient(self.link.destination) as new:
-                note_withdrawn(link, self.writer.state, writer, new)
             forget_lifted(link, writer, self.writer.state)
             report = sync(link, writer, only=SETTLED)
+            # After the sync, which has staged what is granted now: whatever is revoked later is known by that.
+            with ClusterClient(self.link.destination) as new:
+                note_withdrawn(link, self.writer.state, writer, new)
         return {
             "mirror": back.name,
             "groups_brought_home": groups,
@@ -185,6 +186,8 @@ class FailbackSteps(TailSteps):
                 *(Forget(proof) for proof in [self.writer.state.proofs.get(mirror.name)] if proof),
             )
         report = sync(self.link, self.writer, only=SETTLED, run_id=self.journal.run_id)
+        with ClusterClient(self.link.source) as old:
+            note_withdrawn(self.link, back.state, self.writer, old)
         return {
             "access": len(rows),
             "such_as": some(f"{r.deed} {r.subject}" for r in rows),

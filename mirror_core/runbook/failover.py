@@ -44,7 +44,7 @@ class Failover(Conductor[Mode]):
     def _decide(self, state: State, choice: Mode | None) -> decision.Decision:
         mode = choice or Mode.PLANNED
         mirror = state.mirrors.get(self.link.mirror.name, self.link.mirror)
-        view = observe(replace(self.link, mirror=mirror), state, mode)
+        view = observe(replace(self.link, mirror=mirror), state, mode, conductor=self.started_by)
         before = state.active_run(mirror.name)
         # Past its point of no return a run is resumed, and needs no source.
         if before is not None and self._may_continue(before, mode) and not turned(state, before):
@@ -61,7 +61,7 @@ class Failover(Conductor[Mode]):
         """The plan of a run that is under way as it would be now, and why it could not be run."""
         state = read_state(self.link.destination, timeout_s=LIMITS.planned_state_s)
         mirror = replace(state.mirrors.get(self.link.mirror.name, self.link.mirror), desired=run.desired)
-        view = observe(replace(self.link, mirror=mirror), state, run.plan.mode)
+        view = observe(replace(self.link, mirror=mirror), state, run.plan.mode, conductor=self.started_by)
         return decision.decide(replace(view, active_run=None))
 
     @at_work()

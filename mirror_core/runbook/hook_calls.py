@@ -22,11 +22,11 @@ from typing import Any, Final
 
 import msgspec
 
-from mirror_core.decide.switching import Answer, of_exit, of_status
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.hooks import Command, Http
 from mirror_core.model.names import MirrorName
+from mirror_core.runbook.switching import Answer, of_exit, of_status
 
 _AIRFLOW: Final = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 """Settings of Airflow, with its keys, connections and variables: nothing for a program that moves a name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -14,12 +15,14 @@ from mirror_core.decide.acls import Names, may_change
 from mirror_core.decide.drills import forecast
 from mirror_core.decide.filters import group_filter, topic_filter
 from mirror_core.decide.promotion import STAGED, as_synced, promotion, unbacked
+from mirror_core.decide.rights import others_who_change
 from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View, healthy
-from mirror_core.kafka.acls import AuthorizerOff, describe_acls
+from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.group_batches import fetch_all
 from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
+from mirror_core.kafka.hearing import Hearing, reading
 from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.transactions import open_transactions
@@ -33,14 +36,19 @@ from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Mode
+from mirror_core.runbook.beside import look_beside
 from mirror_core.runbook.hook_calls import hook_problems
 from mirror_core.state.link import Link
+from mirror_core.state.records import TOPIC as STATE
 from mirror_core.state.records import State
 from mirror_core.sync.access import promotion_remarks
 from mirror_core.sync.principals import own_principals
 
 _AT_ONCE: Final = 32
 """Groups asked for in one round trip."""
+
+_LOOK_S: Final = 0.5
+"""Between two looks whether a side is still answering."""
 
 NO_GROUPS: Final[tuple[dict[str, dict[Partition, Offset]], tuple[str, ...]]] = ({}, ())
 
@@ -49,8 +57,10 @@ _log = logger(__name__)
 T = TypeVar("T")
 
 
-def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True) -> View:
+def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, conductor: str | None = None) -> View:
     """The view that a failover plan is made from. A side that fails or is late becomes `Unseen`; nothing is raised.
+
+    `conductor`: who would conduct it, by which its seconds are foretold.
 
     `offsets`: with what groups have committed, which only the plan's figures tell of. Without, no group is asked for
     it: whether an approved plan still holds does not depend on it.
@@ -62,14 +72,18 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True) -> Vi
     statuses = state.partitions.get(mirror.name, {})
     partitions = tuple(healthy(statuses))
     positions_read = threading.Event()
-    source = Ask(lambda: _look_at_source(link, partitions, positions_read, offsets=offsets))
     destination = Ask(lambda: _look_at_destination(link, state, positions_read, offsets=offsets))
+    source = Ask(lambda: _look_at_source(link, partitions, positions_read, destination, offsets=offsets))
     users = [Ask(partial(_users, side)) for side in (link.source, link.destination)] if offsets else []
+    beside = list[tuple[Mirror, int]]()
+    thirds = [Ask(partial(look_beside, link, {p.topic for p in statuses}, beside))] if offsets else []
     deadline = time.monotonic() + LIMITS.planned_side_s
-    seen_there, seen_here = destination.answer(deadline), source.answer(deadline)
+    seen_there, seen_here = destination.while_heard(deadline), source.while_heard(deadline)
     if mode is Mode.UNPLANNED and isinstance(seen_here, SourceView) and seen_here.cluster_id != mirror.source_id:
         # Its name may lead elsewhere by now, to the destination even, which has lost nothing.
         seen_here = Unseen(f"its address leads to cluster {seen_here.cluster_id}, not to {mirror.source_id}")
+    for third in thirds:
+        third.answer(deadline)
     active = state.active_run(mirror.name)
     rights = _rights(link, state, mode, seen_here, seen_there)
     return View(
@@ -84,13 +98,14 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True) -> Vi
         grants=rights.bound,
         given=rights.given,
         unbacked=rights.unbacked,
-        forecast=forecast(state.runs.values(), state.steps_of, mirror.name, mode),
+        forecast=forecast(state.runs.values(), state.steps_of, mirror.name, mode, conductor),
         now_ms=now_ms(),
         hooks={hook.name: hook.words for hook in link.config.hooks(mirror.name)},
         hook_problems=tuple(hook_problems(link.config, mirror.name)),
         sighting=state.sightings.get(mirror.name),
         proof=state.proofs.get(mirror.name),
         groups=state.groups.get(mirror.name),
+        beside=tuple(sorted(beside, key=lambda one: one[0].name)),
         together=link.config.belonging(mirror.name),
         strangers=_strangers(link, state, *(one.answer(deadline) for one in users)) if users else (),
     )
@@ -108,14 +123,16 @@ class Ask(Generic[T]):
     _found: list[T | Unseen] = field(default_factory=list)
     _thread: threading.Thread = field(init=False)
     _began: float = field(default_factory=time.monotonic)
+    _hearing: Hearing = field(default_factory=Hearing)
 
     def __post_init__(self) -> None:
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._found.append(self.question())
+            with self._hearing.here():
+                self._found.append(self.question())
         except MirrorError as error:
             self._found.append(Unseen(str(error)))
         except Exception as error:  # noqa: BLE001 - said in the plan, and in the log, by its type alone
@@ -128,6 +145,25 @@ class Ask(Generic[T]):
         self._thread.join(max(0.0, deadline - time.monotonic()))
         waited_s = max(0.0, deadline - self._began)
         return self._found[0] if self._found else Unseen(f"no complete answer within {waited_s:.0f} s")
+
+    def while_heard(self, deadline: float) -> T | Unseen:
+        """The same, but that the time until then is a limit for silence: while answers come, it begins anew."""
+        patience_s, last = deadline - self._began, self._began + LIMITS.answering_side_s
+        while self._thread.is_alive():
+            until = min(max(deadline, self._hearing.last() + patience_s), last)
+            if time.monotonic() >= until:
+                silent = deadline < until < last
+                words = f"no further answer for {patience_s:.0f} s"
+                return Unseen(words if silent else f"no complete answer within {until - self._began:.0f} s")
+            self._thread.join(max(0.0, min(until - time.monotonic(), _LOOK_S)))
+        return self.answer(deadline)
+
+    def while_waiting(self, event: threading.Event, patience_s: float) -> None:
+        """Wait for what happens in the course of it, for so long since something was heard last."""
+        began = time.monotonic()
+        while (left := max(began, self._hearing.last()) + patience_s - time.monotonic()) > 0:
+            if event.wait(min(left, _LOOK_S)):
+                return
 
 
 def _users(side: ClusterConfig) -> frozenset[str] | None:
@@ -175,7 +211,12 @@ def _strangers(
 
 
 def _look_at_source(
-    link: Link, partitions: tuple[Partition, ...], positions_read: threading.Event, *, offsets: bool
+    link: Link,
+    partitions: tuple[Partition, ...],
+    positions_read: threading.Event,
+    destination: Ask[DestinationView],
+    *,
+    offsets: bool,
 ) -> SourceView:
     mirror = link.mirror
     with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as client:
@@ -195,7 +236,8 @@ def _look_at_source(
             )
         )
         # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
-        positions_read.wait(LIMITS.planned_side_s / 2)
+        with reading():
+            destination.while_waiting(positions_read, LIMITS.planned_side_s / 2)
         ends = led_offsets(client, present, Point.STABLE_END, within_s=LIMITS.new_leader_s)
         return SourceView(
             cluster_id=view.cluster_id,
@@ -208,6 +250,7 @@ def _look_at_source(
             committed=committed,
             grants=grants,
             leaderless=tuple(sorted(ends.leaderless)),
+            state_writers=_state_writers(link, acls),
         )
 
 
@@ -230,7 +273,7 @@ def _look_at_destination(
             held = describe_acls(client)
             rights = promotion_remarks(link, state, held, view.topics)
             beats = heartbeats.answer(deadline)
-            asked = groups.answer(deadline) if groups else NO_GROUPS
+            asked = groups.while_heard(deadline) if groups else NO_GROUPS
             committed, joined = ({}, ()) if isinstance(asked, Unseen) else asked
             return DestinationView(
                 cluster_id=view.cluster_id,
@@ -244,9 +287,14 @@ def _look_at_destination(
                 groups_unseen=isinstance(asked, Unseen),
                 heartbeats=() if isinstance(beats, Unseen) else beats,
                 leaderless=tuple(sorted(positions.leaderless)),
+                state_writers=_state_writers(link, held),
             )
     finally:
         positions_read.set()
+
+
+def _state_writers(link: Link, held: Acls | AuthorizerOff) -> tuple[str, ...]:
+    return () if isinstance(held, AuthorizerOff) else others_who_change(held.entries, STATE, own_principals(link))
 
 
 def _topics(found: Mapping[str, TopicView]) -> dict[str, Topic]:

@@ -11,13 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from mirror_core.decide.failover import Decision
 from mirror_core.decide.sets import (
     TURNED,
     UNDISTURBED,
@@ -26,20 +24,19 @@ from mirror_core.decide.sets import (
     Place,
     joint_hash,
     moves,
-    place_of,
     set_of,
     undisturbed_all,
 )
 from mirror_core.decide.steps import names, point_of_no_return, undisturbed
 from mirror_core.evidence.set_page import Moved, write_set_page
-from mirror_core.kafka.config import Config
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
+from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Approval, Mode, Run, RunKind, StepRecord, StepState
+from mirror_core.model.run import Approval, Mode, Run, RunKind, StepState
 from mirror_core.runbook.conductor import at_work
 from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.set_runs import Joint, SetFailed, Standing
 from mirror_core.state.link import Link
 from mirror_core.state.topic import read_state
 
@@ -47,45 +44,6 @@ TRIES: Final = 3
 """Of a step that fails for a reason that may pass, before the set is given up for it."""
 PAUSE_S: Final = 2.0
 _BEFORE: Final = names(RunKind.FAILOVER)[: names(RunKind.FAILOVER).index(point_of_no_return(RunKind.FAILOVER))]
-
-
-class SetFailed(MirrorError):
-    """Not all mirrors of the set were moved. The message says of each what has become of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Joint:
-    """All plans, and every reason why the set may not be moved now."""
-
-    decisions: Mapping[MirrorName, Decision]
-    hash: str
-    reasons: tuple[str, ...]
-
-    def other_than(self, plan_hash: str | None) -> tuple[str, ...]:
-        """The reason not to run these plans when others were approved; None: whichever they are."""
-        if plan_hash in (None, self.hash):
-            return ()
-        return (f"the plans with hash {plan_hash} no longer hold: it is {self.hash} now; look at the new plans",)
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A mirror's run, as its journal tells of it."""
-
-    run: Run
-    steps: tuple[StepRecord, ...]
-
-    @property
-    def place(self) -> Place:
-        return place_of(self.run, self.steps)
-
-
-def set_named(config: Config, name: str) -> MirrorSet:
-    """The set of this name, or BadRequest."""
-    if name not in config.sets:
-        known = ", ".join(sorted(config.sets)) or "none"
-        raise BadRequest(f"unknown set {name!r}: section `sets:` of {config.path} has {known}")
-    return config.sets[name]
 
 
 class Together:
@@ -140,6 +98,13 @@ class Together:
             if left and there.keys() < set(self.chosen.mirrors) and self._harmless(left):
                 return attempt
         return None
+
+    def given_up(self, started_by: str) -> list[Run]:
+        """The newest run of each failover of the whole set that this one has begun, and that is to be taken up no more.
+        One that could not be begun as a whole may be tried again."""
+        whole = [t for t in self._attempts(started_by).values() if t.keys() >= set(self.chosen.mirrors)]
+        ended = [[s.run for s in there.values() if s.place is not Place.DONE] for there in whole]
+        return [max(runs, key=lambda run: run.started_ms) for runs in ended if runs]
 
     def _harmless(self, left: Iterable[Standing]) -> bool:
         """Whether they can be given up as if they had never been; what gives a source up may have taken a run over."""

@@ -15,7 +15,6 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.decide.switching import Answer, pause_s
 from mirror_core.decide.view import Unseen, some
 from mirror_core.kafka.config import Config
 from mirror_core.model.clock import now_ms
@@ -28,6 +27,7 @@ from mirror_core.model.run import Evidence, Mode
 from mirror_core.runbook.checkpoints import Announced, Called, HookCall
 from mirror_core.runbook.hook_calls import Tried, request_of, send, start
 from mirror_core.runbook.observe import Ask
+from mirror_core.runbook.switching import Answer, pause_s
 from mirror_core.state.active import Active, announce, newest
 from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link

@@ -56,11 +56,13 @@ def find(config: Config, name: str) -> tuple[Link, State]:
     """The mirror of this name, and the state of its destination. Ends as soon as one cluster knows it.
 
     BadRequest when no cluster knows it, or one that might know it turns our credentials down; Indeterminate when one
-    that might know it did not answer, or when a record about it cannot be read.
+    that might know it did not answer, or when a record about it cannot be read. Only its destination knows a mirror: on
+    a source applications may write that topic, and the first answer must not be one of theirs.
     """
     silent: list[MirrorError] = []
+    elsewhere: list[MirrorError] = []
     mirrors: set[str] = set()
-    for _, answer in states(config):
+    for cluster, answer in states(config):
         if isinstance(answer, MirrorError):
             silent.append(answer)
             continue
@@ -70,15 +72,24 @@ def find(config: Config, name: str) -> tuple[Link, State]:
             silent.append(error)  # what cannot be read may be a stranger's, and the mirror another cluster's
             continue
         mirror = answer.mirrors.get(MirrorName(name))
-        if mirror is not None:
+        if mirror is not None and mirror.destination == cluster:
             return link_of(config, mirror), answer
-        mirrors |= set(answer.mirrors)
+        if mirror is not None:
+            elsewhere.append(_elsewhere(cluster, mirror))
+        mirrors |= {one.name for one in answer.mirrors.values() if one.destination == cluster}
+    reasons = "".join(f"\n  - {reason}" for reason in sorted(map(str, (*silent, *elsewhere))))
     if silent:
-        reasons = "".join(f"\n  - {reason}" for reason in sorted(map(str, silent)))
         # A wrong password is for a person to mend; a cluster that is down may come back.
         kind = BadRequest if any(isinstance(e, BadRequest | MissingPermission) for e in silent) else Indeterminate
         raise kind(f"mirror {name!r} is not known to the clusters whose state could be read; these are left:{reasons}")
-    raise BadRequest(f"unknown mirror {name!r}: there {_are(mirrors)}; see `mirrorbook mirror list`")
+    raise BadRequest(f"unknown mirror {name!r}: there {_are(mirrors)}; see `mirrorbook mirror list`{reasons}")
+
+
+def _elsewhere(cluster: ClusterName, mirror: Mirror) -> MirrorError:
+    return BadRequest(
+        f"cluster {cluster} has a record of mirror {mirror.name} towards {mirror.destination}, which is none of its "
+        f"own: somebody else may have written it; or mirrorbook.yaml calls this cluster {mirror.destination} no more"
+    )
 
 
 def _are(mirrors: set[str]) -> str:

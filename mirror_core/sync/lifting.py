@@ -55,9 +55,11 @@ def forget_lifted(link: Link, log: Log, there: State) -> None:
 
 
 def note_withdrawn(link: Link, forward: State, log: Log, source: ClusterClient) -> None:
-    """Of a way home that begins: rights that went to its source with the applications, and were withdrawn there since.
+    """Of a mirror that begins, or begins again, where applications have gone: which rights that went to its source with
+    them were withdrawn there since.
 
-    The denials of those stay when applications come home. No sync has seen it: the way home did not exist.
+    The denials of those stay at its promotion. No sync has seen it: there was no mirror this way. `forward`: the state
+    of the other direction's mirror, which gave them.
     """
     held = describe_acls(source)
     if isinstance(held, AuthorizerOff):

@@ -88,7 +88,7 @@ def _states() -> Iterator[State]:
 
 def find_set(name: str) -> MirrorSet:
     """The mirrors that `mirrors.yaml` names so."""
-    from mirror_core.runbook.sets import set_named
+    from mirror_core.runbook.set_runs import set_named
     from mirror_core.state.link import configured
 
     return set_named(configured(write_config("all-clusters", known_clusters())), name)

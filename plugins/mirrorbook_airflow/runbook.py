@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, TaskGroup
 
-from mirror_core.decide.approvals import taken_up
+from mirror_core.decide.approvals import begun_by, taken_up, used_up
 from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
 from mirror_core.decide.strategies import Allowed
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.names import MirrorName, reverse_name
-from mirror_core.model.run import Mode, RunKind
+from mirror_core.model.run import AIRFLOW, Mode, RunKind
 from mirror_core.model.text import visible, visible_lines
 from mirrorbook_airflow.approving import ApprovePlan, ApproveSecond, GoAhead, agreed, approvals, approved
 from mirrorbook_airflow.errors import airflow_errors
@@ -84,7 +84,7 @@ def conductor(context: Context) -> str:
     """Who runs it, for the journal: the DAG run, and the person who started it."""
     run = context["dag_run"]
     person = getattr(run, "triggering_user_name", None)
-    return f"airflow {run.dag_id}/{run.run_id}" + (f" by {person}" if person else "")
+    return f"{AIRFLOW}{run.dag_id}/{run.run_id}" + (f" by {person}" if person else "")
 
 
 class PlanRun(RunOperator):
@@ -114,8 +114,14 @@ class BeginRun(RunOperator):
             own = taken_up(state.runs.values(), self.mirror, self.kind, conductor(context))
             if own is not None:
                 return own.id
-            wanted = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
-            people = approved(context, self.approval_tasks, f"{self.kind} of mirror {self.mirror}")
+            wanted, title = (
+                context["ti"].xcom_pull(task_ids=self.plan_task)["hash"],
+                f"{self.kind} of mirror {self.mirror}",
+            )
+            people = approved(context, self.approval_tasks, title)
+            begun = begun_by(state.runs.values(), self.mirror, self.kind, conductor(context))
+            if reasons := used_up(begun, people):
+                raise Refused(title, reasons)
             return self.engine(context).begin(wanted, self.choice, approved_by=people).id
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
+from mirror_core.decide.approvals import used_up
 from mirror_core.decide.steps import undisturbed
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.run import Mode, RunKind
@@ -112,6 +113,8 @@ class BeginSet(SetOperator):
             if (cut_off := together.cut_off(started_by=conductor(context))) is not None:
                 together.abort(cut_off)  # its own, whose process was killed: what was approved is begun as a whole
             people = approved(context, self.approval_tasks, f"failover of set {self.set_name}")
+            if reasons := used_up(together.given_up(started_by=conductor(context)), people):
+                raise Refused(f"failover of set {self.set_name}", reasons)
             return together.begin(context["ti"].xcom_pull(task_ids=self.plan_task)["hash"], approved_by=people)
 
 

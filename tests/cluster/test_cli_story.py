@@ -185,7 +185,7 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
     assert (home["kind"], home["strategies"], home["refused"]) == ("failback", {topic: "none"}, [])
     assert f"hash: {home['hash']}" in done(desk.run("failback", "plan", name))
     assert f"hash: {home['hash']}" in done(desk.run("failback", "run", name, "--dry-run"))
-    assert f"it is {home['hash']} now" in refused(
+    assert f"the current one is {home['hash']}" in refused(
         desk.run("failback", "run", name, "--plan-hash", plan["hash"], *local)
     )
     assert desk.traces() == before
@@ -214,7 +214,7 @@ def test_a_run_that_is_given_up_by_a_command_leaves_the_source_writable(desk: De
     assert denied(desk.pair.east, topic)
     assert document(failover(desk, "status", mirrored, "--json"))["state"] == "RUNNING"
 
-    assert "give --yes" in refused(failover(desk, "abort", mirrored))
+    assert "pass --yes" in refused(failover(desk, "abort", mirrored))
     assert mirrored.state.runs[run].state is RunState.RUNNING
     aborted = document(failover(desk, "abort", mirrored, "--yes", "--json"))
 
@@ -237,7 +237,7 @@ def test_a_run_that_was_approved_long_ago_is_asked_for_again_before_it_fences(de
 
     asked = failover(desk, "resume", mirrored, "--runner", "local")
 
-    assert "give --yes" in refused(asked)
+    assert "pass --yes" in refused(asked)
     assert "was approved 120 minutes ago" in asked.out
     assert f"hash: {begun.plan_hash}" in asked.out
     assert not denied(desk.pair.east, topic)

@@ -17,11 +17,13 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.mirrors.gaps import limit_in_words
-from mirror_core.model.limits import Limits
+from mirror_core.model.limits import LIMITS, Limits
 from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity import Verdict
+from mirror_core.model.run import Mode
 from mirror_core.parity.salvage import LocalSalvage
+from mirror_core.runbook import observe
 from mirror_core.state.active import Active, announce, newest
 from mirror_core.state.records import PartitionRecord
 from mirror_core.state.writer import StateWriter, control_id
@@ -53,6 +55,20 @@ def transact(pair: Pair, topic: str, times: int) -> None:
         for each in range(20):
             producer.produce(topic, f"{number} {each}".encode(), partition=each % 4)
         producer.commit_transaction()
+
+
+def test_a_plan_waits_for_a_side_that_goes_on_answering(
+    distant: Distant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of its answers take longer than one of them may."""
+    topic = new_topic(distant.pair.east)
+    produce(distant.pair.east, topic, 10)
+    mirrored = new_mirror(distant.pair, tmp_path, topic)
+    mirrored.copy()
+    monkeypatch.setattr(observe, "LIMITS", replace(LIMITS, planned_side_s=patience(1.0)))
+    with distant.is_far(distant.pair.east, 1000 * patience(0.4)):
+        plan = mirrored.failover.plan(Mode.PLANNED)
+    assert plan.figures["lag in offsets"] == "0", plan.figures.get("source")
 
 
 LONG = pytest.mark.slow

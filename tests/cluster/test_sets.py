@@ -23,7 +23,8 @@ from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.failover_steps import Steps
 from mirror_core.runbook.services import Copy
-from mirror_core.runbook.sets import SetFailed, Together
+from mirror_core.runbook.set_runs import SetFailed
+from mirror_core.runbook.sets import Together
 from mirror_core.state.link import Link
 from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import Pair, produce, read_all

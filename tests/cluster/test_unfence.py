@@ -141,7 +141,7 @@ def test_the_destination_dies_behind_the_fence_and_its_file_lets_applications_go
         assert "west does not answer" in shown.stdout
         nobody = unfence()
         assert nobody.returncode == 3
-        assert "give --yes" in nobody.stderr
+        assert "pass --yes" in nobody.stderr
         assert acls(mirrored, "east") == before
 
         lifted = unfence("--yes", "--json")

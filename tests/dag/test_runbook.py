@@ -99,6 +99,33 @@ def test_a_rejected_plan_is_a_red_run_and_leaves_the_source_writable(runbook: Ru
     assert {status.state for status in mirror.statuses.values()} == {PartitionState.MIRRORING}
 
 
+def test_clearing_tasks_of_a_run_that_was_given_up_asks_before_it_begins_another(
+    runbook: Runbook, tmp_path: Path
+) -> None:
+    airflow, (mirror, topic) = runbook.airflow, runbook.new_mirror(tmp_path)
+    run = airflow.trigger(DAG, {"mirror": mirror.name, "pause": True})
+    airflow.await_question(DAG, run, "approve", RUN_S)
+    airflow.answer(DAG, run, "approve", "Approve")
+    airflow.await_question(DAG, run, "go_ahead", RUN_S)
+    airflow.answer(DAG, run, "go_ahead", "Reject")
+    assert runbook.wait_end(run) == "failed"
+    wait_until(lambda: _runs(mirror) == [RunState.ABORTED], timeout_s=RUN_S, why="the teardown has aborted it")
+
+    body = {"dag_run_id": run, "dry_run": False, "include_downstream": True, "only_failed": False}
+    airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "task_ids": ["go_ahead"]})
+    wait_until(lambda: airflow.tasks(DAG, run)["begin"] == "failed", timeout_s=RUN_S, why="it runs again, too")
+    assert "an approval is for one run" in airflow.log_of(DAG, run, "begin")
+    assert runbook.wait_end(run) == "failed"
+    assert _runs(mirror) == [RunState.ABORTED]
+
+    airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "task_ids": ["plan"]})
+    airflow.await_question(DAG, run, "approve", RUN_S)
+    airflow.answer(DAG, run, "approve", "Reject")
+    assert runbook.wait_end(run) == "failed"
+    assert _runs(mirror) == [RunState.ABORTED]
+    produce(runbook.pair.east, topic, 5, user="app")
+
+
 def test_a_spark_master_that_nobody_has_allowed_is_refused_at_once(runbook: Runbook) -> None:
     with pytest.raises(AirflowFailed, match=re.escape("spark://elsewhere:7077")):
         runbook.airflow.trigger(DAG, {"mirror": "orders", "master": "spark://elsewhere:7077"})
@@ -176,6 +203,10 @@ def test_a_person_fails_over_in_the_browser(runbook: Runbook, tmp_path: Path) ->
     assert (found.verdict, found.flaws, found.approved_by) == (Conclusion.PROVED, (), "admin")
     agreed = [line for line in mirror.state.chronicle(done.id) if '"kind":"agreed"' in line]
     assert ['"body":{"by":"admin"}' in line for line in agreed] == [True]
+
+
+def _runs(mirror: Mirrored) -> list[RunState]:
+    return [r.state for r in mirror.state.runs.values() if r.plan.mirror == mirror.name]
 
 
 def _trigger_and_approve(airflow: Airflow, mirror: str, shown: str, pictures: Path) -> str:

@@ -121,6 +121,13 @@ def test_a_no_at_the_moment_takes_all_back(dag_run: DagRun, both: tuple[Mirrored
     dag_run.answered("approve", "ann")
     dag_run.execute("begin", "prove")
     assert dag_run.execute("abort").count("given up: applications may write on the source") == 2
+    from airflow.sdk.exceptions import AirflowFailException
+
+    with pytest.raises(AirflowFailException, match="was begun by this approval and is ABORTED"):
+        dag_run.execute("begin")
+    dag_run.answered("approve", "ann")  # once more
+    dag_run.execute("begin")
+    assert dag_run.execute("abort").count("given up: applications may write on the source") == 2
     for one in both:
         at_home(one)
 

@@ -24,6 +24,7 @@ from mirror_core.state.link import Link
 from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.test_failover import app_topic, denied
+from tests.dag.test_two_people import answer
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import patience
 
@@ -92,6 +93,10 @@ class Desk:
     def cli(self, copy: Callable[[Link], Copy] = LocalCopy) -> Failover:
         services = replace(self.mirrored.services, copy=copy)
         return Failover(self.mirrored.link, services, started_by="somebody@elsewhere")
+
+    @property
+    def plan(self) -> Any:
+        return self.dag_run.left["plan", "return_value"]
 
     @property
     def run(self) -> str:
@@ -221,7 +226,11 @@ def test_a_go_ahead_is_for_the_run_that_it_was_given(desk: Desk, monkeypatch: py
     desk.dag_run.execute(ask)
     given_up = desk.run
     desk.cli().abort(given_up)
-    desk.dag_run.execute(desk.begin)  # days later somebody clears a task that failed
+    with pytest.raises(AirflowFailException, match=f"run {given_up} was begun by this approval and is ABORTED"):
+        desk.dag_run.execute(desk.begin)  # somebody clears a task that failed
+    assert not desk.mirrored.state.active_run(desk.mirrored.name)
+    desk.dag_run.left["plan", "return_value"] = {**desk.plan, **answer("ann")}  # cleared, too: it was asked again
+    desk.dag_run.execute(desk.begin)
     desk.take("prove")
     with pytest.raises(AirflowFailException, match=f"task go_ahead was answered for {given_up}: clear it"):
         desk.dag_run.execute(cut_over)

@@ -48,7 +48,10 @@ def _approval(fresh: bool) -> Approval:
 
 
 def _begin(world: World, dag: Dag, slot: int) -> Iterator[Move]:
-    if approvals.stale([_approval(dag.fresh)], NOW):
+    said = [_approval(dag.fresh)]
+    runs = (r for r in world.recs[dag.link].runs if r.kind is RunKind.FAILOVER)
+    before = [run_of(dag.link, r) for r in runs if r.id == dag.run]
+    if approvals.stale(said, NOW) or approvals.used_up(before, said):
         return
     begun = failing_over.begin(*_started(world, dag.link, slot), dag.mode)
     if begun is not None:

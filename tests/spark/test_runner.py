@@ -232,9 +232,8 @@ def test_close_lets_tasks_end_their_sentence_and_report(spark: SparkSession, pai
 def test_a_tasks_own_error_comes_back_as_itself(runner: SparkRunner, pair: Pair, tmp_path: Path) -> None:
     bench = Bench(pair)
     secret = "open-sesame-41"
-    text = pair.config_path.read_text(encoding="utf-8")
     broken = tmp_path / "broken.yaml"
-    broken.write_text(f"clusters:\n  east: {{sasl.password: {secret}}}\n" + text.replace("clusters:", "others:"))
+    broken.write_text(f"clusters:\n  east: {{sasl.password: {secret}}}\n", encoding="utf-8")
     assignments = [replace(assignment, config_path=str(broken)) for assignment in bench.epoch(0, until=1)]
     error = runner.submit(assignments).exception(TIMEOUT_S)
     assert isinstance(error, BadRequest)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mirror_core.decide.acls import denial
-from mirror_core.decide.approvals import HOLDS_S, approved_long_ago, expired, stale, taken_up, unmet
+from mirror_core.decide.approvals import HOLDS_S, approved_long_ago, expired, stale, taken_up, unmet, used_up
 from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.chronicle import Entry
 from mirror_core.model.mirror import Desired
@@ -78,6 +78,18 @@ def test_a_task_that_is_repeated_goes_on_with_its_own_run() -> None:
     for mirror, kind, conductor in (("n", RunKind.FAILOVER, "airflow"), ("m", RunKind.FAILBACK, "airflow")):
         assert taken_up(runs, mirror, kind, conductor) is None
     assert taken_up(runs, "m", RunKind.FAILOVER, "ann") is None
+
+
+def test_an_approval_is_for_one_run() -> None:
+    said = (ANN, BEN)
+    begun = replace(RUN, approvals=said)
+    for state in (RunState.ABORTED, RunState.ABORTING, RunState.SUPERSEDED):
+        (why,) = used_up([replace(begun, state=state)], said)
+        assert why.startswith(f"run r was begun by this approval and is {state}, and an approval is for one run")
+    given_up = replace(begun, state=RunState.ABORTED)
+    assert used_up([given_up], (ANN, replace(BEN, at_ms=AT_MS + 1))) == (), "asked once more"
+    assert used_up([replace(given_up, approvals=())], ()), "nobody is known to have said it: nor that it was said again"
+    assert used_up([replace(begun, state=RunState.DONE)], said) == ()
 
 
 def test_a_run_that_was_approved_long_ago_is_looked_at_again() -> None:

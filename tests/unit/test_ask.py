@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from mirror_core.decide.view import Unseen
+from mirror_core.kafka.hearing import heard, reading
 from mirror_core.model.errors import MissingPermission
+from mirror_core.model.limits import LIMITS
+from mirror_core.runbook import observe
 from mirror_core.runbook.observe import Ask
 
 
@@ -52,3 +56,61 @@ def test_a_defect_is_told_at_once_as_what_it_is(caplog: pytest.LogCaptureFixture
     assert ask.answer(_soon()) == found
     assert found.reason in caplog.text
     assert "hunter2" not in caplog.text, "nobody has checked that text for secrets"
+
+
+def test_a_side_that_goes_on_answering_is_waited_for() -> None:
+    """A big cluster has thousands of answers to give, and each of them in time."""
+    one_s, answers = 0.5, 4
+
+    def much() -> int:
+        for _ in range(answers):
+            threading.Event().wait(one_s)
+            heard()
+        return answers
+
+    asked = Ask(much)
+    assert asked.while_heard(time.monotonic() + 2 * one_s) == answers
+    asked = Ask(much)
+    assert asked.answer(time.monotonic() + 2 * one_s) == Unseen("no complete answer within 1 s"), "it is no shorter"
+
+
+def test_time_to_make_sense_of_an_answer_is_no_silence() -> None:
+    def long() -> int:
+        with reading():
+            threading.Event().wait(1.5)
+        return 1
+
+    assert Ask(long).while_heard(time.monotonic() + 0.5) == 1
+
+
+def test_a_side_that_falls_silent_in_the_middle_is_unseen_and_so_is_one_that_never_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over = threading.Event()
+
+    def stops() -> None:
+        over.wait(0.8)
+        heard()
+        over.wait(60)
+
+    def drips() -> None:
+        while not over.wait(0.1):
+            heard()
+
+    assert Ask(stops).while_heard(time.monotonic() + 1.0) == Unseen("no further answer for 1 s")
+    monkeypatch.setattr(observe, "LIMITS", replace(LIMITS, answering_side_s=2.0))
+    assert Ask(drips).while_heard(time.monotonic() + 1.0) == Unseen("no complete answer within 2 s")
+    over.set()
+
+
+def test_a_question_within_a_question_keeps_it_waiting() -> None:
+    def inner() -> int:
+        for _ in range(4):
+            threading.Event().wait(0.5)
+            heard()
+        return 1
+
+    def outer() -> int | Unseen:
+        return Ask(inner).while_heard(time.monotonic() + 0.9)
+
+    assert Ask(outer).while_heard(time.monotonic() + 1.0) == 1

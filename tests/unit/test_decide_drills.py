@@ -16,14 +16,16 @@ from mirror_core.decide.drills import (
     drill_name,
     drilled,
     expressions,
+    forecast,
     is_drills,
     read_on,
 )
+from mirror_core.decide.steps import standing_still
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors.creation import create
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.run import RunState
+from mirror_core.model.run import Mode, Run, RunState, StepRecord, StepState
 from tests.unit.test_run_page import PLAN, RUN
 from tests.unit.test_steps import MIRROR
 
@@ -90,3 +92,34 @@ def test_a_drill_has_come_through_when_what_it_promoted_was_seen_to_be_equal() -
     aborted = replace(done, state=RunState.ABORTED, note="its source does not answer")
     assert not came_through(aborted)
     assert [drilled(run, ()).words for run in (done, good, aborted)] == [NOT_EQUAL, good.note, "ABORTED"]
+
+
+def test_seconds_are_foretold_by_the_same_kind_of_run_and_of_conductor() -> None:
+    """A later one says more only of itself: an unplanned one writes nowhere for moments, and Airflow waits."""
+
+    def finished(number: int, mode: Mode = Mode.PLANNED, by: str = "ann@host", last: str = "") -> Run:
+        plan, started = replace(PLAN, mirror=MirrorName("m"), mode=mode), number * 1000
+        return replace(RUN, id=str(number), plan=plan, state=RunState.DONE, started_ms=started, started_by=by,
+                       conducted_by=last or by)  # fmt: skip
+
+    def steps(run: Run) -> tuple[StepRecord, ...]:
+        names = standing_still(run.plan.kind, run.plan.mode)
+        return tuple(
+            StepRecord(run=run.id, step=name, state=StepState.DONE, attempt=1, started_ms=0, ended_ms=int(run.id) * 100)
+            for name in (names[0], names[-1])
+        )
+
+    def told(runs: list[Run], conductor: str | None) -> str:
+        found = forecast(runs, steps, "m", Mode.PLANNED, conductor)
+        return "unknown" if found is None else f"{found.seconds} ({found.basis})"
+
+    airflow = "airflow mirror_failover/r1 by ann"
+    runs = [finished(1), finished(2, by=airflow), finished(3, by=airflow, last="ann@host"), finished(4, Mode.UNPLANNED)]
+    assert told(runs, "ben@laptop") == "0.1 (last run)"
+    assert told(runs, "airflow mirror_failover/r2") == "0.2 (last run)"
+    assert told(runs, None) == "0.3 (last run)", "whoever it will be"
+    assert told(runs[1:], "ben@laptop") == "0.3 (last run, by Airflow and by command)"
+    assert told(runs[1:2], "ben@laptop") == "0.2 (last run, by Airflow)"
+    drill = replace(runs[0], plan=replace(runs[0].plan, mirror=drill_name("m")))
+    assert told([drill, *runs[1:]], "ben@laptop") == "0.1 (last drill)", "what a drill took by command, before Airflow"
+    assert told(runs[3:], "ben@laptop") == "unknown"

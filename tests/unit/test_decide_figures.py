@@ -380,3 +380,18 @@ def test_a_clock_that_is_behind_those_of_others_is_named_where_ages_are_shown(vi
     beat = Heartbeat(mirror=view.mirror.name, driver="d", partition=0, number=1, at_ms=view.now_ms + 5_000)
     seen = replace(view, lease=None, destination=replace(DESTINATION, heartbeats=(beat,)))
     assert "at least 5 s behind" in warned(seen)
+
+
+def test_who_else_may_write_the_state_topics_is_said(view: View) -> None:
+    forgers = ("User:etl",)
+    told = replace(view, destination=replace(DESTINATION, state_writers=forgers))
+    (line,) = set(warnings_of(told)) - set(warnings_of(view))
+    assert line.startswith("User:etl may write or delete __mirrorbook_state on west: whoever does that decides which")
+    both = replace(told, source=replace(SOURCE, state_writers=forgers))
+    assert len(set(warnings_of(both)) - set(warnings_of(view))) == 2
+
+
+def test_a_mirror_of_the_same_topics_to_a_third_cluster_is_named(view: View) -> None:
+    north = replace(view.mirror, name=MirrorName("n"), destination=ClusterName("north"))
+    (line,) = set(warnings_of(replace(view, beside=((north, 2),)))) - set(warnings_of(view))
+    assert line.startswith("mirror n carries 2 of these topics from east to north: it goes on from there without a lag")

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.rights import NEEDS, Role, allows
+from mirror_core.decide.acls import denial
+from mirror_core.decide.rights import NEEDS, Role, allows, others_who_change
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 
 ME = "User:me"
@@ -106,3 +107,14 @@ def test_the_source_needs_no_right_to_change_topics_but_to_make_heartbeats() -> 
     changing = {Operation.WRITE, Operation.DELETE, Operation.CREATE, Operation.ALTER_CONFIGS}
     assert not [n for n in NEEDS if n.role is Role.SOURCE and n.operation in changing and not n.prefix]
     assert {(n.principal, n.operation) for n in NEEDS if n.prefix} == {("control", "CREATE"), ("control", "WRITE")}
+
+
+def test_others_who_may_change_a_topic_are_those_whom_nothing_denies_it() -> None:
+    wide = Acl(resource=Resource.TOPIC, name="*", principal="User:etl", operation=Operation.WRITE)
+    ours = replace(wide, principal="User:control")
+    assert others_who_change([wide, ours], "__state", {"User:control"}) == ("User:etl",)
+    deny = denial("__", "User:etl", pattern=Pattern.PREFIXED)
+    assert others_who_change([wide, ours, deny], "__state", {"User:control"}) == ()
+    everything = replace(wide, operation=Operation.ALL)
+    assert others_who_change([everything, deny], "__state", ()) == ("User:etl",), "it may still delete it"
+    assert others_who_change([replace(wide, operation=Operation.READ)], "__state", ()) == ()

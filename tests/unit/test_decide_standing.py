@@ -9,7 +9,6 @@ import pytest
 from mirror_core.decide.failback import FailbackView
 from mirror_core.decide.failback import decide as failback
 from mirror_core.decide.failover import decide as failover
-from mirror_core.decide.fence_lines import IN_ONE_LINE, fence_lines
 from mirror_core.decide.standing import (
     Deed,
     Shown,
@@ -28,6 +27,7 @@ from mirror_core.decide.standing import (
     words,
 )
 from mirror_core.decide.view import Unseen, View
+from mirror_core.mirrors.fence_lines import IN_ONE_LINE, fence_lines, lifted_by_hand
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -258,6 +258,13 @@ def test_lines_to_paste_name_all_that_the_ledger_and_the_mirror_know() -> None:
     assert [line.count("--topic") for line in lines] == [IN_ONE_LINE, 1]
     assert all("--bootstrap-server BOOTSTRAP" in line for line in lines)
     assert fence_lines(MIRROR, [], []) == ()
+    told, *by_hand = lifted_by_hand(MIRROR, entries, [P, Q], "h:9093")
+    assert told.startswith("no run has fenced east for mirror m: what these lines put up is not Mirrorbook's.")
+    assert by_hand == [
+        "kafka-acls.sh --bootstrap-controller h:9093 --command-config ADMIN.properties --remove --force "
+        "--deny-principal 'User:*' --operation Write --topic t",
+    ], "what a run has entered is lifted with the run"
+    assert lifted_by_hand(MIRROR, [*entries, entry(Resource.TOPIC, "t")], [P, Q]) == ()
 
 
 def test_a_failbacks_plan_says_since_when_the_fence_stands_and_what_slipped_in() -> None:

@@ -18,7 +18,8 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Approval, Run, RunKind, StepRecord, StepState
 from mirror_core.runbook import failback
 from mirror_core.runbook.failback import Failback
-from mirror_core.runbook.sets import Standing, Together
+from mirror_core.runbook.set_runs import Standing
+from mirror_core.runbook.sets import Together
 from mirror_core.state.records import State
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK

@@ -43,13 +43,13 @@ class Clusters:
 
     def find(self, mirror: str) -> Told | None:
         """The newest word of the cluster that knows this mirror."""
-        return next((told for told in self.told.values() if mirror in told.state.mirrors), None)
+        return next((told for known, told in self.mirrors if known.name == mirror), None)
 
     @property
     def mirrors(self) -> list[tuple[Mirror, Told]]:
-        return sorted(
-            ((m, told) for told in self.told.values() for m in told.state.mirrors.values()), key=lambda row: row[0].name
-        )
+        """Each with the word of its destination: a record that another cluster has of it is somebody else's."""
+        all_ = ((c, m, told) for c, told in self.told.items() for m in told.state.mirrors.values())
+        return sorted(((m, told) for c, m, told in all_ if m.destination == c), key=lambda row: row[0].name)
 
 
 @dataclass(frozen=True, slots=True)

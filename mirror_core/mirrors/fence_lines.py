@@ -20,8 +20,11 @@ def fence_lines(
     entries: Collection[LedgerEntry],
     partitions: Iterable[Partition],
     bootstrap_controller: str | None = None,
+    *,
+    remove: bool = False,
 ) -> tuple[str, ...]:
-    """The fence of a mirror's source as lines of Kafka's own tool; entries that exist stay as they are."""
+    """The fence of a mirror's source as lines of Kafka's own tool; entries that exist stay as they are. `remove`: the
+    lines that lift it again."""
     names: dict[Resource, set[str]] = {Resource.TOPIC: {p.topic for p in partitions}}
     for entry in entries:
         if entry.purpose is AclPurpose.FENCE and entry.cluster == mirror.source:
@@ -29,7 +32,8 @@ def fence_lines(
     where = "--bootstrap-server BOOTSTRAP"
     if bootstrap_controller is not None:
         where = f"--bootstrap-controller {quote(bootstrap_controller)}"
-    words = f"kafka-acls.sh {where} --command-config ADMIN.properties --add --deny-principal '{EVERYBODY}'"
+    deed = "--remove --force" if remove else "--add"
+    words = f"kafka-acls.sh {where} --command-config ADMIN.properties {deed} --deny-principal '{EVERYBODY}'"
     lines = []
     for resource, option in ((Resource.TOPIC, "--topic"), (Resource.TRANSACTIONAL_ID, "--transactional-id")):
         wanted = sorted(names.get(resource, ()))
@@ -37,3 +41,22 @@ def fence_lines(
             named = " ".join(f"{option} {quote(name)}" for name in wanted[start : start + IN_ONE_LINE])
             lines.append(f"{words} --operation Write {named}")
     return tuple(lines)
+
+
+def lifted_by_hand(
+    mirror: Mirror,
+    entries: Collection[LedgerEntry],
+    partitions: Iterable[Partition],
+    bootstrap_controller: str | None = None,
+) -> tuple[str, ...]:
+    """What whoever pastes these lines must know, and those that lift what nobody else lifts; empty when a run has
+    entered the fence already, by hand or not: then it is the run's."""
+    entered = {e.acl.name for e in entries if e.purpose is AclPurpose.FENCE and e.cluster == mirror.source}
+    theirs = [p for p in partitions if p.topic not in entered]
+    if not theirs:
+        return ()
+    return (
+        f"no run has fenced {mirror.source} for mirror {mirror.name}: what these lines put up is not Mirrorbook's. A "
+        "planned failover finds it there and leaves it, as its abort does: applications stay denied. These lift it:",
+        *fence_lines(mirror, (), theirs, bootstrap_controller, remove=True),
+    )

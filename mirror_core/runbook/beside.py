@@ -1,0 +1,24 @@
+"""Which mirrors carry the same topics from the same source to a third cluster: a failover leaves those behind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.mirror import Desired, Mirror
+from mirror_core.state.link import Link, states
+
+
+def look_beside(link: Link, topics: Collection[str], found: list[tuple[Mirror, int]]) -> None:
+    """Add those that are not stopped, with how many of these topics they have, as their destinations answer."""
+    ends = (link.mirror.source, link.mirror.destination)
+    others = {name: cluster for name, cluster in link.config.clusters.items() if name not in ends}
+    for cluster, answer in states(replace(link.config, clusters=others)) if others else ():
+        if isinstance(answer, MirrorError):
+            continue
+        for mirror in answer.mirrors.values():
+            shared = {p.topic for p in answer.partitions.get(mirror.name, {})} & set(topics)
+            alike = (mirror.source, mirror.destination) == (ends[0], cluster)
+            if shared and alike and mirror.desired is not Desired.STOPPED:
+                found.append((mirror, len(shared)))

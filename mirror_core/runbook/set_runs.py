@@ -1,0 +1,53 @@
+"""The plans and the runs of the mirrors of a set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mirror_core.decide.failover import Decision
+from mirror_core.decide.sets import Place, place_of
+from mirror_core.kafka.config import Config
+from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.mirror_set import MirrorSet
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Run, StepRecord
+
+
+class SetFailed(MirrorError):
+    """Not all mirrors of the set were moved. The message says of each what has become of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """All plans, and every reason why the set may not be moved now."""
+
+    decisions: Mapping[MirrorName, Decision]
+    hash: str
+    reasons: tuple[str, ...]
+
+    def other_than(self, plan_hash: str | None) -> tuple[str, ...]:
+        """The reason not to run these plans when others were approved; None: whichever they are."""
+        if plan_hash in (None, self.hash):
+            return ()
+        return (f"the plans with hash {plan_hash} no longer hold: it is {self.hash} now; look at the new plans",)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A mirror's run, as its journal tells of it."""
+
+    run: Run
+    steps: tuple[StepRecord, ...]
+
+    @property
+    def place(self) -> Place:
+        return place_of(self.run, self.steps)
+
+
+def set_named(config: Config, name: str) -> MirrorSet:
+    """The set of this name, or BadRequest."""
+    if name not in config.sets:
+        known = ", ".join(sorted(config.sets)) or "none"
+        raise BadRequest(f"unknown set {name!r}: section `sets:` of {config.path} has {known}")
+    return config.sets[name]

@@ -1,0 +1,60 @@
+"""Whose mirrors carry the same topics to a third cluster: as far as that answers, and nobody waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirror_core.kafka.config import Config, load_config
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.runbook import beside
+from mirror_core.state.link import link_of
+from mirror_core.state.records import PartitionRecord, State
+from tests.memory import MemoryLog
+from tests.unit.test_steps import MIRROR
+
+NAMES = ("east", "west", "north", "south")
+OURS = replace(MIRROR, source=ClusterName("east"), destination=ClusterName("west"))
+
+
+def towards_north(name: str, *topics: str, source: str = "east", desired: Desired = Desired.STARTED) -> State:
+    log = MemoryLog()
+    mirror = replace(OURS, name=MirrorName(name), source=ClusterName(source), destination=ClusterName("north"))
+    log.put(replace(mirror, desired=desired))
+    for topic in topics:
+        status = PartitionStatus(
+            partition=Partition(topic, 0), state=PartitionState.MIRRORING, source_topic_id="s", destination_topic_id="d"
+        )
+        log.put(PartitionRecord(mirror.name, status))
+    return log.state
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (towards_north("n", "a", "b", "x"), [("n", 2)]),
+        (towards_north("n", "x"), []),
+        (towards_north("n", "a", source="south"), []),
+        (towards_north("n", "a", desired=Desired.STOPPED), []),
+    ],
+)
+def test_only_thirds_that_share_topics_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: State, expected: list[tuple[str, int]]
+) -> None:
+    path = tmp_path / "mirrorbook.yaml"
+    path.write_text("clusters:\n" + "".join(f'  {name}: {{bootstrap.servers: "h:1"}}\n' for name in NAMES))
+
+    def states(config: Config) -> Iterator[tuple[ClusterName, object]]:
+        assert set(config.clusters) == {"north", "south"}
+        yield ClusterName("south"), Unreachable("silent")
+        yield ClusterName("north"), told
+
+    monkeypatch.setattr(beside, "states", states)
+    found = list[tuple[Mirror, int]]()
+    beside.look_beside(link_of(load_config(path), OURS), {"a", "b"}, found)
+    assert [(mirror.name, topics) for mirror, topics in found] == expected
