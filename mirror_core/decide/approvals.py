@@ -72,12 +72,19 @@ def begun_by(runs: Iterable[Run], mirror: str, kind: RunKind, conductor: str) ->
 
 
 def used_up(ended: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, ...]:
-    """Why nothing may be begun by these approvals: a run was, and was given up. Who clears its tasks, be it only to
-    tidy up, has seen no plan. `ended`: runs that the same conductor has begun, and that are no longer taken up."""
-    same = [run for run in ended if tuple(run.approvals) == tuple(approvals) and run.state is not RunState.DONE]
+    """Why nothing may be begun by these approvals: a run was, by one of them at least, and was given up. Who clears its
+    tasks, be it only to tidy up, has seen no plan. `ended`: runs that the same conductor has begun, and that are no
+    longer taken up."""
+    same = [
+        run
+        for run in ended
+        if run.state is not RunState.DONE and (set(run.approvals) & set(approvals) or not (run.approvals or approvals))
+    ]
+    way = "clear task plan with all that follows, or trigger a new run, and it asks again"
+    if not approvals:
+        way = "nobody's answer is on record: trigger a new run, and it asks"
     return tuple(
-        f"run {run.id} was begun by this approval and is {run.state}, and an approval is for one run: clear task plan "
-        "with all that follows, or trigger a new run, and it asks again"
+        f"run {run.id} was begun by this approval and is {run.state}, and an approval is for one run: {way}"
         for run in same
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirror_core.decide.view import some
@@ -11,6 +11,7 @@ from mirror_core.kafka.acls_of_each import acls_of_each
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.model.acl import Acl
+from mirror_core.model.clock import Moment
 from mirror_core.model.errors import MirrorError, SignInFailed, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Offset, Partition
@@ -37,6 +38,7 @@ class Look:
     fenced: bool = False
     """All brokers did."""
     ends: Mapping[Partition, Offset] = field(default_factory=dict)
+    began: Moment = field(default_factory=Moment, compare=False)
 
     @property
     def answers(self) -> bool:
@@ -59,19 +61,19 @@ class Look:
 
 def look_again(link: Link, denials: Iterable[Acl], partitions: Collection[Partition]) -> Look:
     """Ask each broker whether it shows these denials (none: it is not asked), then where these logs end."""
-    wanted = frozenset(denials)
+    wanted, began = frozenset(denials), Moment()
     try:
         with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as source:
             found = source.metadata(()).cluster_id
             if found != link.mirror.source_id:
-                return Look(elsewhere=found)
-            return _look(source, wanted, partitions)
+                return Look(elsewhere=found, began=began)
+            return replace(_look(source, wanted, partitions), began=began)
     except SignInFailed as error:  # it is there, and lets us not in
-        return Look(unsaid=(str(error),))
+        return Look(unsaid=(str(error),), began=began)
     except Unreachable as error:
-        return Look(silent=str(error))
+        return Look(silent=str(error), began=began)
     except MirrorError as error:  # it answers, and tells us nothing: a password that was changed
-        return Look(unsaid=(str(error),))
+        return Look(unsaid=(str(error),), began=began)
 
 
 def _look(source: ClusterClient, wanted: frozenset[Acl], partitions: Collection[Partition]) -> Look:

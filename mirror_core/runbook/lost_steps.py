@@ -40,6 +40,8 @@ STILL_S: Final = 0.2
 """Between two looks at the destination's log ends."""
 SHOWN: Final = 20
 """Brokers that a refusal names."""
+FLUENT_S: Final = 60.0
+"""From the fence to the promotion, of a run that nothing holds up."""
 SETTLE_S: Final = 60.0
 """It gets this long to come to rest: a broker that died beside the source leaves its partitions' replicas behind."""
 
@@ -150,7 +152,7 @@ class LostSteps(Promotion):
                 "again; abort this run, and plan again",
                 look.bare[:SHOWN],
             )
-        if look.answers and not stands and self.journal.begun("promote"):
+        if look.answers and not stands and (self.journal.begun("promote") or self._stood_long()):
             self.journal.keep("promote", Returned())
             found = paid_again(self, names, self.scope.promoted)
             if self._debt.paid_ms is None:
@@ -164,6 +166,11 @@ class LostSteps(Promotion):
                 )
         refuse_what_it_took(self)
         return look
+
+    def _stood_long(self) -> bool:
+        """Whether the run was held up on its way here, so that a source which is back had time to take writes."""
+        stood = self.journal.record("stand")
+        return stood is not None and (now_ms() - (stood.ended_ms or 0)) / 1000 > FLUENT_S
 
     @property
     def _debt(self) -> Debt:

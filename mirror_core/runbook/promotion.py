@@ -18,7 +18,6 @@ from mirror_core.decide.view import SourceView, Unseen, some
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
-from mirror_core.model.clock import Moment
 from mirror_core.model.drift import Deed, DriftRow
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused, Unreachable
 from mirror_core.model.limits import LIMITS
@@ -78,7 +77,7 @@ class Promotion(Acts):
         if steps.index(name) < steps.index(turning):
             return deed
         if name == turning and not turned(self.writer.state, run):
-            return partial(self._promote_first, *self._last_look())
+            return partial(self._promote_first, self._last_look())
 
         def behind_the_fence() -> Evidence:
             fenced = self.fenced_now()
@@ -86,25 +85,24 @@ class Promotion(Acts):
 
         return behind_the_fence
 
-    def _last_look(self) -> tuple[Look, Moment]:
-        """What the source was seen to be, and when that began."""
-        began = Moment()
+    def _last_look(self) -> Look:
+        """What the source was seen to be. Whether the approval holds is looked at before, for as long as that takes."""
         look = self.check_before_promotion()
         self.journal.keep("promote", LastLook(words=look.words))
-        return look, began
+        return look
 
-    def _promote_first(self, look: Look, began: Moment) -> Evidence:
+    def _promote_first(self, look: Look) -> Evidence:
         """The promotion that has given nothing so far. Whoever slept since the last look looks again."""
         fenced = self._fenced_by(look)
 
         def giving() -> None:
-            nonlocal look, began, fenced
+            nonlocal look, fenced
             for _ in range(LOOKS):
-                if began.age_s > LIMITS.last_look_s:
-                    look, began = self._last_look()
+                if look.began.age_s > LIMITS.last_look_s:
+                    look = self._last_look()
                     fenced |= self._fenced_by(look)
                 self.journal.keep("promote", LastLook(words=look.words, given=True))
-                if began.age_s <= LIMITS.last_look_s:
+                if look.began.age_s <= LIMITS.last_look_s:
                     return
                 self.journal.keep("promote", LastLook(words=look.words))
             raise MirrorError(

@@ -87,7 +87,9 @@ def test_an_approval_is_for_one_run() -> None:
         (why,) = used_up([replace(begun, state=state)], said)
         assert why.startswith(f"run r was begun by this approval and is {state}, and an approval is for one run")
     given_up = replace(begun, state=RunState.ABORTED)
-    assert used_up([given_up], (ANN, replace(BEN, at_ms=AT_MS + 1))) == (), "asked once more"
+    anew = (replace(ANN, at_ms=AT_MS + 1), replace(BEN, at_ms=AT_MS + 1))
+    assert used_up([given_up], anew) == (), "both were asked once more"
+    assert used_up([given_up], (ANN, anew[1])), "one of two was asked once more, and the other's approval is spent"
     assert used_up([replace(given_up, approvals=())], ()), "nobody is known to have said it: nor that it was said again"
     assert used_up([replace(begun, state=RunState.DONE)], said) == ()
 

@@ -25,7 +25,7 @@ def links(count: int) -> list[Link]:
 
 def test_all_are_looked_at_and_each_silent_cluster_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lost, broken = LostOwnership("somebody else has it"), Indeterminate("a record that nobody can read")
-    answers: dict[str, Any] = {"m0": WELL, "m1": lost, "m2": broken}
+    answers: dict[str, Any] = {"m0": WELL, "m1": lost, "m2": broken, "m3": KeyError("hush")}
 
     def look(link: Link) -> Judgement:
         found = answers.get(link.mirror.name, SILENT)
@@ -37,8 +37,11 @@ def test_all_are_looked_at_and_each_silent_cluster_is_named_once(monkeypatch: py
     monkeypatch.setattr(debtors, "look_after", look)
     found = debtors.look_at_each(links(32))
     assert len(found) == 32
-    assert {name: found[MirrorName(name)] for name in answers} == answers
-    assert debtors.silent(links(32), found) == {LINK.source.name: [f"m{n}" for n in range(3, 32)]}
+    defect = str(found[MirrorName("m3")])
+    assert defect.startswith("a defect of Mirrorbook: KeyError"), "one mirror's defect hides all others' alarms"
+    assert "hush" not in defect
+    assert [found[MirrorName(name)] for name in ("m0", "m1", "m2")] == [WELL, lost, broken]
+    assert debtors.silent(links(32), found) == {LINK.source.name: [f"m{n}" for n in range(4, 32)]}
 
 
 def test_what_passes_by_itself_is_looked_at_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
