@@ -20,5 +20,5 @@ def test_a_write_that_took_too_long_is_not_said_to_be_anothers_doing(tmp_path: P
     quick, slow = writer._refused(fenced, 0.5), writer._refused(fenced, 14.2)
     assert isinstance(quick, LostOwnership)
     assert isinstance(slow, LostOwnership), "it may be another's all the same: who acts on it must believe so"
-    assert "took" not in str(quick).split("taken over")[1]
+    assert "took" not in str(quick).split("controls this mirror")[1]
     assert "the write took 14 s, and brokers end one after 10 s" in str(slow)
