@@ -15,40 +15,33 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from mirror_core.dataplane.allowed import refuse_to_run
 from mirror_core.dataplane.channel import Channel, ears
 from mirror_core.dataplane.counters import Counters, Retry
+from mirror_core.dataplane.epochs import Epoch, assignments_of
 from mirror_core.dataplane.patience import Patience
 from mirror_core.dataplane.planning import Planner, Work
 from mirror_core.dataplane.progress import Progress
 from mirror_core.dataplane.results import Results, Summary
 from mirror_core.dataplane.runner import Runner
 from mirror_core.dataplane.watch import Watch
-from mirror_core.decide.assign import assign
-from mirror_core.decide.rate import shares
-from mirror_core.decide.verbs import held_by
 from mirror_core.evidence import receipts
 from mirror_core.evidence.folders import is_url, local_folder
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assignment, TaskReport
+from mirror_core.model.copying import TaskReport
 from mirror_core.model.errors import (
     BadRequest,
-    HeldByRun,
     Indeterminate,
     LostOwnership,
     MirrorError,
-    Refused,
     RemoteFault,
 )
 from mirror_core.model.logs import about, logger
-from mirror_core.model.mirror import Desired
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import RunKind
-from mirror_core.model.standing import Owed
 from mirror_core.state.lease import HeldLease, acquire, kept, new_owner
 from mirror_core.state.link import Link
-from mirror_core.state.records import State
 from mirror_core.sync.following import Follower
 from mirror_core.sync.identity import check_identity
 
@@ -78,10 +71,8 @@ class Options:
 
 
 @dataclass(slots=True)
-class _Epoch:
-    number: int
-    start_ms: int
-    stop_ms: int
+class _Running:
+    epoch: Epoch
     tasks: Future[tuple[TaskReport, ...]]
 
 
@@ -105,7 +96,7 @@ class Replication:
         self.say = say
         self.counters = counters or Counters()
         self.results = Results(link, self.counters, say)
-        self._running: list[_Epoch] = []
+        self._running: list[_Running] = []
         self._number = 0
         self._failures_in_row = 0
         self._patience = Patience()
@@ -267,31 +258,18 @@ class Replication:
             return
         lease.beat(writers_until_ms=stop_ms + _MARGIN_MS)
         self._number += 1
-        groups = assign(lags, self.runner.slots)
-        rates = shares(lease.state.mirrors[self.link.mirror.name].throttle, groups, lags)
-        _log.debug("%d partitions for %d tasks", len(lags), len(groups), epoch=self._number)
-        assignments = [
-            Assignment(
-                mirror=self.link.mirror.name,
-                source=self.link.mirror.source,
-                destination=self.link.mirror.destination,
-                config_path=str(self.link.config.path),
-                producer_id=self.link.mirror.producer_id,
-                gaps=self.link.mirror.gaps,
-                partitions=tuple(
-                    replace(partitions[p], until=(until or {}).get(p), answered=p in self.results.answered)
-                    for p in chosen
-                ),
-                epoch=self._number,
-                task=number,
-                start_ms=start_ms,
-                stop_ms=stop_ms,
-                throttle=rate,
-                driver=self._channel.at(self._number),
-            )
-            for number, (chosen, rate) in enumerate(zip(groups, rates, strict=True))
-        ]
-        self._running.append(_Epoch(self._number, start_ms, stop_ms, self.runner.submit(assignments)))
+        epoch = Epoch(
+            number=self._number,
+            start_ms=start_ms,
+            stop_ms=stop_ms,
+            throttle=lease.state.mirrors[self.link.mirror.name].throttle,
+            driver=self._channel.at(self._number),
+        )
+        given = {
+            p: replace(partitions[p], until=(until or {}).get(p), answered=p in self.results.answered) for p in lags
+        }
+        assignments = assignments_of(self.link, epoch, given, lags, self.runner.slots)
+        self._running.append(_Running(epoch, self.runner.submit(assignments)))
 
     # -- reports -------------------------------------------------------------------------------------------------
 
@@ -299,21 +277,22 @@ class Replication:
         """Take in what has ended. On the way out nothing is raised: the reason to leave is already on its way."""
         if not final:
             self.results.receipts.tell(lease)
-        wait((epoch.tasks for epoch in self._running), timeout=_LAST_WORDS_S if final else 0)
-        for epoch in [e for e in self._running if e.tasks.done()]:
-            self._running.remove(epoch)
+        wait((one.tasks for one in self._running), timeout=_LAST_WORDS_S if final else 0)
+        for one in [running for running in self._running if running.tasks.done()]:
+            self._running.remove(one)
             try:
-                reports = epoch.tasks.result()
+                reports = one.tasks.result()
             except (BadRequest, LostOwnership):
                 if not final:
                     raise
             except MirrorError as error:
-                self._epoch_failed(epoch, error, final=final)
+                self._epoch_failed(one.epoch, error, final=final)
             else:
                 self._failures_in_row = 0
-                self.results.take(lease, epoch.number, epoch.start_ms, reports, newest=self._number, final=final)
+                number, start_ms = one.epoch.number, one.epoch.start_ms
+                self.results.take(lease, number, start_ms, reports, newest=self._number, final=final)
 
-    def _epoch_failed(self, epoch: _Epoch, error: MirrorError, *, final: bool) -> None:
+    def _epoch_failed(self, epoch: Epoch, error: MirrorError, *, final: bool) -> None:
         _log.info("failed%s: %s", " at the end" if final else "", error, epoch=epoch.number)
         self.results.answered.clear()  # what its tasks had sent may be in the log
         if final:
@@ -323,28 +302,3 @@ class Replication:
         self.say(f"epoch {epoch.number} failed, the next one looks at the destination: {error}")
         if self._failures_in_row >= _EPOCHS or not (error.retryable or isinstance(error, RemoteFault)):
             raise error  # such as Spark's own process gone: another epoch of this process would fail like this one
-
-
-_TAKE_OVER: Final = ("drain", "settle")
-"""Steps from which on a failover has the data plane to itself: the lease that they take grows old."""
-
-
-def refuse_to_run(state: State, link: Link) -> None:
-    """Refused when the mirror is not meant to be copied now."""
-    name = link.mirror.name
-    mirror = state.mirrors.get(name)
-    run = state.active_run(name)
-    if mirror is None:
-        raise Refused(f"mirror {name}", ["it has been deleted"])
-    # Until a failover takes it over, the data plane keeps the lag small: applications still write.
-    taken = run is not None and any((run.id, step) in state.steps for step in _TAKE_OVER)
-    if run is not None and (run.plan.kind is not RunKind.FAILOVER or taken):
-        raise HeldByRun(f"mirror {name}: replicate", [f"{held_by(run)}; it copies the rest itself"])
-    if mirror.desired is not Desired.STARTED:
-        how = {Desired.PAUSED: "resume", Desired.STOPPED: "start"}[mirror.desired]
-        raise Refused(f"mirror {name}", [f"it is {mirror.desired}: `mirrorbook mirror {how} {name}` lets it run"])
-    debt = state.debts.get(name)
-    if run is None and debt is not None and debt.owed is Owed.UNFENCE:
-        # Nobody can write there, and whoever supervises us has somebody who mends that.
-        what = f"cluster {debt.cluster} still has the fence of run {debt.run}, which was given up"
-        raise Refused(f"mirror {name}", [f"{what}: `mirrorbook mirror watch {name}` lifts it when it answers"])
