@@ -1,16 +1,26 @@
-"""Whether the data plane may run: what the state topic says of its mirror."""
+"""Whether the data plane may run: what the clusters, and the state topic, say to that."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from mirror_core.decide.verbs import held_by
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Principal
 from mirror_core.model.errors import HeldByRun, Refused
 from mirror_core.model.mirror import Desired
 from mirror_core.model.run import RunKind
 from mirror_core.model.standing import Owed
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
+
+
+def check_data_principal(link: Link) -> None:
+    """Raises when a cluster does not let it in."""
+    for cluster in (link.source, link.destination):
+        with ClusterClient(cluster, Principal.DATA, timeout_s=10.0) as client:
+            client.metadata(())
+
 
 _TAKE_OVER: Final = ("drain", "settle")
 """Steps from which on a failover has the data plane to itself: the lease that they take grows old."""

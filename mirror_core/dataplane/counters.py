@@ -38,6 +38,8 @@ class Retry(StrEnum):
     """What groups commit on the source could not be followed: copying goes on, and syncs look at each group."""
     RECEIPTS = "receipts"
     """An epoch's receipts could not be stored: copying goes on."""
+    STATE = "state"
+    """The state topic took nothing for a while: copying went on until the end that it knew, and then waited."""
     PROOF = "proof"
     """What is new could not be compared with the source, or not all of it: copying goes on."""
 

@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from mirror_core.dataplane.allowed import refuse_to_run
+from mirror_core.dataplane.allowed import check_data_principal, refuse_to_run
 from mirror_core.dataplane.channel import Channel, ears
 from mirror_core.dataplane.counters import Counters, Retry
 from mirror_core.dataplane.epochs import Epoch, assignments_of
@@ -28,7 +28,6 @@ from mirror_core.dataplane.watch import Watch
 from mirror_core.evidence import receipts
 from mirror_core.evidence.folders import is_url, local_folder
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import Principal
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import TaskReport
 from mirror_core.model.errors import (
@@ -37,6 +36,7 @@ from mirror_core.model.errors import (
     LostOwnership,
     MirrorError,
     RemoteFault,
+    Unwritten,
 )
 from mirror_core.model.logs import about, logger
 from mirror_core.model.names import Offset, Partition
@@ -99,6 +99,8 @@ class Replication:
         self._running: list[_Running] = []
         self._number = 0
         self._failures_in_row = 0
+        self._untold = ""
+        """Why the state topic takes nothing; empty while it does."""
         self._patience = Patience()
 
     def run(self) -> Summary:
@@ -113,7 +115,7 @@ class Replication:
         planner = Planner(self.link, source, destination)
         if self.options.receipts is not None and not is_url(self.options.receipts):
             local_folder(self.options.receipts).check("receipts", receipts.ADVICE)
-        self._check_data_principal()
+        check_data_principal(self.link)
         with self._lease() as lease, Watch(self.link, lease, self.say) as self._watch:
             self.counters.watches(self._watch)
             if not self.options.until_caught_up:
@@ -137,15 +139,11 @@ class Replication:
 
     # -- before anything is copied -------------------------------------------------------------------------------
 
-    def _check_data_principal(self) -> None:
-        for cluster in (self.link.source, self.link.destination):
-            with ClusterClient(cluster, Principal.DATA, timeout_s=10.0) as client:
-                client.metadata(())
-
     @contextmanager
     def _lease(self) -> Iterator[HeldLease]:
         with kept(acquire(self.link.destination, self.link.mirror.name, new_owner())) as lease:
             refuse_to_run(lease.state, self.link)
+            lease.may_go_on = partial(refuse_to_run, link=self.link)
             self.counters.holds(lease)
             yield lease
 
@@ -203,32 +201,75 @@ class Replication:
 
     def _go_on(self, planner: Planner, lease: HeldLease, work: Work, planned_s: float) -> None:
         start_ms, began = now_ms(), time.monotonic() - planned_s
-        while True:
+        while not self.stop.is_set():
             stop_ms = start_ms + int(self.options.epoch_s * 1000)
-            if work.partitions:
-                self._submit(lease, work, None, start_ms, stop_ms)
-            # Far away it takes seconds to plan and to say so: nobody is to wait for it behind the boundary.
-            lead_s = min(LEAD_S + time.monotonic() - began, self.options.epoch_s / 2)
-            self._follow_log_start(planner, lease, work, stop_ms - int(lead_s * 1000))
-            failures = self._failures_in_row
-            while not self.stop.is_set() and now_ms() < stop_ms - lead_s * 1000:
-                lease.beat()
-                self._follower.beat(lease)
-                self._watch.tick(lease)
-                self._reap(lease)
-                self.stop.wait(_TICK_S)
-                if self._failures_in_row > failures:  # nobody copies now: don't wait for the boundary
-                    self.stop.wait(_AFTER_FAILURE_S * self._failures_in_row)
-                    stop_ms = now_ms()
+            if self._begun(lease, work, start_ms, stop_ms):
+                # Far away it takes seconds to plan and to say so: nobody is to wait for it behind the boundary.
+                lead_s = min(LEAD_S + time.monotonic() - began, self.options.epoch_s / 2)
+                self._follow_log_start(planner, lease, work, stop_ms - int(lead_s * 1000))
+                stop_ms = self._tend(lease, stop_ms, lead_s)
+            else:
+                self._await_writes(lease)
+                stop_ms = now_ms()
             if self.stop.is_set():
                 return
-            start_ms, began = max(stop_ms, now_ms()), time.monotonic()
+            boundary_ms, began = max(stop_ms, now_ms()), time.monotonic()
             try:
-                refuse_to_run(lease.refresh(), self.link)
-                work = self._plan(planner, lease, start_ms)
+                state = self._patience.until_done(lease, lease.read, boundary_ms)
+                refuse_to_run(lease.know(state), self.link)
+                work = self._plan(planner, lease, boundary_ms)
             except RemoteFault as error:  # what may not be, or makes no sense, may be right again at the next plan
                 self.counters.retried(Retry.PLAN)
                 self.say(f"cannot plan anew, going on with the last plan: {error}{planner.hanging()}")
+            start_ms = boundary_ms
+
+    def _begun(self, lease: HeldLease, work: Work, start_ms: int, stop_ms: int) -> bool:
+        """False when nothing may begin, since the state topic does not know until when it would write."""
+        try:
+            if work.partitions:
+                self._submit(lease, work, None, start_ms, stop_ms)
+        except Unwritten as error:
+            self._unwritten(lease, error)
+            return False
+        return True
+
+    def _tend(self, lease: HeldLease, stop_ms: int, lead_s: float) -> int:
+        """Keep the lease, and take in what is told, until it is time to plan anew; when the epoch ends.
+
+        While the state topic takes nothing, tasks go on for as long as it says that they may write; none begin.
+        """
+        failures = self._failures_in_row
+        while not self.stop.is_set() and now_ms() < stop_ms - lead_s * 1000:
+            try:
+                self._tick(lease)
+            except Unwritten as error:
+                self._unwritten(lease, error)
+            self.stop.wait(_TICK_S)
+            if self._failures_in_row > failures:  # nobody copies now: don't wait for the boundary
+                self.stop.wait(_AFTER_FAILURE_S * self._failures_in_row)
+                return now_ms()
+        return stop_ms
+
+    def _tick(self, lease: HeldLease) -> None:
+        lease.beat()
+        if self._untold:
+            self._untold = ""
+            self.say("the state topic is written again")
+        self._follower.beat(lease)
+        self._watch.tick(lease)
+        self._reap(lease)
+
+    def _await_writes(self, lease: HeldLease) -> None:
+        while not self.stop.wait(_TICK_S):
+            with suppress(Unwritten):
+                return self._tick(lease)
+
+    def _unwritten(self, lease: HeldLease, error: Unwritten) -> None:
+        if not self._untold:
+            self.counters.retried(Retry.STATE)
+            left_s = max(0, lease.lease.writers_until_ms - now_ms()) / 1000
+            self.say(f"copying goes on for {left_s:.0f} s at most, and then waits until this is over: {error}")
+        self._untold = str(error)
 
     def _follow_log_start(self, planner: Planner, lease: HeldLease, work: Work, until_ms: int | None) -> None:
         try:

@@ -181,7 +181,7 @@ METRICS: Final = (
         ("what",),
         "work done again. task: it ended early since a broker went away; epoch: it failed as a whole; plan: a cluster "
         "could not be looked at; groups: what they commit could not be followed; receipts: an epoch's could not be "
-        "stored; proof: what is new could not be compared",
+        "stored; state: the state topic took nothing; proof: what is new could not be compared",
     ),
     Described(
         "mirrorbook_epoch_duration_seconds",

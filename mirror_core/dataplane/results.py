@@ -64,9 +64,9 @@ class Results:
         known = lease.state.partitions.get(self.link.mirror.name, {})
         seen = {p: aligned(known[p], e) for p, e in self._aligned.items() if p in known and known[p].state in COPIED}
         news = [PartitionRecord(self.link.mirror.name, s) for p, s in seen.items() if s != known[p]]
-        self._aligned.clear()
         if news:
             lease.put(*news)
+        self._aligned.clear()
 
     def take(
         self,
