@@ -221,7 +221,8 @@ class Replication:
             except RemoteFault as error:  # what may not be, or makes no sense, may be right again at the next plan
                 self.counters.retried(Retry.PLAN)
                 self.say(f"cannot plan anew, going on with the last plan: {error}{planner.hanging()}")
-            start_ms = boundary_ms
+            # Now, since an epoch that took its beginning from before a long look would be short, or over.
+            start_ms = max(stop_ms, now_ms())
 
     def _begun(self, lease: HeldLease, work: Work, start_ms: int, stop_ms: int) -> bool:
         """False when nothing may begin, since the state topic does not know until when it would write."""
