@@ -61,7 +61,8 @@ def driven(
     lease: Any = SimpleNamespace(
         read=lambda: None, know=lambda state: state, lease=SimpleNamespace(writers_until_ms=clock.now)
     )
-    one._go_on(SimpleNamespace(hanging=str), lease, look(), 0.0)
+    planner: Any = SimpleNamespace(hanging=str)
+    one._go_on(planner, lease, look(), 0.0)
     return found
 
 
