@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from mirror_core.copy.outbox import Sent
@@ -33,7 +34,7 @@ def fetch_refused(replicator: PartitionReplicator, code: int, source: Side) -> N
     ):
         replicator.lose(f"{where}: Fetch answered {error.name.upper()}")  # aligning finds out what is behind it
     else:
-        replicator.end(f"{where}: Fetch answered {error.name.upper()}", position)
+        replicator.end(f"{where}: Fetch answered {error.name.upper()}", position, FailureKind.REFUSED)
 
 
 def answered(replicator: PartitionReplicator, sent: Sent, produced: Produced, destination: Side) -> bool:
@@ -95,3 +96,5 @@ def _refused(replicator: PartitionReplicator, sent: Sent, produced: Produced, de
             sent.base,
             FailureKind.UNKEYED if kind is Meaning.UNKEYED else FailureKind.REFUSED,
         )
+        if replicator.failure and produced.error == ErrorCode.message_too_large:
+            replicator.failure = replace(replicator.failure, needs_bytes=sent.size)

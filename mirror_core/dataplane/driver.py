@@ -287,6 +287,7 @@ class Replication:
             lease.put(*work.changes)
         self.results.count_states(lease)
         self._watch.planned(lease)
+        self.results.copied(work.partitions)
         for partition, reason in work.failed.items():
             self.results.failed(partition, reason)
         return work

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.dataplane.again import told
 from mirror_core.dataplane.planning import COPIED
 from mirror_core.decide.loss import Loss, loss
 from mirror_core.decide.loss_figures import ago, heartbeats
@@ -101,7 +102,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
                 lmo=status.lmo,
                 proved=proved[partition].end if partition in proved else None,
                 kind=status.kind,
-                reason=status.reason,
+                reason=told(status),
             )
         )
     fence = [*words(debt), *(pending(debt, (run.id,) if run else ()) if ends else ())]

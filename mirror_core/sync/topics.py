@@ -17,6 +17,7 @@ from mirror_core.decide.topics import (
     mirror_replication_factor,
     promotion_configs,
     wanted_configs,
+    with_limit,
 )
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.topics import (
@@ -174,6 +175,7 @@ def sync_configs(
     for name in both:
         factor = topics[name].replication_factor
         wanted = wanted_configs(theirs[name].overrides, theirs[name].effective, factor, cleaned=name in cleaned)
+        wanted = with_limit(wanted, ours[name].effective)
         changes[name] = config_changes(_only(known, wanted), ours[name].overrides)
     outcome = {} if dry_run else apply_changes(destination, changes)
     for name in both:
