@@ -85,6 +85,8 @@ class Snapshot:
     """Wall clock of the newest one that the source acknowledged."""
     sighting: Sighting | None
     """The newest look at the source."""
+    unreached_ms: Mapping[Partition, int]
+    """Partitions that lack something of what was seen on the source, open transactions included, and since when."""
     findings: int | None
     """Differences that the newest comparison beside the copying found; None: none was made."""
 
@@ -172,5 +174,6 @@ class Counters:
                 heartbeats=MappingProxyType(dict(watch.heart.outcomes) if watch else {}),
                 heartbeat_ms=watch.heart.newest_ms if watch else None,
                 sighting=watch.lookout.newest if watch else None,
+                unreached_ms=watch.lookout.unreached if watch else {},
                 findings=self._findings,
             )

@@ -124,6 +124,14 @@ METRICS: Final = (
         "what an unplanned failover is known to lose. Absent while a position is not known",
     ),
     Described(
+        "mirrorbook_not_whole_since_timestamp_seconds",
+        "gauge",
+        _TOPIC,
+        "wall clock since when the destination has lacked something of what was seen on the source (high watermarks), "
+        "of the partition where that is longest ago. An open transaction hides from the lag what is written behind it, "
+        "and not from this. Topics that lack nothing are absent",
+    ),
+    Described(
         "mirrorbook_source_heartbeat_timestamp_seconds",
         "gauge",
         (),
@@ -283,6 +291,12 @@ def _seen(told: Snapshot, figures: Mapping[Partition, Figures]) -> Iterator[_Sam
         if seen.keys() <= figures.keys():
             missing = sum(max(0, end - figures[p].position) for p, end in seen.items())
             yield _Sample("mirrorbook_missing_known_offsets", (), missing)
+    since = defaultdict[str, list[int]](list)
+    for partition, at_ms in told.unreached_ms.items():
+        if partition in told.copying:
+            since[partition.topic].append(at_ms)
+    for topic, times in since.items():
+        yield _Sample("mirrorbook_not_whole_since_timestamp_seconds", (topic,), min(times) / 1000)
     if told.heartbeat_ms is not None:
         yield _Sample("mirrorbook_source_heartbeat_timestamp_seconds", (), told.heartbeat_ms / 1000)
     for outcome, count in told.heartbeats.items():
