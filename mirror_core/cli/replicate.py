@@ -16,8 +16,9 @@ from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.progress import shown
 from mirror_core.cli.spark_conf import SparkConfOption, spark_conf
 from mirror_core.cli.telling import tell
+from mirror_core.dataplane.allowed import refuse_to_run
 from mirror_core.dataplane.counters import Counters
-from mirror_core.dataplane.driver import Options, Replication, refuse_to_run
+from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.metrics import Exposition
 from mirror_core.dataplane.results import Summary, raise_if_failed

@@ -33,7 +33,7 @@ def fetch_refused(replicator: PartitionReplicator, code: int, source: Side) -> N
     ):
         replicator.lose(f"{where}: Fetch answered {error.name.upper()}")  # aligning finds out what is behind it
     else:
-        replicator.end(f"{where}: Fetch answered {error.name.upper()}", position)
+        replicator.end(f"{where}: Fetch answered {error.name.upper()}", position, FailureKind.REFUSED)
 
 
 def answered(replicator: PartitionReplicator, sent: Sent, produced: Produced, destination: Side) -> bool:
@@ -94,4 +94,5 @@ def _refused(replicator: PartitionReplicator, sent: Sent, produced: Produced, de
             f"cluster {destination.name}, {partition}, offset {sent.base}: {words}; {remedy}",
             sent.base,
             FailureKind.UNKEYED if kind is Meaning.UNKEYED else FailureKind.REFUSED,
+            sent.size if produced.error == ErrorCode.message_too_large else None,
         )

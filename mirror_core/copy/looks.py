@@ -106,6 +106,6 @@ def unreadable(replicator: PartitionReplicator, error: RemoteFault) -> None:
     if isinstance(error, MissingPermission):
         replicator.fail(str(error), None, FailureKind.DENIED)
     elif isinstance(error, Unreadable):
-        replicator.fail(str(error), None)
+        replicator.fail(str(error), None, FailureKind.OTHER)
     else:
         replicator.lose(str(error))

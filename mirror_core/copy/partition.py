@@ -181,10 +181,10 @@ class PartitionReplicator:
         elif not self.ended:
             self.lost_why = why
 
-    def fail(self, reason: str, offset: int | None, kind: FailureKind = FailureKind.OTHER) -> None:
+    def fail(self, reason: str, offset: int | None, kind: FailureKind, needs_bytes: int | None = None) -> None:
         """Stop at once."""
         self._enter(Event.FAIL)
-        self.failure = self._failure(reason, offset, kind)
+        self.failure = self._failure(reason, offset, kind, needs_bytes)
 
     def end(self, reason: str, offset: int, kind: FailureKind = FailureKind.OTHER) -> None:
         """Fail at this offset, after all before it has been acknowledged."""
@@ -205,10 +205,10 @@ class PartitionReplicator:
         elif self.state is State.ENDING and acknowledged == self.place.position:
             self._enter(Event.ACKNOWLEDGED)
 
-    def _failure(self, reason: str, offset: int | None, kind: FailureKind) -> Failure:
+    def _failure(self, reason: str, at: int | None, kind: FailureKind, needs_bytes: int | None = None) -> Failure:
         _log.info("cannot go on (%s): %s", kind, reason, partition=self.partition)
-        where = None if offset is None else Offset(offset)
-        return Failure(partition=self.partition, reason=reason, offset=where, kind=kind)
+        offset = None if at is None else Offset(at)
+        return Failure(partition=self.partition, reason=reason, offset=offset, kind=kind, needs_bytes=needs_bytes)
 
     def _enter(self, event: Event) -> None:
         self.state = after(self.state, event)

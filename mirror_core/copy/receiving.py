@@ -114,7 +114,7 @@ class Receiver:
         for partition in link.asked_for:
             replicator = self._replicators[partition]
             if link.alone and replicator.source.alone and not replicator.ended:
-                replicator.fail(why, replicator.place.acknowledged)
+                replicator.fail(why, replicator.place.acknowledged, FailureKind.OTHER)
             replicator.source.senseless()
 
     def _take(self, broker: int, lanes: Lanes, link: FetchLink) -> list[tuple[PartitionReplicator, list[Ready]]]:

@@ -38,6 +38,8 @@ class Retry(StrEnum):
     """What groups commit on the source could not be followed: copying goes on, and syncs look at each group."""
     RECEIPTS = "receipts"
     """An epoch's receipts could not be stored: copying goes on."""
+    STATE = "state"
+    """The state topic took nothing for a while: copying went on until the end that it knew, and then waited."""
     PROOF = "proof"
     """What is new could not be compared with the source, or not all of it: copying goes on."""
 
@@ -83,6 +85,8 @@ class Snapshot:
     """Wall clock of the newest one that the source acknowledged."""
     sighting: Sighting | None
     """The newest look at the source."""
+    unreached_ms: Mapping[Partition, int]
+    """Partitions that lack something of what was seen on the source, open transactions included, and since when."""
     findings: int | None
     """Differences that the newest comparison beside the copying found; None: none was made."""
 
@@ -170,5 +174,6 @@ class Counters:
                 heartbeats=MappingProxyType(dict(watch.heart.outcomes) if watch else {}),
                 heartbeat_ms=watch.heart.newest_ms if watch else None,
                 sighting=watch.lookout.newest if watch else None,
+                unreached_ms=watch.lookout.unreached if watch else {},
                 findings=self._findings,
             )

@@ -10,45 +10,38 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from mirror_core.dataplane.allowed import check_data_principal, refuse_to_run
 from mirror_core.dataplane.channel import Channel, ears
 from mirror_core.dataplane.counters import Counters, Retry
+from mirror_core.dataplane.epochs import Epoch, assignments_of
 from mirror_core.dataplane.patience import Patience
 from mirror_core.dataplane.planning import Planner, Work
 from mirror_core.dataplane.progress import Progress
 from mirror_core.dataplane.results import Results, Summary
 from mirror_core.dataplane.runner import Runner
 from mirror_core.dataplane.watch import Watch
-from mirror_core.decide.assign import assign
-from mirror_core.decide.rate import shares
-from mirror_core.decide.verbs import held_by
 from mirror_core.evidence import receipts
 from mirror_core.evidence.folders import is_url, local_folder
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import Principal
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assignment, TaskReport
+from mirror_core.model.copying import TaskReport
 from mirror_core.model.errors import (
     BadRequest,
-    HeldByRun,
     Indeterminate,
     LostOwnership,
     MirrorError,
-    Refused,
     RemoteFault,
+    Unwritten,
 )
 from mirror_core.model.logs import about, logger
-from mirror_core.model.mirror import Desired
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import RunKind
-from mirror_core.model.standing import Owed
 from mirror_core.state.lease import HeldLease, acquire, kept, new_owner
 from mirror_core.state.link import Link
-from mirror_core.state.records import State
 from mirror_core.sync.following import Follower
 from mirror_core.sync.identity import check_identity
 
@@ -78,10 +71,8 @@ class Options:
 
 
 @dataclass(slots=True)
-class _Epoch:
-    number: int
-    start_ms: int
-    stop_ms: int
+class _Running:
+    epoch: Epoch
     tasks: Future[tuple[TaskReport, ...]]
 
 
@@ -105,9 +96,11 @@ class Replication:
         self.say = say
         self.counters = counters or Counters()
         self.results = Results(link, self.counters, say)
-        self._running: list[_Epoch] = []
+        self._running: list[_Running] = []
         self._number = 0
         self._failures_in_row = 0
+        self._untold = ""
+        """Why the state topic takes nothing; empty while it does."""
         self._patience = Patience()
 
     def run(self) -> Summary:
@@ -122,7 +115,7 @@ class Replication:
         planner = Planner(self.link, source, destination)
         if self.options.receipts is not None and not is_url(self.options.receipts):
             local_folder(self.options.receipts).check("receipts", receipts.ADVICE)
-        self._check_data_principal()
+        check_data_principal(self.link)
         with self._lease() as lease, Watch(self.link, lease, self.say) as self._watch:
             self.counters.watches(self._watch)
             if not self.options.until_caught_up:
@@ -146,15 +139,11 @@ class Replication:
 
     # -- before anything is copied -------------------------------------------------------------------------------
 
-    def _check_data_principal(self) -> None:
-        for cluster in (self.link.source, self.link.destination):
-            with ClusterClient(cluster, Principal.DATA, timeout_s=10.0) as client:
-                client.metadata(())
-
     @contextmanager
     def _lease(self) -> Iterator[HeldLease]:
         with kept(acquire(self.link.destination, self.link.mirror.name, new_owner())) as lease:
             refuse_to_run(lease.state, self.link)
+            lease.may_go_on = partial(refuse_to_run, link=self.link)
             self.counters.holds(lease)
             yield lease
 
@@ -212,32 +201,76 @@ class Replication:
 
     def _go_on(self, planner: Planner, lease: HeldLease, work: Work, planned_s: float) -> None:
         start_ms, began = now_ms(), time.monotonic() - planned_s
-        while True:
+        while not self.stop.is_set():
             stop_ms = start_ms + int(self.options.epoch_s * 1000)
-            if work.partitions:
-                self._submit(lease, work, None, start_ms, stop_ms)
-            # Far away it takes seconds to plan and to say so: nobody is to wait for it behind the boundary.
-            lead_s = min(LEAD_S + time.monotonic() - began, self.options.epoch_s / 2)
-            self._follow_log_start(planner, lease, work, stop_ms - int(lead_s * 1000))
-            failures = self._failures_in_row
-            while not self.stop.is_set() and now_ms() < stop_ms - lead_s * 1000:
-                lease.beat()
-                self._follower.beat(lease)
-                self._watch.tick(lease)
-                self._reap(lease)
-                self.stop.wait(_TICK_S)
-                if self._failures_in_row > failures:  # nobody copies now: don't wait for the boundary
-                    self.stop.wait(_AFTER_FAILURE_S * self._failures_in_row)
-                    stop_ms = now_ms()
+            if self._begun(lease, work, start_ms, stop_ms):
+                # Far away it takes seconds to plan and to say so: nobody is to wait for it behind the boundary.
+                lead_s = min(LEAD_S + time.monotonic() - began, self.options.epoch_s / 2)
+                self._follow_log_start(planner, lease, work, stop_ms - int(lead_s * 1000))
+                stop_ms = self._tend(lease, stop_ms, lead_s)
+            else:
+                self._await_writes(lease)
+                stop_ms = now_ms()
             if self.stop.is_set():
                 return
-            start_ms, began = max(stop_ms, now_ms()), time.monotonic()
+            boundary_ms, began = max(stop_ms, now_ms()), time.monotonic()
             try:
-                refuse_to_run(lease.refresh(), self.link)
-                work = self._plan(planner, lease, start_ms)
+                state = self._patience.until_done(lease, lease.read, boundary_ms)
+                refuse_to_run(lease.know(state), self.link)
+                work = self._plan(planner, lease, boundary_ms)
             except RemoteFault as error:  # what may not be, or makes no sense, may be right again at the next plan
                 self.counters.retried(Retry.PLAN)
                 self.say(f"cannot plan anew, going on with the last plan: {error}{planner.hanging()}")
+            # Now, since an epoch that took its beginning from before a long look would be short, or over.
+            start_ms = max(stop_ms, now_ms())
+
+    def _begun(self, lease: HeldLease, work: Work, start_ms: int, stop_ms: int) -> bool:
+        """False when nothing may begin, since the state topic does not know until when it would write."""
+        try:
+            if work.partitions:
+                self._submit(lease, work, None, start_ms, stop_ms)
+        except Unwritten as error:
+            self._unwritten(lease, error)
+            return False
+        return True
+
+    def _tend(self, lease: HeldLease, stop_ms: int, lead_s: float) -> int:
+        """Keep the lease, and take in what is told, until it is time to plan anew; when the epoch ends.
+
+        While the state topic takes nothing, tasks go on for as long as it says that they may write; none begin.
+        """
+        failures = self._failures_in_row
+        while not self.stop.is_set() and now_ms() < stop_ms - lead_s * 1000:
+            try:
+                self._tick(lease)
+            except Unwritten as error:
+                self._unwritten(lease, error)
+            self.stop.wait(_TICK_S)
+            if self._failures_in_row > failures:  # nobody copies now: don't wait for the boundary
+                self.stop.wait(_AFTER_FAILURE_S * self._failures_in_row)
+                return now_ms()
+        return stop_ms
+
+    def _tick(self, lease: HeldLease) -> None:
+        lease.beat()
+        if self._untold:
+            self._untold = ""
+            self.say("the state topic is written again")
+        self._follower.beat(lease)
+        self._watch.tick(lease)
+        self._reap(lease)
+
+    def _await_writes(self, lease: HeldLease) -> None:
+        while not self.stop.wait(_TICK_S):
+            with suppress(Unwritten):
+                return self._tick(lease)
+
+    def _unwritten(self, lease: HeldLease, error: Unwritten) -> None:
+        if not self._untold:
+            self.counters.retried(Retry.STATE)
+            left_s = max(0, lease.lease.writers_until_ms - now_ms()) / 1000
+            self.say(f"copying goes on for {left_s:.0f} s at most, and then waits until this is over: {error}")
+        self._untold = str(error)
 
     def _follow_log_start(self, planner: Planner, lease: HeldLease, work: Work, until_ms: int | None) -> None:
         try:
@@ -254,6 +287,7 @@ class Replication:
             lease.put(*work.changes)
         self.results.count_states(lease)
         self._watch.planned(lease)
+        self.results.copied(work.partitions)
         for partition, reason in work.failed.items():
             self.results.failed(partition, reason)
         return work
@@ -267,31 +301,18 @@ class Replication:
             return
         lease.beat(writers_until_ms=stop_ms + _MARGIN_MS)
         self._number += 1
-        groups = assign(lags, self.runner.slots)
-        rates = shares(lease.state.mirrors[self.link.mirror.name].throttle, groups, lags)
-        _log.debug("%d partitions for %d tasks", len(lags), len(groups), epoch=self._number)
-        assignments = [
-            Assignment(
-                mirror=self.link.mirror.name,
-                source=self.link.mirror.source,
-                destination=self.link.mirror.destination,
-                config_path=str(self.link.config.path),
-                producer_id=self.link.mirror.producer_id,
-                gaps=self.link.mirror.gaps,
-                partitions=tuple(
-                    replace(partitions[p], until=(until or {}).get(p), answered=p in self.results.answered)
-                    for p in chosen
-                ),
-                epoch=self._number,
-                task=number,
-                start_ms=start_ms,
-                stop_ms=stop_ms,
-                throttle=rate,
-                driver=self._channel.at(self._number),
-            )
-            for number, (chosen, rate) in enumerate(zip(groups, rates, strict=True))
-        ]
-        self._running.append(_Epoch(self._number, start_ms, stop_ms, self.runner.submit(assignments)))
+        epoch = Epoch(
+            number=self._number,
+            start_ms=start_ms,
+            stop_ms=stop_ms,
+            throttle=lease.state.mirrors[self.link.mirror.name].throttle,
+            driver=self._channel.at(self._number),
+        )
+        given = {
+            p: replace(partitions[p], until=(until or {}).get(p), answered=p in self.results.answered) for p in lags
+        }
+        assignments = assignments_of(self.link, epoch, given, lags, self.runner.slots)
+        self._running.append(_Running(epoch, self.runner.submit(assignments)))
 
     # -- reports -------------------------------------------------------------------------------------------------
 
@@ -299,21 +320,22 @@ class Replication:
         """Take in what has ended. On the way out nothing is raised: the reason to leave is already on its way."""
         if not final:
             self.results.receipts.tell(lease)
-        wait((epoch.tasks for epoch in self._running), timeout=_LAST_WORDS_S if final else 0)
-        for epoch in [e for e in self._running if e.tasks.done()]:
-            self._running.remove(epoch)
+        wait((one.tasks for one in self._running), timeout=_LAST_WORDS_S if final else 0)
+        for one in [running for running in self._running if running.tasks.done()]:
+            self._running.remove(one)
             try:
-                reports = epoch.tasks.result()
+                reports = one.tasks.result()
             except (BadRequest, LostOwnership):
                 if not final:
                     raise
             except MirrorError as error:
-                self._epoch_failed(epoch, error, final=final)
+                self._epoch_failed(one.epoch, error, final=final)
             else:
                 self._failures_in_row = 0
-                self.results.take(lease, epoch.number, epoch.start_ms, reports, newest=self._number, final=final)
+                number, start_ms = one.epoch.number, one.epoch.start_ms
+                self.results.take(lease, number, start_ms, reports, newest=self._number, final=final)
 
-    def _epoch_failed(self, epoch: _Epoch, error: MirrorError, *, final: bool) -> None:
+    def _epoch_failed(self, epoch: Epoch, error: MirrorError, *, final: bool) -> None:
         _log.info("failed%s: %s", " at the end" if final else "", error, epoch=epoch.number)
         self.results.answered.clear()  # what its tasks had sent may be in the log
         if final:
@@ -323,28 +345,3 @@ class Replication:
         self.say(f"epoch {epoch.number} failed, the next one looks at the destination: {error}")
         if self._failures_in_row >= _EPOCHS or not (error.retryable or isinstance(error, RemoteFault)):
             raise error  # such as Spark's own process gone: another epoch of this process would fail like this one
-
-
-_TAKE_OVER: Final = ("drain", "settle")
-"""Steps from which on a failover has the data plane to itself: the lease that they take grows old."""
-
-
-def refuse_to_run(state: State, link: Link) -> None:
-    """Refused when the mirror is not meant to be copied now."""
-    name = link.mirror.name
-    mirror = state.mirrors.get(name)
-    run = state.active_run(name)
-    if mirror is None:
-        raise Refused(f"mirror {name}", ["it has been deleted"])
-    # Until a failover takes it over, the data plane keeps the lag small: applications still write.
-    taken = run is not None and any((run.id, step) in state.steps for step in _TAKE_OVER)
-    if run is not None and (run.plan.kind is not RunKind.FAILOVER or taken):
-        raise HeldByRun(f"mirror {name}: replicate", [f"{held_by(run)}; it copies the rest itself"])
-    if mirror.desired is not Desired.STARTED:
-        how = {Desired.PAUSED: "resume", Desired.STOPPED: "start"}[mirror.desired]
-        raise Refused(f"mirror {name}", [f"it is {mirror.desired}: `mirrorbook mirror {how} {name}` lets it run"])
-    debt = state.debts.get(name)
-    if run is None and debt is not None and debt.owed is Owed.UNFENCE:
-        # Nobody can write there, and whoever supervises us has somebody who mends that.
-        what = f"cluster {debt.cluster} still has the fence of run {debt.run}, which was given up"
-        raise Refused(f"mirror {name}", [f"{what}: `mirrorbook mirror watch {name}` lifts it when it answers"])

@@ -140,6 +140,8 @@ class Lookout:
         self._new: Sighting | None = None
         self.newest = before
         """The newest sighting, taken up by `news` or not."""
+        self.unreached: Mapping[Partition, int] = {}
+        """Partitions that lacked something of what was seen then, and since when."""
 
     def watch(self, partitions: Iterable[Partition]) -> None:
         """What to look at from now on: all that is recorded of the mirror, FAILED ones too."""
@@ -180,7 +182,7 @@ class Lookout:
             else:
                 memory.copied(positions)
                 memory.wholeness.at(positions)
-        found = memory.sighting()
+        found, self.unreached = memory.sighting(), memory.wholeness.unreached()
         with self._lock:
             self._new = self.newest = found
         return found

@@ -124,6 +124,14 @@ METRICS: Final = (
         "what an unplanned failover is known to lose. Absent while a position is not known",
     ),
     Described(
+        "mirrorbook_not_whole_since_timestamp_seconds",
+        "gauge",
+        _TOPIC,
+        "wall clock since when the destination has lacked something of what was seen on the source (high watermarks), "
+        "of the partition where that is longest ago. An open transaction hides from the lag what is written behind it, "
+        "and not from this. Topics that lack nothing are absent",
+    ),
+    Described(
         "mirrorbook_source_heartbeat_timestamp_seconds",
         "gauge",
         (),
@@ -181,7 +189,7 @@ METRICS: Final = (
         ("what",),
         "work done again. task: it ended early since a broker went away; epoch: it failed as a whole; plan: a cluster "
         "could not be looked at; groups: what they commit could not be followed; receipts: an epoch's could not be "
-        "stored; proof: what is new could not be compared",
+        "stored; state: the state topic took nothing; proof: what is new could not be compared",
     ),
     Described(
         "mirrorbook_epoch_duration_seconds",
@@ -283,6 +291,12 @@ def _seen(told: Snapshot, figures: Mapping[Partition, Figures]) -> Iterator[_Sam
         if seen.keys() <= figures.keys():
             missing = sum(max(0, end - figures[p].position) for p, end in seen.items())
             yield _Sample("mirrorbook_missing_known_offsets", (), missing)
+    since = defaultdict[str, list[int]](list)
+    for partition, at_ms in told.unreached_ms.items():
+        if partition in told.copying:
+            since[partition.topic].append(at_ms)
+    for topic, times in since.items():
+        yield _Sample("mirrorbook_not_whole_since_timestamp_seconds", (topic,), min(times) / 1000)
     if told.heartbeat_ms is not None:
         yield _Sample("mirrorbook_source_heartbeat_timestamp_seconds", (), told.heartbeat_ms / 1000)
     for outcome, count in told.heartbeats.items():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import Unreachable
+from mirror_core.model.errors import Unreachable, Unwritten
 from mirror_core.state.lease import HeldLease
 
 T = TypeVar("T")
@@ -41,7 +41,8 @@ class Patience:
         while not doing.done():
             if until_ms is not None and now_ms() >= until_ms:
                 raise Unreachable("the look at both clusters is not over yet")
-            lease.beat()
+            with suppress(Unwritten):  # whoever is to write by what is found learns of it
+                lease.beat()
             wait((doing,), timeout=_TICK_S)
         return doing.result()
 

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from mirror_core.dataplane.again import again_ms, tried_again
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.kafka.placing import known_ids
 from mirror_core.kafka.topics import delete_records
+from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Assigned, Failure
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.limits import LIMITS
@@ -64,11 +66,12 @@ class Planner:
         known = state.partitions.get(self.link.mirror.name, {})
         topics = mirror_topics(self.link, self.source)
         placement = create_missing(self.link, state, self.source, self.destination, topics)
+        again = tried_again(known, COPIED, now_ms())
         fresh: dict[Partition, PartitionStatus] = {}
         for name, view in topics.items():
             for index in view.partitions:
                 partition = Partition(name, index)
-                fresh[partition] = _status(partition, known.get(partition), view, placement)
+                fresh[partition] = _status(partition, again.get(partition, known.get(partition)), view, placement)
         self._leave_disputed(known, fresh)
         for partition in self._gone(known, topics):
             words = f"cluster {self.source.name}: topic {partition.topic} is deleted, or may not be seen (DESCRIBE)"
@@ -204,6 +207,7 @@ def fail(status: PartitionStatus, failure: Failure) -> PartitionStatus:
         reason=failure.reason,
         failed_at=failure.offset,
         kind=failure.kind,
+        again_ms=again_ms(failure.kind, now_ms()),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -58,15 +58,16 @@ class Results:
         """Those of which all that was sent was answered, by what tasks have told since this process began."""
         self._easing = Easing(link.destination, say)
         self._unmoved: dict[Partition, str] = {}
+        self._said: dict[Partition, str] = {}
 
     def remember(self, lease: HeldLease) -> None:
         """Record which partitions agree with the source, and under which of its leaders, before anything else is."""
         known = lease.state.partitions.get(self.link.mirror.name, {})
         seen = {p: aligned(known[p], e) for p, e in self._aligned.items() if p in known and known[p].state in COPIED}
         news = [PartitionRecord(self.link.mirror.name, s) for p, s in seen.items() if s != known[p]]
-        self._aligned.clear()
         if news:
             lease.put(*news)
+        self._aligned.clear()
 
     def take(
         self,
@@ -129,8 +130,14 @@ class Results:
         known = known_since(name, groups, proof, iter(state.runs.values()), statuses)
         self.counters.recorded(statuses.values(), state.mirrors[name].throttle, dict(known))
 
+    def copied(self, partitions: Iterable[Partition]) -> None:
+        """What is to be copied as of a plan: also what was FAILED, and is recovered or tried again."""
+        for partition in self.summary.failed.keys() & set(partitions):
+            del self.summary.failed[partition]
+
     def failed(self, partition: Partition, reason: str) -> None:
-        if partition not in self.summary.failed:
+        if self._said.get(partition) != reason:
+            self._said[partition] = reason
             _log.info("FAILED: %s", reason, partition=partition)
             self.say(f"FAILED {partition}: {reason}")
         self.summary.failed[partition] = reason

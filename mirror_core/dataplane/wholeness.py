@@ -59,6 +59,11 @@ class Wholeness:
         self._waiting = {p: line for p, line in self._waiting.items() if p in partitions}
         self._reached = {p: look for p, look in self._reached.items() if p in partitions}
 
+    def unreached(self) -> dict[Partition, int]:
+        """Of those that are behind: wall clock since when not all that was seen on the source is there; at the latest,
+        for what was behind before it was ever looked at."""
+        return {p: self._reached[p].at_ms if p in self._reached else n[0].at_ms for p, n in self._waiting.items() if n}
+
     def since(self) -> dict[Partition, int]:
         """Of those that are behind: wall clock of the newest look whose end was reached, where there is one."""
         return {p: self._reached[p].at_ms for p, line in self._waiting.items() if line and p in self._reached}

@@ -47,7 +47,11 @@ OWN_RECORDS: Final = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})
 """Kinds where the destination holds records from the offset on that the source does not have, and the same before."""
 REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
     {
-        FailureKind.DENIED: Remedy("a principal lacks a right", "grant it: the reason names it", (Action.RETRY,)),
+        FailureKind.DENIED: Remedy(
+            "a principal lacks a right",
+            "grant it: the reason names it. The data plane tries again every five minutes",
+            (Action.RETRY,),
+        ),
         FailureKind.GONE: Remedy(
             "the topic is not on the source any more, or may not be seen there",
             "hidden: grant DESCRIBE, retry; deleted on purpose: accept",
@@ -102,8 +106,8 @@ REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
             (Action.RECOPY,),
         ),
         FailureKind.REFUSED: Remedy(
-            "the destination's broker does not take the topic or a batch",
-            "change the setting or policy that the reason names",
+            "a broker does not take the topic or a batch, or does not give what it is asked for",
+            "change the setting or policy that the reason names. The data plane tries again every five minutes",
             (Action.RETRY,),
         ),
         FailureKind.UNKEYED: Remedy(

@@ -110,6 +110,12 @@ def wanted_configs(
     return {**copied, **mirroring_configs(source_effective, replication_factor, cleaned=cleaned)}
 
 
+def with_limit(wanted: Mapping[str, str], effective: Mapping[str, str]) -> dict[str, str]:
+    """A limit that was raised for a batch stays: the source may hold others that are older than its present limit."""
+    limit = max(int(wanted["max.message.bytes"]), int(effective.get("max.message.bytes") or 0))
+    return {**wanted, "max.message.bytes": str(limit)}
+
+
 def promotion_configs(source_overrides: Mapping[str, str], replication_factor: int) -> dict[str, str]:
     """All overrides of a topic once applications write it: the source's. Where it has none, the cluster's defaults."""
     final = {key: value for key, value in source_overrides.items() if key not in NEVER}

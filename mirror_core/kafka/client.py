@@ -113,15 +113,17 @@ class ClusterClient:
         address = self.address(broker)
         idle = self._has(address)
         try:
-            return send(self._connect(address))
+            return self._sent(address, send)
         except Unreachable:
-            self._drop(address)
             if not idle:
                 raise
-        address = self.address(broker)  # of any: another one, where the first one has gone for good
+        return self._sent(self.address(broker), send)  # of any: another one, where the first one has gone for good
+
+    def _sent(self, address: tuple[str, int], send: Callable[[Connection], Answer]) -> Answer:
+        """A connection of which an answer was not taken whole is not used again: the rest of it would be the next."""
         try:
             return send(self._connect(address))
-        except Unreachable:
+        except BaseException:
             self._drop(address)
             raise
 
@@ -141,18 +143,16 @@ class ClusterClient:
         What was answered before a connection died is not asked again.
         """
         found: list[Response] = []
-        for once_more in (True, False):
-            address = self._awake(broker)
-            try:
-                connection = self._connect(address)
-                connection.wait_for(_FORWARDED_S)
-                found.extend(connection.answers(requests[len(found) :], answer))
-                connection.wait_for(self.timeout_s)
-                break
-            except Unreachable:
-                self._drop(address)
-                if not once_more:
-                    raise
+
+        def rest(connection: Connection) -> None:
+            connection.wait_for(_FORWARDED_S)
+            found.extend(connection.answers(requests[len(found) :], answer))
+            connection.wait_for(self.timeout_s)
+
+        try:
+            self._sent(self._awake(broker), rest)
+        except Unreachable:
+            self._sent(self._awake(broker), rest)
         return found
 
     def _awake(self, broker: int | None) -> tuple[str, int]:
@@ -325,8 +325,7 @@ class ClusterClient:
         return self._connections[address]
 
     def _drop(self, address: tuple[str, int]) -> None:
-        connection = self._connections.pop(address, None)
-        if connection:
+        if connection := self._connections.pop(address, None):
             connection.close()
             KEPT.forget(self.key(address))
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v6.response import OffsetCommitResponse
-from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
+from kio.schema.offset_fetch.v8.response import OffsetFetchResponse, OffsetFetchResponseGroup
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.faults import DENIED, fault
@@ -39,6 +39,8 @@ JOINED: Final = frozenset({"unknown_member_id", "illegal_generation", "rebalance
 _PAUSE_S: Final = 0.05
 _ASKED_TOGETHER: Final = 50
 """Groups by one request: each may have committed for thousands of partitions, and all come in one answer."""
+_PARTITIONS: Final = 20_000
+"""Of all groups by one request, where it names them: with the longest note that brokers take (4 KiB) they still fit."""
 NOT_ALLOWED: Final = frozenset({"group_authorization_failed", "topic_authorization_failed"})
 
 
@@ -95,14 +97,9 @@ class GroupBatches:
     ) -> tuple[dict[str, Offsets], dict[str, RemoteFault]]:
         found, faults = dict[str, Offsets](), dict[str, RemoteFault]()
         for broker, groups in led.items():
-            shares = [groups[start : start + _ASKED_TOGETHER] for start in range(0, len(groups), _ASKED_TOGETHER)]
-            requests = [fetch_request({group: wanted[group] for group in share}) for share in shares]
-            try:
-                answers = self._client.call_each(requests, OffsetFetchResponse, broker)
-            except Unreachable as error:
-                faults |= dict.fromkeys(groups, error)
-                continue
-            for row in (row for answer in answers for row in answer.groups):
+            rows, unknown = self._rows(wanted, broker, groups)
+            faults |= unknown
+            for row in rows:
                 group = str(row.group_id)
                 if row.error_code in TRANSIENT:
                     self._coordinators.pop(group, None)
@@ -114,6 +111,25 @@ class GroupBatches:
                     except RemoteFault as error:
                         faults[group] = error
         return found, faults
+
+    def _rows(
+        self, wanted: Mapping[str, Collection[Partition] | None], broker: int, groups: list[str]
+    ) -> tuple[list[OffsetFetchResponseGroup], dict[str, RemoteFault]]:
+        """What one coordinator says. Groups whose answer cannot be taken are asked about in halves: together they may
+        have committed for more than fits into an answer."""
+        requests = [fetch_request({group: wanted[group] for group in share}) for share in _shares(wanted, groups)]
+        try:
+            answers = self._client.call_each(requests, OffsetFetchResponse, broker)
+        except Unreachable as error:
+            return [], dict.fromkeys(groups, error)
+        except RemoteFault as error:
+            if len(groups) == 1:
+                return [], {groups[0]: error}
+        else:
+            return [row for answer in answers for row in answer.groups], {}
+        half = len(groups) // 2
+        first, second = (self._rows(wanted, broker, some) for some in (groups[:half], groups[half:]))
+        return [*first[0], *second[0]], {**first[1], **second[1]}
 
     def commit(self, wanted: Mapping[str, Commits]) -> dict[str, dict[Partition, str]]:
         """Commit for groups without members; the broker's word for each partition, `DONE` when it took the commit.
@@ -153,3 +169,16 @@ class GroupBatches:
             if group in self._coordinators:
                 found[self._coordinators[group]].append(group)
         return found, denied
+
+
+def _shares(wanted: Mapping[str, Collection[Partition] | None], groups: Iterable[str]) -> list[list[str]]:
+    """Those that are asked about together."""
+    shares, size = list[list[str]](), 0
+    for group in groups:
+        more = len(wanted[group] or ())
+        if not shares or len(shares[-1]) == _ASKED_TOGETHER or size + more > _PARTITIONS:
+            shares.append([])
+            size = 0
+        shares[-1].append(group)
+        size += more
+    return shares

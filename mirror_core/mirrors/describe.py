@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.dataplane.again import told
 from mirror_core.dataplane.planning import COPIED
 from mirror_core.decide.loss import Loss, loss
 from mirror_core.decide.loss_figures import ago, heartbeats
@@ -23,7 +24,7 @@ from mirror_core.model.errors import RemoteFault
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
-from mirror_core.model.sighting import Heartbeat
+from mirror_core.model.sighting import OVER, Heartbeat, Sighting
 from mirror_core.model.units import in_bytes
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
@@ -101,7 +102,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
                 lmo=status.lmo,
                 proved=proved[partition].end if partition in proved else None,
                 kind=status.kind,
-                reason=status.reason,
+                reason=told(status),
             )
         )
     fence = [*words(debt), *(pending(debt, (run.id,) if run else ()) if ends else ())]
@@ -128,6 +129,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "accepted while unfenced": slip_in_words(debt, statuses, state.sightings.get(mirror.name)),
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
             "lag": lag,
+            "hidden by open transactions": _hidden(state.sightings.get(mirror.name), ends),
             "source last looked at": ago(lost.silent_s),
             "offsets known to be missing": None if lost.unknown or not rows else max(lost.known, lag or 0),
             "proved equal": in_words(proof, positions, _ids(statuses.values()), now_ms),
@@ -139,6 +141,19 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
         rows=tuple(rows),
     )
     return seen, lost
+
+
+def _hidden(sighting: Sighting | None, ends: Mapping[Partition, Offset]) -> str:
+    """What is written on the source, and cannot be read there: no lag tells of it, and nothing behind it is copied."""
+    if sighting is None or not ends:
+        return "unknown"
+    hidden = {p: seen.end - ends[p] for p, seen in sighting.seen() if p in ends and seen.end > ends[p]}
+    if not hidden:
+        return "none"
+    parts = ((t, part) for t in sighting.transactions if t.state != OVER for part in t.parts)
+    names = sorted({t.id for t, part in parts if part.partition in hidden and part.first == ends[part.partition]})
+    whose = f"transactions {some(names)}" if names else "transactions whose ids are not known"
+    return f"{sum(hidden.values())} offset(s) of {some(sorted(hidden))}: {whose}"
 
 
 def _ids(statuses: Iterable[PartitionStatus]) -> dict[str, str]:

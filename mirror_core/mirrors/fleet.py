@@ -20,8 +20,9 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from mirror_core.dataplane import metrics
+from mirror_core.dataplane.allowed import refuse_to_run
 from mirror_core.dataplane.counters import Counters
-from mirror_core.dataplane.driver import Options, Replication, refuse_to_run
+from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.progress import Progress, Totals, added
 from mirror_core.dataplane.results import Summary
 from mirror_core.dataplane.runner import Runner, RunnerGone

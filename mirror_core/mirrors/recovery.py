@@ -87,7 +87,7 @@ def _retried(mirror: MirrorName, status: PartitionStatus) -> Record | Forget:
     if not status.destination_topic_id:
         return Forget(PartitionRecord(mirror, status))
     state = after(status.state, Event.RECOVER)
-    return PartitionRecord(mirror, replace(status, state=state, reason=None, failed_at=None, kind=None))
+    return PartitionRecord(mirror, replace(status, state=state, reason=None, failed_at=None, kind=None, again_ms=None))
 
 
 def _recopy(link: Link, writer: StateWriter, costs: list[Cost], lost: tuple[ParityRange, ...], say: Say) -> None:

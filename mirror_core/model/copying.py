@@ -125,6 +125,8 @@ class Failure:
     """What, where, why and what to do, for a person."""
     offset: Offset | None
     kind: FailureKind = FailureKind.OTHER
+    needs_bytes: int | None = None
+    """Size of the batch that is larger than the mirror topic's limit; None: that is not why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

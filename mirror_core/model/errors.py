@@ -71,6 +71,10 @@ class SignInFailed(Unreachable):
     retryable = False
 
 
+class Unwritten(Unreachable):
+    """The state topic takes nothing now, and the lease is ours as far as we know."""
+
+
 class MissingPermission(RemoteFault):
     """The principal may not do what the step needs."""
 

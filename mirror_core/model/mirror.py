@@ -48,7 +48,7 @@ class FailureKind(StrEnum):
     GAP_LIMIT = "gap-limit"
     """The gaps of the log cannot be filled any more."""
     REFUSED = "refused"
-    """The destination's broker does not take what it is sent."""
+    """A broker does not take what it is sent, or does not give what it is asked for."""
     UNKEYED = "unkeyed"
     """It takes no record without a key, since the mirror topic is cleaned by key."""
     RECOPYING = "recopying"
@@ -119,6 +119,8 @@ class PartitionStatus:
     """The offset the reason speaks of."""
     kind: FailureKind | None = None
     """What sort of failure the reason speaks of; None when it is not FAILED, or an older version recorded it."""
+    again_ms: int | None = None
+    """Wall clock from which on the data plane tries a FAILED one again by itself; None: it does not."""
     lmo: Offset | None = None
     """The destination's log end (next offset to be written) when mirroring stopped; None while it goes on."""
     differs_at: Offset | None = None

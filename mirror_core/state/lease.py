@@ -7,23 +7,27 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.clock import FRESH_S, now_ms
-from mirror_core.model.errors import LostOwnership
+from mirror_core.model.errors import LostOwnership, MirrorError, RemoteFault, Unwritten
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Lease, is_fresh
 from mirror_core.model.names import MirrorName
 from mirror_core.state.records import Forget, Record, State
-from mirror_core.state.topic import read_state
+from mirror_core.state.regaining import Regaining
+from mirror_core.state.topic import TRANSACTION_MS, read_state
 from mirror_core.state.writer import StateWriter, data_id
 
 _log = logger(__name__)
 
 BEAT_S: Final = 2.0
+_LAST_WORDS_S: Final = 10.0
+_AGAIN_S: Final = (2.0, 10.0)
+"""Until it is tried again to write: at first, and at most."""
 _TICK_S: Final = 0.2
 
 
@@ -71,12 +75,19 @@ def next_lease(state: State, mirror: MirrorName, owner: str) -> Lease:
 class HeldLease:
     """The lease while this process has it, and the right to write what the data plane has to say.
 
-    Every beat and every write may raise LostOwnership.
+    Every beat and every write may raise LostOwnership, or Unwritten: then nothing is known to be written, and the next
+    ones try again, until the lease is another's. Nobody may begin anything by a lease that could not be written.
     """
 
     def __init__(self, writer: StateWriter, lease: Lease) -> None:
         self._writer = writer
         self.lease = lease
+        """As it was last acknowledged."""
+        self.may_go_on: Callable[[State], None] = lambda state: None
+        """Raises when this process is not to write any more, though nobody has taken the lease yet."""
+        self._regaining: Regaining | None = None
+        self._trouble = ""
+        self._again_s = _AGAIN_S[0]
         self._others_until_ms = lease.writers_until_ms
         """Until then tasks of the owners before may write."""
         self._due = time.monotonic() + BEAT_S
@@ -90,13 +101,51 @@ class HeldLease:
         """As it was last read, with what this process has written since."""
         return self._writer.state
 
+    def read(self) -> State:
+        """What the state topic says now. May be called on any thread; it changes nothing here."""
+        return self._writer.read()
+
+    def know(self, state: State) -> State:
+        """Go on from what was read, if nothing but the lease was written meanwhile."""
+        self._writer.state = state
+        return state
+
     def refresh(self) -> State:
         """Read again what others have written since."""
-        return self._writer.refresh()
+        return self.know(self.read())
 
     def put(self, *records: Record | Forget) -> None:
         """Write records of the data plane, all or none."""
-        self._writer.put(*records)
+        writer, began = self._usable(), time.monotonic()
+        try:
+            writer.put(*records)
+        except LostOwnership as error:
+            if time.monotonic() - began < TRANSACTION_MS / 1000:
+                raise
+            raise self._failed(error) from None  # brokers had ended the transaction, or another process has the lease
+        except RemoteFault as error:
+            raise self._failed(error) from None
+        self._again_s = _AGAIN_S[0]
+
+    def _usable(self) -> StateWriter:
+        if self._regaining is not None:
+            if not self._regaining.done:
+                raise Unwritten(self._trouble)
+            try:
+                self._writer = self._regaining.writer()
+            except RemoteFault as error:
+                raise self._failed(error) from None
+            self._regaining, self._trouble = None, ""
+            _log.info("the state topic is written again", mirror=self.lease.mirror)
+        return self._writer
+
+    def _failed(self, error: MirrorError) -> Unwritten:
+        self._trouble = str(error)
+        _log.info("the state topic is not written now: %s", error, mirror=self.lease.mirror)
+        cluster = self._writer.cluster
+        self._regaining = Regaining(cluster, self.lease, lambda state: self.may_go_on(state), pause_s=self._again_s)
+        self._again_s = min(2 * self._again_s, _AGAIN_S[1])
+        return Unwritten(self._trouble)
 
     def beat(self, *, writers_until_ms: int | None = None) -> None:
         """Tell others that we live, when it is time; at once when tasks may now write longer than was said before."""
@@ -104,8 +153,9 @@ class HeldLease:
         if not longer and time.monotonic() < self._due:
             return
         until = max(self.lease.writers_until_ms, writers_until_ms or 0)
-        self.lease = replace(self.lease, beat_ms=now_ms(), writers_until_ms=until)
-        self.put(self.lease)
+        told = replace(self.lease, beat_ms=now_ms(), writers_until_ms=until)
+        self.put(told)
+        self.lease = told
         self._due = time.monotonic() + BEAT_S
 
     def outwait_writers(self, say: Callable[[str], None]) -> None:
@@ -121,8 +171,16 @@ class HeldLease:
         """Give it back: all tasks of ours have ended."""
         now = now_ms()
         until = max(now, self._others_until_ms)
-        self.lease = replace(self.lease, beat_ms=now, writers_until_ms=until, released=True)
-        self.put(self.lease)
+        told = replace(self.lease, beat_ms=now, writers_until_ms=until, released=True)
+        try:
+            if self._regaining is not None:
+                with suppress(MirrorError, TimeoutError):  # raised again by `put`
+                    self._regaining.writer(_LAST_WORDS_S)
+            self.put(told)
+        finally:
+            if self._regaining is not None:
+                self._regaining.give_up()
+        self.lease = told
         _log.info("lease given back: generation %d", self.lease.generation, mirror=self.lease.mirror)
 
 

@@ -96,9 +96,14 @@ class StateWriter:
 
     def refresh(self) -> State:
         """Read again what others (the data plane, the conductor) have written since."""
-        self.state = read_whole(self.cluster)
-        self.state.require(self.id.mirror)
+        self.state = self.read()
         return self.state
+
+    def read(self) -> State:
+        """What the state topic says now."""
+        state = read_whole(self.cluster)
+        state.require(self.id.mirror)
+        return state
 
     def _refused(self, error: KafkaException, open_s: float) -> Exception:
         """Brokers say the same of an id that was taken and of a transaction that they have ended."""

@@ -52,7 +52,8 @@ def behind(
 
 @dataclass(slots=True)
 class Easing:
-    """Takes mirror topics that met a record without a key out of the cleaner's reach, for the control principal."""
+    """Lets mirror topics take what they have refused, for the control principal: takes those that met a record without
+    a key out of the cleaner's reach, and raises the limit of those that met a batch above it."""
 
     destination: ClusterConfig
     say: Callable[[str], None]
@@ -61,7 +62,7 @@ class Easing:
 
     def eased(self, failure: Failure, epoch: int, newest: int) -> bool:
         """Whether what stopped a partition in this epoch is out of the way. `newest`: the last one submitted."""
-        if failure.kind is not FailureKind.UNKEYED:
+        if failure.kind is not FailureKind.UNKEYED and failure.needs_bytes is None:
             return False
         topic = failure.partition.topic
         if epoch <= self._known.get(topic, -1):
@@ -69,16 +70,31 @@ class Easing:
         try:
             with ClusterClient(self.destination) as client:
                 configs = describe_configs(client, [topic]).get(topic)
-                if configs is None or not cleans(configs.effective):
+                changes = None if configs is None else _easing(failure, configs.effective)
+                if changes is None:
                     return False  # the broker had another reason
-                alter_configs(client, {topic: {"cleanup.policy": FIXED["cleanup.policy"]}})
+                alter_configs(client, {topic: changes})
         except RemoteFault as error:
-            self.say(f"{topic} on cluster {self.destination.name}: cleanup.policy cannot be set: {error}")
+            self.say(f"{topic} on cluster {self.destination.name}: what it refuses cannot be allowed: {error}")
             return False
         # One epoch may be under way already, and the next one be quicker than the setting on its way to the leader.
         self._known[topic] = newest + 1
-        self.say(
-            f"{failure.partition}, offset {failure.offset}: no key, or a late beginning to be seeded: {topic} is not "
-            f"compacted on cluster {self.destination.name} until it has caught up"
-        )
+        self.say(f"{failure.partition}, offset {failure.offset}: {self._eased(failure, topic)}")
         return True
+
+    def _eased(self, failure: Failure, topic: str) -> str:
+        here = self.destination.name
+        if failure.needs_bytes is not None:
+            return f"a batch of {failure.needs_bytes} bytes: max.message.bytes of {topic} on cluster {here} is so now"
+        return (
+            f"no key, or a late beginning to be seeded: {topic} is not compacted on cluster {here} until it has caught "
+            "up"
+        )
+
+
+def _easing(failure: Failure, effective: Mapping[str, str]) -> dict[str, str | None] | None:
+    """The settings that let it through; None: these do already."""
+    if failure.needs_bytes is None:
+        return {"cleanup.policy": FIXED["cleanup.policy"]} if cleans(effective) else None
+    limit = int(effective.get("max.message.bytes", 0))
+    return {"max.message.bytes": str(failure.needs_bytes)} if limit < failure.needs_bytes else None

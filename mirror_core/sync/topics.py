@@ -17,6 +17,7 @@ from mirror_core.decide.topics import (
     mirror_replication_factor,
     promotion_configs,
     wanted_configs,
+    with_limit,
 )
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.topics import (
@@ -75,17 +76,20 @@ def create_missing(
     topics: Mapping[str, TopicView],
     *,
     dry_run: bool = False,
+    of: int | None = None,
 ) -> Placement:
     """Make these source topics exist on the destination, as wide as the source's, ready to be copied into.
 
     A topic that is there already and not recorded as this mirror's is adopted when it is empty; with data, or wider
     than the source's, it is refused by name, and the others go on. May be repeated after a crash anywhere.
+    `of`: as many topics are there, if these are a part; a right that is missing for all of them is raised.
     """
     stopped, recorded = stopped_topics(link, state), _recorded(state, link)
     topics = {name: view for name, view in topics.items() if name not in stopped}
+    of = len(topics) if of is None else of
     present = destination.metadata(topics).topics
     unknown = [name for name in topics if name not in present or (name, present[name].id) not in recorded]
-    settings, hidden = _settings(source, unknown, of=len(topics))  # not of all: the data plane asks at each plan
+    settings, hidden = _settings(source, unknown, of=of)  # not of all: the data plane asks at each plan
     known = known_settings(destination, unknown) if unknown else frozenset()
     brokers = len(destination.brokers())
     strange = Strange(link, state, destination, [present[name] for name in unknown if name in present])
@@ -129,7 +133,6 @@ def create_missing(
     if not dry_run:
         existed = set[str]()
         by_name = {topic.name: topic for topic in new}
-        of = len(topics)
         faults = {
             **each(lambda ns: existed.update(create_topics(destination, [by_name[n] for n in ns])), by_name, of=of),
             **each(lambda ns: alter_configs(destination, {n: adopted[n] for n in ns}), adopted, of=of),
@@ -140,7 +143,8 @@ def create_missing(
         rows = [_outcome(row, refused) for row in rows if row.subject not in existed]
         if existed:
             # Created in this very moment: by the data plane, by us (the first answer was lost), or by a stranger.
-            again = create_missing(link, state, source, destination, {name: topics[name] for name in existed})
+            some = {name: topics[name] for name in existed}
+            again = create_missing(link, state, source, destination, some, of=of)
             rows, refused, kinds = [*rows, *again.rows], {**refused, **again.refused}, {**kinds, **again.kinds}
         if new or adopted or wider:
             present = destination.metadata(topics).topics
@@ -174,6 +178,7 @@ def sync_configs(
     for name in both:
         factor = topics[name].replication_factor
         wanted = wanted_configs(theirs[name].overrides, theirs[name].effective, factor, cleaned=name in cleaned)
+        wanted = with_limit(wanted, ours[name].effective)
         changes[name] = config_changes(_only(known, wanted), ours[name].overrides)
     outcome = {} if dry_run else apply_changes(destination, changes)
     for name in both:

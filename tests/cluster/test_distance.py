@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.mirrors.gaps import limit_in_words
+from mirror_core.model.errors import Unwritten
 from mirror_core.model.limits import LIMITS, Limits
 from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -25,6 +27,7 @@ from mirror_core.model.run import Mode
 from mirror_core.parity.salvage import LocalSalvage
 from mirror_core.runbook import observe
 from mirror_core.state.active import Active, announce, newest
+from mirror_core.state.lease import acquire, kept, new_owner
 from mirror_core.state.records import PartitionRecord
 from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
@@ -280,3 +283,27 @@ def test_what_is_announced_is_read_and_replaced_400_ms_away(distant: Distant) ->
         assert newest(west, first.mirror, silent_s) == first
         assert announce(west, later, silent_s) == later
         assert newest(west, first.mirror, silent_s) == later
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held", [0, 24, 26], ids=["Produce", "AddPartitionsToTxn", "EndTxn"])
+def test_a_lease_outlives_a_state_topic_that_hangs(distant: Distant, tmp_path: Path, held: int) -> None:
+    """Whatever its writer was waiting for: afterwards librdkafka's is of no use."""
+    pair = distant.pair
+    mirrored = new_mirror(pair, tmp_path, new_topic(pair.east))
+    with kept(acquire(mirrored.config.cluster("west"), mirrored.name, new_owner())) as lease:
+        distant.becomes(pair.west, Weather(held=(held,)))
+        with pytest.raises(Unwritten):
+            lease.put(lease.lease)
+        distant.becomes(pair.west, Weather())
+        distant.cut(pair.west)
+
+        def written() -> bool:
+            with suppress(Unwritten):
+                lease.put(lease.lease)
+                return True
+            return False
+
+        wait_until(written, timeout_s=TIMEOUT_S, why="it is written again")
+        assert mirrored.state.leases[mirrored.name] == lease.lease
+    assert mirrored.state.leases[mirrored.name].released

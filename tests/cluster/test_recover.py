@@ -348,16 +348,16 @@ def test_a_topic_in_the_way_is_never_deleted_by_us(desk: Desk) -> None:
 def test_a_batch_that_the_destination_refuses_crosses_once_it_may(desk: Desk) -> None:
     mirrored, topic = copied(desk)
     with as_admin(desk.pair.west) as client:
-        alter_configs(client, {topic: {"max.message.bytes": "100"}})
+        alter_configs(client, {topic: {"message.timestamp.before.max.ms": "0"}})
     produce(desk.pair.east, topic, 10)
     status = failed(mirrored, topic, FailureKind.REFUSED)
     assert status.failed_at == 100
     with as_admin(desk.pair.west) as client:
-        alter_configs(client, {topic: {"max.message.bytes": "1000000"}})
+        alter_configs(client, {topic: {"message.timestamp.before.max.ms": str(2**63 - 1)}})
     assert recover(desk, mirrored, "--yes") == Said(
         0,
         f"{topic}-0: refused at offset 100: {status.reason}\n"
-        "  first: change the setting or policy that the reason names\n"
+        "  first: change the setting or policy that the reason names. The data plane tries again every five minutes\n"
         "  retry: looks at both logs again and copies on from the position; nothing is lost\n"
         "  position: 100\n"
         "1 partitions will be looked at anew in the next epoch\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -18,11 +19,13 @@ from mirror_core.dataplane.lookout import Lookout
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.offsets import Point, list_offsets
+from mirror_core.mirrors.describe import describe
 from mirror_core.model.clock import now_ms
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Mode, Plan
 from mirror_core.model.sighting import OVER
 from mirror_core.sandbox.credentials import CONTROL
+from mirror_core.state.writer import StateWriter, data_id
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.driving import TIMEOUT_S, beating, beats, driving
 from tests.mirroring import Mirrored, new_mirror
@@ -165,6 +168,10 @@ def silence(plan: Plan) -> float:
     return float(plan.figures["source last looked at"].split()[0])
 
 
+def described(mirrored: Mirrored) -> Mapping[str, str | int | None]:
+    return describe(mirrored.link, mirrored.state, now_ms()).facts
+
+
 def test_transactions_are_seen_with_their_first_offsets_until_they_are_copied(pair: Pair, tmp_path: Path) -> None:
     topic = new_topic(pair.east, 2)
     for index in (0, 1):
@@ -184,6 +191,13 @@ def test_transactions_are_seen_with_their_first_offsets_until_they_are_copied(pa
         (seen,) = lookout.look(source, destination).transactions
         assert (seen.id, seen.state) == (f"tx-{topic}", "Ongoing")
         assert [(part.partition.index, part.first) for part in seen.parts] == [(0, 3), (1, 4)]
+        assert described(mirrored)["lag"] == 0, "nobody may read it"
+        assert lookout.unreached.keys() == {Partition(topic, 0), Partition(topic, 1)}
+        with StateWriter(link.destination, data_id(mirrored.name)) as state:
+            assert lookout.newest is not None
+            state.put(lookout.newest)
+        hidden = f"2 offset(s) of {topic}-0, {topic}-1: transactions tx-{topic}"
+        assert described(mirrored)["hidden by open transactions"] == hidden
         writer.commit_transaction(TIMEOUT_S)
         over = wait_until(
             lambda: [t for t in lookout.look(source, destination).transactions if t.state == OVER],
@@ -193,6 +207,8 @@ def test_transactions_are_seen_with_their_first_offsets_until_they_are_copied(pa
         assert [(part.first, part.upto) for part in over[0].parts] == [(3, 5), (4, 6)]
         mirrored.copy()
         assert lookout.look(source, destination).transactions == ()
+        assert not lookout.unreached
+    assert described(mirrored)["hidden by open transactions"] == "none"
 
 
 def test_without_the_right_to_make_the_topic_copying_goes_on_and_says_why(pair: Pair, tmp_path: Path) -> None:

@@ -130,3 +130,39 @@ def test_others_are_asked_soon_when_a_broker_whose_connection_was_kept_hangs(tmp
         silent.accept()[0].close()
         asking.join()
         client.close()
+
+
+class Nonsense:
+    """A connection whose answer is half taken when it turns out to make no sense."""
+
+    closed = False
+    round_trip_s = 0.0
+
+    def wait_for(self, timeout_s: float) -> None:
+        pass
+
+    def call(self, *asked: object) -> object:
+        raise RemoteFault("the answer makes no sense")
+
+    def answers(self, *asked: object) -> Iterator[object]:
+        yield "the first one"
+        raise RemoteFault("the answer makes no sense")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("way", ["call", "call_each", "call_controller_each"])
+def test_a_connection_whose_answer_made_no_sense_is_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The rest of that answer would be taken for the next one."""
+    address, nonsense = ("127.0.0.1", 1), Nonsense()
+    with ClusterClient(open_to_all(1, tmp_path), timeout_s=1.0) as client:
+        monkeypatch.setattr(client, "_brokers", {1: address})
+        monkeypatch.setattr(client, "_connections", {address: nonsense})
+        monkeypatch.setattr(client, "_awake", lambda broker: address)
+        with pytest.raises(RemoteFault, match="no sense"):
+            getattr(client, way)([None] if way != "call" else None, object, 1)
+        assert nonsense.closed
+        assert not client._connections

@@ -19,6 +19,7 @@ from mirror_core.model.acl import Acl, Operation, Pattern, Resource
 from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
+from mirror_core.sync import topics
 from mirror_core.sync.refusals import each
 from mirror_core.sync.topics import create_missing
 
@@ -43,9 +44,9 @@ class Walked(UserDict[Partition, PartitionStatus]):
         return super().values()
 
 
-def walks(topics: int) -> int:
+def walks(number: int) -> int:
     """Of a plan's look at a mirror of so many topics, all of them recorded."""
-    views = {f"t{n}": TopicView(f"t{n}", f"id{n}", False, {0: Leader(1, 0)}, 1) for n in range(topics)}
+    views = {f"t{n}": TopicView(f"t{n}", f"id{n}", False, {0: Leader(1, 0)}, 1) for n in range(number)}
     statuses = Walked(
         (
             p,
@@ -75,6 +76,34 @@ def walks(topics: int) -> int:
 
 def test_a_plan_goes_through_what_is_recorded_as_often_for_many_topics_as_for_few() -> None:
     assert 0 < walks(3) == walks(60)
+
+
+def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two topics was created in this very moment: a right that is missing for it alone concerns it alone."""
+    views = {name: TopicView(name, name, False, {0: Leader(1, 0)}, 1) for name in ("a", "b")}
+    counts = list[int]()
+
+    def told(client: Any, names: list[str], of: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        counts.append(of)
+        return {name: SimpleNamespace(overrides={}, effective={}) for name in names}, {}
+
+    monkeypatch.setattr(topics, "told", told)
+    monkeypatch.setattr(topics, "known_settings", lambda *asked: frozenset())
+    monkeypatch.setattr(topics, "create_topics", lambda client, new: {n.name for n in new} & {"a"})
+    there = dict[str, TopicView]()
+
+    def metadata(names: Any) -> Any:
+        if counts:
+            there.update(views)
+        return SimpleNamespace(topics={name: there[name] for name in names if name in there})
+
+    cluster: Any = SimpleNamespace(name="west", timeout_s=1.0, metadata=metadata, brokers=lambda: (1,))
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
+    state: Any = SimpleNamespace(partitions={}, mirrors={})
+    monkeypatch.setattr(topics, "Strange", lambda *asked: SimpleNamespace(problem=lambda there: None))
+    monkeypatch.setattr(topics, "alter_configs", lambda *asked: None)
+    assert create_missing(link, state, cluster, cluster, views).ready == views
+    assert counts == [2, 2]
 
 
 def test_one_that_is_refused_among_many_costs_few_more_requests() -> None:

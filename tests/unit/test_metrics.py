@@ -263,6 +263,13 @@ def test_partitions_that_nobody_leads_are_counted() -> None:
     assert value(found, "mirrorbook_source_leaderless_partitions", topic="b") is None
 
 
+def test_what_the_source_holds_and_the_copy_does_not_is_told_since_when() -> None:
+    told = replace(counters(status(A0), status(A1)).snapshot(), unreached_ms={A0: 90_000, A1: 70_000, B0: 1_000})
+    found = families(MIRROR, told, {})
+    assert value(found, "mirrorbook_not_whole_since_timestamp_seconds", topic="a") == 70
+    assert value(found, "mirrorbook_not_whole_since_timestamp_seconds", topic="b") is None, "no task copies it"
+
+
 def test_what_a_comparison_beside_the_copying_found_is_told_once_there_was_one() -> None:
     counting = counters()
     assert value(families(MIRROR, counting.snapshot(), {}), "mirrorbook_findings") is None
@@ -294,6 +301,7 @@ def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_ta
         "mirrorbook_source_looked_at_timestamp_seconds",  # nobody watches the source here
         "mirrorbook_source_leaderless_partitions",
         "mirrorbook_missing_known_offsets",
+        "mirrorbook_not_whole_since_timestamp_seconds",
         "mirrorbook_source_heartbeat_timestamp_seconds",
         "mirrorbook_heartbeats",
         "mirrorbook_heartbeat_timestamp_seconds",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.dataplane.driver import refuse_to_run
+from mirror_core.dataplane.allowed import refuse_to_run
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.errors import HeldByRun, Refused
 from mirror_core.model.mirror import Desired

@@ -18,6 +18,7 @@ from mirror_core.copy.words import Side
 from mirror_core.decide.position import Resume
 from mirror_core.kafka.empty_answers import Proof
 from mirror_core.model.copying import Assigned
+from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.wire.batch import HEADER_SIZE, batches, crc_matches
 from mirror_core.wire.digest import content
@@ -193,7 +194,7 @@ def test_what_waits_in_all_lines_of_a_task_is_limited_and_given_back() -> None:
     one.lose("its leader is gone")
     assert waiting.bytes == two.outbox.bytes, "what is lost is not sent from the line any more"
     assert none.fetchable
-    two.fail("it cannot go on", 10)
+    two.fail("it cannot go on", 10, FailureKind.OTHER)
     assert waiting.bytes == 0
 
 

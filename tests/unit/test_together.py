@@ -137,6 +137,18 @@ def test_what_an_earlier_process_knew_is_a_beginning() -> None:
     assert whole.behind() == {A1}
 
 
+def test_since_when_something_lacks_is_known_also_of_what_was_never_whole() -> None:
+    whole = Wholeness()
+    for second in range(1, 60):
+        looked(whole, second, {A0: Offset(10), A1: Offset(second)}, {A0: Offset(7), A1: Offset(second - 1)})
+    assert whole.unreached() == {A0: 1, A1: 58}
+    looked(whole, 60, {A0: Offset(12), A1: Offset(60)}, {A0: Offset(10), A1: Offset(60)})
+    assert whole.unreached().keys() == {A0}
+    assert whole.unreached()[A0] > 1, "what there was before is there"
+    whole.at({A0: Offset(12)})
+    assert whole.unreached() == {}
+
+
 def test_a_sighting_tells_of_those_that_are_behind() -> None:
     memory = Memory(MirrorName("m"), {})
     memory.ends(1_000, offsets(a0=10, a1=20, b0=5), [])

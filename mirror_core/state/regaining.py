@@ -1,0 +1,77 @@
+"""A new writer for a lease that is still ours, when the old one has failed.
+
+librdkafka's producer is of no use once a transaction could neither be committed nor aborted: it holds itself for
+fenced, whoever has its id. A new one fences whoever has the id by now. So it is only made when the state topic says
+that the lease is ours, and only kept when the topic says so again after it was made: who had taken the id in between,
+and had not written his lease yet, is refused his next write, and who has written it has the mirror.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import copy_context
+
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.errors import LostOwnership, Unwritten
+from mirror_core.model.mirror import Lease
+from mirror_core.state.records import State
+from mirror_core.state.topic import read_whole
+from mirror_core.state.writer import StateWriter, data_id
+
+
+class Regaining:
+    """One attempt, in a thread of its own: brokers that hang hold up nobody."""
+
+    def __init__(
+        self, cluster: ClusterConfig, lease: Lease, may_go_on: Callable[[State], None], *, pause_s: float
+    ) -> None:
+        """It begins after a pause. `may_go_on` raises when the owner is not to write any more, as the state is now."""
+        self._cluster = cluster
+        self._lease = lease
+        self._may_go_on = may_go_on
+        self._pause_s = pause_s
+        self._given_up = threading.Event()
+        self._found: Future[StateWriter] = Future()
+        thread = threading.Thread(target=copy_context().run, args=(self._run,), name="regaining", daemon=True)
+        thread.start()
+
+    @property
+    def done(self) -> bool:
+        return self._found.done()
+
+    def writer(self, timeout_s: float = 0.0) -> StateWriter:
+        """Raises LostOwnership when another process has the lease, or what `may_go_on` raises, or a RemoteFault."""
+        return self._found.result(timeout_s)
+
+    def give_up(self) -> None:
+        """Nobody is fenced any more."""
+        self._given_up.set()
+
+    def _run(self) -> None:
+        try:
+            self._found.set_result(self._regained())
+        except BaseException as error:  # noqa: BLE001 - raised by `writer`
+            self._found.set_exception(error)
+
+    def _regained(self) -> StateWriter:
+        if not self._given_up.wait(self._pause_s):
+            self._check(read_whole(self._cluster))
+        if self._given_up.is_set():
+            raise Unwritten("it was given up")
+        with StateWriter(self._cluster, data_id(self._lease.mirror)) as writer:
+            self._check(writer.state)
+        return writer
+
+    def _check(self, state: State) -> None:
+        mine = self._lease
+        state.require(mine.mirror)
+        found = state.leases.get(mine.mirror)
+        if found is None or (found.owner, found.generation) != (mine.owner, mine.generation) or found.released:
+            who = f"{found.owner} (generation {found.generation})" if found else "nobody"
+            raise LostOwnership(
+                f"mirror {mine.mirror}: its lease is {who}'s by now; this process, which could not write the state "
+                "topic for a while, stops here"
+            )
+        self._may_go_on(state)

@@ -1,0 +1,89 @@
+"""What the data plane tries again by itself, and what it allows itself: a right, a limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from mirror_core.dataplane import again
+from mirror_core.kafka.acls import create_acls, delete_acls
+from mirror_core.kafka.topics import alter_configs, describe_configs
+from mirror_core.mirrors.describe import describe
+from mirror_core.mirrors.verbs import sync
+from mirror_core.model.acl import Acl, Operation, Permission, Resource
+from mirror_core.model.clock import now_ms
+from mirror_core.model.mirror import FailureKind, PartitionState
+from mirror_core.model.names import Partition
+from tests.administering import as_admin
+from tests.brokers import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.driving import driving
+from tests.exact import about_data
+from tests.mirroring import new_mirror
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+LARGE = 3_000_000
+
+
+def test_a_right_that_was_taken_for_a_moment_stops_nothing_for_good(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, other = new_topic(pair.east, 2), new_topic(pair.east)
+    sent = [*produce(pair.east, topic, 10), *produce(pair.east, topic, 10, partition=1)]
+    mirrored = new_mirror(pair, tmp_path, topic, other)
+    parts = [Partition(topic, 0), Partition(topic, 1)]
+    denial = Acl(
+        resource=Resource.TOPIC,
+        name=topic,
+        principal="User:mirror-data",
+        operation=Operation.READ,
+        permission=Permission.DENY,
+    )
+
+    def states() -> set[PartitionState]:
+        return {mirrored.statuses[p].state for p in parts if p in mirrored.statuses}
+
+    monkeypatch.setattr(again, "AGAIN_S", 3600.0)
+    with driving(mirrored, epoch_s=1) as said:
+        wait_until(lambda: states() == {PartitionState.MIRRORING}, timeout_s=TIMEOUT_S, why="it is copied")
+        with as_admin(pair.east) as client:
+            create_acls(client, [denial])
+        wait_until(lambda: states() == {PartitionState.FAILED}, timeout_s=TIMEOUT_S, why="it is denied")
+        assert {mirrored.statuses[p].kind for p in parts} == {FailureKind.DENIED}
+        rows = describe(mirrored.link, mirrored.state, now_ms()).rows
+        assert all("The data plane tries again: 20" in (row.reason or "") for row in rows if row.kind)
+        with as_admin(pair.east) as client:
+            delete_acls(client, [denial])
+        sent += produce(pair.east, topic, 10)
+        monkeypatch.setattr("mirror_core.dataplane.planning.now_ms", lambda: now_ms() + 3_600_000)
+        wait_until(lambda: states() == {PartitionState.MIRRORING}, timeout_s=TIMEOUT_S, why="it is tried again")
+        wait_until(lambda: len(read_all(pair.west, topic)) == len(sent), timeout_s=TIMEOUT_S, why="it goes on")
+    assert not [line for line in said if line.startswith("the data plane ended")]
+    with about_data():
+        assert read_all(pair.west, topic) == sorted(sent)
+
+
+def test_a_batch_above_the_sources_present_limit_is_copied_and_no_sync_forbids_it(pair: Pair, tmp_path: Path) -> None:
+    topic = new_topic(pair.east, max_message_bytes=str(2 * LARGE))
+    sent = large(pair, topic)
+    with as_admin(pair.east) as client:
+        alter_configs(client, {topic: {"max.message.bytes": None}})
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    with about_data():
+        assert [record.value for record in read_all(pair.west, topic)] == sent
+    sync(mirrored.link)
+    with as_admin(pair.west) as client:
+        assert int(describe_configs(client, [topic])[topic].effective["max.message.bytes"]) >= LARGE
+    assert mirrored.statuses[Partition(topic, 0)].state is PartitionState.MIRRORING
+
+
+def large(pair: Pair, topic: str) -> list[bytes]:
+    """One batch, of one record."""
+    producer = Producer({**pair.east.client_config("admin"), "message.max.bytes": 2 * LARGE})
+    producer.produce(topic, bytes(LARGE), partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    return [bytes(LARGE)]

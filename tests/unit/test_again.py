@@ -1,0 +1,80 @@
+"""Which FAILED partitions the data plane tries again, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.dataplane.again import AGAIN_S, PASSING, again_ms, told, tried_again
+from mirror_core.dataplane.planning import COPIED, fail
+from mirror_core.decide.topics import mirroring_configs, with_limit
+from mirror_core.model.copying import Failure
+from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+
+NOW = 1_795_000_000_000
+
+
+def status(topic: str, index: int, kind: FailureKind | None = None, *, due: int | None = NOW) -> PartitionStatus:
+    well = PartitionStatus(
+        partition=Partition(topic, index),
+        state=PartitionState.MIRRORING,
+        source_topic_id="1",
+        destination_topic_id="2",
+        source_epoch=3,
+    )
+    if kind is None:
+        return well
+    failed = fail(well, Failure(partition=well.partition, reason="why", offset=Offset(7), kind=kind))
+    return replace(failed, again_ms=due)
+
+
+def chosen(*known: PartitionStatus, now: int = NOW) -> dict[Partition, PartitionStatus | None]:
+    return tried_again({one.partition: one for one in known}, COPIED, now)
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+def test_what_only_people_can_decide_is_left_to_them(kind: FailureKind) -> None:
+    found = chosen(status("t", 0, kind))
+    assert (found != {}) == (kind in {FailureKind.DENIED, FailureKind.REFUSED})
+    assert (again_ms(kind, NOW) is not None) == (kind in PASSING)
+
+
+def test_it_begins_again_as_after_a_recover_and_forgets_no_id() -> None:
+    (again,) = chosen(status("t", 0, FailureKind.DENIED)).values()
+    assert again == replace(status("t", 0), state=PartitionState.LOG_ALIGNMENT)
+
+
+def test_where_nothing_was_copied_it_begins_as_if_never_seen() -> None:
+    bare = replace(status("t", 0, FailureKind.REFUSED), destination_topic_id="")
+    assert chosen(bare) == {bare.partition: None}
+
+
+def test_nothing_is_tried_before_its_time_but_for_what_an_older_version_recorded() -> None:
+    assert not chosen(status("t", 0, FailureKind.DENIED, due=NOW + 1))
+    assert chosen(status("t", 0, FailureKind.DENIED, due=None))
+    assert again_ms(FailureKind.DENIED, NOW) == NOW + AGAIN_S * 1000
+
+
+def test_of_a_topic_that_is_denied_as_a_whole_one_is_tried() -> None:
+    denied = [status("t", index, FailureKind.DENIED) for index in range(3)]
+    assert list(chosen(*denied, status("u", 1, FailureKind.DENIED))) == [Partition("t", 0), Partition("u", 1)]
+    assert list(chosen(status("t", 3), *denied)) == [one.partition for one in denied], "another one of it is copied"
+
+
+def test_the_next_one_is_tried_when_the_first_failed_again() -> None:
+    again = status("t", 0, FailureKind.DENIED, due=NOW + 1)
+    assert list(chosen(again, status("t", 1, FailureKind.DENIED))) == [Partition("t", 1)]
+
+
+def test_it_is_told_when() -> None:
+    assert told(status("t", 0)) is None
+    assert told(status("t", 0, FailureKind.DENIED)) == "why. The data plane tries again: 2026-11-18 11:06:40 UTC"
+    assert told(status("t", 0, FailureKind.FOREIGN, due=None)) == "why"
+
+
+def test_a_limit_that_was_raised_stays_and_one_that_is_too_low_is_raised() -> None:
+    wanted = mirroring_configs({"max.message.bytes": "1000"}, 3)
+    assert with_limit(wanted, {"max.message.bytes": "9000000"})["max.message.bytes"] == "9000000"
+    assert with_limit(wanted, {"max.message.bytes": "10"}) == with_limit(wanted, {}) == wanted
