@@ -93,6 +93,12 @@ def _refused(replicator: PartitionReplicator, sent: Sent, produced: Produced, de
         replicator.fail(
             f"cluster {destination.name}, {partition}, offset {sent.base}: {words}; {remedy}",
             sent.base,
-            FailureKind.UNKEYED if kind is Meaning.UNKEYED else FailureKind.REFUSED,
+            FailureKind.UNKEYED if kind is Meaning.UNKEYED else _kind_of(produced.error),
             sent.size if produced.error == ErrorCode.message_too_large else None,
         )
+
+
+def _kind_of(error: int) -> FailureKind:
+    """Bytes that change on their way, and another writer, are no refusals that may pass: people see to them."""
+    peoples = (ErrorCode.corrupt_message, ErrorCode.invalid_producer_epoch)
+    return FailureKind.OTHER if error in peoples else FailureKind.REFUSED

@@ -25,12 +25,15 @@ def again_ms(kind: FailureKind, now_ms: int) -> int | None:
 
 
 def tried_again(
-    known: Mapping[Partition, PartitionStatus], copied: frozenset[PartitionState], now_ms: int
+    known: Mapping[Partition, PartitionStatus], copied: frozenset[PartitionState], now_ms: int, *, held: bool
 ) -> dict[Partition, PartitionStatus | None]:
     """Those whose time has come, as they begin again; None: as if never seen, since nothing was copied.
 
+    None while a run holds the mirror (`held`): it goes by which partitions were FAILED when it was planned.
     Of a topic of which nothing is `copied` only one, as a trial: a right that is still missing is missing for all.
     """
+    if held:
+        return {}
     open_topics = {p.topic for p, status in known.items() if status.state in copied}
     chosen = dict[Partition, PartitionStatus | None]()
     for partition, status in sorted(known.items()):

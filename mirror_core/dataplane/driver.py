@@ -213,7 +213,8 @@ class Replication:
                 stop_ms = now_ms()
             if self.stop.is_set():
                 return
-            boundary_ms, began = max(stop_ms, now_ms()), time.monotonic()
+            # Where nothing copies, nobody is held up by how long it takes.
+            boundary_ms, began = max(stop_ms, now_ms()) if self._running else None, time.monotonic()
             try:
                 state = self._patience.until_done(lease, lease.read, boundary_ms)
                 refuse_to_run(lease.know(state), self.link)

@@ -66,7 +66,7 @@ class Planner:
         known = state.partitions.get(self.link.mirror.name, {})
         topics = mirror_topics(self.link, self.source)
         placement = create_missing(self.link, state, self.source, self.destination, topics)
-        again = tried_again(known, COPIED, now_ms())
+        again = tried_again(known, COPIED, now_ms(), held=state.active_run(self.link.mirror.name) is not None)
         fresh: dict[Partition, PartitionStatus] = {}
         for name, view in topics.items():
             for index in view.partitions:

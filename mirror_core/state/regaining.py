@@ -53,7 +53,9 @@ class Regaining:
         try:
             self._found.set_result(self._regained())
         except BaseException as error:  # noqa: BLE001 - raised by `writer`
-            self._found.set_exception(error)
+            # Its frames hold the producer, which would go on asking for the id, and fence whoever has it by then.
+            error.__context__ = None
+            self._found.set_exception(error.with_traceback(None))
 
     def _regained(self) -> StateWriter:
         if not self._given_up.wait(self._pause_s):

@@ -30,8 +30,8 @@ def status(topic: str, index: int, kind: FailureKind | None = None, *, due: int 
     return replace(failed, again_ms=due)
 
 
-def chosen(*known: PartitionStatus, now: int = NOW) -> dict[Partition, PartitionStatus | None]:
-    return tried_again({one.partition: one for one in known}, COPIED, now)
+def chosen(*known: PartitionStatus, now: int = NOW, held: bool = False) -> dict[Partition, PartitionStatus | None]:
+    return tried_again({one.partition: one for one in known}, COPIED, now, held=held)
 
 
 @pytest.mark.parametrize("kind", FailureKind)
@@ -55,6 +55,12 @@ def test_nothing_is_tried_before_its_time_but_for_what_an_older_version_recorded
     assert not chosen(status("t", 0, FailureKind.DENIED, due=NOW + 1))
     assert chosen(status("t", 0, FailureKind.DENIED, due=None))
     assert again_ms(FailureKind.DENIED, NOW) == NOW + AGAIN_S * 1000
+
+
+def test_beside_a_run_nothing_is_tried() -> None:
+    """A partition that a failover takes as it is, since it has FAILED, would be healthy, and not drained."""
+    assert chosen(status("t", 0, FailureKind.DENIED))
+    assert not chosen(status("t", 0, FailureKind.DENIED), held=True)
 
 
 def test_of_a_topic_that_is_denied_as_a_whole_one_is_tried() -> None:
