@@ -26,7 +26,7 @@ from mirror_core.kafka.acls import (
 )
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.offsets import describe_producers
+from mirror_core.kafka.offsets import Point, describe_producers, list_offsets
 from mirror_core.kafka.quorum import quorum
 from mirror_core.kafka.topics import known_to
 from mirror_core.model.acl import Acl
@@ -47,6 +47,12 @@ def as_admin(cluster: SandboxCluster) -> ClusterClient:
 def admin_config(cluster: SandboxCluster) -> ClusterConfig:
     properties = cluster.client_config("admin")
     return ClusterConfig(ClusterName(cluster.name), properties, properties)
+
+
+def undecided(client: ClusterClient, partitions: list[Partition]) -> list[Partition]:
+    """Those in which a transaction is open."""
+    stable, high = (list_offsets(client, partitions, point) for point in (Point.STABLE_END, Point.HIGH_WATERMARK))
+    return sorted(p for p in partitions if stable[p] < high[p])
 
 
 def known_topic(cluster: SandboxCluster, partitions: int = 1, **config: str) -> str:

@@ -10,11 +10,10 @@ from typing import Final
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic, OffsetSpec
 
-from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.model.names import Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.records import TOPIC
-from tests.administering import as_admin
+from tests.administering import as_admin, undecided
 from tests.brokers import TIMEOUT_S, admin_client
 from tests.waiting import wait_until
 
@@ -63,12 +62,8 @@ def woken_at_once(cluster: SandboxCluster, node: int = 1) -> Iterator[None]:
 
 
 def _decided(cluster: SandboxCluster) -> bool:
-    state = [Partition(TOPIC, 0)]
     with as_admin(cluster) as client:
-        if TOPIC not in client.metadata([TOPIC]).topics:
-            return True
-        stable, high = (list_offsets(client, state, point) for point in (Point.STABLE_END, Point.HIGH_WATERMARK))
-    return stable == high
+        return TOPIC not in client.metadata([TOPIC]).topics or not undecided(client, [Partition(TOPIC, 0)])
 
 
 def await_service(cluster: SandboxCluster, node: int = 1) -> None:

@@ -24,7 +24,7 @@ from mirror_core.model.mirror import is_fresh
 from mirror_core.model.names import ACTIVE_TOPIC, MirrorName, Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.records import TOPIC, State
-from tests.administering import admin_config, as_admin
+from tests.administering import admin_config, as_admin, undecided
 from tests.brokers import TIMEOUT_S
 from tests.waiting import wait_until
 
@@ -114,13 +114,8 @@ def _denials(client: ClusterClient) -> frozenset[Acl]:
 
 def _open(client: ClusterClient, partitions: list[Partition]) -> list[str]:
     """Transactions that nobody ends. What a killed process left open is waited for."""
-
-    def undecided() -> list[Partition]:
-        stable, high = (list_offsets(client, partitions, point) for point in (Point.STABLE_END, Point.HIGH_WATERMARK))
-        return sorted(p for p in partitions if stable[p] < high[p])
-
     try:
-        wait_until(lambda: not undecided(), timeout_s=DECIDED_S, why="what was left open is decided")
+        wait_until(lambda: not undecided(client, partitions), timeout_s=DECIDED_S, why="what was left open is decided")
     except AssertionError:
-        return [f"a transaction is open in {partition}" for partition in undecided()]
+        return [f"a transaction is open in {partition}" for partition in undecided(client, partitions)]
     return []

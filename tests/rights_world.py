@@ -217,30 +217,27 @@ class Route:
 
     def create_reverse(self) -> None:
         """With the step before it, which demotes."""
-        there, home, old = self.world.logs["west"], self.world.logs["east"], self.world.client("east")
-        name, self.fenced = self.home.mirror.name, None
-        access.demote(self.there, there, [self.topic], ClusterName("east"))
-        fence.lift_denials(self.home.mirror, home, old)
-        ledger.stage_again(home, name, old, frozenset({"User:control", "User:data"}))
-        ledger.remember_there_too(home, name, there.state, ClusterName("east"), [self.topic])
-        lifting.forget_lifted(self.home, home, there.state)
-        self.sync(self.home)
-        lifting.note_withdrawn(self.home, there.state, home, self.world.client("west"))
-        self.kept = ledger.entered(home, name, ClusterName("east"), AclPurpose.DEMOTED)
-        self.coming_home, self.mirrored = True, "east"
+        self._turn(self.there, self.home)
+        self.coming_home = True
 
     def reprotect(self) -> None:
-        there, home, new = self.world.logs["west"], self.world.logs["east"], self.world.client("west")
-        name, self.fenced = self.there.mirror.name, None
-        access.demote(self.home, home, [self.topic], ClusterName("west"))
-        fence.lift_denials(self.there.mirror, there, new)
-        ledger.stage_again(there, name, new, frozenset({"User:control", "User:data"}))
-        ledger.remember_there_too(there, name, home.state, ClusterName("west"), [self.topic])
-        lifting.forget_lifted(self.there, there, home.state)
-        self.sync(self.there)
-        lifting.note_withdrawn(self.there, home.state, there, self.world.client("east"))
-        self.kept = ledger.entered(there, name, ClusterName("west"), AclPurpose.DEMOTED)
-        self.coming_home, self.mirrored = False, "west"
+        self._turn(self.home, self.there)
+        self.coming_home = False
+
+    def _turn(self, ended: Link, begins: Link) -> None:
+        """The topic is a mirror's again where `ended` had left it."""
+        left, taken = ended.mirror.source, ended.mirror.destination
+        theirs, ours, old = self.world.logs[taken], self.world.logs[left], self.world.client(left)
+        name, self.fenced = begins.mirror.name, None
+        access.demote(ended, theirs, [self.topic], left)
+        fence.lift_denials(begins.mirror, ours, old)
+        ledger.stage_again(ours, name, old, frozenset({"User:control", "User:data"}))
+        ledger.remember_there_too(ours, name, theirs.state, left, [self.topic])
+        lifting.forget_lifted(begins, ours, theirs.state)
+        self.sync(begins)
+        lifting.note_withdrawn(begins, theirs.state, ours, self.world.client(taken))
+        self.kept = ledger.entered(ours, name, left, AclPurpose.DEMOTED)
+        self.mirrored = left
 
 
 def right(topic: str, user: str, operation: Operation) -> Acl:

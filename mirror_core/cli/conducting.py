@@ -153,11 +153,18 @@ def prepare(by: Conductor[Any], run: Run) -> None:
         raise Refused(f"{by.KIND} of {mirror.name}", [f"cancelled. {wait}"]) from None
 
 
+def asked_again_since(by: Conductor[Any], run: Run) -> str:
+    """Why a run that was approved too long ago is asked for again; empty where its approval still holds, or where it
+    has begun to do what it was approved for."""
+    since = approved_long_ago(run, now_ms())
+    return since if since and run.state is RunState.RUNNING and not by.disturbs(run) else ""
+
+
 def approved_again(by: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
     """Who agreed to a run that was approved too long ago, shown its plan as it is now; nobody where applications notice
     it already, or its approval still holds. Refused when the plan may not be run any more, or a person says no."""
-    since = approved_long_ago(run, now_ms())
-    if not since or run.state is not RunState.RUNNING or by.disturbs(run):
+    since = asked_again_since(by, run)
+    if not since:
         return ""
     found = by.anew(run)
     if not as_json:

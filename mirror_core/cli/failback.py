@@ -17,6 +17,7 @@ from mirror_core.cli.conducting import (
     RunOption,
     approved,
     approved_again,
+    asked_again_since,
     begun,
     closed,
     conductor,
@@ -28,9 +29,7 @@ from mirror_core.cli.conducting import (
 from mirror_core.cli.runs import show_newest, show_plan
 from mirror_core.cli.spark_conf import SparkConfOption
 from mirror_core.cli.telling import tell
-from mirror_core.decide.approvals import approved_long_ago
 from mirror_core.decide.strategies import Allowed
-from mirror_core.model.clock import now_ms
 from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.runbook.failback import Failback
 
@@ -136,8 +135,8 @@ def _allowed(words: list[str] | None) -> Allowed:
 def _approved_again(failback: Failback, run: Run, *, yes: bool, as_json: bool) -> str:
     """Who agreed to a run that was approved too long ago, shown the plan again; nobody where it still holds, or where
     logs were taken back already. That the plan holds is looked at by the steps."""
-    since = approved_long_ago(run, now_ms())
-    if not since or run.state is not RunState.RUNNING or failback.disturbs(run):
+    since = asked_again_since(failback, run)
+    if not since:
         return ""
     if not as_json:
         show_plan(run.plan, (), as_json=False)

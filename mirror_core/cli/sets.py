@@ -75,7 +75,7 @@ def run_set(
             raise Refused(f"failover of set {name}", reasons)
         if dry_run:
             return
-        given_up = " without their sources: records that were not copied will be lost" if mode is Mode.UNPLANNED else ""
+        given_up = " without their sources, losing what was not copied" if mode is Mode.UNPLANNED else ""
         agree(f"Run plans {joint.hash}: move applications of {', '.join(joint.decisions)}{given_up}?", yes)
         attempt = together.begin(joint.hash, approved_by=together.started_by)
     else:

@@ -79,7 +79,8 @@ class ClusterClient:
     def __init__(
         self, config: ClusterConfig, principal: Principal = Principal.CONTROL, *, timeout_s: float = 10.0
     ) -> None:
-        self.config, self.principal = config, principal
+        self.config = config
+        self.principal = principal
         self.timeout_s = timeout_s
         self.name = config.name
         self._connections: dict[tuple[str, int], Connection] = {}

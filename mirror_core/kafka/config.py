@@ -156,11 +156,11 @@ def load_config(path: Path, *, only: Principal | None = None) -> Config:
         where = f" line {mark.line + 1}" if mark else ""
         raise BadRequest(f"{path}{where}: not valid YAML") from None
     clusters = document.get("clusters") if isinstance(document, dict) else None
-    for key in document if isinstance(document, dict) else ():
-        if key not in _SECTIONS:
-            raise BadRequest(f"{path}: there is no section `{key}:`{suggestion(str(key), _SECTIONS)}")
     if not isinstance(clusters, dict) or not clusters:
         raise BadRequest(f"{path}: needs a mapping `clusters:` of name to client properties")
+    for key in document:
+        if key not in _SECTIONS:
+            raise BadRequest(f"{path}: there is no section `{key}:`{suggestion(str(key), _SECTIONS)}")
     return Config(
         path,
         {ClusterName(str(name)): _cluster(path, str(name), raw, only) for name, raw in clusters.items()},

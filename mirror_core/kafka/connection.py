@@ -145,8 +145,7 @@ class Connection:
         if timeout_s:
             self.wait_for(usual)
         self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked)
-        with reading():
-            found = decode(answer, frame, correlation, self.where)
+        found = self._decoded(answer, frame, correlation)
         self.awaits = False  # and not before: it may have been the answer to another question
         return found
 
@@ -156,19 +155,16 @@ class Connection:
 
     def answers(self, requests: Sequence[Request], answer: type[Response]) -> Iterator[Response]:
         """The same, each answer as soon as it is there."""
-        for due, frame in self._exchanged(requests):
-            with reading():
-                found = decode(answer, frame, due, self.where)
-            yield found
+        return (self._decoded(answer, frame, due) for due, frame in self._exchanged(requests))
 
     def call_all(self, asked: Sequence[tuple[Request, type[AnyResponse]]]) -> list[AnyResponse]:
         """The same for requests of several kinds, each with the kind of its answer."""
         frames = self._exchanged([request for request, _ in asked])
-        found = list[AnyResponse]()
-        for (due, frame), (_, answer) in zip(frames, asked, strict=True):
-            with reading():
-                found.append(decode(answer, frame, due, self.where))
-        return found
+        return [self._decoded(answer, frame, due) for (due, frame), (_, answer) in zip(frames, asked, strict=True)]
+
+    def _decoded(self, answer: type[Response], frame: bytearray, due: int) -> Response:
+        with reading():
+            return decode(answer, frame, due, self.where)
 
     def _exchanged(self, requests: Sequence[Request]) -> Iterator[tuple[int, bytearray]]:
         """Send as many as may be under way, and the next ones as answers come; `awaits` ends when the last one was

@@ -59,9 +59,10 @@ class KafkaClusterHook(BaseHook):
         if connection.conn_type == kafka_type.CONN_TYPE:
             control, data = kafka_type.properties_of(self.kafka_conn_id, extra)
         elif connection.conn_type == self.conn_type:
-            for key in extra.keys() - {*_EXTRA, *_DATA_EXTRA}:
-                hint = suggestion(key, (*_EXTRA, *_DATA_EXTRA))
-                raise BadRequest(f"connection {self.kafka_conn_id}: its extra has {key}, which is not known{hint}")
+            known = (*_EXTRA, *_DATA_EXTRA)
+            if unknown := sorted(extra.keys() - set(known)):
+                what = f"{unknown[0]}, which is not known{suggestion(unknown[0], known)}"
+                raise BadRequest(f"connection {self.kafka_conn_id}: its extra has {what}")
             control = {
                 "bootstrap.servers": connection.host or "",
                 "sasl.username": connection.login or "",

@@ -114,10 +114,8 @@ class BeginRun(RunOperator):
             own = taken_up(state.runs.values(), self.mirror, self.kind, conductor(context))
             if own is not None:
                 return own.id
-            wanted, title = (
-                context["ti"].xcom_pull(task_ids=self.plan_task)["hash"],
-                f"{self.kind} of mirror {self.mirror}",
-            )
+            wanted = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
+            title = f"{self.kind} of mirror {self.mirror}"
             people = approved(context, self.approval_tasks, title)
             begun = begun_by(state.runs.values(), self.mirror, self.kind, conductor(context))
             if reasons := used_up(begun, people):

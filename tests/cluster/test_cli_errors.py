@@ -69,7 +69,7 @@ def test_a_property_that_no_client_knows_is_named(desk: Desk, unchanged: None) -
     desk.change("east", no_such_thing="1")
     said = desk.run("mirror", "describe", "m-any")
     assert (said.code, said.out) == (2, "")
-    assert 'cluster east: No such configuration property: "no.such.thing"' in said.err
+    assert "clusters.east.no.such.thing: there is no such property of Kafka's client" in said.err
 
 
 @pytest.mark.parametrize("servers", ["localhost", "localhost:kafka", ":9092", "127.0.0.1:99999"])

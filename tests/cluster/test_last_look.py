@@ -27,6 +27,7 @@ from tests.cluster.test_failover import denied
 from tests.cluster.test_failover_scope import copied, through
 from tests.cluster.test_unfence import lift_by_hand
 from tests.harm import suspended
+from tests.mirroring import Mirrored
 from tests.same import assert_same_offsets
 from tests.waiting import wait_until
 
@@ -57,6 +58,23 @@ def give_back(cluster: SandboxCluster, operation: Operation) -> None:
         absent_on_every_broker(client, {denial(operation)})
 
 
+def up_to_promotion(mirrored: Mirrored) -> str:
+    """An unplanned run that is about to promote."""
+    run = mirrored.failover.begin(mirrored.failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id
+    done = names(RunKind.FAILOVER, Mode.UNPLANNED)
+    for name in done[: done.index("promote")]:
+        mirrored.failover.step(run, name)
+    return run
+
+
+def give_nothing(pair: Pair, mirrored: Mirrored, run: str) -> None:
+    """The promotion begins, and fails before it has given anybody a right."""
+    take_right(pair.west, Operation.ALTER)
+    with pytest.raises(MissingPermission, match="needs ALTER on the cluster"):
+        mirrored.failover.step(run, "promote")
+    give_back(pair.west, Operation.ALTER)
+
+
 @pytest.mark.parametrize("written", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_source_that_may_not_be_asked_for_everything_is_asked_for_the_rest(
     pair: Pair, tmp_path: Path, written: bool
@@ -82,11 +100,8 @@ def test_a_source_that_may_not_be_asked_for_everything_is_asked_for_the_rest(
 def test_a_promotion_that_has_given_nothing_looks_again_and_can_be_aborted(pair: Pair, tmp_path: Path) -> None:
     mirrored, topic = copied(pair, tmp_path)
     run = through(mirrored, "record_lmo")
-    take_right(pair.west, Operation.ALTER)
-    with pytest.raises(MissingPermission, match="needs ALTER on the cluster"):
-        mirrored.failover.step(run, "promote")
+    give_nothing(pair, mirrored, run)
     assert (run, "promote") in mirrored.state.steps
-    give_back(pair.west, Operation.ALTER)
     lift_by_hand(mirrored, topic)
     assert not denied(pair.east, topic)
 
@@ -126,15 +141,9 @@ def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_
 ) -> None:
     mirrored, topic = copied(pair, tmp_path)
     verbs.sync(mirrored.link)  # rights are staged
-    done = names(RunKind.FAILOVER, Mode.UNPLANNED)
     with suspended(pair.east):
-        run = mirrored.failover.begin(mirrored.failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id
-        for name in done[: done.index("promote")]:
-            mirrored.failover.step(run, name)
-        take_right(pair.west, Operation.ALTER)
-        with pytest.raises(MissingPermission):
-            mirrored.failover.step(run, "promote")
-        give_back(pair.west, Operation.ALTER)
+        run = up_to_promotion(mirrored)
+        give_nothing(pair, mirrored, run)
     take_right(pair.east, Operation.ALTER)
 
     wait_until(mirrored.failover.source_answers, timeout_s=TIMEOUT_S, why="east answers again")
@@ -154,16 +163,10 @@ def test_what_a_source_took_before_a_promotion_is_resumed_is_left_behind_only_by
     """Also of a run that was held up before its promotion had begun: the source had the same time to take writes."""
     mirrored, topic = copied(pair, tmp_path)
     verbs.sync(mirrored.link)  # rights are staged
-    done = names(RunKind.FAILOVER, Mode.UNPLANNED)
     with suspended(pair.east):
-        run = mirrored.failover.begin(mirrored.failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id
-        for name in done[: done.index("promote")]:
-            mirrored.failover.step(run, name)
+        run = up_to_promotion(mirrored)
         if begun:
-            take_right(pair.west, Operation.ALTER)
-            with pytest.raises(MissingPermission):
-                mirrored.failover.step(run, "promote")
-            give_back(pair.west, Operation.ALTER)
+            give_nothing(pair, mirrored, run)
     produce(pair.east, topic, 3)
 
     if begun:

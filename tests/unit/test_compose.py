@@ -150,8 +150,7 @@ def secrets(tmp_path: Path) -> Path:
     """What the line before the first start makes."""
     lines = re.findall(r"^#   (\S.*)$", TEXT, re.MULTILINE)
     assert lines == ["sh docker/secrets.sh", "docker compose up --build --detach"]
-    for _ in range(2):  # the second one changes nothing
-        subprocess.run(["/bin/sh", ROOT / "docker" / "secrets.sh"], cwd=tmp_path, check=True)
+    subprocess.run(["/bin/sh", ROOT / "docker" / "secrets.sh"], cwd=tmp_path, check=True)
     return tmp_path / ".compose"
 
 

@@ -179,7 +179,7 @@ def test_a_last_look_of_another_version_holds_up_no_resume(monkeypatch: pytest.M
     journal = journal_of(RUN.id, "begin", "promote", "report")
     journal.keep("begin", NOTHING)
     steps = Steps(LINK, cast("Any", None), cast("Any", journal.log), journal)
-    monkeypatch.setattr(Steps, "check_before_promotion", lambda self: replace(ALL, shown=1))
+    monkeypatch.setattr(Steps, "check_before_promotion", lambda self: replace(ALL, shown=1, began=clock.Moment()))
     monkeypatch.setattr(Steps, "fenced_now", lambda self: {"fence": "stands"})
 
     def giving(*args: object, before: Callable[[], None], **known: object) -> tuple[()]:
