@@ -46,7 +46,7 @@ class Walked(UserDict[Partition, PartitionStatus]):
 
 def walks(number: int) -> int:
     """Of a plan's look at a mirror of so many topics, all of them recorded."""
-    views = {f"t{n}": TopicView(f"t{n}", f"id{n}", False, {0: Leader(1, 0)}, 1) for n in range(number)}
+    views = {f"t{n}": TopicView(f"t{n}", f"id{n}", False, {0: Leader(1, 0)}, 1, 1) for n in range(number)}
     statuses = Walked(
         (
             p,
@@ -80,7 +80,7 @@ def test_a_plan_goes_through_what_is_recorded_as_often_for_many_topics_as_for_fe
 
 def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of two topics was created in this very moment: a right that is missing for it alone concerns it alone."""
-    views = {name: TopicView(name, name, False, {0: Leader(1, 0)}, 1) for name in ("a", "b")}
+    views = {name: TopicView(name, name, False, {0: Leader(1, 0)}, 1, 1) for name in ("a", "b")}
     counts = list[int]()
 
     def told(client: Any, names: list[str], of: int) -> tuple[dict[str, Any], dict[str, Any]]:
