@@ -12,6 +12,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v0.request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kio.schema.incremental_alter_configs.v0.response import IncrementalAlterConfigsResponse
+from kio.static.primitive import i8
 
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.decide.view import DestinationView, Few
@@ -31,7 +39,7 @@ from mirror_core.runbook import canary, canary_trials
 from mirror_core.runbook.canary import run_canary
 from mirror_core.runbook.observe import observe
 from mirror_core.sandbox.cluster import SandboxCluster
-from tests.administering import active_controller, as_admin, broker_setting, known_topic
+from tests.administering import active_controller, as_admin, known_topic
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.clusters import two_clusters
 from tests.drill.histories import history
@@ -61,6 +69,24 @@ def replicas(cluster: SandboxCluster, partition: Partition) -> tuple[int, int]:
 
 def _in_sync(client: ClusterClient, topics: Iterable[str]) -> set[int]:
     return {view.in_sync for view in client.metadata(topics).topics.values()}
+
+
+@contextmanager
+def default_of_all(client: ClusterClient, name: str, value: str, before: str) -> Iterator[None]:
+    """A dynamic default of the cluster, for as long as the context lasts: librdkafka cannot name it."""
+
+    def put(value: str) -> None:
+        change = AlterableConfig(name=name, config_operation=i8(0), value=value)
+        of_all = AlterConfigsResource(resource_type=i8(4), resource_name="", configs=(change,))
+        request = IncrementalAlterConfigsRequest(resources=(of_all,), validate_only=False)
+        [answer] = client.call(request, IncrementalAlterConfigsResponse).responses
+        assert answer.error_code is ErrorCode.none, answer
+
+    put(value)
+    try:
+        yield
+    finally:
+        put(before)  # with eligible leader replicas it cannot be removed
 
 
 def log_end(client: ClusterClient, partition: Partition) -> int:
@@ -169,7 +195,7 @@ def test_a_plan_names_what_could_not_be_written_after_promotion(three: Pair, tmp
         return seen.few_in_sync
 
     assert named() == ()
-    with as_admin(three.west) as client, broker_setting(three.west, "min.insync.replicas", "3", ""):
+    with as_admin(three.west) as client, default_of_all(client, "min.insync.replicas", "3", "1"):
         assert named() == ()
         with dead(three.west, 3):
             left = partial(_in_sync, client, topics)
