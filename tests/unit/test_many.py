@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mirror_core.dataplane.local import not_reached
 from mirror_core.decide.acls import Names, covers
 from mirror_core.kafka.client import Leader, TopicView
+from mirror_core.kafka.offsets import producers_requests
 from mirror_core.kafka.topics import _MOST_CHANGES, NewTopic, _shares, _size
 from mirror_core.model.acl import Acl, Operation, Pattern, Resource
 from mirror_core.model.errors import MissingPermission, RemoteFault
@@ -173,3 +174,11 @@ def test_what_a_drain_has_left_is_what_no_receipt_says_is_reached() -> None:
     ends = {Partition(topic, 0): Offset(5) for topic in "abcd"}
     told = receipts([("a", 5), ("b", 4), ("c", 6), ("c", 2)])
     assert not_reached(ends, told) == {Partition("b", 0): 5, Partition("d", 0): 5}
+
+
+def test_no_answer_about_producers_is_about_all_of_a_brokers_partitions() -> None:
+    partitions = [Partition(f"t{n // 40}", n % 40) for n in range(1010)]
+    requests = producers_requests(partitions)
+    asked = [[Partition(str(t.name), int(i)) for t in one.topics for i in t.partition_indexes] for one in requests]
+    assert [len(one) for one in asked] == [100] * 10 + [10]
+    assert [p for one in asked for p in one] == partitions
