@@ -88,9 +88,9 @@ def test_each_line_that_is_shown_can_be_typed(page: Path) -> None:
     "line",
     [
         "mirror describe",
-        "mirror describ NAME",
+        "mirror look NAME",
         "mirrors list",
-        "failover run NAME --mode unplaned",
+        "failover run NAME --mode sudden",
         "failover run NAME --plan",
         "failover run NAME other",
         "replicate orders --metrics",
