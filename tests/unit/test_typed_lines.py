@@ -55,7 +55,9 @@ def parse(line: str) -> None:
     words = shlex.split(line, comments=True)
     words = words[: words.index(">")] if ">" in words else words
     at = next((n for n, word in enumerate(words) if word in COMMANDS), None)
-    assert at is not None, f"no command {line}"
+    if at is None:
+        assert set(words) <= {option for known in get_command(app).params for option in known.opts}, f"no command {line}"
+        return
     get_command(app).make_context("mirrorbook", words[: at + 1])
     command, rest = load(words[at], COMMANDS[words[at]]), words[at + 1 :]
     if isinstance(command, TyperGroup):
