@@ -56,7 +56,8 @@ def parse(line: str) -> None:
     words = words[: words.index(">")] if ">" in words else words
     at = next((n for n, word in enumerate(words) if word in COMMANDS), None)
     if at is None:
-        assert set(words) <= {option for known in get_command(app).params for option in known.opts}, f"no command {line}"
+        own = {option for parameter in get_command(app).params for option in parameter.opts}
+        assert set(words) <= own, f"no command {line}"
         return
     get_command(app).make_context("mirrorbook", words[: at + 1])
     command, rest = load(words[at], COMMANDS[words[at]]), words[at + 1 :]
