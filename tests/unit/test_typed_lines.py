@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,9 @@ PLAIN: Final = {"RATE": "50MB/s", "[HOST:]PORT": "9465", "{{ $labels.mirror }}":
 """What a page writes for a value that the command line reads, and one such value."""
 
 _FENCED: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-_TYPED: Final = re.compile(r"^\$ (?:\w+=\S+ )*mirrorbook (.+)$|submit\.py (.+)$", re.MULTILINE)
+_TYPED: Final = re.compile(r"^(?:\$ | {4})(?:\w+=\S+ )*mirrorbook (.+)$|submit\.py (.+)$", re.MULTILINE)
+_NOT_OURS: Final = ("|", ">", "&&")
+"""Words at which another program's part of a line begins."""
 _QUOTED: Final = re.compile(r"`(?:\$ )?mirrorbook\s([^`]+)`")
 _LEFT_OUT: Final = re.compile(r"^Missing (?:argument|option|parameter)|requires an argument")
 _OPTION: Final = re.compile(r"--[a-z][a-z-]+")
@@ -37,9 +40,8 @@ _ROW: Final = re.compile(r"^\| (`[^|]*(?:\\\|[^|]*)*) \|", re.MULTILINE)
 
 def typed(text: str) -> Iterator[str]:
     """Lines that a reader may copy to a terminal: they have all that a command needs."""
-    for fenced in _FENCED.findall(text):
-        for line in _TYPED.findall(fenced.replace("\\\n", " ")):
-            yield next(filter(None, line))
+    for line in _TYPED.findall(text.replace("\\\n", " ")):
+        yield next(filter(None, line))
 
 
 def quoted(text: str) -> Iterator[str]:
@@ -53,7 +55,7 @@ def parse(line: str) -> None:
     for said, meant in PLAIN.items():
         line = line.replace(said, meant)
     words = shlex.split(line, comments=True)
-    words = words[: words.index(">")] if ">" in words else words
+    words = list(takewhile(lambda word: word not in _NOT_OURS, words))
     at = next((n for n, word in enumerate(words) if word in COMMANDS), None)
     if at is None:
         own = {option for parameter in get_command(app).params for option in parameter.opts}
