@@ -26,9 +26,9 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck .ci/run .ci/gate docker/*.sh
-	$(BIN)/codespell README.md docs changes dags demo deploy docker mirror_core monitoring plugins tests docker-compose.yml
+	$(BIN)/codespell $(wildcard *.md) docs changes dags demo deploy docker mirror_core monitoring plugins tests docker-compose.yml
 	$(BIN)/codespell --dictionary docs/words-to-avoid.txt --skip docs/adr,docs/reference/glossary.md,docs/words-to-avoid.txt \
-		README.md docs dags monitoring
+		$(filter-out CHANGELOG.md,$(wildcard *.md)) docs dags monitoring
 	$(BIN)/mkdocs build --strict
 	$(BIN)/towncrier build --draft --version next >/dev/null
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml

@@ -1,7 +1,7 @@
-"""What a mirror shall do from now on: pause, resume, stop, a throttle; recover FAILED partitions; or give a run up.
+"""Change a mirror: pause, resume, stop or throttle it, recover its FAILED partitions, or abort its run.
 
-Each is a verb of the core with its own refusals: red, with every reason, when it may not be done now. A recovery that
-deletes or lets go of something is shown first, and approved as it was shown.
+Mirrorbook refuses an action that is not safe now: the task is red and lists every reason. A recovery that deletes or
+forgets something shows that first, and does exactly what was approved.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mirrorbook_airflow.params import mirror
 
 with DAG(
     "mirror_control",
-    description="Pause, resume, stop or throttle a mirror; recover FAILED partitions; give a run up",
+    description="Pause, resume, stop or throttle a mirror; recover FAILED partitions; abort a run",
     doc_md=__doc__,
     schedule=None,
     start_date=datetime(2026, 1, 1),
@@ -23,27 +23,30 @@ with DAG(
     tags=["mirrorbook"],
     **when_red(),
     params={
-        "mirror": mirror("Which mirror"),
-        "action": Param("pause", type="string", enum=[*ACTIONS], description_md="What it shall do"),
+        "mirror": mirror("Name of the mirror"),
+        "action": Param("pause", type="string", enum=[*ACTIONS], description_md="Action"),
         "bytes_per_s": Param(
-            0, type="integer", minimum=0, description_md="`throttle`: read at most this from the source; 0: no limit"
+            0,
+            type="integer",
+            minimum=0,
+            description_md="`throttle`: bytes per second read from the source; 0: no limit",
         ),
         "topics": Param(
             [],
             type="array",
             items={"type": "string"},
-            description_md="`recover`: expressions of topics, one a line; none: all that are FAILED",
+            description_md="`recover`: regular expressions of topic names, one a line; empty: all FAILED ones",
         ),
         "recover_action": Param(
             RECOVERIES[0],
             type="string",
             enum=[*RECOVERIES],
-            description_md="`recover`: try again; delete the copy and copy anew; or let go of it",
+            description_md="`retry` copies on, `recopy` deletes the copy and copies again, `accept` forgets it",
         ),
         "salvage": Param(
             True,
             type="boolean",
-            description_md="`recover` by `recopy`: save first what only the destination has, beside the evidence",
+            description_md="`recopy`: first save the records that only the destination has, beside the evidence",
         ),
     },
 ) as dag:

@@ -1,4 +1,4 @@
-"""Record a new mirror, let it run, and sync it for the first time. Its data plane is DAG `mirror_replicate`."""
+"""Create a mirror, start it, and sync it for the first time. DAG `mirror_replicate` then copies its records."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ with DAG(
         ),
         "source": Param(type="string", minLength=1, description_md="Connection (type `kafka_cluster`) of the source"),
         "destination": Param(type="string", minLength=1, description_md="Connection of the destination"),
-        "topics": Param([".*"], **PATTERNS, description_md="Regular expressions of whole topic names, one a line"),
+        "topics": Param([".*"], **PATTERNS, description_md="Regular expressions for whole topic names, one a line"),
         "exclude_topics": Param([], **PATTERNS, description_md="Topics to leave out; exclusion wins"),
         "groups": Param([".*"], **PATTERNS, description_md="Consumer groups whose offsets are synced"),
         "gaps": Param(
             "as rights allow",
             enum=["as rights allow", "markers", "hidden"],
-            description_md="How gaps in the offsets are filled. `hidden` for transactions to a cluster far away",
+            description_md="How gaps in offsets are filled. Choose `hidden` for transactions to a distant cluster",
         ),
     },
 ) as dag:

@@ -1,7 +1,7 @@
-"""A failover that nobody notices: the same steps, on a topic that no application knows, then everything is taken away.
+"""Rehearse a failover: the same steps, on a topic that no application uses. The drill removes it afterwards.
 
-Red when it does not come through, when what was promoted is not what was written, or when something of it is left. What
-was predicted and what was measured is in the task's log, and in `mirrorbook drill list NAME`.
+Red when a step fails, when the promoted copy differs from what was written, or when something could not be removed. The
+task's log and `mirrorbook drill list NAME` show what was predicted and what was measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mirrorbook_airflow.operators import RETRIES, ListMirrors
 
 with DAG(
     "mirror_drill",
-    description="Try the failover of mirrors on topics of its own",
+    description="Rehearse the failover of mirrors, each on a topic of its own",
     doc_md=__doc__,
     schedule="@weekly",
     start_date=datetime(2026, 1, 1),
@@ -25,13 +25,13 @@ with DAG(
     **when_red(),
     params={
         "mirrors": Param(
-            [], type="array", items={"type": "string"}, description_md="Mirrors to drill; none: all that are started"
+            [], type="array", items={"type": "string"}, description_md="Mirrors to drill; empty: all that are started"
         ),
         "mode": Param(
             "planned",
             type="string",
             enum=["planned", "unplanned"],
-            description_md="`planned`: to the last record; `unplanned`: without the source, and losses are counted",
+            description_md="`planned`: loses nothing; `unplanned`: does without the source, and counts what is lost",
         ),
     },
 ) as dag:

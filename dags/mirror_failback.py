@@ -1,8 +1,8 @@
 """Bring applications home after a failover, and protect them again.
 
-The first approval is for what the old source has and the new primary never had: it is saved, then removed there.
-Everything is copied home while applications go on working. The second approval is for the switch itself, a planned
-failover of the reverse mirror. A rejected or failed run is red; clear the failed task, and the run goes on.
+The first approval covers the records that only the old source has: the run saves them to files and removes them there.
+Then it copies everything home while applications keep working. The second approval covers the switch itself, a planned
+failover of the reverse mirror. A rejected or failed run is red; clear the failed task to continue it.
 """
 
 from __future__ import annotations

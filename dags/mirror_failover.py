@@ -1,7 +1,7 @@
 """Move applications from a mirror's source to its destination, step by step, with one approval. Nothing is lost.
 
-For a source that lives; for one that is dead there is mirror_failover_unplanned. A rejected or failed run is red.
-Until `promote`, a failure undoes the fence, unless the source has died; from there on clear the failed task.
+The source must answer; if it is dead, use mirror_failover_unplanned. A rejected or failed run is red. If a step before
+`promote` fails, the run lifts the fence, unless the source has died; after `promote`, clear the failed task to go on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mirrorbook_airflow.runbook import failover_phases
 
 with DAG(
     "mirror_failover",
-    description="Fail a mirror over: fence the source, drain, prove, promote the destination",
+    description="Fail over a mirror: compare, fence the source, copy the rest, promote the destination",
     doc_md=__doc__,
     schedule=None,
     start_date=datetime(2026, 1, 1),

@@ -1,7 +1,7 @@
 """Move applications of several mirrors together, with one approval. Nothing is lost.
 
-A set is named in section `sets:` of `mirrors.yaml`. Until the first mirror is promoted, a failure of one takes all
-back; from there on clear the failed task, and the ones that are left go on. A rejected or failed run is red.
+Section `sets:` of `mirrors.yaml` names the set. Until the first mirror is promoted, a failure of one aborts all;
+afterwards clear the failed task, and the remaining mirrors continue. A rejected or failed run is red.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mirrorbook_airflow.sets import set_phases
 
 with DAG(
     "mirror_failover_set",
-    description="Fail the mirrors of an application over together",
+    description="Fail over the mirrors of an application together",
     doc_md=__doc__,
     schedule=None,
     start_date=datetime(2026, 1, 1),

@@ -1,7 +1,7 @@
-"""Give the dead sources of several mirrors up, with one approval: what was not copied is lost.
+"""Fail over several mirrors whose sources are dead, with one approval. Records that were not copied are lost.
 
-A set is named in section `sets:` of `mirrors.yaml`. Each mirror is promoted as soon as it can be, whatever becomes of
-the others; clear the failed task, and the ones that are left go on. A rejected or failed run is red.
+Section `sets:` of `mirrors.yaml` names the set. The run promotes each mirror as soon as it can, even if others fail;
+clear the failed task, and the remaining mirrors continue. A rejected or failed run is red.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mirrorbook_airflow.sets import set_phases
 
 with DAG(
     "mirror_failover_set_unplanned",
-    description="Fail the mirrors of an application over whose sources are dead: what was not copied is lost",
+    description="Fail over the mirrors of an application without their sources: what was not copied is lost",
     doc_md=__doc__,
     schedule=None,
     start_date=datetime(2026, 1, 1),

@@ -1,7 +1,8 @@
-"""Give a dead source up: promote its mirror with what was copied, and keep the source out when it comes back.
+"""Fail over without the source: promote what was copied, and fence the source when it comes back.
 
-The plan says what may be lost; it widens with every second. Goes on from a planned run whose source has died. A
-rejected or failed run is red. Until `promote`, a failure lets the mirror go on; from there on clear the failed task.
+The plan says what may be lost; that grows with every second. If a planned run stopped because its source died, this one
+continues it. A rejected or failed run is red. If a step before `promote` fails, the mirror resumes; after `promote`,
+clear the failed task to continue.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mirrorbook_airflow.runbook import failover_phases
 
 with DAG(
     "mirror_failover_unplanned",
-    description="Fail a mirror over whose source is dead: what was not copied is lost",
+    description="Fail over a mirror without its source: what was not copied is lost",
     doc_md=__doc__,
     schedule=None,
     start_date=datetime(2026, 1, 1),

@@ -1,6 +1,8 @@
-"""Compare both clusters of mirrors, as a Spark job judged by Great Expectations. Red unless everything was equal.
+"""Compare the source and the destination of mirrors, in a Spark job. Red unless everything was equal.
 
-Puts receipts of past days together, too: red when some were lost or altered."""
+Great Expectations judges the result. The DAG also merges the receipts of past days, and is red if some were lost or
+altered.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from mirrorbook_airflow.params import spark_master
 
 with DAG(
     "mirror_parity",
-    description="Prove that a mirror's destination equals its source",
+    description="Compare a mirror's destination with its source",
     doc_md=__doc__,
     schedule="@hourly",
     start_date=datetime(2026, 1, 1),
@@ -23,10 +25,12 @@ with DAG(
     **when_red(),
     params={
         "mirrors": Param(
-            [], type="array", items={"type": "string"}, description_md="Mirrors to compare; none: all that are started"
+            [], type="array", items={"type": "string"}, description_md="Mirrors to compare; empty: all that are started"
         ),
         "whole": Param(
-            False, type="boolean", description_md="Compare all anew; else only what was not proved yet, and the ends"
+            False,
+            type="boolean",
+            description_md="Compare everything again; otherwise only what was not compared yet, and the ends",
         ),
         "master": spark_master(),
     },

@@ -1,9 +1,9 @@
-"""Keep a mirror's data plane running, and be red when it is not.
+"""Keep a mirror's data plane running, and turn red when it does not run.
 
-A small supervisor outside of Airflow restarts the data plane; this DAG makes sure that the supervisor is there, and
-watches the heartbeat in the mirror's state. A run lasts until the mirror is stopped (do that to the mirror, not to this
-DAG); after a failover, until the old source need not be kept fenced any more, which the supervisor does, too. Ten
-seconds without a sign of life make it red, and the next run takes over.
+A small supervisor outside of Airflow restarts the data plane. This DAG starts the supervisor, and watches the heartbeat
+in the mirror's state. To end a run, stop the mirror, not this DAG. After a failover the run lasts until the failback,
+because the supervisor also keeps the old source fenced. Without a heartbeat for ten seconds the run turns red, and the
+next run takes over.
 """
 
 from __future__ import annotations

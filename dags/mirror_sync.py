@@ -1,4 +1,4 @@
-"""Keep topics, configurations, access rights and consumer group offsets of mirrors in step."""
+"""Bring topics, settings, access rights and consumer groups' offsets from the source to the destination."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mirrorbook_airflow.operators import AT_ONCE, RETRIES, ListMirrors, SyncMirr
 
 with DAG(
     "mirror_sync",
-    description="Sync topics, configurations, access rights and group offsets",
+    description="Sync topics, settings, access rights and consumer groups' offsets",
     doc_md=__doc__,
     schedule=timedelta(seconds=30),
     start_date=datetime(2026, 1, 1),
@@ -20,7 +20,7 @@ with DAG(
     **when_red(),
     params={
         "mirrors": Param(
-            [], type="array", items={"type": "string"}, description_md="Mirrors to sync; none: all that are started"
+            [], type="array", items={"type": "string"}, description_md="Mirrors to sync; empty: all that are started"
         )
     },
 ) as dag:

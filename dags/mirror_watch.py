@@ -1,10 +1,10 @@
-"""Keep the old source of a failover fenced: from its first answer on, for as long as applications are away.
+"""Keep the old source of a failover fenced, from its first answer until applications have come home.
 
-Red when somebody has to be called: records were accepted before the fence was up, a writer that no fence stops, or a
-fence that cannot be put up, was taken away, or is pending while the source answers.
+Red when a person has to act: the old source accepted records before its fence was up, a writer passes the fence, or the
+fence cannot be put up, was removed, or is pending while the source answers.
 
-Each mirror with a fence that is pending or stands is looked at once, at the beginning; then each silent cluster
-is waited for by one task, for all of its mirrors: a disaster of many takes no more slots than it has clusters.
+Task `look` checks each mirror with a pending or standing fence. Then one task for each silent cluster waits for its
+first answer, on behalf of all mirrors from there: a disaster takes no more task slots than it has clusters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ with DAG(
             [],
             type="array",
             items={"type": "string"},
-            description_md="Mirrors to look after; empty: every mirror whose old source is or is to be fenced",
+            description_md="Mirrors to watch; empty: every mirror whose old source has a pending or standing fence",
         )
     },
 ) as dag:

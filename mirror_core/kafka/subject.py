@@ -1,21 +1,21 @@
 """The subject of a certificate as Java writes it, which is what brokers call a client with that certificate.
 
 Kafka's default principal builder takes X500Principal.getName(): RFC 2253, the last attribute first, attributes without
-a keyword there as an object identifier with its value's DER in hexadecimal. Only the subject is looked at, nothing is
-verified: the handshake does that.
+a keyword there as an object identifier with its value's DER in hexadecimal. RFC 4514, which `cryptography` writes, is
+not the same: Java escapes each `=`, `#` and outer space. Only the subject is looked at, nothing is verified: the
+handshake does that.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-_PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
-_VERSION: Final = 0xA0
+if TYPE_CHECKING:
+    from cryptography.x509 import NameAttribute
+
 _KEYWORDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "2.5.4.3": "CN",
@@ -29,9 +29,11 @@ _KEYWORDS: Final[Mapping[str, str]] = MappingProxyType(
         "0.9.2342.19200300.100.1.1": "UID",
     }
 )
-_TEXT: Final = frozenset({0x0C, 0x13, 0x16})
-"""UTF8String, PrintableString, IA5String."""
+_TEXT: Final = (0x0C, 0x13, 0x16)
+"""UTF8String, PrintableString, IA5String. Of other types Java writes the bytes in ways of its own."""
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
+_OUTER: Final = " \r"
+"""Java escapes these at both ends of a value."""
 
 
 class NoSubject(ValueError):
@@ -40,75 +42,41 @@ class NoSubject(ValueError):
 
 def subject_of(pem: bytes) -> str:
     """The subject of the first certificate in a PEM file: a client sends that one as its own."""
-    found = _PEM.search(pem)
-    if found is None:
-        raise NoSubject("there is no certificate in it")
+    from cryptography import x509  # most clusters are reached without a certificate of ours
+
     try:
-        der = base64.b64decode(found[1], validate=False)
-        [(_, certificate)] = _elements(der)
-        tbs = next(_elements(certificate))[1]
-        fields = [(tag, content) for tag, content in _elements(tbs) if tag != _VERSION]
-        subject = fields[4][1]  # after serial number, algorithm, issuer and validity
-        names = [_relative(content) for _, content in _elements(subject)]
-    except (binascii.Error, IndexError, StopIteration, UnicodeDecodeError, ValueError) as error:
-        raise NoSubject(f"its subject cannot be read: {error or type(error).__name__}") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a name may be longer than X.509 allows: Java takes it, too
+            subject = x509.load_pem_x509_certificate(pem).subject
+    except (ValueError, TypeError, x509.InvalidVersion):
+        raise NoSubject("it holds no certificate whose subject can be read") from None
+    names = ["+".join(map(_attribute, relative)) for relative in subject.rdns]
     if not names:
         raise NoSubject("its subject is empty")
     return ",".join(reversed(names))
 
 
-def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tag and content of each element that stands here."""
-    at = 0
-    while at < len(der):
-        tag, length = der[at], der[at + 1]
-        at += 2
-        if length & 0x80:
-            size = length & 0x7F
-            length = int.from_bytes(der[at : at + size], "big")
-            at += size
-        if at + length > len(der):
-            raise ValueError("it is cut off")
-        yield tag, der[at : at + length]
-        at += length
+def _attribute(attribute: NameAttribute[str | bytes]) -> str:
+    dotted, value = attribute.oid.dotted_string, attribute.value
+    encoded = None if isinstance(value, bytes) else _encoded(attribute, value.encode())
+    if isinstance(value, bytes) or encoded is None:
+        raise NoSubject(f"{dotted} in its subject is not UTF8String, PrintableString or IA5String")
+    return f"{_KEYWORDS[dotted]}={_escaped(value)}" if dotted in _KEYWORDS else f"{dotted}=#{encoded.hex()}"
 
 
-def _relative(der: bytes) -> str:
-    """One relative name: an attribute and its value, or several of equal rank."""
-    return "+".join(_attribute(content) for _, content in _elements(der))
+def _encoded(attribute: NameAttribute[str | bytes], text: bytes) -> bytes | None:
+    """The value's DER: the last element of a name that has no other attribute. None when its type is not for text."""
+    from cryptography.x509 import Name
 
-
-def _attribute(der: bytes) -> str:
-    (_, oid), (tag, value) = _elements(der)
-    dotted = _dotted(oid)
-    if tag not in _TEXT:
-        raise ValueError(f"{dotted} has a value of ASN.1 type {tag}")
-    if dotted not in _KEYWORDS:
-        return f"{dotted}=#{_encoded(tag, value).hex()}"
-    return f"{_KEYWORDS[dotted]}={_escaped(value.decode())}"
-
-
-def _encoded(tag: int, value: bytes) -> bytes:
-    if len(value) < 0x80:
-        return bytes([tag, len(value)]) + value
-    size = len(value).to_bytes((len(value).bit_length() + 7) // 8, "big")
-    return bytes([tag, 0x80 | len(size)]) + size + value
-
-
-def _dotted(oid: bytes) -> str:
-    numbers, number = list[int](), 0
-    for byte in oid:
-        number = number << 7 | byte & 0x7F
-        if not byte & 0x80:
-            numbers.append(number)
-            number = 0
-    first = min(numbers[0] // 40, 2)
-    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
+    size = len(text).to_bytes((len(text).bit_length() + 7) // 8, "big")
+    length = bytes([len(text)]) if len(text) < 0x80 else bytes([0x80 | len(size)]) + size
+    der = Name([attribute]).public_bytes()
+    return next((value for tag in _TEXT if der.endswith(value := bytes([tag]) + length + text)), None)
 
 
 def _escaped(text: str) -> str:
     body = "".join(rf"\{c}" if c in _ESCAPED else r"\00" if c == "\0" else c for c in text)
-    inner = body.lstrip(" ")
-    lead = len(body) - len(inner)
-    trail = len(inner) - len(inner.rstrip(" "))
-    return r"\ " * lead + inner[: len(inner) - trail] + r"\ " * trail
+    lead = len(body) - len(body.lstrip(_OUTER))
+    trail = len(body[lead:]) - len(body[lead:].rstrip(_OUTER))
+    inner = body[lead : len(body) - trail]
+    return "".join(rf"\{c}" for c in body[:lead]) + inner + "".join(rf"\{c}" for c in body[len(body) - trail :])

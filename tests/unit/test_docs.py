@@ -28,7 +28,7 @@ from mirror_core.state.table import as_markdown
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 TABLE = "mirror_core/state/table.py"
 COPIER_TABLE = "mirror_core/copy/states.py"
 

@@ -1,21 +1,18 @@
-"""The documentation as a site: its menu, clicks to each page, commands on pages, and nothing from elsewhere."""
+"""The documentation as a site: its menu, clicks to each page, and nothing from elsewhere."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
-from typer.core import TyperGroup
-from typer.main import get_command
 
-from mirror_core.cli.main import app
-from tests.unit.test_docs import commands, links
+from tests.unit.test_docs import links
 
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
@@ -25,7 +22,6 @@ TASKS: Final = ["Home", "Try", "Install", "Run", "Emergency", "Reference", "Expl
 ENTRY: Final = "index.md"
 CLICKS: Final = 2
 
-_TYPED: Final = re.compile(r"`(?:\$ )?mirrorbook ([^`\n]+)`|^\$ mirrorbook ([^#\n]+)", re.MULTILINE)
 _LOADED: Final = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=["'](?:https?:)?//[^"']*""")
 _IN_STYLES: Final = re.compile(r"""(?:url\(|@import)\s*["']?(?:https?:)?//[^)"']*""")
 
@@ -64,28 +60,6 @@ def test_each_page_is_in_the_menu_once() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_each_page_is_two_clicks_away(page: str) -> None:
     assert clicks()[page] <= CLICKS
-
-
-def named(line: str, known: Collection[str]) -> str | None:
-    """The command of a line that is typed behind `mirrorbook`."""
-    words = re.sub(r"^(?:--log-\w+ \w+ |--debug )*", "", line).split()
-    return next((path for n in (2, 1) if (path := " ".join(words[:n])) in known), None)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_each_command_on_a_page_exists_with_its_options(page: str) -> None:
-    group = get_command(app)
-    assert isinstance(group, TyperGroup)
-    known = dict(commands(group))
-    everywhere = {"--help", *(option for parameter in group.params for option in parameter.opts)}
-    text = (DOCS / page).read_text(encoding="utf-8").replace("\\\n", " ")
-    for quoted, typed in _TYPED.findall(text):
-        line = (quoted or typed).partition(" -- ")[0].strip()
-        if line in group.commands or line.startswith("COMMAND "):  # a group, or any
-            continue
-        path = named(line, known)
-        assert path is not None, f"{page}: no command {line}"
-        assert set(re.findall(r"--[a-z][a-z-]+", line)) <= known[path] | everywhere, f"{page}: {line}"
 
 
 def test_the_site_builds_strictly_and_needs_nothing_from_elsewhere(tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+"""Each `mirrorbook` line that pages, DAGs and alerts show is read by the command line's own parser."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Final
+
+import pytest
+from typer._click.exceptions import UsageError  # Typer has a Click of its own
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from mirror_core.cli.lazy import COMMANDS, load
+from mirror_core.cli.main import app
+from tests.unit.test_docs import ROOT, commands
+
+PAGES: Final = [
+    *sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]),
+    ROOT / "benchmarks" / "README.md",
+    ROOT / "monitoring" / "alerts.yaml",
+    *sorted((ROOT / "dags").glob("*.py")),
+]
+TABLE: Final = ROOT / "docs" / "operate" / "commands.md"
+PLAIN: Final = {"RATE": "50MB/s", "[HOST:]PORT": "9465", "{{ $labels.mirror }}": "NAME"}
+"""What a page writes for a value that the command line reads, and one such value."""
+
+_FENCED: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_TYPED: Final = re.compile(r"^(?:\$ | {4})(?:\w+=\S+ )*mirrorbook (.+)$|submit\.py (.+)$", re.MULTILINE)
+_NOT_OURS: Final = ("|", ">", "&&")
+"""Words at which another program's part of a line begins."""
+_QUOTED: Final = re.compile(r"`(?:\$ )?mirrorbook\s([^`]+)`")
+_LEFT_OUT: Final = re.compile(r"^Missing (?:argument|option|parameter)|requires an argument")
+_OPTION: Final = re.compile(r"--[a-z][a-z-]+")
+_ROW: Final = re.compile(r"^\| (`[^|]*(?:\\\|[^|]*)*) \|", re.MULTILINE)
+
+
+def typed(text: str) -> Iterator[str]:
+    """Lines that a reader may copy to a terminal: they have all that a command needs."""
+    for line in _TYPED.findall(text.replace("\\\n", " ")):
+        yield next(filter(None, line))
+
+
+def quoted(text: str) -> Iterator[str]:
+    """Commands in a sentence: what is clear from it may be left out."""
+    for words in _QUOTED.findall(_FENCED.sub("", text)):
+        yield " ".join(words.split())
+
+
+def parse(line: str) -> None:
+    """Read a line as the command line does; an error of its own when it cannot be read."""
+    for said, meant in PLAIN.items():
+        line = line.replace(said, meant)
+    words = shlex.split(line, comments=True)
+    words = list(takewhile(lambda word: word not in _NOT_OURS, words))
+    at = next((n for n, word in enumerate(words) if word in COMMANDS), None)
+    if at is None:
+        own = {option for parameter in get_command(app).params for option in parameter.opts}
+        assert set(words) <= own, f"no command {line}"
+        return
+    get_command(app).make_context("mirrorbook", words[: at + 1])
+    command, rest = load(words[at], COMMANDS[words[at]]), words[at + 1 :]
+    if isinstance(command, TyperGroup):
+        assert rest, f"{line} is a group of commands"
+        assert rest[0] in command.commands, f"no command {line}"
+        command, rest = command.commands[rest[0]], rest[1:]
+    command.make_context(command.name, rest)
+
+
+def is_group(line: str) -> bool:
+    return line in COMMANDS and isinstance(load(line, COMMANDS[line]), TyperGroup)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_line_that_is_shown_can_be_typed(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for line in typed(text):
+        parse(line)
+    for line in quoted(text):
+        if is_group(line) or line.startswith("COMMAND "):  # a group of them, or any
+            continue
+        try:
+            parse(line.removesuffix("…").strip())
+        except UsageError as error:
+            if not _LEFT_OUT.search(error.format_message()):
+                raise
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mirror describe",
+        "mirror look NAME",
+        "mirrors list",
+        "failover run NAME --mode sudden",
+        "failover run NAME --plan",
+        "failover run NAME other",
+        "replicate orders --metrics",
+        "--log-level loud replicate orders",
+        "mirror throttle NAME",
+    ],
+)
+def test_a_line_that_cannot_be_typed_is_found(line: str) -> None:
+    with pytest.raises((UsageError, AssertionError)):
+        parse(line)
+
+
+def test_each_row_of_the_commands_page_has_options_of_its_command() -> None:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    known, seen = dict(commands(group)), set[str]()
+    for cell in _ROW.findall(TABLE.read_text(encoding="utf-8")):
+        named = [path for path in known if f"`{path} " in cell or f"`{path}`" in cell]
+        seen.update(named)
+        if named:
+            assert set(_OPTION.findall(cell)) <= set[str]().union(*(known[path] for path in named)), cell
+    assert seen == set(known)
