@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
 from mirror_core.decide.access import AclPlan, Scope, plan_acls
 from mirror_core.decide.acls import demotions, undemotable
@@ -53,23 +54,21 @@ def sync_acls(
     theirs, ours = describe_acls(source), describe_acls(destination)
     if isinstance(theirs, AuthorizerOff) or isinstance(ours, AuthorizerOff):
         return [off(side.cluster) for side in (theirs, ours) if isinstance(side, AuthorizerOff)]
-    ledger = [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.destination.name]
-    own = _own_entries(link, state)
-    beside = thirds(link, theirs.entries, own | {e.acl for e in ledger})
-    plan = plan_acls(
-        theirs.entries,
-        ours.entries,
-        Scope(
-            topics=topics,
-            groups=groups,
-            group_filter=group_filter(link.mirror),
-            own_principals=own_principals(link),
-            own_acls=own | beside.own | beside.doubtful,
-            guards=guards(link.destination),
-        ),
-        ledger,
-        [e for e in state.ledger.values() if e.mirror != link.mirror.name and e.cluster == link.destination.name],
+    scope = Scope(
+        topics=topics,
+        groups=groups,
+        group_filter=group_filter(link.mirror),
+        own_principals=own_principals(link),
+        own_acls=_own_entries(link, state),
+        guards=guards(link.destination),
     )
+    there = [e for e in state.ledger.values() if e.cluster == link.destination.name]
+    mine, others = ([e for e in there if (e.mirror == link.mirror.name) is own] for own in (True, False))
+    planned = partial(plan_acls, theirs.entries, ours.entries, ledger=mine, others=others)
+    plan = planned(scope)
+    beside = thirds(link, theirs.entries & {*plan.create, *plan.share, *plan.stage})
+    if beside.own or beside.doubtful:
+        plan = planned(replace(scope, own_acls=scope.own_acls | beside.own | beside.doubtful))
     if log is not None:
         plan = _carry_out(link, log, destination, plan)
     rows = rows_of(plan, done=log is not None) + beside.rows()

@@ -35,9 +35,9 @@ class Thirds:
         return [row(acl, Deed.SKIP, reason) for acl in sorted(self.doubtful)]
 
 
-def thirds(link: Link, held: Set[Acl], known: Set[Acl]) -> Thirds:
-    """Asks the other configured clusters where the source holds denials that are not `known` to be ours, or copied."""
-    unknown = frozenset(a for a in held - known if a.permission is Permission.DENY and a.resource in _FENCED)
+def thirds(link: Link, new: Set[Acl]) -> Thirds:
+    """Asks the other configured clusters where denials are among what a sync would copy or stage for the first time."""
+    unknown = frozenset(a for a in new if a.permission is Permission.DENY and a.resource in _FENCED)
     ends = (link.source.name, link.destination.name)
     others = {name: cluster for name, cluster in link.config.clusters.items() if name not in ends}
     if not unknown or not others:

@@ -46,7 +46,7 @@ def ledger(acl: Acl, purpose: AclPurpose = AclPurpose.FENCE, cluster: ClusterNam
 
 def test_what_a_third_cluster_has_in_its_ledger_is_its_mirrors(link: Link, told: Answers) -> None:
     told(ledger(FENCE), State())
-    assert thirds(link, {FENCE, RULE, GRANT}, set()) == Thirds(own=frozenset({FENCE}))
+    assert thirds(link, {FENCE, RULE, GRANT}) == Thirds(own=frozenset({FENCE}))
 
 
 @pytest.mark.parametrize(
@@ -54,19 +54,19 @@ def test_what_a_third_cluster_has_in_its_ledger_is_its_mirrors(link: Link, told:
 )
 def test_what_nobody_has_put_up_there_is_the_sources_rule(link: Link, told: Answers, other: State) -> None:
     told(other, State())
-    assert thirds(link, {FENCE}, set()) == Thirds()
+    assert thirds(link, {FENCE}) == Thirds()
 
 
 def test_while_one_is_silent_nothing_new_is_believed_to_be_a_rule(link: Link, told: Answers) -> None:
     told(ledger(FENCE), Unreachable("it does not answer"))
-    found = thirds(link, {FENCE, RULE, GRANT}, set())
+    found = thirds(link, {FENCE, RULE, GRANT})
     assert found == Thirds(frozenset({FENCE}), frozenset({RULE}), (SOUTH.name,))
     (row,) = found.rows()
     assert (row.deed, row.subject) == (Deed.SKIP, str(RULE))
     assert "south: no answer" in row.reason
 
 
-def test_nobody_is_asked_where_all_denials_are_known(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_is_asked_where_no_denial_is_new(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "states", None)
-    assert thirds(link, {FENCE, GRANT}, {FENCE}) == Thirds()
-    assert thirds(LINK, {FENCE}, set()) == Thirds(), "there is no third cluster"
+    assert thirds(link, {GRANT}) == Thirds()
+    assert thirds(LINK, {FENCE}) == Thirds(), "there is no third cluster"
