@@ -170,6 +170,13 @@ def approved_again(by: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
     return by.started_by
 
 
+def refuse_conducted(by: Conductor[Any], run: Run) -> None:
+    """Refused while somebody else conducts the run: whoever goes on with it would end him. An abort may."""
+    why = "" if run.ended_ms is not None else by.conducted(run.id).refusal()
+    if why:
+        raise Refused(f"run {run.id}: resume", [why])
+
+
 def give_up(by: Conductor[Any], run: Run, question: str, *, yes: bool, as_json: bool) -> None:
     """Ask, abort, show how it ended."""
     agree(question, yes)
@@ -181,7 +188,7 @@ def give_up(by: Conductor[Any], run: Run, question: str, *, yes: bool, as_json: 
 def show_outcome(by: Conductor[Any], run: Run, *, as_json: bool) -> None:
     """The run and its steps, as they are now."""
     ended, steps = by.status(run.id)
-    show_run(ended, steps, as_json=as_json)
+    show_run(ended, steps, None if ended.ended_ms else by.conducted(run.id), as_json=as_json)
     if not as_json:
         tell_all(last_words(by.link, ended))
 

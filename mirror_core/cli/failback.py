@@ -22,6 +22,7 @@ from mirror_core.cli.conducting import (
     conductor,
     found,
     give_up,
+    refuse_conducted,
     show_decision,
     show_outcome,
 )
@@ -104,14 +105,17 @@ def resume(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a run whose conductor died or failed, the failover that leads home included.
+    """Go on with a run whose conductor died or failed, the failover that leads home included. Refused while it lives.
 
     A run that was approved more than an hour ago, and has changed nothing on the old source yet, is shown and asked for
     again.
     """
     link, begun_before = found(Failback, config, name, run_id)
     failback = conductor(Failback, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
+    _refuse_conducted(failback, begun_before)
     agreed_by = _approved_again(failback, begun_before, yes=yes, as_json=as_json)
+    if agreed_by:
+        _refuse_conducted(failback, begun_before)
     _go_on(failback, begun_before, agreed_by=agreed_by, yes=yes, as_json=as_json)
 
 
@@ -146,6 +150,14 @@ def _approved_again(failback: Failback, run: Run, *, yes: bool, as_json: bool) -
     return failback.started_by
 
 
+def _refuse_conducted(failback: Failback, run: Run) -> None:
+    """Also while somebody conducts the failover that leads home, which the failback waits for."""
+    refuse_conducted(failback, run)
+    under_way = failback.way_home(run)
+    if under_way is not None:
+        refuse_conducted(failback.home(), under_way)
+
+
 def _go_on(failback: Failback, started: Run, *, agreed_by: str = "", yes: bool, as_json: bool) -> None:
     """To the end: the failback's steps, the failover home with its own approval, the last step."""
     with closed(failback, started):
@@ -154,6 +166,7 @@ def _go_on(failback: Failback, started: Run, *, agreed_by: str = "", yes: bool, 
         home = failback.home()
         under_way, said_by = home.active(), ""
         if under_way is not None:
+            refuse_conducted(home, under_way)
             said_by = approved_again(home, under_way, yes=yes, as_json=as_json)
         else:
             decision = home.decide()

@@ -23,6 +23,7 @@ from mirror_core.cli.conducting import (
     found,
     give_up,
     prepare,
+    refuse_conducted,
     runner_for,
     show_decision,
     show_outcome,
@@ -79,6 +80,7 @@ def run(
         with closed(failover, started):
             if asked:
                 prepare(failover, started)
+                refuse_conducted(failover, started)
             failover.drive(started.id, agreed_by=failover.started_by if asked else "")
         show_outcome(failover, started, as_json=as_json)
 
@@ -113,7 +115,7 @@ def resume(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a run whose conductor died or failed; ends where that one would have ended.
+    """Go on with a run whose conductor died or failed; ends where that one would have ended. Refused while it lives.
 
     A run that was approved more than an hour ago, and of which applications notice nothing yet, is shown and asked for
     again.
@@ -121,7 +123,10 @@ def resume(
     link, begun_before = found(Failover, config, name, run_id)
     chosen = runner_for(begun_before.plan.mode, runner)
     failover = conductor(Failover, link, chosen, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
+    refuse_conducted(failover, begun_before)
     agreed_by = approved_again(failover, begun_before, yes=yes, as_json=as_json)
+    if agreed_by:
+        refuse_conducted(failover, begun_before)
     with closed(failover, begun_before):
         if leave_behind:
             failover.leave_behind(begun_before.id)

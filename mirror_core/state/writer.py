@@ -9,9 +9,12 @@ Taking an id is itself an act: it ends a run's conductor, or a data plane. So on
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -20,6 +23,9 @@ from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import MirrorName
 from mirror_core.state.records import TOPIC, Forget, Record, State
 from mirror_core.state.topic import FENCED, LINE_KIB, POLL_S, QUIET, TRANSACTION_MS, client, read_whole, translate
+
+BEAT_PATIENCE_S: Final = 3.0
+"""So long a beat waits for brokers, and whoever writes meanwhile for the beat: it is given up then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,7 @@ def data_id(mirror: MirrorName) -> WriterId:
 class StateWriter:
     """Exclusive writer under one transactional id. Entering it fences the previous one and reads the state.
 
+    Threads write one after the other.
     Indeterminate when a record about the mirror cannot be read: nobody acts on a state that is known in part.
     """
 
@@ -54,6 +61,13 @@ class StateWriter:
         self.id = writer
         self.timeout_s = timeout_s
         self.state = State()
+        self.riders: Callable[[Sequence[Record | Forget]], Sequence[Record]] = lambda records: ()
+        """What else is written together with these records, by what is known then."""
+        self._lock = threading.Lock()
+        self._open = False
+        """A transaction was begun, and how it ended is not known."""
+        self._lost = ""
+        """By which words this writer learned that another owner took the id: it says so ever after."""
         self._producer = client(
             Producer,
             cluster,
@@ -82,23 +96,70 @@ class StateWriter:
 
     def put(self, *records: Record | Forget) -> None:
         """Write these records in one transaction: all or none. LostOwnership when another owner took the id."""
-        began = time.monotonic()
-        try:
-            self._producer.begin_transaction()
-            for record in records:
-                for key, value in self.state.rows(record):
-                    self._produce(key, value)
-            self._commit()
-        except KafkaException as error:
-            raise self._refused(error, time.monotonic() - began) from None
-        for record in records:
-            self.state.put(record)
+        with self._lock:
+            self._write(records, None)
+
+    def beat(self) -> None:
+        """Write what rides along alone, if anything does now; given up when brokers do not take it within seconds."""
+        with self._lock:
+            self._write((), BEAT_PATIENCE_S)
 
     def refresh(self) -> State:
         """Read again what others (the data plane, the conductor) have written since."""
+        with self._lock:
+            return self._read()
+
+    def _read(self) -> State:
         self.state = read_whole(self.cluster)
         self.state.require(self.id.mirror)
         return self.state
+
+    def _write(self, records: Sequence[Record | Forget], patience_s: float | None) -> None:
+        """`patience_s`: from when on it is better given up than waited for."""
+        if self._lost:
+            raise LostOwnership(self._lost)
+        began = time.monotonic()
+        try:
+            if self._open:
+                self._settle(patience_s or self.timeout_s)
+                began = time.monotonic()
+            whole = (*records, *self.riders(records))
+            if not whole:
+                return
+            self._open = True
+            self._producer.begin_transaction()
+            for record in whole:
+                for key, value in self.state.rows(record):
+                    self._produce(key, value)
+            if patience_s is not None and self._producer.flush(patience_s):
+                self._producer.abort_transaction(patience_s)
+                self._open = False
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            self._commit(patience_s or self.timeout_s)
+        except KafkaException as error:
+            found = self._refused(error, time.monotonic() - began)
+            if isinstance(found, LostOwnership):
+                self._lost = str(found)
+            raise found from None
+        for record in whole:
+            self.state.put(record)
+        self._open = False
+
+    def _settle(self, patience_s: float) -> None:
+        """End the transaction that a write has left open, which failed or was interrupted: nothing can be begun before.
+
+        It is given up, unless its commit was asked for already. Then it is the state topic that tells what came of it.
+        """
+        try:
+            self._producer.abort_transaction(patience_s)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError._CONFLICT:  # the commit goes on; after a fatal error, of all calls
+                self._commit(patience_s)
+            elif code != KafkaError._STATE:  # it has ended
+                raise
+            self._read()
+        self._open = False
 
     def _refused(self, error: KafkaException, open_s: float) -> Exception:
         """Brokers say the same of an id that was taken and of a transaction that they have ended."""
@@ -124,12 +185,12 @@ class StateWriter:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
                 self._producer.poll(POLL_S)
 
-    def _commit(self) -> None:
+    def _commit(self, patience_s: float) -> None:
         """A commit whose answer is late is asked for again: the same commit, never a second one."""
-        deadline = time.monotonic() + self.timeout_s
+        deadline = time.monotonic() + patience_s
         while True:
             try:
-                self._producer.commit_transaction(5)
+                self._producer.commit_transaction(min(5.0, patience_s))
                 return
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
@@ -138,4 +199,5 @@ class StateWriter:
                         # A broker that never got the first record refuses the abort, too: the first reason counts.
                         with suppress(KafkaException):
                             self._producer.abort_transaction(5)
+                            self._open = False
                     raise

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 
+from mirror_core.decide.conducting import Conducted, Sign
 from mirror_core.decide.verbs import Verb
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
@@ -24,13 +29,17 @@ from mirror_core.model.run import Mode, Run, RunState
 from mirror_core.parity.check import SoFar
 from mirror_core.runbook.failback_steps import FailbackSteps, reverse_link
 from mirror_core.runbook.failover import Failover
+from mirror_core.state import pulse
 from mirror_core.state.records import TOPIC, PartitionRecord
 from mirror_core.state.writer import StateWriter, data_id
 from tests.brokers import TIMEOUT_S, Pair, produce, read_all
 from tests.cluster.links import writer_of
 from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import app_topic, begin, denied
+from tests.commands import Forked
+from tests.drill.dying import Death
 from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import patience, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -128,6 +137,80 @@ def test_a_record_that_cannot_be_read_lets_no_verb_take_the_mirror_over(pair: Pa
     stranger.produce(TOPIC, None, key=key, partition=0)
     assert stranger.flush(TIMEOUT_S) == 0
     assert verbs.pause(link).desired is Desired.PAUSED
+
+
+def failover(
+    mirrored: Mirrored, verb: str, *options: str, log: str = "said", before: Callable[[], object] = int
+) -> Forked:
+    where = ["--config", str(mirrored.config.path)]
+    if verb != "status":
+        where += ["--runner", "local", "--evidence", str(mirrored.evidence)]
+    return Forked("failover", verb, mirrored.name, *where, *options, log=mirrored.evidence / log, before=before)
+
+
+def said(mirrored: Mirrored, verb: str, *options: str) -> tuple[int, str]:
+    """How such a command ended, and its words."""
+    code = failover(mirrored, verb, *options).wait(patience(TIMEOUT_S))
+    return code, (mirrored.evidence / "said").read_text(encoding="utf-8")
+
+
+def test_in_a_long_step_a_run_is_seen_to_be_conducted_and_nobody_else_resumes_it(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, topic = mirrored_topic(pair, tmp_path)
+    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
+    refused, told = list[tuple[int, str]](), list[Conducted]()
+
+    def now() -> Conducted:
+        state = mirrored.state
+        run = state.active_run(mirrored.name)
+        assert run is not None
+        return pulse.conducted(state, run)
+
+    def parity(
+        source: ClusterName,
+        destination: ClusterName,
+        ranges: Sequence[ParityRange],
+        output: Path | None,
+        so_far: SoFar | None = None,
+    ) -> ParityResult:
+        """Nothing is written to the journal for hours."""
+        first = now().seen_ms or 0
+        wait_until(lambda: (now().seen_ms or 0) > first, timeout_s=TIMEOUT_S, why="somebody is heard of")
+        told.append(now())
+        refused.append(said(mirrored, "resume"))
+        return mirrored.services.parity(source, destination, ranges, output, so_far)
+
+    conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
+    run = begin(conductor)
+    assert now().sign is Sign.RELEASED
+    assert conductor.drive(run).state is RunState.DONE
+    assert [(one.sign, one.by) for one in told] == [(Sign.HEARD, "ann@desk")]
+    assert [code for code, _ in refused] == [Refused.exit_code]
+    assert "conducted by ann@desk on" in " ".join(refused[0][1].split())
+    assert not [kept for kept in mirrored.state.checkpoints if kept[0] == run], "a beat came after the end"
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
+def test_a_run_whose_conductor_was_killed_is_resumed_at_once_and_not_before(pair: Pair, tmp_path: Path) -> None:
+    mirrored, topic = mirrored_topic(pair, tmp_path)
+    asleep = Death("prove", 1, tmp_path / "deeds", signal.SIGSTOP)
+    first = failover(mirrored, "run", "--yes", log="first", before=asleep)
+    try:
+        stopped = partial(psutil.Process(first.pid).status)
+        wait_until(lambda: stopped() == psutil.STATUS_STOPPED, timeout_s=TIMEOUT_S, why="it falls asleep in a step")
+        code, words = said(mirrored, "resume")
+        assert (code, f"(process {first.pid}), seen" in " ".join(words.split())) == (Refused.exit_code, True), words
+    finally:
+        first.kill()
+        first.wait()
+    code, words = said(mirrored, "status", "--json")
+    shown = json.loads(words)["conducted"]
+    assert (code, shown["sign"], shown["pid"]) == (0, "gone", first.pid)
+    assert shown["words"].endswith("and its process has ended")
+    code, words = said(mirrored, "resume")
+    assert code == 0, words
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
 
 
 @pytest.mark.slow

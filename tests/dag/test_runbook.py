@@ -17,12 +17,14 @@ from mirror_core.decide.evidence import Conclusion
 from mirror_core.evidence.verify import verify
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.run import RunState
+from mirror_core.runbook.failover import Failover
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.browsing import browser
-from tests.commands import Forked
+from tests.commands import mirrorbook
 from tests.mirroring import Mirrored, new_mirror
 from tests.restless import never_still
+from tests.threads import Work
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
@@ -113,7 +115,9 @@ def test_a_plan_that_may_not_be_run_is_red_with_its_reasons(runbook: Runbook, tm
     assert runbook.airflow.tasks(DAG, run)["approve"] == "upstream_failed"
 
 
-def test_the_command_line_takes_a_run_over_and_airflow_aborts_nothing(runbook: Runbook, tmp_path: Path) -> None:
+def test_a_run_of_airflow_is_resumed_by_nobody_while_its_task_lives_and_who_takes_it_over_keeps_it(
+    runbook: Runbook, tmp_path: Path
+) -> None:
     mirror, topic = runbook.new_mirror(tmp_path)
     run = runbook.airflow.trigger(DAG, {"mirror": mirror.name, "pause": False})
     runbook.airflow.await_question(DAG, run, "approve", RUN_S)
@@ -126,14 +130,19 @@ def test_the_command_line_takes_a_run_over_and_airflow_aborts_nothing(runbook: R
             return active.id if active and (active.id, "fence") in mirror.state.steps else ""
 
         found = wait_until(begun, timeout_s=RUN_S, why="Airflow's task has begun to fence")
-        command = Forked("failover", "resume", mirror.name, *options, log=tmp_path / "cli.log")
+        refused = mirrorbook("failover", "resume", mirror.name, *options)
+        assert refused.returncode == 3, refused.stderr
+        assert f"conducted by airflow {DAG}/{run}" in " ".join(refused.stderr.split())
+        # Whoever takes it over all the same: by an older command line, or when Airflow was not heard of.
+        another = Failover(mirror.link, mirror.services, started_by="another@elsewhere")
+        taken = Work(lambda: another.drive(found)).start()
         wait_until(
-            lambda: not mirror.state.runs[found].conducted_by.startswith("airflow "),
+            lambda: mirror.state.runs[found].conducted_by == "another@elsewhere",
             timeout_s=60,
             why="it is taken over",
         )
         still.set()
-        assert command.wait(300) == 0, (tmp_path / "cli.log").read_text(encoding="utf-8")
+        assert taken.result(300).state is RunState.DONE
 
     assert runbook.wait_end(run) == "failed"
     assert "LostOwnership (exit code 5)" in runbook.airflow.log_of(DAG, run, "cut_over")

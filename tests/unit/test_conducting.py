@@ -1,0 +1,72 @@
+"""Whether anybody conducts a run, by its newest beat."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.decide.conducting import STEP, Conducted, Sign, judged
+from mirror_core.model.checkpoint import Beat, Checkpoint
+from mirror_core.model.clock import CONDUCTED_S
+from mirror_core.state.journal import checkpoint
+from tests.memory import journal_of
+
+NOW = 1_000_000_000
+RUN = journal_of("m-failover-20260101T000000-abcd").run
+BEAT = Beat(by="me", host="desk", boot="b", pid=7, started=1, at_ms=NOW - 3_000, released=False)
+
+
+def now(beat: Beat | None, *, at_ms: int = NOW, ended: bool = False) -> Conducted:
+    kept = checkpoint(RUN.id, STEP, beat) if beat else None
+    return judged(RUN, kept, at_ms, lambda beat: ended)
+
+
+def test_whoever_was_heard_of_just_now_conducts_it_and_nobody_goes_on_with_it() -> None:
+    found = now(BEAT)
+    assert found.sign is Sign.HEARD
+    assert str(found) == "conducted by me on desk (process 7), seen 3 s ago"
+    assert "conducted by me on desk (process 7), seen 3 s ago" in found.refusal()
+    assert "possible in 27 s" in found.refusal()
+
+
+@pytest.mark.parametrize(
+    ("beat", "age_ms", "ended", "words"),
+    [
+        (replace(BEAT, released=True), 60_000, False, "nobody conducts it: me let go of it 63 s ago"),
+        (BEAT, 600_000, False, "nobody conducts it: me on desk was last seen 10 min ago"),
+        (BEAT, 0, True, "nobody conducts it: me on desk was last seen 3 s ago, and its process has ended"),
+        (replace(BEAT, released=True), 0, True, "nobody conducts it: me let go of it 3 s ago"),
+    ],
+)
+def test_a_run_that_nobody_conducts_is_gone_on_with(beat: Beat, age_ms: int, ended: bool, words: str) -> None:
+    found = now(beat, at_ms=NOW + age_ms, ended=ended)
+    assert str(found) == words
+    assert not found.refusal()
+
+
+def test_silence_counts_from_a_limit_on() -> None:
+    limit_ms = BEAT.at_ms + int(CONDUCTED_S * 1000)
+    assert now(BEAT, at_ms=limit_ms).sign is Sign.HEARD
+    assert now(BEAT, at_ms=limit_ms + 1).sign is Sign.GONE
+
+
+@pytest.mark.parametrize(
+    ("kept", "why"),
+    [
+        (None, "me tells no sign of life, as older Mirrorbooks do"),
+        (replace(checkpoint(RUN.id, STEP, BEAT), version=2), "no sign of life"),
+        (replace(checkpoint(RUN.id, STEP, BEAT), value='{"by":"me"}'), "no sign of life"),
+        (checkpoint(RUN.id, STEP, replace(BEAT, by="another, before")), "me tells no sign of life"),
+        (checkpoint(RUN.id, STEP, replace(BEAT, at_ms=NOW + 5_000)), "the clocks differ"),
+    ],
+)
+def test_what_does_not_tell_of_now_is_unknown_and_refuses_nobody(kept: Checkpoint | None, why: str) -> None:
+    found = judged(RUN, kept, NOW, lambda beat: False)
+    assert found.sign is Sign.UNKNOWN
+    assert why in str(found)
+    assert not found.refusal()
+
+
+def test_clocks_that_differ_by_as_little_as_clocks_do_tell_all_the_same() -> None:
+    assert str(now(replace(BEAT, at_ms=NOW + 300))) == "conducted by me on desk (process 7), seen 0 s ago"
