@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -171,10 +172,13 @@ def approved_again(by: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
 
 
 def refuse_conducted(by: Conductor[Any], run: Run) -> None:
-    """Refused while somebody else conducts the run: whoever goes on with it would end him. An abort may."""
-    why = "" if run.ended_ms is not None else by.conducted(run.id).refusal()
-    if why:
-        raise Refused(f"run {run.id}: resume", [why])
+    """Refused while another process conducts the run: whoever goes on with it would end that one. An abort may."""
+    if run.ended_ms is not None:
+        return
+    found = by.conducted(run.id)
+    ours = (found.host, found.pid) == (socket.gethostname(), os.getpid())  # that it let go may not have been taken
+    if found.refusal() and not ours:
+        raise Refused(f"run {run.id}: resume", [found.refusal()])
 
 
 def give_up(by: Conductor[Any], run: Run, question: str, *, yes: bool, as_json: bool) -> None:

@@ -63,8 +63,8 @@ class Conducted:
             return ""
         left = CONDUCTED_S - (self.age_s or 0.0)
         return (
-            f"it is {self}; whoever goes on with it ends that one. Has it died? Then this is possible in {left:.0f} s, "
-            "unless it is heard of again"
+            f"it is {self}. Let it end, or end that process (of Airflow: mark the task failed). What was killed counts "
+            f"as gone {CONDUCTED_S:.0f} s after its last sign of life: in {left:.0f} s, if there is none until then"
         )
 
 

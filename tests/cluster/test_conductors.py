@@ -21,7 +21,7 @@ from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
 from mirror_core.mirrors import verbs
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import Indeterminate, Refused
+from mirror_core.model.errors import Indeterminate, MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Desired, FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Offset, Partition, reverse_name
 from mirror_core.model.parity import ParityRange, ParityResult
@@ -30,6 +30,7 @@ from mirror_core.parity.check import SoFar
 from mirror_core.runbook.failback_steps import FailbackSteps, reverse_link
 from mirror_core.runbook.failover import Failover
 from mirror_core.state import pulse
+from mirror_core.state import writer as state_writer
 from mirror_core.state.records import TOPIC, PartitionRecord
 from mirror_core.state.writer import StateWriter, data_id
 from tests.brokers import TIMEOUT_S, Pair, produce, read_all
@@ -38,6 +39,7 @@ from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import app_topic, begin, denied
 from tests.commands import Forked
 from tests.drill.dying import Death
+from tests.harm import suspended
 from tests.mirroring import Mirrored, new_mirror
 from tests.waiting import patience, wait_until
 
@@ -154,18 +156,19 @@ def said(mirrored: Mirrored, verb: str, *options: str) -> tuple[int, str]:
     return code, (mirrored.evidence / "said").read_text(encoding="utf-8")
 
 
+def now(mirrored: Mirrored) -> Conducted:
+    state = mirrored.state
+    run = state.active_run(mirrored.name)
+    assert run is not None
+    return pulse.conducted(state, run)
+
+
 def test_in_a_long_step_a_run_is_seen_to_be_conducted_and_nobody_else_resumes_it(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored, topic = mirrored_topic(pair, tmp_path)
     monkeypatch.setattr(pulse, "BEAT_S", 0.2)
     refused, told = list[tuple[int, str]](), list[Conducted]()
-
-    def now() -> Conducted:
-        state = mirrored.state
-        run = state.active_run(mirrored.name)
-        assert run is not None
-        return pulse.conducted(state, run)
 
     def parity(
         source: ClusterName,
@@ -175,15 +178,15 @@ def test_in_a_long_step_a_run_is_seen_to_be_conducted_and_nobody_else_resumes_it
         so_far: SoFar | None = None,
     ) -> ParityResult:
         """Nothing is written to the journal for hours."""
-        first = now().seen_ms or 0
-        wait_until(lambda: (now().seen_ms or 0) > first, timeout_s=TIMEOUT_S, why="somebody is heard of")
-        told.append(now())
+        first = now(mirrored).seen_ms or 0
+        wait_until(lambda: (now(mirrored).seen_ms or 0) > first, timeout_s=TIMEOUT_S, why="somebody is heard of")
+        told.append(now(mirrored))
         refused.append(said(mirrored, "resume"))
         return mirrored.services.parity(source, destination, ranges, output, so_far)
 
     conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
     run = begin(conductor)
-    assert now().sign is Sign.RELEASED
+    assert now(mirrored).sign is Sign.RELEASED
     assert conductor.drive(run).state is RunState.DONE
     assert [(one.sign, one.by) for one in told] == [(Sign.HEARD, "ann@desk")]
     assert [code for code, _ in refused] == [Refused.exit_code]
@@ -211,6 +214,33 @@ def test_a_run_whose_conductor_was_killed_is_resumed_at_once_and_not_before(pair
     code, words = said(mirrored, "resume")
     assert code == 0, words
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
+def test_beats_that_a_hanging_destination_does_not_take_end_no_conductor(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, _ = mirrored_topic(pair, tmp_path)
+    monkeypatch.setattr(pulse, "BEAT_S", 0.1)
+    monkeypatch.setattr(state_writer, "BEAT_PATIENCE_S", 0.3)
+    given_up, beat = list[MirrorError](), StateWriter.beat
+
+    def watched(writer: StateWriter) -> None:
+        try:
+            beat(writer)
+        except MirrorError as error:
+            given_up.append(error)
+            raise
+
+    monkeypatch.setattr(StateWriter, "beat", watched)
+    run = begin(mirrored.failover)
+    with writer_of(mirrored.link) as writer, pulse.beating(writer, run, "test"):
+        with suspended(pair.west):
+            wait_until(lambda: len(given_up) >= 3, timeout_s=TIMEOUT_S, why="beats are given up")
+        writer.put(writer.state.runs[run])  # LostOwnership, if what they have left behind is in its way
+        assert {type(error) for error in given_up} == {Unreachable}
+        wait_until(lambda: now(mirrored).sign is Sign.HEARD, timeout_s=TIMEOUT_S, why="it beats again")
+    assert now(mirrored).sign is Sign.RELEASED
+    mirrored.failover.abort(run)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def test_whoever_was_heard_of_just_now_conducts_it_and_nobody_goes_on_with_it() 
     assert found.sign is Sign.HEARD
     assert str(found) == "conducted by me on desk (process 7), seen 3 s ago"
     assert "conducted by me on desk (process 7), seen 3 s ago" in found.refusal()
-    assert "possible in 27 s" in found.refusal()
+    assert "30 s after its last sign of life: in 27 s" in found.refusal()
 
 
 @pytest.mark.parametrize(
