@@ -216,7 +216,7 @@ def test_a_run_whose_conductor_was_killed_is_resumed_at_once_and_not_before(pair
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
 
 
-def test_beats_that_a_hanging_destination_does_not_take_end_no_conductor(
+def test_what_a_hanging_destination_does_not_take_in_time_ends_no_conductor(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored, _ = mirrored_topic(pair, tmp_path)
@@ -235,8 +235,14 @@ def test_beats_that_a_hanging_destination_does_not_take_end_no_conductor(
     run = begin(mirrored.failover)
     with writer_of(mirrored.link) as writer, pulse.beating(writer, run, "test"):
         with suspended(pair.west):
-            wait_until(lambda: len(given_up) >= 3, timeout_s=TIMEOUT_S, why="beats are given up")
-        writer.put(writer.state.runs[run])  # LostOwnership, if what they have left behind is in its way
+            wait_until(lambda: len(given_up) >= 2, timeout_s=TIMEOUT_S, why="beats are given up")
+            writer.timeout_s = 1.0
+            with pytest.raises(Unreachable):
+                writer.put(writer.state.runs[run])
+            tried = len(given_up)
+            wait_until(lambda: len(given_up) > tried, timeout_s=TIMEOUT_S, why="a beat meets what that has left behind")
+        writer.timeout_s = TIMEOUT_S
+        writer.put(writer.state.runs[run])  # LostOwnership, if it is in its way
         assert {type(error) for error in given_up} == {Unreachable}
         wait_until(lambda: now(mirrored).sign is Sign.HEARD, timeout_s=TIMEOUT_S, why="it beats again")
     assert now(mirrored).sign is Sign.RELEASED
