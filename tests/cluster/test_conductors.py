@@ -141,18 +141,17 @@ def test_a_record_that_cannot_be_read_lets_no_verb_take_the_mirror_over(pair: Pa
     assert verbs.pause(link).desired is Desired.PAUSED
 
 
-def failover(
-    mirrored: Mirrored, verb: str, *options: str, log: str = "said", before: Callable[[], object] = int
-) -> Forked:
+def command(mirrored: Mirrored, *words: str, log: str = "said", before: Callable[[], object] = int) -> Forked:
+    """A command of a failover or a failback."""
     where = ["--config", str(mirrored.config.path)]
-    if verb != "status":
+    if "status" not in words:
         where += ["--runner", "local", "--evidence", str(mirrored.evidence)]
-    return Forked("failover", verb, mirrored.name, *where, *options, log=mirrored.evidence / log, before=before)
+    return Forked(*words, *where, mirrored.name, log=mirrored.evidence / log, before=before)
 
 
-def said(mirrored: Mirrored, verb: str, *options: str) -> tuple[int, str]:
-    """How such a command ended, and its words."""
-    code = failover(mirrored, verb, *options).wait(patience(TIMEOUT_S))
+def said(mirrored: Mirrored, *words: str) -> tuple[int, str]:
+    """How such a command ended, and what it printed."""
+    code = command(mirrored, *words).wait(patience(TIMEOUT_S))
     return code, (mirrored.evidence / "said").read_text(encoding="utf-8")
 
 
@@ -181,7 +180,7 @@ def test_in_a_long_step_a_run_is_seen_to_be_conducted_and_nobody_else_resumes_it
         first = now(mirrored).seen_ms or 0
         wait_until(lambda: (now(mirrored).seen_ms or 0) > first, timeout_s=TIMEOUT_S, why="somebody is heard of")
         told.append(now(mirrored))
-        refused.append(said(mirrored, "resume"))
+        refused.append(said(mirrored, "failover", "resume"))
         return mirrored.services.parity(source, destination, ranges, output, so_far)
 
     conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
@@ -198,20 +197,20 @@ def test_in_a_long_step_a_run_is_seen_to_be_conducted_and_nobody_else_resumes_it
 def test_a_run_whose_conductor_was_killed_is_resumed_at_once_and_not_before(pair: Pair, tmp_path: Path) -> None:
     mirrored, topic = mirrored_topic(pair, tmp_path)
     asleep = Death("prove", 1, tmp_path / "deeds", signal.SIGSTOP)
-    first = failover(mirrored, "run", "--yes", log="first", before=asleep)
+    first = command(mirrored, "failover", "run", "--yes", log="first", before=asleep)
     try:
         stopped = partial(psutil.Process(first.pid).status)
         wait_until(lambda: stopped() == psutil.STATUS_STOPPED, timeout_s=TIMEOUT_S, why="it falls asleep in a step")
-        code, words = said(mirrored, "resume")
+        code, words = said(mirrored, "failover", "resume")
         assert (code, f"(process {first.pid}), seen" in " ".join(words.split())) == (Refused.exit_code, True), words
     finally:
         first.kill()
         first.wait()
-    code, words = said(mirrored, "status", "--json")
+    code, words = said(mirrored, "failover", "status", "--json")
     shown = json.loads(words)["conducted"]
     assert (code, shown["sign"], shown["pid"]) == (0, "gone", first.pid)
     assert shown["words"].endswith("and its process has ended")
-    code, words = said(mirrored, "resume")
+    code, words = said(mirrored, "failover", "resume")
     assert code == 0, words
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
 
@@ -293,4 +292,28 @@ def test_the_reverse_mirror_is_not_ended_while_applications_need_it_to_come_home
         conductor.put(conductor.state.mirrors[back.mirror.name])
     go_home(failback, run.id)
     assert verbs.intend(back, Verb.STOP).refused is None
+    assert read_all(pair.east, topic) == sent
+
+
+@pytest.mark.slow
+def test_a_failback_is_not_resumed_while_somebody_conducts_the_failover_that_leads_home(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic = app_topic(pair)
+    sent = produce(pair.east, topic, 10)
+    mirrored = failed_over(pair, tmp_path, topic)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    assert failback.way_home(run) is None
+    assert failback.drive(run.id).state is RunState.RUNNING
+    home = failback.home()
+    led = home.begin(home.plan(Mode.PLANNED).hash)
+    with writer_of(home.link) as writer, pulse.beating(writer, led.id, home.started_by):
+        writer.put(led)
+        code, words = said(mirrored, "failback", "resume", "--yes")
+        assert (code, f"run {led.id}: resume" in " ".join(words.split())) == (Refused.exit_code, True), words
+    assert mirrored.state.runs[run.id].conducted_by == failback.started_by, "who was refused took it over all the same"
+    code, words = said(mirrored, "failback", "resume", "--yes")
+    assert code == 0, words
+    assert mirrored.state.runs[run.id].state is RunState.DONE
     assert read_all(pair.east, topic) == sent
