@@ -56,20 +56,21 @@ class Pulse:
             self._writer.put()
         self._thread.start()
 
-    def close(self, *, lost: bool) -> None:
-        """Let go of the run, and say so, unless it is another's by now."""
+    def close(self) -> None:
+        """Let go of the run, and say so. Of a run that is another's by now the writer says nothing."""
         self._stop.set()
         self._thread.join()
         self._leaving = True
-        if not lost:
-            self._try()
+        self._try()
 
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
         while not self._stop.wait(max(0.0, self._alone_at - time.monotonic())):
-            # It may have ridden along meanwhile.
-            if self._alone_at <= time.monotonic() and not self._try():
+            if self._alone_at > time.monotonic():
+                continue  # it has ridden along meanwhile
+            self._alone_at = time.monotonic() + BEAT_S  # also when nothing comes of it
+            if not self._try():
                 return
 
     def _try(self) -> bool:
@@ -102,15 +103,12 @@ class Pulse:
 @contextmanager
 def beating(writer: StateWriter, run_id: str, by: str) -> Iterator[None]:
     """While the block is at work, others can see that this run is conducted; when it is left, that nobody does."""
-    pulse, lost = Pulse(writer, run_id, by), False
+    pulse = Pulse(writer, run_id, by)
     pulse.start()
     try:
         yield
-    except LostOwnership:
-        lost = True
-        raise
     finally:
-        pulse.close(lost=lost)
+        pulse.close()
 
 
 def beat_of(run_id: str, by: str, *, released: bool) -> Checkpoint:

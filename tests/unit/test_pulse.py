@@ -237,8 +237,8 @@ def test_nothing_is_written_alone_while_words_carry_beats(writer: StateWriter, p
     before = made._alone_at
     writer.put(step())
     assert made._alone_at > before + pulse.RIDE_S
-    made.close(lost=True)
-    assert producer.keys[1:] == [[f"step/{RUN.id}/one", BEAT]]
+    made.close()
+    assert producer.keys[1:] == [[f"step/{RUN.id}/one", BEAT], [BEAT]]
 
 
 @pytest.mark.usefixtures("eager")
@@ -272,9 +272,38 @@ def test_a_step_that_fails_or_is_interrupted_lets_go(
 
 
 def test_who_has_lost_the_run_says_nothing_more_of_it(writer: StateWriter, producer: Producer) -> None:
-    with pytest.raises(LostOwnership), beating(writer, RUN.id, "me"):
-        raise LostOwnership("another process has taken over")
+    producer.fenced = True
+    with pytest.raises(LostOwnership, match="the first word"), beating(writer, RUN.id, "me"):
+        raise LostOwnership("the first word")
     assert producer.keys[1:] == []
+
+
+def test_who_has_lost_something_else_lets_go_of_the_run(writer: StateWriter, producer: Producer) -> None:
+    with pytest.raises(LostOwnership), beating(writer, RUN.id, "me"):
+        raise LostOwnership("another process copies it")
+    assert producer.keys[1:] == [[BEAT]]
+    assert sign(producer) is Sign.RELEASED
+
+
+def test_a_thread_that_can_write_nothing_tries_again_only_when_the_next_beat_is_due(
+    writer: StateWriter, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "FIRST_S", 0.0)
+    producer.hangs = True
+    with pytest.raises(Unreachable):
+        writer.put(step())
+    tried, beat = threading.Event(), writer.beat
+
+    def trying() -> None:
+        tried.set()
+        beat()
+
+    monkeypatch.setattr(writer, "beat", trying)
+    made = pulse.Pulse(writer, RUN.id, "me")
+    made.start()
+    assert tried.wait(10)
+    assert made._alone_at > made._ride_at + pulse.BEAT_S / 2
+    made.close()
 
 
 @pytest.mark.usefixtures("eager")
