@@ -25,7 +25,8 @@ from mirror_core.state.records import TOPIC, Forget, Record, State
 from mirror_core.state.topic import FENCED, LINE_KIB, POLL_S, QUIET, TRANSACTION_MS, client, read_whole, translate
 
 BEAT_PATIENCE_S: Final = 3.0
-"""So long a beat waits for brokers, and whoever writes meanwhile for the beat: it is given up then."""
+"""So long a beat waits for brokers, and whoever writes meanwhile for it. The next write asks for its commit again:
+aborted while brokers hang, it may end the producer for good (INVALID_TXN_STATE)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class StateWriter:
             self._write(records, None)
 
     def beat(self) -> None:
-        """Write what rides along alone, if anything does now; given up when brokers do not take it within seconds."""
+        """Write what rides along alone, if anything does now; Unreachable when that takes brokers too long."""
         with self._lock:
             self._write((), BEAT_PATIENCE_S)
 
@@ -115,7 +116,7 @@ class StateWriter:
         return self.state
 
     def _write(self, records: Sequence[Record | Forget], patience_s: float | None) -> None:
-        """`patience_s`: from when on it is better given up than waited for."""
+        """`patience_s`: so long brokers are waited for; None: as long as a conductor waits."""
         if self._lost:
             raise LostOwnership(self._lost)
         began = time.monotonic()
@@ -131,10 +132,6 @@ class StateWriter:
             for record in whole:
                 for key, value in self.state.rows(record):
                     self._produce(key, value)
-            if patience_s is not None and self._producer.flush(patience_s):
-                self._producer.abort_transaction(patience_s)
-                self._open = False
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
             self._commit(patience_s or self.timeout_s)
         except KafkaException as error:
             found = self._refused(error, time.monotonic() - began)

@@ -221,28 +221,30 @@ def test_what_a_hanging_destination_does_not_take_in_time_ends_no_conductor(
     mirrored, _ = mirrored_topic(pair, tmp_path)
     monkeypatch.setattr(pulse, "BEAT_S", 0.1)
     monkeypatch.setattr(state_writer, "BEAT_PATIENCE_S", 0.3)
-    given_up, beat = list[MirrorError](), StateWriter.beat
+    unanswered, beat = list[MirrorError](), StateWriter.beat
 
     def watched(writer: StateWriter) -> None:
         try:
             beat(writer)
         except MirrorError as error:
-            given_up.append(error)
+            unanswered.append(error)
             raise
 
     monkeypatch.setattr(StateWriter, "beat", watched)
     run = begin(mirrored.failover)
     with writer_of(mirrored.link) as writer, pulse.beating(writer, run, "test"):
         with suspended(pair.west):
-            wait_until(lambda: len(given_up) >= 2, timeout_s=TIMEOUT_S, why="beats are given up")
+            wait_until(lambda: len(unanswered) >= 2, timeout_s=TIMEOUT_S, why="beats are not answered")
             writer.timeout_s = 1.0
             with pytest.raises(Unreachable):
                 writer.put(writer.state.runs[run])
-            tried = len(given_up)
-            wait_until(lambda: len(given_up) > tried, timeout_s=TIMEOUT_S, why="a beat meets what that has left behind")
+            tried = len(unanswered)
+            wait_until(
+                lambda: len(unanswered) > tried, timeout_s=TIMEOUT_S, why="a beat meets what that has left behind"
+            )
         writer.timeout_s = TIMEOUT_S
         writer.put(writer.state.runs[run])  # LostOwnership, if it is in its way
-        assert {type(error) for error in given_up} == {Unreachable}
+        assert {type(error) for error in unanswered} == {Unreachable}
         wait_until(lambda: now(mirrored).sign is Sign.HEARD, timeout_s=TIMEOUT_S, why="it beats again")
     assert now(mirrored).sign is Sign.RELEASED
     mirrored.failover.abort(run)
