@@ -64,6 +64,14 @@ GateLimitOption = Annotated[
         "many.",
     ),
 ]
+TakeOverOption = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Also from a process that still conducts it, but hangs and cannot be ended: that one may finish the "
+        "request that it is at, and stops at its next write to the state topic.",
+    ),
+]
 RunOption = Annotated[str | None, typer.Option("--run", help="Which run. Default: the one that holds the mirror.")]
 
 C = TypeVar("C", bound=Conductor[Any])
@@ -188,7 +196,7 @@ def give_up(by: Conductor[Any], run: Run, question: str, *, yes: bool, as_json: 
 def show_outcome(by: Conductor[Any], run: Run, *, as_json: bool) -> None:
     """The run and its steps, as they are now."""
     ended, steps = by.status(run.id)
-    show_run(ended, steps, as_json=as_json)
+    show_run(ended, steps, None if ended.ended_ms else by.conducted(run.id), as_json=as_json)
     if not as_json:
         tell_all(last_words(by.link, ended))
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import ClassVar, Generic, TypeVar
 
 from mirror_core.decide.approvals import expired
+from mirror_core.decide.conducting import Conducted
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import names, point_of_no_return
 from mirror_core.kafka.client import ClusterClient
@@ -31,6 +32,7 @@ from mirror_core.runbook.bundles import keep_or_say, signer_of
 from mirror_core.runbook.services import Services
 from mirror_core.state.journal import Journal, begun, check_turn, find_run, told
 from mirror_core.state.link import Link
+from mirror_core.state.pulse import beating, begun_by, conducted, watched
 from mirror_core.state.records import Forget, Record, State
 from mirror_core.state.remembered import REMEMBERED
 from mirror_core.state.topic import read_state, read_whole
@@ -118,8 +120,7 @@ class Conductor(ABC, Generic[Choice]):
         if len(done) == len(wanted) and (run.ended_ms is not None or wanted[-1] != steps[-1]):
             return tuple(done)
         check_turn(state, run_id, steps, wanted[min(len(done), len(wanted) - 1)])
-        with self._control() as writer:
-            journal = self._journal(writer, run_id)
+        with self._conducting(run_id) as (writer, journal):
             self._agreed(writer, journal, agreed_by)
             return tuple(self._take(writer, journal, name) for name in wanted)
 
@@ -132,8 +133,7 @@ class Conductor(ABC, Generic[Choice]):
             raise Refused(f"run {run_id}: resume", [f"the run is {run.state}: {what}"])
         if run.ended_ms is not None:
             return run
-        with self._control() as writer:
-            journal = self._journal(writer, run_id)
+        with self._conducting(run_id) as (writer, journal):
             if journal.run.state is RunState.ABORTING:
                 return self._evident(writer, self._abort(writer, journal))
             self._agreed(writer, journal, agreed_by)
@@ -157,10 +157,11 @@ class Conductor(ABC, Generic[Choice]):
             return run
         with self._control() as writer:
             self._check_abort(writer.state, run_id, only_mine)
-            journal = self._journal(writer, run_id)
-            if journal.run.state is RunState.ABORTED:
-                return journal.run
-            return self._evident(writer, self._abort(writer, journal))
+            with beating(writer, run_id, self.started_by):
+                journal = self._journal(writer, run_id)
+                if journal.run.state is RunState.ABORTED:
+                    return journal.run
+                return self._evident(writer, self._abort(writer, journal))
 
     def active(self) -> Run | None:
         """The run that holds this mirror now."""
@@ -232,6 +233,25 @@ class Conductor(ABC, Generic[Choice]):
     def _control(self) -> StateWriter:
         return StateWriter(self.link.destination, control_id(self.link.mirror.name))
 
+    @contextmanager
+    def _conducting(self, run_id: str) -> Iterator[tuple[StateWriter, Journal]]:
+        """The run in our hands, which others can see until the end of the block."""
+        with self._control() as writer, beating(writer, run_id, self.started_by):
+            yield writer, self._journal(writer, run_id)
+
+    def conducted(self, run_id: str) -> Conducted:
+        """Whether anybody conducts the run now. Takes over nothing."""
+        state = read_state(self.link.destination)
+        return conducted(state, self._mine(state, run_id))
+
+    @at_work()
+    def refuse_conducted(self, run_id: str) -> None:
+        """Refused while another process conducts the run: whoever goes on with it would end that one. It is watched for
+        half a minute, unless that process has let go of it, or has certainly ended."""
+        found = watched(lambda: read_whole(self.link.destination), run_id, self._say)
+        if found.refusal():
+            raise Refused(f"run {run_id}: resume", [found.refusal()])
+
     def _title(self) -> str:
         return f"{self.KIND} of mirror {self.link.mirror.name}"
 
@@ -266,7 +286,7 @@ class Conductor(ABC, Generic[Choice]):
             homecoming=writer.state.mirrors[self.link.mirror.name].homecoming,
         )
         run, more = self._more_of(run, found, writer.state)
-        writer.put(run, begun(writer.state, run), *more)
+        writer.put(run, begun(writer.state, run), begun_by(run.id, self.started_by), *more)
         return run
 
     def _new_id(self, started_ms: int) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.chronicle import Told, renumbered
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import MirrorName
 from mirror_core.state.records import TOPIC, Forget, Record, State
@@ -54,6 +55,8 @@ class StateWriter:
         self.id = writer
         self.timeout_s = timeout_s
         self.state = State()
+        self._opened: float | None = None
+        """When a transaction was begun of which it is not known how it ended, by the monotonic clock."""
         self._producer = client(
             Producer,
             cluster,
@@ -80,19 +83,28 @@ class StateWriter:
     def __exit__(self, *exception: object) -> None:
         """Nothing to give back: the next owner takes the id by fencing this one."""
 
-    def put(self, *records: Record | Forget) -> None:
-        """Write these records in one transaction: all or none. LostOwnership when another owner took the id."""
-        began = time.monotonic()
+    def put(self, *records: Record | Forget, patience_s: float | None = None) -> None:
+        """Write these records in one transaction: all or none. LostOwnership when another owner took the id.
+
+        `patience_s`: so long brokers are waited for; None: as long as a conductor waits.
+        """
+        patience_s = self.timeout_s if patience_s is None else patience_s
+        whole: list[Record | Forget] = list(records)
         try:
+            if self._opened is not None:
+                self._settle(patience_s)
+                whole = [renumbered(r, self.state.chronicle(r.run)) if isinstance(r, Told) else r for r in records]
+            self._opened = time.monotonic()
             self._producer.begin_transaction()
-            for record in records:
+            for record in whole:
                 for key, value in self.state.rows(record):
                     self._produce(key, value)
-            self._commit()
+            self._commit(patience_s)
         except KafkaException as error:
-            raise self._refused(error, time.monotonic() - began) from None
-        for record in records:
+            raise self._refused(error) from None
+        for record in whole:
             self.state.put(record)
+        self._opened = None
 
     def refresh(self) -> State:
         """Read again what others (the data plane, the conductor) have written since."""
@@ -105,8 +117,25 @@ class StateWriter:
         state.require(self.id.mirror)
         return state
 
-    def _refused(self, error: KafkaException, open_s: float) -> Exception:
+    def _settle(self, patience_s: float) -> None:
+        """End the transaction that a write has left open, which failed or was interrupted: nothing can be begun before.
+
+        It is given up, unless its commit was asked for already. Then it is the state topic that tells what came of it.
+        """
+        try:
+            self._producer.abort_transaction(patience_s)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError._CONFLICT:  # the commit goes on; after a fatal error, of all calls
+                self._commit(patience_s)
+            elif code != KafkaError._STATE:  # it has ended
+                raise
+            self.state = self.read()
+        self._opened = None
+
+    def _refused(self, error: KafkaException) -> Exception:
         """Brokers say the same of an id that was taken and of a transaction that they have ended."""
+        open_s = 0.0 if self._opened is None else time.monotonic() - self._opened
         found = translate(self.cluster, error, "write")
         if isinstance(found, LostOwnership) and open_s * 1000 >= TRANSACTION_MS:
             return LostOwnership(
@@ -129,12 +158,12 @@ class StateWriter:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
                 self._producer.poll(POLL_S)
 
-    def _commit(self) -> None:
+    def _commit(self, patience_s: float) -> None:
         """A commit whose answer is late is asked for again: the same commit, never a second one."""
-        deadline = time.monotonic() + self.timeout_s
+        deadline = time.monotonic() + patience_s
         while True:
             try:
-                self._producer.commit_transaction(5)
+                self._producer.commit_transaction(min(5.0, patience_s))
                 return
             except KafkaException as error:
                 reason: KafkaError = error.args[0]

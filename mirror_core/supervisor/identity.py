@@ -71,6 +71,11 @@ class Process:
             return f"process {self.pid} is not the one that was meant: that one has ended"
         return None
 
+    def has_ended(self) -> bool:
+        """Whether it is certain that it was a process of this machine, and is not there any more."""
+        known = self.machine.boot != "" and self.started is not None
+        return known and self.machine == here() and started(self.pid) != self.started
+
     def signal(self, number: signal.Signals) -> str | None:
         """Signal it, and nobody who has got its number meanwhile. What is returned is why nobody was signalled."""
         doubt = self.doubt()
