@@ -11,7 +11,6 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import ClassVar, Generic, TypeVar
 
@@ -30,7 +29,7 @@ from mirror_core.model.limits import LIMITS
 from mirror_core.model.run import Approval, Evidence, Plan, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.runbook.bundles import keep_or_say, signer_of
 from mirror_core.runbook.services import Services
-from mirror_core.state.journal import Journal, begun, check_turn, find_run, told
+from mirror_core.state.journal import Journal, begun, check_turn, find_run, taken, told
 from mirror_core.state.link import Link
 from mirror_core.state.pulse import beating, begun_by, conducted, watched
 from mirror_core.state.records import Forget, Record, State
@@ -155,13 +154,10 @@ class Conductor(ABC, Generic[Choice]):
         run = self._check_abort(read_whole(self.link.destination), run_id, only_mine)
         if run.state is RunState.ABORTED:
             return run
-        with self._control() as writer:
-            self._check_abort(writer.state, run_id, only_mine)
-            with beating(writer, run_id, self.started_by):
-                journal = self._journal(writer, run_id)
-                if journal.run.state is RunState.ABORTED:
-                    return journal.run
-                return self._evident(writer, self._abort(writer, journal))
+        with self._conducting(run_id, lambda state: self._check_abort(state, run_id, only_mine)) as (writer, journal):
+            if journal.run.state is RunState.ABORTED:
+                return journal.run
+            return self._evident(writer, self._abort(writer, journal))
 
     def active(self) -> Run | None:
         """The run that holds this mirror now."""
@@ -234,10 +230,15 @@ class Conductor(ABC, Generic[Choice]):
         return StateWriter(self.link.destination, control_id(self.link.mirror.name))
 
     @contextmanager
-    def _conducting(self, run_id: str) -> Iterator[tuple[StateWriter, Journal]]:
-        """The run in our hands, which others can see until the end of the block."""
-        with self._control() as writer, beating(writer, run_id, self.started_by):
-            yield writer, self._journal(writer, run_id)
+    def _conducting(
+        self, run_id: str, may: Callable[[State], object] = lambda state: None
+    ) -> Iterator[tuple[StateWriter, Journal]]:
+        """The run in our hands, which others can see until the end of the block. `may` raises when it is not for us."""
+        with self._control() as writer:
+            may(writer.state)
+            run = self._mine(writer.state, run_id)
+            with beating(writer, run_id, self.started_by, taken(writer.state, run, self.started_by)):
+                yield writer, Journal(writer, run_id, steps_of(run))
 
     def conducted(self, run_id: str) -> Conducted:
         """Whether anybody conducts the run now. Takes over nothing."""
@@ -293,14 +294,6 @@ class Conductor(ABC, Generic[Choice]):
         """Readable, sortable, and not used before."""
         when = datetime.fromtimestamp(started_ms / 1000, UTC).strftime("%Y%m%dT%H%M%S")
         return f"{self.link.mirror.name}-{self.KIND}-{when}-{secrets.token_hex(2)}"
-
-    def _journal(self, writer: StateWriter, run_id: str) -> Journal:
-        """The run's journal in our hands: from here on others know who conducts it."""
-        run = self._mine(writer.state, run_id)
-        if run.ended_ms is None and run.conducted_by != self.started_by:
-            run = replace(run, conducted_by=self.started_by)
-            writer.put(run, told(writer.state, run, Kind.CONDUCTED, {}))
-        return Journal(writer, run_id, steps_of(run))
 
     def _mine(self, state: State, run_id: str) -> Run:
         """The run of this id. BadRequest when it is none of this mirror and kind."""

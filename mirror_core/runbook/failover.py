@@ -69,8 +69,7 @@ class Failover(Conductor[Mode]):
         """A person's word that what its source took, which answers again, stays there only. Refused unless the run's
         promotion has stopped for that word: nobody gives it beforehand."""
         said = f"run {run_id}: --leave-behind"
-        with self._control() as writer:
-            journal = self._journal(writer, run_id)
+        with self._conducting(run_id) as (writer, journal):
             waiting = journal.run.state is RunState.RUNNING and not turned(writer.state, journal.run)
             returned = journal.kept("promote", Returned) if waiting else None
             if returned is None:

@@ -142,6 +142,14 @@ def told(state: State, run: Run, kind: Kind, body: object) -> Told:
     return next_line(lines, run=run.id, at_ms=now_ms(), by=run.conducted_by, kind=kind, body=body)
 
 
+def taken(state: State, run: Run, by: str) -> tuple[Record, ...]:
+    """What is to be written when somebody begins to conduct a run, unless he is known to."""
+    if run.ended_ms is not None or run.conducted_by == by:
+        return ()
+    run = replace(run, conducted_by=by)
+    return run, told(state, run, Kind.CONDUCTED, {})
+
+
 def begun(state: State, run: Run) -> Told:
     """The first line: which plan it is, and who wanted it so."""
     body = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -25,7 +25,7 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.model.logs import logger
 from mirror_core.model.run import Run
 from mirror_core.state.journal import checkpoint, find_run
-from mirror_core.state.records import TOPIC, Forget, State
+from mirror_core.state.records import TOPIC, Forget, Record, State
 from mirror_core.state.topic import QUIET, client
 from mirror_core.state.writer import StateWriter
 from mirror_core.supervisor.identity import Machine, Process, this_process
@@ -81,22 +81,31 @@ class Pulse:
 
 
 @contextmanager
-def beating(writer: StateWriter, run_id: str, by: str) -> Iterator[None]:
-    """While the block is at work, others can see that this run is conducted; when it is left, that nobody does."""
+def beating(writer: StateWriter, run_id: str, by: str, also: Sequence[Record] = ()) -> Iterator[None]:
+    """While the block is at work, others can see that this run is conducted; when it is left, that nobody does.
+
+    `also`: written together with the first sign of life. A run that has ended gets none.
+    """
+    if not _goes_on(writer.state, run_id):
+        yield
+        return
     beat = _beat_of(by)
     before = [c for c in writer.state.checkpoints.values() if c.run == run_id and c.step.startswith(place(""))]
-    writer.put(checkpoint(run_id, STEP, beat), *map(Forget, before))
+    writer.put(checkpoint(run_id, STEP, beat), *map(Forget, before), *also)
     try:
         with Pulse(writer.cluster, beat, run_id):
             yield
     finally:
-        run = writer.state.runs.get(run_id)
-        if run is not None and run.ended_ms is None:
+        if _goes_on(writer.state, run_id):
             try:
                 released = replace(beat, at_ms=now_ms(), released=True)
                 writer.put(checkpoint(run_id, STEP, released), patience_s=_PATIENCE_S)
             except MirrorError as error:  # it is another's, or brokers hang: others see that it is silent
                 _log.info("not let go of: %s", error, run=run_id)
+
+
+def _goes_on(state: State, run_id: str) -> bool:
+    return find_run(state, run_id).ended_ms is None
 
 
 def begun_by(run_id: str, by: str) -> Checkpoint:

@@ -137,7 +137,8 @@ def step(state: StepState = StepState.STARTED) -> StepRecord:
 
 
 def sign(producer: Producer) -> Sign:
-    return conducted(fold(row for rows in producer.taken for row in rows), RUN).sign
+    state = fold(row for rows in producer.taken for row in rows)
+    return conducted(state, state.runs[RUN.id]).sign
 
 
 # -- the writer ------------------------------------------------------------------------------------------------------
@@ -239,6 +240,23 @@ def test_a_run_that_has_ended_is_not_conducted_any_more(writer: StateWriter, pro
         wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
         Journal(writer, RUN.id, ("one",)).end(RunState.DONE)
     assert not writer.refresh().checkpoints
+
+
+def test_a_run_that_ended_before_it_was_taken_gets_no_sign_of_life(writer: StateWriter, producer: Producer) -> None:
+    Journal(writer, RUN.id, ("one",)).end(RunState.DONE)
+    before = len(producer.taken)
+    with beating(writer, RUN.id, "me"):
+        pass
+    assert len(producer.taken) == before
+
+
+def test_that_another_one_conducts_is_written_with_his_first_sign_of_life(
+    writer: StateWriter, producer: Producer
+) -> None:
+    """Apart from each other they would be of two conductors, and whoever looks in between would refuse nobody."""
+    with beating(writer, RUN.id, "another", [replace(RUN, conducted_by="another")]):
+        assert sorted(producer.keys[-1]) == [BEAT, f"run/{RUN.id}"]
+        assert sign(producer) is Sign.HEARD
 
 
 def test_what_a_killed_conductor_has_left_is_forgotten_by_the_next_one(writer: StateWriter, producer: Producer) -> None:
