@@ -291,9 +291,8 @@ def test_the_reverse_mirror_is_not_ended_while_applications_need_it_to_come_home
     assert failback.drive(run.id).state is RunState.RUNNING
     back = reverse_link(mirrored.link)
     assert back.mirror.name == reverse_name(mirrored.name)
-    needed = f"way home leads over this mirror: failback {run.id} is under way"
     for verb in (verbs.stop, verbs.delete):
-        with pytest.raises(Refused, match=needed):
+        with pytest.raises(Refused, match=f"way home .*: failback {run.id} "):
             verb(back)
     with writer_of(back) as conductor:
         with pytest.raises(Refused, match="is not failed over yet: applications are still on west"):
