@@ -99,7 +99,8 @@ def beating(writer: StateWriter, run_id: str, by: str, also: Sequence[Record] = 
         if _goes_on(writer.state, run_id):
             try:
                 released = replace(beat, at_ms=now_ms(), released=True)
-                writer.put(checkpoint(run_id, STEP, released), patience_s=_PATIENCE_S)
+                writer.timeout_s = min(writer.timeout_s, _PATIENCE_S)  # it is his last word
+                writer.put(checkpoint(run_id, STEP, released))
             except MirrorError as error:  # it is another's, or brokers hang: others see that it is silent
                 _log.info("not let go of: %s", error, run=run_id)
 

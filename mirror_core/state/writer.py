@@ -83,23 +83,19 @@ class StateWriter:
     def __exit__(self, *exception: object) -> None:
         """Nothing to give back: the next owner takes the id by fencing this one."""
 
-    def put(self, *records: Record | Forget, patience_s: float | None = None) -> None:
-        """Write these records in one transaction: all or none. LostOwnership when another owner took the id.
-
-        `patience_s`: so long brokers are waited for; None: as long as a conductor waits.
-        """
-        patience_s = self.timeout_s if patience_s is None else patience_s
+    def put(self, *records: Record | Forget) -> None:
+        """Write these records in one transaction: all or none. LostOwnership when another owner took the id."""
         whole: list[Record | Forget] = list(records)
         try:
             if self._opened is not None:
-                self._settle(patience_s)
+                self._settle()
                 whole = [renumbered(r, self.state.chronicle(r.run)) if isinstance(r, Told) else r for r in records]
             self._opened = time.monotonic()
             self._producer.begin_transaction()
             for record in whole:
                 for key, value in self.state.rows(record):
                     self._produce(key, value)
-            self._commit(patience_s)
+            self._commit()
         except KafkaException as error:
             raise self._refused(error) from None
         for record in whole:
@@ -117,17 +113,17 @@ class StateWriter:
         state.require(self.id.mirror)
         return state
 
-    def _settle(self, patience_s: float) -> None:
+    def _settle(self) -> None:
         """End the transaction that a write has left open, which failed or was interrupted: nothing can be begun before.
 
         It is given up, unless its commit was asked for already. Then it is the state topic that tells what came of it.
         """
         try:
-            self._producer.abort_transaction(patience_s)
+            self._producer.abort_transaction(self.timeout_s)
         except KafkaException as error:
             code = error.args[0].code()
             if code == KafkaError._CONFLICT:  # the commit goes on; after a fatal error, of all calls
-                self._commit(patience_s)
+                self._commit()
             elif code != KafkaError._STATE:  # it has ended
                 raise
             self.state = self.read()
@@ -158,12 +154,12 @@ class StateWriter:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
                 self._producer.poll(POLL_S)
 
-    def _commit(self, patience_s: float) -> None:
+    def _commit(self) -> None:
         """A commit whose answer is late is asked for again: the same commit, never a second one."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + self.timeout_s
         while True:
             try:
-                self._producer.commit_transaction(min(5.0, patience_s))
+                self._producer.commit_transaction(min(5.0, self.timeout_s))
                 return
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
