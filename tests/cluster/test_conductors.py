@@ -305,8 +305,9 @@ def test_the_reverse_mirror_is_not_ended_while_applications_need_it_to_come_home
 
 @pytest.mark.slow
 def test_a_failback_is_not_resumed_while_somebody_conducts_the_failover_that_leads_home(
-    pair: Pair, tmp_path: Path
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
     topic = app_topic(pair)
     sent = produce(pair.east, topic, 10)
     mirrored = failed_over(pair, tmp_path, topic)
