@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.folder import claim
 from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.sandbox.state import save_state
@@ -40,6 +42,19 @@ def two_clusters(
         yield Pair(sandbox=sandbox, east=sandbox.cluster("east"), west=sandbox.cluster("west"), config_path=config)
     finally:
         sandbox.down(delete=True)
+
+
+@contextmanager
+def third_cluster(pair: Pair, folder: Path) -> Iterator[tuple[SandboxCluster, Path]]:
+    """South, beside the pair, and the configuration of all three."""
+    with two_clusters(folder / "more") as more:
+        more.east.terminate()  # a sandbox has two; one is wanted
+        section = re.search(r"^  west:\n(?:    .*\n)+", more.config_path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert section is not None
+        config = folder / "three.yaml"
+        two = pair.config_path.read_text(encoding="utf-8")
+        config.write_text(two + section[0].replace("  west:", "  south:"), encoding="utf-8")
+        yield more.west, config
 
 
 def _take_nodes_away(sandbox: Sandbox, nodes: int, extra: Mapping[str, str] | None) -> None:

@@ -16,7 +16,8 @@ from mirror_core.model.clock import FRESH_S
 from mirror_core.model.names import Offset, Partition
 
 RATE_WINDOW_S: Final = 5.0
-_MAX_SAMPLES: Final = 600
+_MAX_SAMPLES: Final = 32
+"""Of the ends of one partition that its position has yet to pass: 5 kB of each that is behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,8 @@ class Figures:
     lag: int | None
     """Offsets between both; None when the source's end isn't known now."""
     time_lag_s: float | None
-    """Seconds since the source's end passed the position, at most a second too long; None when nobody saw it pass."""
+    """Seconds since the source's end passed the position; None when nobody saw it pass. At most a second too long, and
+    while a long backlog is copied an eighth of the time for which it grew."""
     source_seen_s: float | None
     """Wall clock, in seconds, when the source's end was last seen, however long ago; None when it never was."""
     to_seed: int | None
@@ -88,6 +90,8 @@ class _Seen:
     source_seen: float | None = None
     ends: deque[tuple[int, float, float]] = field(default_factory=deque)
     """(source end, first seen, last seen), growing; only the first may be at or below the position."""
+    apart_s: float = 0.0
+    """Between two of them that are kept."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,12 +217,17 @@ def _sample(seen: _Seen, end: int, at: float) -> None:
     else:
         if ends and ends[-1][0] > end:
             ends.clear()  # the source went back: an unclean election, or another topic of that name
+        if len(ends) > 1 and at - ends[-2][2] < seen.apart_s:
+            ends.pop()  # the newest one is always kept, the others only so far apart
         ends.append((end, at, at))
     while len(ends) > 1 and ends[1][0] <= seen.position:
         ends.popleft()
-    if len(ends) > _MAX_SAMPLES:
-        # Every other one goes, but for the oldest and the newest: what remains answers a little too early.
+    if len(ends) <= 2:
+        seen.apart_s = 0.0  # it has caught up
+    elif len(ends) > _MAX_SAMPLES:
+        # Every other one goes, but for the oldest and the newest: what remains answers a little too much.
         seen.ends = deque([ends[0], *list(ends)[2:-1:2], ends[-1]])
+        seen.apart_s = 2 * (at - ends[0][2]) / _MAX_SAMPLES
 
 
 def _figures(seen: _Seen, now: float) -> Figures:

@@ -115,6 +115,12 @@ def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
 def _destination_warnings(name: str, destination: DestinationView) -> Iterator[str]:
     if not destination.authorizer:
         yield f"{name} has no authorizer: nothing keeps applications from writing there too early"
+    if few := destination.few_in_sync:
+        listed = some([f"{one.topic} ({one.in_sync} of {one.needed})" for one in few])
+        yield (
+            f"fewer replicas are in sync on {name} than min.insync.replicas asks for after promotion: {listed}. Until "
+            "brokers are back, producers with acks=all cannot write to partitions of theirs"
+        )
     if destination.joined:
         yield (
             f"groups with members on {name} keep what they have committed there, whatever they did on the source: "

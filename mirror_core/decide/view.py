@@ -27,6 +27,15 @@ class Topic:
     partitions: int
 
 
+class Few(NamedTuple):
+    """A topic of which a partition has fewer replicas in sync than applications' writes need after promotion."""
+
+    topic: str
+    in_sync: int
+    needed: int
+    """`min.insync.replicas`, as promotion leaves it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
     """The source, seen a moment ago."""
@@ -76,6 +85,7 @@ class DestinationView:
     has come in time."""
     leaderless: tuple[Partition, ...] = ()
     """As on the source."""
+    few_in_sync: tuple[Few, ...] = ()
     state_writers: tuple[str, ...] = ()
     """As on the source."""
 

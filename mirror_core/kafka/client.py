@@ -48,14 +48,15 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic as one broker described it."""
+    """One topic as one broker described it. `id`: 32 hexadecimal digits (KIP-516), zeroes from clusters without ids;
+    `in_sync`: replicas in sync, of the partition that has fewest."""
 
     name: str
     id: str
-    """Topic id (KIP-516), 32 hexadecimal digits; zeroes from clusters without topic ids."""
     internal: bool
     partitions: Mapping[int, Leader]
     replication_factor: int
+    in_sync: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +180,8 @@ class ClusterClient:
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterView:
         """Describe these topics; all that this principal may see, when None. Topics that do not exist are left out."""
-        wanted = (
-            None if topics is None else tuple(MetadataRequestTopic(topic_id=None, name=TopicName(t)) for t in topics)
-        )
+        named = (MetadataRequestTopic(topic_id=None, name=TopicName(t)) for t in topics or ())
+        wanted = None if topics is None else tuple(named)
         request = MetadataRequest(
             topics=wanted, allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )
@@ -198,6 +198,7 @@ class ClusterClient:
                     topic.is_internal,
                     {int(p.partition_index): Leader(int(p.leader_id), int(p.leader_epoch)) for p in topic.partitions},
                     max((len(p.replica_nodes) for p in topic.partitions), default=0),
+                    min((len(p.isr_nodes) for p in topic.partitions), default=0),
                 )
             elif topic.error_code is ErrorCode.topic_authorization_failed:
                 denied.add(name)

@@ -14,12 +14,11 @@ from mirror_core.kafka.codec import AnyResponse
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.offsets import (
     Point,
-    Producers,
     ProducerView,
     offsets_of,
     offsets_request,
     producers_of,
-    producers_request,
+    producers_requests,
 )
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Offset, Partition
@@ -68,8 +67,8 @@ def look(client: ClusterClient, led: Mapping[int, list[Partition]]) -> Looked:
 
 def _question(partitions: list[Partition]) -> Callable[[Connection], list[AnyResponse]]:
     start, before, replicated, after = ((offsets_request(partitions, p), ListOffsetsResponse) for p in _POINTS)
-    producers = producers_request(partitions), DescribeProducersResponse
-    return lambda connection: connection.call_all([start, before, producers, replicated, after])
+    producers = [(request, DescribeProducersResponse) for request in producers_requests(partitions)]
+    return lambda connection: connection.call_all([start, before, *producers, replicated, after])
 
 
 def ends_of(
@@ -93,16 +92,18 @@ def _ends(partitions: list[Partition], *points: Point) -> Callable[[Connection],
 def _together(
     client: ClusterClient, answers: list[AnyResponse]
 ) -> tuple[dict[Partition, LogLook], Mapping[Partition, RemoteFault]]:
-    producers = Producers({}, {})
+    states, unknown = dict[Partition, tuple[ProducerView, ...]](), dict[Partition, RemoteFault]()
     offsets = []
     for answer in answers:
         if isinstance(answer, DescribeProducersResponse):
             producers = producers_of(client, answer)
+            states |= producers.states
+            unknown |= producers.unknown
         elif isinstance(answer, ListOffsetsResponse):
             offsets.append(offsets_of(answer))
     starts, before, replicated, after = offsets
     return {
         p: LogLook(start=starts[p], before=before[p], producers=known, replicated=replicated.get(p), after=after[p])
-        for p, known in producers.states.items()
+        for p, known in states.items()
         if p in starts and p in before and p in after
-    }, producers.unknown
+    }, unknown

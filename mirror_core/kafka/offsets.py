@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
 from kio.schema.describe_producers.v0.response import DescribeProducersResponse, ProducerState
@@ -213,17 +214,34 @@ def known_producers(client: ClusterClient, partitions: Iterable[Partition], brok
             unknown |= {p: Unreachable(f"cluster {client.name}: no leader for {p}") for p in mine}
             continue
         try:
-            answered = producers_of(client, client.call(producers_request(mine), DescribeProducersResponse, leader))
+            answers = client.call_each(producers_requests(mine), DescribeProducersResponse, leader)
         except Unreachable as error:
             unknown |= dict.fromkeys(mine, error)
             continue
-        found |= answered.states
-        unknown |= answered.unknown
+        for answer in answers:
+            answered = producers_of(client, answer)
+            found |= answered.states
+            unknown |= answered.unknown
     return Producers(found, unknown)
 
 
-def producers_request(partitions: Iterable[Partition]) -> DescribeProducersRequest:
-    """The request for partitions that one broker holds."""
+_PRODUCERS_TOGETHER: Final = 100
+"""Partitions by one request. A producer takes some 40 bytes of the answer: of each there may be thirty thousand."""
+
+
+def producers_requests(partitions: Sequence[Partition]) -> list[DescribeProducersRequest]:
+    """The requests for partitions that one broker holds.
+
+    Several: brokers that forget no producer may know ten thousands of them of each partition, and one answer about all
+    would be larger than any that is taken from a broker.
+    """
+    return [
+        _producers_request(partitions[at : at + _PRODUCERS_TOGETHER])
+        for at in range(0, len(partitions), _PRODUCERS_TOGETHER)
+    ]
+
+
+def _producers_request(partitions: Iterable[Partition]) -> DescribeProducersRequest:
     topics: dict[str, list[i32]] = {}
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(i32(partition.index))

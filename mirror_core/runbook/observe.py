@@ -42,6 +42,7 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import TOPIC as STATE
 from mirror_core.state.records import State
 from mirror_core.sync.access import promotion_remarks
+from mirror_core.sync.final_settings import few_in_sync
 from mirror_core.sync.principals import own_principals
 
 _AT_ONCE: Final = 32
@@ -287,6 +288,7 @@ def _look_at_destination(
                 groups_unseen=isinstance(asked, Unseen),
                 heartbeats=() if isinstance(beats, Unseen) else beats,
                 leaderless=tuple(sorted(positions.leaderless)),
+                few_in_sync=few_in_sync(client, link.mirror, state, view.topics),
                 state_writers=_state_writers(link, held),
             )
     finally:

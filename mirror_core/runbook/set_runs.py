@@ -30,7 +30,8 @@ class Joint:
         """The reason not to run these plans when others were approved; None: whichever they are."""
         if plan_hash in (None, self.hash):
             return ()
-        return (f"the plans with hash {plan_hash} no longer hold: it is {self.hash} now; look at the new plans",)
+        changed = f"they have changed since: their hash is {self.hash} now"
+        return (f"the plans that were approved had hash {plan_hash}; {changed}. Look at the new plans",)
 
 
 @dataclass(frozen=True, slots=True)

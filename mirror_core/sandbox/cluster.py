@@ -21,7 +21,7 @@ from mirror_core.sandbox.broker import Broker, run_tool
 from mirror_core.sandbox.credentials import ADMIN, scram_config
 from mirror_core.sandbox.errors import SandboxFailed
 from mirror_core.sandbox.ports import HOST
-from mirror_core.sandbox.process import is_alive
+from mirror_core.sandbox.process import is_alive, suspend
 
 READY_TIMEOUT_S: Final = 120.0
 PROBE_PAUSE_S: Final = 0.1
@@ -87,8 +87,8 @@ class SandboxCluster:
         self._broker(node).stop(signal.SIGTERM)
 
     def stop_process(self, node: int = 1) -> None:
-        """Suspend: the broker keeps its connections and answers nothing."""
-        self._living(node).send_signal(signal.SIGSTOP)
+        """Suspend: the broker keeps its connections and answers nothing from now on."""
+        suspend(self._living(node))
 
     def cont_process(self, node: int = 1) -> None:
         self._living(node).send_signal(signal.SIGCONT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -56,6 +57,23 @@ def end(processes: Sequence[psutil.Process], signal_number: signal.Signals, time
         with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             process.wait(0)  # bury our own children
     return alive
+
+
+def suspend(process: psutil.Process) -> None:
+    """SIGSTOP; returns when its last thread has stopped. On a busy machine that takes them a while, and one of them
+    may answer a request meanwhile. A process that ends by itself is not waited for."""
+    process.send_signal(signal.SIGSTOP)
+    while is_alive(process) and not _stopped(process):
+        time.sleep(END_PAUSE_S)
+
+
+def _stopped(process: psutil.Process) -> bool:
+    try:
+        # Only Linux tells it of each thread.
+        parts = [psutil.Process(thread.id) for thread in process.threads()] if sys.platform == "linux" else [process]
+        return all(part.status() == psutil.STATUS_STOPPED for part in parts)
+    except psutil.NoSuchProcess:
+        return False  # a thread has ended meanwhile: look again
 
 
 def is_alive(process: psutil.Process) -> bool:

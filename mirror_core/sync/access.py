@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Final
 
 from mirror_core.decide.access import AclPlan, Scope, plan_acls
 from mirror_core.decide.acls import demotions, undemotable
@@ -38,8 +37,7 @@ from mirror_core.sync.ledger import enter_and_put_up, entered, forget_debt, reme
 from mirror_core.sync.lifting import lift, stays
 from mirror_core.sync.principals import doubtful_principals, guards, own_principals
 from mirror_core.sync.silencing import silence_copiers
-
-_OURS: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
+from mirror_core.sync.thirds import OURS, thirds
 
 
 def sync_acls(
@@ -55,6 +53,9 @@ def sync_acls(
     theirs, ours = describe_acls(source), describe_acls(destination)
     if isinstance(theirs, AuthorizerOff) or isinstance(ours, AuthorizerOff):
         return [off(side.cluster) for side in (theirs, ours) if isinstance(side, AuthorizerOff)]
+    ledger = [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.destination.name]
+    own = _own_entries(link, state)
+    beside = thirds(link, theirs.entries, own | {e.acl for e in ledger})
     plan = plan_acls(
         theirs.entries,
         ours.entries,
@@ -63,15 +64,16 @@ def sync_acls(
             groups=groups,
             group_filter=group_filter(link.mirror),
             own_principals=own_principals(link),
-            own_acls=_own_entries(link, state),
+            own_acls=own | beside.own | beside.doubtful,
             guards=guards(link.destination),
         ),
-        [e for e in state.ledger_of(link.mirror.name) if e.cluster == link.destination.name],
+        ledger,
         [e for e in state.ledger.values() if e.mirror != link.mirror.name and e.cluster == link.destination.name],
     )
     if log is not None:
         plan = _carry_out(link, log, destination, plan)
-    return rows_of(plan, done=log is not None) + unknown(source.name, theirs) + unknown(destination.name, ours)
+    rows = rows_of(plan, done=log is not None) + beside.rows()
+    return rows + unknown(source.name, theirs) + unknown(destination.name, ours)
 
 
 def apply_promotion(
@@ -243,7 +245,7 @@ def _create_new(client: ClusterClient, acls: Collection[Acl]) -> dict[Acl, str]:
 def _own_entries(link: Link, state: State) -> frozenset[Acl]:
     """Fences and demotions on the source, by whichever mirror of ours: those must not be taken for its own rules."""
     entries = [*state.ledger.values(), *read_foreign(link.source).ledger.values()]
-    return frozenset(e.acl for e in entries if e.purpose in _OURS and e.cluster == link.source.name)
+    return frozenset(e.acl for e in entries if e.purpose in OURS and e.cluster == link.source.name)
 
 
 def _bootstrap(config: ClusterConfig) -> str:

@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
 
 from mirror_core.decide.topics import TAKES, config_changes, promotion_configs
-from mirror_core.kafka.client import ClusterClient
+from mirror_core.decide.view import Few
+from mirror_core.kafka.client import ClusterClient, TopicView
+from mirror_core.kafka.defaults import default_of
 from mirror_core.kafka.topics import told_configs
 from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
+from mirror_core.model.errors import RemoteFault
+from mirror_core.model.logs import logger
+from mirror_core.model.mirror import Mirror
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.sync.topics import apply_changes, change_rows, known_settings
+
+_log = logger(__name__)
+_INSYNC: Final = "min.insync.replicas"
+
+
+def few_in_sync(
+    client: ClusterClient, mirror: Mirror, state: State, topics: Mapping[str, TopicView]
+) -> tuple[Few, ...]:
+    """Of the mirror's topics among these of the destination: those that nobody could write with acks=all, if they were
+    promoted now. By the settings as last synced; where these have none, by the destination's default, if it is told."""
+    asked = dict[str, str | None]()
+    for name in sorted({p.topic for p in state.partitions.get(mirror.name, {})} & set(topics)):
+        settings, replicas = state.settings.get((mirror.name, name)), topics[name].replication_factor
+        if settings is not None and topics[name].in_sync < replicas:
+            asked[name] = promotion_configs(settings.overrides, replicas).get(_INSYNC)
+    default = next((_default(client, name) for name, value in asked.items() if value is None), 0)
+    few = [Few(name, topics[name].in_sync, int(value or default)) for name, value in asked.items()]
+    return tuple(one for one in few if one.in_sync < one.needed)
+
+
+def _default(client: ClusterClient, topic: str) -> int:
+    try:
+        return int(default_of(client, topic, _INSYNC) or 0)
+    except RemoteFault as error:  # promotion, which needs the same right, says so again
+        _log.warning("cluster %s: its default of %s is not known: %s", client.name, _INSYNC, error)
+        return 0
 
 
 class FinalSettings:

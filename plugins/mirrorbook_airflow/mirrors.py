@@ -15,6 +15,7 @@ from mirror_core.model.mirror import Desired
 from mirrorbook_airflow.hooks import write_config
 
 if TYPE_CHECKING:
+    from mirror_core.model.mirror import Mirror
     from mirror_core.model.mirror_set import MirrorSet
     from mirror_core.state.link import Link
     from mirror_core.state.records import State
@@ -57,7 +58,7 @@ def config_path(mirror: str) -> Path:
 def started_mirrors() -> list[str]:
     """Names of the mirrors that are meant to run, from every known cluster that answers. What drills have made, or have
     left behind, is none of them."""
-    known = (mirror for state in _states() for mirror in state.mirrors.values() if not is_drills(mirror))
+    known = (mirror for _, mirror in _recorded() if not is_drills(mirror))
     return sorted({mirror.name for mirror in known if mirror.desired is Desired.STARTED})
 
 
@@ -68,12 +69,12 @@ def debtors(names: Collection[str]) -> list[Link]:
     config = configured(write_config("all-clusters", known_clusters() if names else listed_clusters()))
     if names:
         return [find(config, name)[0] for name in names]
-    owing = {name: state.mirrors[name] for state in _states() for name in state.debts if name in state.mirrors}
+    owing = {mirror.name: mirror for state, mirror in _recorded() if mirror.name in state.debts}
     return [link_of(config, mirror) for _, mirror in sorted(owing.items())]
 
 
-def _states() -> Iterator[State]:
-    """What every known cluster that answers knows of mirrors towards it."""
+def _recorded() -> Iterator[tuple[State, Mirror]]:
+    """The mirrors that every known cluster which answers knows towards itself: of others it is not believed."""
     from mirror_core.state.link import configured, states
 
     clusters = listed_clusters()
@@ -83,7 +84,7 @@ def _states() -> Iterator[State]:
         if isinstance(answer, MirrorError):
             _log.warning("mirrors towards %s are left out: %s", cluster, answer)
         else:
-            yield answer
+            yield from ((answer, mirror) for mirror in answer.mirrors.values() if mirror.destination == cluster)
 
 
 def find_set(name: str) -> MirrorSet:

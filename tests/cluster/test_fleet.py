@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import signal
 import subprocess
@@ -30,7 +29,7 @@ from mirror_core.state.link import Link, find
 from mirror_core.state.topic import read_state
 from tests.brokers import Pair, new_topic, produce, read_all, read_all_aiokafka
 from tests.cluster.test_metrics import ADDRESS, Scraped
-from tests.clusters import two_clusters
+from tests.clusters import third_cluster
 from tests.commands import MIRRORBOOK, mirrorbook
 from tests.waiting import patience, wait_until
 
@@ -70,15 +69,8 @@ class Mirrored:
 
 @pytest.fixture
 def south(pair: Pair, tmp_path: Path) -> Iterator[tuple[SandboxCluster, Path]]:
-    """A third cluster, and the configuration of all three."""
-    with two_clusters(tmp_path / "more") as more:
-        more.east.terminate()  # a sandbox has two; one is wanted
-        section = re.search(r"^  west:\n(?:    .*\n)+", more.config_path.read_text(encoding="utf-8"), re.MULTILINE)
-        assert section is not None
-        config = tmp_path / "three.yaml"
-        two = pair.config_path.read_text(encoding="utf-8")
-        config.write_text(two + section[0].replace("  west:", "  south:"), encoding="utf-8")
-        yield more.west, config
+    with third_cluster(pair, tmp_path) as third:
+        yield third
 
 
 def new_mirror(pair: Pair, config: Path, destination: str, there: SandboxCluster) -> Mirrored:

@@ -8,24 +8,36 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v0.request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kio.schema.incremental_alter_configs.v0.response import IncrementalAlterConfigsResponse
+from kio.static.primitive import i8
 
 from mirror_core.copy.partition import PartitionReplicator
+from mirror_core.decide.view import DestinationView, Few
 from mirror_core.kafka.acls import create_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import NewTopic, alter_configs, create_topics, describe_configs
+from mirror_core.mirrors import verbs
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.model.run import Evidence
+from mirror_core.model.run import Evidence, Mode
 from mirror_core.runbook import canary, canary_trials
 from mirror_core.runbook.canary import run_canary
+from mirror_core.runbook.observe import observe
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import active_controller, as_admin, known_topic
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
@@ -53,6 +65,28 @@ def replicas(cluster: SandboxCluster, partition: Partition) -> tuple[int, int]:
     admin = admin_client(cluster)
     seen = admin.list_topics(partition.topic, timeout=TIMEOUT_S).topics[partition.topic].partitions[partition.index]
     return seen.leader, len(seen.isrs)
+
+
+def _in_sync(client: ClusterClient, topics: Iterable[str]) -> set[int]:
+    return {view.in_sync for view in client.metadata(topics).topics.values()}
+
+
+@contextmanager
+def default_of_all(client: ClusterClient, name: str, value: str, before: str) -> Iterator[None]:
+    """A dynamic default of the cluster, for as long as the context lasts: librdkafka cannot name it."""
+
+    def put(value: str) -> None:
+        change = AlterableConfig(name=name, config_operation=i8(0), value=value)
+        of_all = AlterConfigsResource(resource_type=i8(4), resource_name="", configs=(change,))
+        request = IncrementalAlterConfigsRequest(resources=(of_all,), validate_only=False)
+        [answer] = client.call(request, IncrementalAlterConfigsResponse).responses
+        assert answer.error_code is ErrorCode.none, answer
+
+    put(value)
+    try:
+        yield
+    finally:
+        put(before)  # with eligible leader replicas it cannot be removed
 
 
 def log_end(client: ClusterClient, partition: Partition) -> int:
@@ -145,6 +179,28 @@ def test_what_too_few_replicas_hold_is_not_called_copied(three: Pair, tmp_path: 
                 assert report.failures == ()
     mirrored.copy()
     assert_same(three, [topic])
+
+
+def test_a_plan_names_what_could_not_be_written_after_promotion(three: Pair, tmp_path: Path) -> None:
+    all_three, two = (known_topic(three.east, min_insync_replicas=number) for number in ("3", "2"))
+    by_default = known_topic(three.east)
+    topics = sorted((all_three, by_default, two))
+    mirrored = new_mirror(three, tmp_path, *topics)
+    mirrored.copy()
+    verbs.sync(mirrored.link)
+
+    def named() -> tuple[Few, ...]:
+        seen = observe(mirrored.link, mirrored.state, Mode.UNPLANNED).destination
+        assert isinstance(seen, DestinationView)
+        return seen.few_in_sync
+
+    assert named() == ()
+    with as_admin(three.west) as client, default_of_all(client, "min.insync.replicas", "3", "1"):
+        assert named() == ()
+        with dead(three.west, 3):
+            left = partial(_in_sync, client, topics)
+            wait_until(lambda: left() == {2}, timeout_s=TIMEOUT_S, why="node 3 is missed")
+            assert named() == tuple(Few(topic, in_sync=2, needed=3) for topic in topics if topic != two)
 
 
 def test_a_mirror_comes_through_lost_majorities_and_moved_leaders(three: Pair, tmp_path: Path) -> None:

@@ -13,7 +13,18 @@ from mirror_core.decide.figures import (
     unknown_of,
     warnings_of,
 )
-from mirror_core.decide.view import SHOWN, DestinationView, Forecast, SourceView, Topic, Unseen, View, lags_of, some
+from mirror_core.decide.view import (
+    SHOWN,
+    DestinationView,
+    Few,
+    Forecast,
+    SourceView,
+    Topic,
+    Unseen,
+    View,
+    lags_of,
+    some,
+)
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -190,6 +201,13 @@ def test_groups_that_have_members_on_the_destination_are_warned_of(view: View) -
     joined = replace(view, destination=replace(DESTINATION, joined=("g",)))
     assert [line for line in warnings_of(joined) if line.startswith("groups with members on west") and ": g." in line]
     assert not [line for line in warnings_of(view) if "members" in line]
+
+
+def test_topics_that_could_not_be_written_after_promotion_are_named(view: View) -> None:
+    few = (Few("a", in_sync=1, needed=2), Few("b", in_sync=2, needed=3))
+    told = warned(replace(view, destination=replace(DESTINATION, few_in_sync=few)))
+    assert "fewer replicas are in sync on west than min.insync.replicas asks for" in told
+    assert "a (1 of 2), b (2 of 3)" in told
 
 
 def test_many_groups_are_shown_in_part(view: View) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mirror_core.dataplane.local import not_reached
 from mirror_core.decide.acls import Names, covers
 from mirror_core.kafka.client import Leader, TopicView
+from mirror_core.kafka.offsets import producers_requests
 from mirror_core.kafka.topics import _MOST_CHANGES, NewTopic, _shares, _size
 from mirror_core.model.acl import Acl, Operation, Pattern, Resource
 from mirror_core.model.errors import MissingPermission, RemoteFault
@@ -46,7 +47,7 @@ class Walked(UserDict[Partition, PartitionStatus]):
 
 def walks(number: int) -> int:
     """Of a plan's look at a mirror of so many topics, all of them recorded."""
-    views = {f"t{n}": TopicView(f"t{n}", f"id{n}", False, {0: Leader(1, 0)}, 1) for n in range(number)}
+    views = {f"t{n}": TopicView(f"t{n}", f"id{n}", False, {0: Leader(1, 0)}, 1, 1) for n in range(number)}
     statuses = Walked(
         (
             p,
@@ -80,7 +81,7 @@ def test_a_plan_goes_through_what_is_recorded_as_often_for_many_topics_as_for_fe
 
 def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of two topics was created in this very moment: a right that is missing for it alone concerns it alone."""
-    views = {name: TopicView(name, name, False, {0: Leader(1, 0)}, 1) for name in ("a", "b")}
+    views = {name: TopicView(name, name, False, {0: Leader(1, 0)}, 1, 1) for name in ("a", "b")}
     counts = list[int]()
 
     def told(client: Any, names: list[str], of: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -173,3 +174,11 @@ def test_what_a_drain_has_left_is_what_no_receipt_says_is_reached() -> None:
     ends = {Partition(topic, 0): Offset(5) for topic in "abcd"}
     told = receipts([("a", 5), ("b", 4), ("c", 6), ("c", 2)])
     assert not_reached(ends, told) == {Partition("b", 0): 5, Partition("d", 0): 5}
+
+
+def test_no_answer_about_producers_is_about_all_of_a_brokers_partitions() -> None:
+    partitions = [Partition(f"t{n // 40}", n % 40) for n in range(1010)]
+    requests = producers_requests(partitions)
+    asked = [[Partition(str(t.name), int(i)) for t in one.topics for i in t.partition_indexes] for one in requests]
+    assert [len(one) for one in asked] == [100] * 10 + [10]
+    assert [p for one in asked for p in one] == partitions

@@ -121,7 +121,14 @@ def test_a_long_backlog_is_remembered_in_bounded_space() -> None:
         progress.take(*told(1000 + second, (A, 10, 10 + second, 10, 1000)))
     clock.now = 6000
     assert progress.partitions()[A].time_lag_s == 5000.0
-    assert len(progress._seen[A].ends) <= 601
+    assert len(progress._seen[A].ends) <= 33
+    for copied in range(0, 4999, 100):
+        progress.take(*told(6000, (A, 10 + copied, 5009, copied, 1000)))
+        time_lag_s = progress.partitions()[A].time_lag_s
+        assert time_lag_s is not None
+        assert 5000 - copied <= time_lag_s <= 5000 - copied + 5000 / 8
+    progress.take(*told(6001, (A, 5009, 5009, 4999, 1000)))
+    assert progress.partitions()[A].time_lag_s == 0.0
 
 
 def test_the_next_epoch_wins_over_last_words_of_the_one_before() -> None:

@@ -51,7 +51,7 @@ class Brokers:
 
 
 def view(topic_id: uuid.UUID | None) -> ClusterView:
-    topics = {"orders": TopicView("orders", topic_id.hex, False, {0: Leader(1, 1)}, 1)} if topic_id else {}
+    topics = {"orders": TopicView("orders", topic_id.hex, False, {0: Leader(1, 1)}, 1, 1)} if topic_id else {}
     return ClusterView("", 1, {}, topics, frozenset())
 
 
@@ -83,7 +83,7 @@ def test_a_partition_that_one_broker_has_not_heard_of_yet_is_waited_for() -> Non
     aligner = Aligner(cast("ClusterClient", Brokers("east", OLD)), cast("ClusterClient", west), 1 << 62, list)
     assigned = Assigned(partition=Partition("orders", 1), source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
     replicator = PartitionReplicator(assigned)
-    wide = TopicView("orders", OLD.hex, False, {0: Leader(1, 1), 1: Leader(1, 1)}, 1)
+    wide = TopicView("orders", OLD.hex, False, {0: Leader(1, 1), 1: Leader(1, 1)}, 1, 1)
     assert not aligner._route(replicator, ClusterView("", 1, {}, {"orders": wide}, frozenset()), view(OLD))
     assert replicator.state is State.LOST
 

@@ -1,0 +1,52 @@
+"""Mirrors from the same source to other clusters: what they have denied on it is none of the source's own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, replace
+
+from mirror_core.model.acl import Acl, AclPurpose, Permission, Resource
+from mirror_core.model.drift import Deed, DriftRow
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.names import ClusterName
+from mirror_core.state.link import Link, states
+from mirror_core.sync.access_rows import row
+
+OURS = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
+"""What mirrors deny on a cluster, and take away again."""
+_FENCED = frozenset({Resource.TOPIC, Resource.TRANSACTIONAL_ID})
+
+
+@dataclass(frozen=True, slots=True)
+class Thirds:
+    """Denials on the source that are, or may be, put up there by mirrors to third clusters."""
+
+    own: frozenset[Acl] = frozenset()
+    doubtful: frozenset[Acl] = frozenset()
+    """May be theirs: not every third cluster has told."""
+    silent: tuple[ClusterName, ...] = ()
+
+    def rows(self) -> list[DriftRow]:
+        """What a sync says of those in doubt."""
+        reason = (
+            f"{', '.join(self.silent)}: no answer, so a mirror towards it may have put this up to fence the source. "
+            "Not copied now: a later sync finds out"
+        )
+        return [row(acl, Deed.SKIP, reason) for acl in sorted(self.doubtful)]
+
+
+def thirds(link: Link, held: Set[Acl], known: Set[Acl]) -> Thirds:
+    """Asks the other configured clusters where the source holds denials that are not `known` to be ours, or copied."""
+    unknown = frozenset(a for a in held - known if a.permission is Permission.DENY and a.resource in _FENCED)
+    ends = (link.source.name, link.destination.name)
+    others = {name: cluster for name, cluster in link.config.clusters.items() if name not in ends}
+    if not unknown or not others:
+        return Thirds()
+    own, silent = set[Acl](), list[ClusterName]()
+    for cluster, answer in states(replace(link.config, clusters=others)):
+        if isinstance(answer, MirrorError):
+            silent.append(cluster)
+            continue
+        own |= {e.acl for e in answer.ledger.values() if e.purpose in OURS and e.cluster == link.source.name}
+    found = unknown & own
+    return Thirds(found, unknown - found if silent else frozenset(), tuple(sorted(silent)))

@@ -1,0 +1,51 @@
+"""One source, two mirrors: its topics move to one cluster, and the other one is not shut by what fences the source."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from mirror_core.kafka.config import load_config
+from mirror_core.mirrors import verbs
+from mirror_core.mirrors.creation import create
+from mirror_core.model.acl import AclPurpose
+from mirror_core.model.drift import Deed
+from mirror_core.model.names import MirrorName
+from mirror_core.sync.fence import denials_of
+from tests.brokers import Pair, produce
+from tests.cluster.test_failover import app_topic, begin
+from tests.clusters import third_cluster
+from tests.mirroring import Mirrored
+
+pytestmark = [pytest.mark.cluster, pytest.mark.drill]
+
+
+def test_the_fence_of_one_mirror_is_no_rule_for_another(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 10)
+    with third_cluster(pair, tmp_path) as (south, path):
+        config = load_config(path)
+        there = dict[str, Mirrored]()
+        for cluster in ("west", "south"):
+            name = MirrorName("m-" + secrets.token_hex(4))
+            create(config, name, source="east", destination=cluster, topics=(topic,), groups=())
+            there[cluster] = Mirrored(pair, config, name, tmp_path)
+            verbs.start(there[cluster].link)
+            there[cluster].copy()
+        west = there["west"]
+        run = there["south"].failover
+        run.drive(begin(run))
+
+        (fence,) = denials_of([topic])
+        subject = str(fence)
+        assert subject not in {row.subject for row in verbs.sync(west.link).rows}
+
+        south.terminate()
+        (row,) = [row for row in verbs.sync(west.link).rows if row.subject == subject]
+        assert row.deed is Deed.SKIP
+        assert "south: no answer" in row.reason
+        staged = {e.acl for e in west.state.ledger_of(west.name) if e.purpose is AclPurpose.STAGED}
+        assert staged
+        assert fence not in staged

@@ -1,0 +1,43 @@
+"""Which mirrors Airflow's DAGs find in the state topics of the clusters that it knows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mirrorbook_airflow import mirrors
+
+from mirror_core.kafka.config import Config
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.mirror import Desired
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.standing import Owed
+from mirror_core.state import link
+from mirror_core.state.records import State
+from tests.unit.test_refusals import LIFTING, LINK
+
+WEST = LINK.mirror.destination
+FORGED = replace(LINK.mirror, name=MirrorName("forged"), desired=Desired.STARTED)
+OWN = replace(LINK.mirror, name=MirrorName("own"), desired=Desired.STARTED)
+
+
+@pytest.fixture(autouse=True)
+def two_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applications may write a topic on the source: it tells of a mirror towards another cluster."""
+    debts = {one.name: replace(LIFTING, mirror=one.name, owed=Owed.FENCE) for one in (FORGED, OWN)}
+    answers = [
+        (LINK.mirror.source, State(mirrors={FORGED.name: FORGED}, debts=debts)),
+        (WEST, State(mirrors={OWN.name: OWN}, debts=debts)),
+        (ClusterName("south"), Unreachable("it does not answer")),
+    ]
+    monkeypatch.setattr(mirrors, "listed_clusters", lambda: ("east", "south", "west"))
+    monkeypatch.setattr(mirrors, "write_config", lambda name, clusters: None)
+    both = Config(Path("mirrorbook.yaml"), {side.name: side for side in (LINK.source, LINK.destination)})
+    monkeypatch.setattr(link, "configured", lambda path: both)
+    monkeypatch.setattr(link, "states", lambda config: iter(answers))
+
+
+def test_only_a_destination_is_believed_about_a_mirror() -> None:
+    assert mirrors.started_mirrors() == ["own"]
+    assert [found.mirror.name for found in mirrors.debtors([])] == ["own"]

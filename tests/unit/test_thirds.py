@@ -1,0 +1,72 @@
+"""A fence that a mirror to a third cluster has put up on the source is none of the source's own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission
+from mirror_core.model.drift import Deed
+from mirror_core.model.errors import MirrorError, Unreachable
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+from mirror_core.sync import thirds as module
+from mirror_core.sync.fence import denials_of
+from mirror_core.sync.thirds import Thirds, thirds
+from tests.unit.test_refusals import EAST, LINK, WEST
+
+(FENCE,) = denials_of(["orders"])
+RULE = replace(FENCE, name="frozen")
+GRANT = replace(FENCE, permission=Permission.ALLOW, operation=Operation.WRITE)
+NORTH, SOUTH = (ClusterConfig(ClusterName(name), {}, {}) for name in ("north", "south"))
+Answers = Callable[..., None]
+
+
+@pytest.fixture
+def link() -> Link:
+    return replace(LINK, config=replace(LINK.config, clusters={c.name: c for c in (EAST, WEST, NORTH, SOUTH)}))
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    def answer(north: State | MirrorError, south: State | MirrorError) -> None:
+        monkeypatch.setattr(module, "states", lambda config: iter(zip(config.clusters, (north, south), strict=True)))
+
+    return answer
+
+
+def ledger(acl: Acl, purpose: AclPurpose = AclPurpose.FENCE, cluster: ClusterName = EAST.name) -> State:
+    entry = LedgerEntry(mirror=MirrorName("other"), cluster=cluster, acl=acl, purpose=purpose)
+    return State(ledger={"e": entry})
+
+
+def test_what_a_third_cluster_has_in_its_ledger_is_its_mirrors(link: Link, told: Answers) -> None:
+    told(ledger(FENCE), State())
+    assert thirds(link, {FENCE, RULE, GRANT}, set()) == Thirds(own=frozenset({FENCE}))
+
+
+@pytest.mark.parametrize(
+    "other", [ledger(FENCE, AclPurpose.COPIED), ledger(FENCE, cluster=NORTH.name), ledger(RULE), State()]
+)
+def test_what_nobody_has_put_up_there_is_the_sources_rule(link: Link, told: Answers, other: State) -> None:
+    told(other, State())
+    assert thirds(link, {FENCE}, set()) == Thirds()
+
+
+def test_while_one_is_silent_nothing_new_is_believed_to_be_a_rule(link: Link, told: Answers) -> None:
+    told(ledger(FENCE), Unreachable("it does not answer"))
+    found = thirds(link, {FENCE, RULE, GRANT}, set())
+    assert found == Thirds(frozenset({FENCE}), frozenset({RULE}), (SOUTH.name,))
+    (row,) = found.rows()
+    assert (row.deed, row.subject) == (Deed.SKIP, str(RULE))
+    assert "south: no answer" in row.reason
+
+
+def test_nobody_is_asked_where_all_denials_are_known(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "states", None)
+    assert thirds(link, {FENCE, GRANT}, {FENCE}) == Thirds()
+    assert thirds(LINK, {FENCE}, set()) == Thirds(), "there is no third cluster"
