@@ -89,7 +89,11 @@ def test_of_a_supervisor_on_another_host_a_second_one_says_where_it_is(tmp_path:
         home.locked().__enter__()
 
 
-def test_a_process_has_ended_only_where_that_is_certain(stranger: int) -> None:
+def not_ours(pid: int, number: int) -> None:
+    raise PermissionError
+
+
+def test_a_process_has_ended_only_where_that_is_certain(stranger: int, monkeypatch: pytest.MonkeyPatch) -> None:
     living = Process(stranger, here(), started(stranger))
     assert not living.has_ended()
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
@@ -98,5 +102,11 @@ def test_a_process_has_ended_only_where_that_is_certain(stranger: int) -> None:
     assert dead.has_ended()
     assert replace(living, started=1).has_ended(), "another process has got its number"
     assert not replace(dead, started=None).has_ended()
+    with monkeypatch.context() as patched:
+        patched.setattr("mirror_core.supervisor.identity.started", lambda pid: None)  # /proc may hide them
+        assert not living.has_ended()
+        assert dead.has_ended()
+        patched.setattr(os, "kill", not_ours)
+        assert not living.has_ended()
     for machine in (replace(here(), host="elsewhere"), replace(here(), boot="another"), replace(here(), boot="")):
         assert not replace(dead, machine=machine).has_ended()
