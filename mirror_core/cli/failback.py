@@ -115,8 +115,6 @@ def resume(
     if not take_over:
         _refuse_conducted(failback, begun_before)
     agreed_by = _approved_again(failback, begun_before, yes=yes, as_json=as_json)
-    if agreed_by and not take_over:
-        _refuse_conducted(failback, begun_before)
     _go_on(failback, begun_before, agreed_by=agreed_by, take_over=take_over, yes=yes, as_json=as_json)
 
 
@@ -153,10 +151,10 @@ def _approved_again(failback: Failback, run: Run, *, yes: bool, as_json: bool) -
 
 def _refuse_conducted(failback: Failback, run: Run) -> None:
     """Also while somebody conducts the failover that leads home, which the failback waits for."""
-    failback.refuse_conducted(run.id)
+    failback.refuse_conducted(run.id, f"run {run.id}: resume", take_over=True)
     under_way = failback.way_home(run)
     if under_way is not None:
-        failback.home().refuse_conducted(under_way.id)
+        failback.home().refuse_conducted(under_way.id, f"run {under_way.id}: resume", take_over=True)
 
 
 def _go_on(
@@ -170,7 +168,7 @@ def _go_on(
         under_way, said_by = home.active(), ""
         if under_way is not None:
             if not take_over:
-                home.refuse_conducted(under_way.id)
+                home.refuse_conducted(under_way.id, f"run {under_way.id}: resume", take_over=True)
             said_by = approved_again(home, under_way, yes=yes, as_json=as_json)
         else:
             decision = home.decide()

@@ -80,7 +80,7 @@ def run(
         with closed(failover, started):
             if asked:
                 prepare(failover, started)
-                failover.refuse_conducted(started.id)
+                failover.refuse_conducted(started.id, title)
             failover.drive(started.id, agreed_by=failover.started_by if asked else "")
         show_outcome(failover, started, as_json=as_json)
 
@@ -125,10 +125,8 @@ def resume(
     chosen = runner_for(begun_before.plan.mode, runner)
     failover = conductor(Failover, link, chosen, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     if not take_over:
-        failover.refuse_conducted(begun_before.id)
+        failover.refuse_conducted(begun_before.id, f"run {begun_before.id}: resume", take_over=True)
     agreed_by = approved_again(failover, begun_before, yes=yes, as_json=as_json)
-    if agreed_by and not take_over:
-        failover.refuse_conducted(begun_before.id)
     with closed(failover, begun_before):
         if leave_behind:
             failover.leave_behind(begun_before.id)

@@ -28,7 +28,7 @@ class Sign(StrEnum):
     RELEASED = "released"
     """Whoever conducted it last has let go of it: nobody does."""
     GONE = "gone"
-    """Whoever conducted it last has died, or was not heard of for too long: nobody does, as far as can be known."""
+    """Whoever conducted it last has died, or was not heard of for too long: by a clock that may differ from his."""
     UNKNOWN = "unknown"
 
 
@@ -44,7 +44,9 @@ class Conducted:
     """The last sign of life, by the clock of that host."""
     age_s: float | None = None
     why: str = ""
-    """It is not known, or that it has ended is."""
+    """It is not known."""
+    ended: bool = False
+    """That process has certainly ended."""
 
     def __str__(self) -> str:
         match self.sign:
@@ -52,19 +54,25 @@ class Conducted:
                 return f"conducted by {self.by} on {self.host} (process {self.pid}), seen {_ago(self.age_s)}"
             case Sign.RELEASED:
                 return f"nobody conducts it: {self.by} let go of it {_ago(self.age_s)}"
+            case Sign.GONE if self.ended:
+                seen = f"was last seen {_ago(self.age_s)}, and its process has ended"
+                return f"nobody conducts it: {self.by} on {self.host} {seen}"
             case Sign.GONE:
-                return f"nobody conducts it: {self.by} on {self.host} was last seen {_ago(self.age_s)}{self.why}"
+                silent = f"{self.by} on {self.host} was not heard of for {_long(self.age_s)}"
+                return f"{silent} by this machine's clock; `resume` watches for a sign of life"
             case Sign.UNKNOWN:
                 return f"unknown whether anybody conducts it: {self.why}"
 
-    def refusal(self) -> str:
-        """Why nobody goes on with the run now, and what to do; empty: it is possible."""
+    def refusal(self, *, take_over: bool) -> str:
+        """Why nobody goes on with the run now, and what to do; empty: it is possible. `take_over`: it may be taken."""
         if self.sign is not Sign.HEARD:
             return ""
+        why = f"it is {self}. Wait for its end, or end that process (Airflow: mark its task failed), then resume"
+        if not take_over:
+            return why
         return (
-            f"it is {self}. Wait for its end, or end that process (Airflow: mark its task failed), then resume. If it "
-            "hangs and cannot be ended, `--take-over` takes the run from it: that process may finish the request that "
-            "it is at, and stops at its next write to the state topic (exit code 5)"
+            f"{why}. If it hangs and cannot be ended, `--take-over` takes the run from it: that process may finish the "
+            "request that it is at, and stops at its next write to the state topic (exit code 5)"
         )
 
 
@@ -93,14 +101,21 @@ def judged(run: Run, beat: Beat | None, age_s: float, has_ended: Callable[[Beat]
     if beat.released:
         sign = Sign.RELEASED
     elif ended:
-        sign, why = Sign.GONE, ", and its process has ended"
+        sign = Sign.GONE
     elif age_s * 1000 < -TOLERATED_MS:
         sign = Sign.UNKNOWN
         why = f"the last sign of life, of {beat.by} on {beat.host}, is of the future: the clocks differ"
     elif age_s > CONDUCTED_S:
         sign = Sign.GONE
     return Conducted(
-        sign=sign, by=beat.by, host=beat.host, pid=beat.pid, seen_ms=beat.at_ms, age_s=max(0.0, age_s), why=why
+        sign=sign,
+        by=beat.by,
+        host=beat.host,
+        pid=beat.pid,
+        seen_ms=beat.at_ms,
+        age_s=max(0.0, age_s),
+        why=why,
+        ended=ended,
     )
 
 
@@ -114,8 +129,12 @@ def _read(kept: Checkpoint | None) -> Beat | None:
 
 
 def _ago(seconds: float | None) -> str:
+    return f"{_long(seconds)} ago"
+
+
+def _long(seconds: float | None) -> str:
     """Seconds, as long as they can be counted."""
     whole = round(seconds or 0.0)
     if whole < 120:
-        return f"{whole} s ago"
-    return f"{whole // 60} min ago" if whole < 7200 else f"{whole // 3600} h ago"
+        return f"{whole} s"
+    return f"{whole // 60} min" if whole < 7200 else f"{whole // 3600} h"

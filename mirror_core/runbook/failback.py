@@ -56,13 +56,15 @@ class Failback(Conductor[Allowed]):
 
     def home(self) -> Failover:
         """The failover that brings applications home; to be planned, approved and driven before the last step."""
-        return Failover(
+        home = Failover(
             reverse_link(self.link),
             self.services,
             started_by=self.started_by,
             say=self._say,
             gate_limit_s=self._gate_limit_s,
         )
+        home.watches = self.watches
+        return home
 
     def way_home(self, run: Run) -> Run | None:
         """That failover, while it is under way and is all that this run waits for."""

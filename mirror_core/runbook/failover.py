@@ -17,8 +17,9 @@ from mirror_core.model.mirror import Desired, Lease, PartitionState
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import Evidence, Fact, Mode, Run, RunKind, RunState, StepState
 from mirror_core.model.standing import Owed
+from mirror_core.runbook.at_work import at_work
 from mirror_core.runbook.checkpoints import Drained
-from mirror_core.runbook.conductor import Conductor, at_work
+from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.counting import stay
 from mirror_core.runbook.failover_steps import Steps
 from mirror_core.runbook.giving_up import lift_or_owe

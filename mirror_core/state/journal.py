@@ -41,6 +41,8 @@ class Journal:
     log: Log
     run_id: str
     steps: tuple[str, ...]
+    before_end: Callable[[], None] = lambda: None
+    """Called before the run is closed."""
 
     @property
     def run(self) -> Run:
@@ -126,6 +128,7 @@ class Journal:
         nothing."""
         run = self.run
         if run.ended_ms is None:
+            self.before_end()
             run = replace(run, state=state, ended_ms=now_ms(), note=note or run.note)
             kept = [c for c in self.log.state.checkpoints.values() if c.run == self.run_id and c.kind not in stay]
             self.log.put(run, ended(self.log.state, run), *map(Forget, kept))

@@ -25,15 +25,21 @@ def test_whoever_was_heard_of_just_now_conducts_it_and_nobody_goes_on_with_it() 
     found = now(BEAT)
     assert found.sign is Sign.HEARD
     assert str(found) == "conducted by me on desk (process 7), seen 3 s ago"
-    assert "conducted by me on desk (process 7), seen 3 s ago" in found.refusal()
-    assert "`--take-over` takes the run from it" in found.refusal()
+    for take_over in (False, True):
+        assert "conducted by me on desk (process 7), seen 3 s ago" in found.refusal(take_over=take_over)
+        assert ("`--take-over` takes the run from it" in found.refusal(take_over=take_over)) is take_over
 
 
 @pytest.mark.parametrize(
     ("beat", "age_ms", "ended", "words"),
     [
         (replace(BEAT, released=True), 60_000, False, "nobody conducts it: me let go of it 63 s ago"),
-        (BEAT, 600_000, False, "nobody conducts it: me on desk was last seen 10 min ago"),
+        (
+            BEAT,
+            600_000,
+            False,
+            "me on desk was not heard of for 10 min by this machine's clock; `resume` watches for a sign of life",
+        ),
         (BEAT, 0, True, "nobody conducts it: me on desk was last seen 3 s ago, and its process has ended"),
         (replace(BEAT, released=True), 0, True, "nobody conducts it: me let go of it 3 s ago"),
     ],
@@ -41,7 +47,7 @@ def test_whoever_was_heard_of_just_now_conducts_it_and_nobody_goes_on_with_it() 
 def test_a_run_that_nobody_conducts_is_gone_on_with(beat: Beat, age_ms: int, ended: bool, words: str) -> None:
     found = now(beat, at_ms=NOW + age_ms, ended=ended)
     assert str(found) == words
-    assert not found.refusal()
+    assert not found.refusal(take_over=True)
 
 
 def test_silence_counts_from_a_limit_on() -> None:
@@ -62,7 +68,7 @@ def test_what_does_not_tell_of_now_is_unknown_and_refuses_nobody(beat: Beat | No
     found = now(beat)
     assert found.sign is Sign.UNKNOWN
     assert why in str(found)
-    assert not found.refusal()
+    assert not found.refusal(take_over=True)
 
 
 _KEPT = checkpoint(RUN.id, STEP, BEAT)

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from mirror_core.decide import conducting
-from mirror_core.decide.conducting import STEP, Conducted, Sign
+from mirror_core.decide.conducting import STEP, Sign
 from mirror_core.kafka.config import load_config
-from mirror_core.model.checkpoint import Beat
 from mirror_core.model.chronicle import Kind
-from mirror_core.model.errors import LostOwnership, RemoteFault, Unreachable
+from mirror_core.model.errors import BadRequest, LostOwnership, Refused, RemoteFault, Unreachable
 from mirror_core.model.run import RunState, StepRecord, StepState
+from mirror_core.runbook.failover import Failover
 from mirror_core.state import pulse
 from mirror_core.state.journal import Journal, checkpoint, told
-from mirror_core.state.pulse import beating, begun_by, conducted, watched
+from mirror_core.state.pulse import beating, begun_by, conducted
 from mirror_core.state.records import State
 from mirror_core.state.topic import TRANSACTION_MS
 from mirror_core.state.writer import StateWriter, control_id
 from tests.memory import fold, journal_of
+from tests.unit.test_refusals import LINK
 from tests.waiting import wait_until
 
 RUN = journal_of("m-failover-20260101T000000-abcd", "one").run
 BEAT = f"checkpoint/{RUN.id}/{STEP}/Beat"
+PLACE = f"checkpoint/{RUN.id}/{STEP}."
 Rows = list[tuple[str, bytes | None]]
 
 
@@ -109,8 +114,11 @@ class Plain:
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
         self.dropped = 0
+        self.raises = list[Exception]()
 
     def produce(self, topic: str, *, key: str, value: bytes | None, partition: int) -> None:
+        if self.raises:
+            raise self.raises.pop()
         if self.producer.hangs:
             self.dropped += 1
         else:
@@ -118,7 +126,8 @@ class Plain:
 
     def poll(self, timeout: float) -> None: ...
 
-    def flush(self, timeout: float) -> None: ...
+    def flush(self, timeout: float) -> int:
+        return int(self.producer.hangs)
 
     def purge(self) -> None: ...
 
@@ -206,18 +215,21 @@ def test_a_run_is_taken_before_anything_else_is_written_and_let_go_of_at_the_end
     with beating(writer, RUN.id, "me"):
         assert sign(producer) is Sign.HEARD
         writer.put(step())
-    assert producer.keys[1:] == [[BEAT], [f"step/{RUN.id}/one"], [BEAT]]
+    taken, acted, released = producer.keys[1:]
+    assert acted == [f"step/{RUN.id}/one"]
+    assert taken == released, "the place for beats is made, and taken away again, together with these two words"
     assert sign(producer) is Sign.RELEASED
+    assert not any(key.startswith(PLACE) for key, value in producer.taken[-1] if value is not None)
 
 
 def test_in_a_long_step_it_beats_in_a_place_of_its_own(writer: StateWriter, producer: Producer, plain: Plain) -> None:
     with beating(writer, RUN.id, "me"):
         wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
         assert sign(producer) is Sign.HEARD
-    assert producer.keys[1] == producer.keys[-1] == [BEAT]
     (place,) = {key for keys in producer.keys[2:-1] for key in keys}
-    assert place.startswith(f"checkpoint/{RUN.id}/{STEP}.")
-    assert (place, None) in producer.taken[-2]
+    assert place.startswith(PLACE)
+    assert producer.keys[1] == producer.keys[-1] == [BEAT, place]
+    assert (place, None) in producer.taken[-1], "apart from that he lets go, it would look like another sign of life"
     assert sign(producer) is Sign.RELEASED
 
 
@@ -255,7 +267,7 @@ def test_that_another_one_conducts_is_written_with_his_first_sign_of_life(
 ) -> None:
     """Apart from each other they would be of two conductors, and whoever looks in between would refuse nobody."""
     with beating(writer, RUN.id, "another", [replace(RUN, conducted_by="another")]):
-        assert sorted(producer.keys[-1]) == [BEAT, f"run/{RUN.id}"]
+        assert {BEAT, f"run/{RUN.id}"} < set(producer.keys[-1])
         assert sign(producer) is Sign.HEARD
 
 
@@ -263,7 +275,7 @@ def test_what_a_killed_conductor_has_left_is_forgotten_by_the_next_one(writer: S
     killed = pulse._beat_of("me")
     writer.put(checkpoint(RUN.id, STEP, killed), checkpoint(RUN.id, conducting.place(killed.token), killed))
     with beating(writer, RUN.id, "me"):
-        assert len(writer.refresh().checkpoints) == 1
+        assert conducting.place(killed.token) not in {step for _, step, _ in writer.refresh().checkpoints}
 
 
 def test_who_has_lost_the_run_and_beats_all_the_same_neither_has_it_nor_hides_who_has(
@@ -293,100 +305,149 @@ def test_who_has_lost_the_run_says_nothing_more_of_it(writer: StateWriter, produ
 
     with pytest.raises(LostOwnership, match="the first word"):
         loses()
-    assert producer.keys[1:] == [[BEAT]]
+    assert [keys[0] for keys in producer.keys[1:]] == [BEAT]
 
 
-# -- whoever watches it ----------------------------------------------------------------------------------------------
+def test_the_beats_end_before_the_run_is_closed(writer: StateWriter, producer: Producer, plain: Plain) -> None:
+    """Whoever is killed afterwards, while evidence is bundled, has left nothing."""
+    with beating(writer, RUN.id, "me") as stop:
+        wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
+        Journal(writer, RUN.id, ("one",), stop).end(RunState.DONE)
+        assert not [t for t in threading.enumerate() if t.name.startswith("pulse")]
+        assert not writer.read().checkpoints
 
 
-class Clock:
-    """Of whoever watches: it goes on while he sleeps."""
+def test_an_end_that_was_not_answered_and_stands_is_the_last_word(writer: StateWriter, producer: Producer) -> None:
+    def ends() -> None:
+        with beating(writer, RUN.id, "me") as stop:
+            producer.hangs = True
+            try:
+                Journal(writer, RUN.id, ("one",), stop).end(RunState.DONE)
+            finally:
+                producer.hangs = False
 
-    def __init__(self) -> None:
-        self.now = 1_000.0
+    with pytest.raises(Unreachable):
+        ends()
+    state = writer.read()
+    assert state.runs[RUN.id].ended_ms is not None
+    assert not state.checkpoints, "a record of a run that has ended stays for ever"
 
-    def monotonic(self) -> float:
-        return self.now
 
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
+@pytest.mark.parametrize("error", [BufferError("full"), fault(KafkaError._UNKNOWN_TOPIC)])
+def test_a_beat_that_fails_is_said_and_not_the_last_one(
+    writer: StateWriter, producer: Producer, plain: Plain, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain.raises = [error]
+    with beating(writer, RUN.id, "me"):
+        wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
+    assert f"a beat was not written: {type(error).__name__}" in caplog.text
+
+
+def test_without_a_client_for_beats_the_run_goes_on_and_its_log_says_so(
+    writer: StateWriter, producer: Producer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none(*arguments: object) -> None:
+        raise BadRequest("cluster west: ssl.ca.location: no such file")
+
+    monkeypatch.setattr(pulse, "client", none)
+    with beating(writer, RUN.id, "me"):
+        writer.put(step())
+    assert sign(producer) is Sign.RELEASED
+    assert "no heartbeat, after 30 s others take this process for dead: cluster west: ssl.ca.location" in caplog.text
+
+
+def test_what_becomes_of_the_last_beats_does_not_hide_how_the_block_ended(
+    writer: StateWriter, producer: Producer, plain: Plain
+) -> None:
+    def loses() -> None:
+        with beating(writer, RUN.id, "me"):
+            wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
+            producer.fenced = True
+            plain.raises = [fault(KafkaError._UNKNOWN_TOPIC)] * 1000
+            raise LostOwnership("the first word")
+
+    with pytest.raises(LostOwnership, match="the first word"):
+        loses()
+
+
+def test_who_has_lost_the_run_takes_his_beats_away(writer: StateWriter, producer: Producer, plain: Plain) -> None:
+    """They may be later than what the next one knows of, who forgets what he knows of when the run ends."""
+    with beating(writer, RUN.id, "me"):
+        wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
+        producer.fenced = True
+    assert producer.taken[-1][0][0].startswith(PLACE)
+    assert producer.taken[-1][0][1] is None
+
+
+def test_of_brokers_that_hang_nothing_is_asked_at_the_end(
+    writer: StateWriter, producer: Producer, plain: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        with beating(writer, RUN.id, "me"):
+            producer.hangs = True
+            raise KeyboardInterrupt
+
+    before = writer.timeout_s
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert (producer.state, writer.timeout_s) == ("ready", before), "it waits for the same brokers once more"
+
+
+def test_the_last_word_reads_no_state(writer: StateWriter, producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes as long as brokers that hang let it."""
+
+    def fails() -> None:
+        with beating(writer, RUN.id, "me"):
+            writer._opened = 1.0  # of a write that was not answered, nobody knows what came of it
+            raise Unreachable("the step")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mirror_core.state.writer.read_whole", lambda cluster: pytest.fail("the state was read"))
+        with pytest.raises(Unreachable, match="the step"):
+            fails()
+
+
+# -- a run that is held ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(pulse, "time", made)
+def by(writer: StateWriter, monkeypatch: pytest.MonkeyPatch) -> Failover:
+    """Whoever conducts it; reads what the writer has written."""
+    made = Failover(LINK, cast("Any", None), started_by="me")
+    monkeypatch.setattr(made, "_control", lambda: nullcontext(writer))
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: writer.read())
     return made
 
 
-HOUR_MS = 3_600_000
-ELSEWHERE = replace(pulse._beat_of("me"), host="elsewhere")
+def test_a_run_that_is_held_is_conducted_between_what_is_asked_of_it(by: Failover, producer: Producer) -> None:
+    """A member of a set, fenced and drained, waits for the others: whoever resumes it alone promotes it."""
+    with by.holding(RUN.id):
+        for _ in range(2):
+            with by._conducting(RUN.id) as (writer, _):
+                writer.put(step())
+            assert sign(producer) is Sign.HEARD
+    assert sign(producer) is Sign.RELEASED
+    assert [keys[0] for keys in producer.keys[1:]] == [BEAT, *[f"step/{RUN.id}/one"] * 2, BEAT], "it was taken twice"
+    with by._conducting(RUN.id):
+        assert sign(producer) is Sign.HEARD
 
 
-def looks(*beats: Beat | None) -> Callable[[], State]:
-    """One after the other; the last one is seen for ever."""
-    left = list(beats)
-
-    def look() -> State:
-        state = State()
-        state.put(RUN)
-        beat = left.pop(0) if len(left) > 1 else left[0]
-        if beat is not None:
-            state.put(checkpoint(RUN.id, STEP, beat))
-        return state
-
-    return look
-
-
-def seen(*beats: Beat | None) -> tuple[Conducted, list[str]]:
-    said = list[str]()
-    return watched(looks(*beats), RUN.id, said.append), said
-
-
-@pytest.mark.parametrize("apart_ms", [-HOUR_MS, 0, HOUR_MS])
-def test_who_moves_lives_and_who_does_not_is_gone_whatever_his_clock_says(clock: Clock, apart_ms: int) -> None:
-    beat = replace(ELSEWHERE, at_ms=ELSEWHERE.at_ms + apart_ms)
-    moved, said = seen(beat, beat, replace(beat, at_ms=beat.at_ms + 1))
-    assert (moved.sign, bool(moved.refusal())) == (Sign.HEARD, True)
-    assert "--take-over" in moved.refusal()
-    assert ["watching up to 30 s" in line for line in said] == [True]
-    began = clock.now
-    still, _ = seen(beat)
-    assert (still.sign, still.refusal()) == (Sign.GONE, "")
-    assert 30 < clock.now - began < 32
-
-
-def test_another_one_who_takes_it_meanwhile_has_it(clock: Clock) -> None:
-    found, _ = seen(ELSEWHERE, replace(ELSEWHERE, token="another"))
-    assert found.refusal()
-
-
-def test_a_look_that_takes_long_is_no_silence(clock: Clock) -> None:
-    """Brokers hang while it is made: what it shows may have come at any time until then."""
-    look = looks(ELSEWHERE, ELSEWHERE, replace(ELSEWHERE, token="another"))
-
-    def slow() -> State:
-        clock.sleep(60.0)
-        return look()
-
-    assert watched(slow, RUN.id, lambda line: None).sign is Sign.HEARD
-
-
-@pytest.mark.parametrize(
-    ("beat", "sign"),
-    [
-        (None, Sign.UNKNOWN),
-        (replace(ELSEWHERE, released=True), Sign.RELEASED),
-        (replace(pulse._beat_of("me"), started=1), Sign.GONE),
-        (replace(ELSEWHERE, by="another, before"), Sign.UNKNOWN),
-    ],
-)
-def test_what_is_certain_is_waited_for_by_nobody(beat: Beat | None, sign: Sign, clock: Clock) -> None:
-    began = clock.now
-    found, said = seen(beat)
-    assert clock.now == began
-    assert (found.sign, found.refusal(), said) == (sign, "", [])
-
-
-def test_who_lets_go_meanwhile_refuses_nobody(clock: Clock) -> None:
-    assert seen(ELSEWHERE, replace(ELSEWHERE, released=True))[0].sign is Sign.RELEASED
+def test_of_two_who_watched_a_dead_one_the_second_is_refused(
+    by: Failover, writer: StateWriter, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = replace(pulse._beat_of("me"), host="elsewhere")
+    writer.put(checkpoint(RUN.id, STEP, elsewhere))
+    monkeypatch.setattr(pulse, "CONDUCTED_S", -1.0)
+    monkeypatch.setattr(conducting, "CONDUCTED_S", -1.0)
+    by.refuse_conducted(RUN.id, "title", take_over=True)
+    monkeypatch.setattr(conducting, "CONDUCTED_S", 30.0)
+    writer.put(checkpoint(RUN.id, STEP, replace(elsewhere, token="first")))
+    before = len(producer.taken)
+    with pytest.raises(Refused, match="it is conducted by me on elsewhere") as refused, by._conducting(RUN.id):
+        pass
+    assert "--take-over" not in str(refused.value)
+    assert len(producer.taken) == before
+    writer.put(checkpoint(RUN.id, STEP, replace(elsewhere, token="first", released=True)))
+    for _ in range(2):
+        with by._conducting(RUN.id):
+            assert sign(producer) is Sign.HEARD, "who has it is not asked again"
