@@ -13,6 +13,7 @@ from mirror_core.cli import conducting as common
 from mirror_core.cli import failback as command
 from mirror_core.decide.conducting import STEP, Conducted, Sign
 from mirror_core.model.checkpoint import Beat
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import RunState
 from mirror_core.runbook.failback import Failback
@@ -165,7 +166,8 @@ def test_who_gives_a_run_up_is_told_first_who_conducts_it(
     def agree(question: str, yes: bool) -> None:
         raise Refused(question, [capsys.readouterr().out])
 
-    monkeypatch.setattr(common, "read_state", lambda cluster: looks(ELSEWHERE)())
+    just_now = replace(ELSEWHERE, at_ms=now_ms())
+    monkeypatch.setattr(common, "read_state", lambda cluster: looks(just_now)())
     monkeypatch.setattr(common, "agree", agree)
     failback = Failback(LINK, cast("Any", None), started_by="me")
     with pytest.raises(Refused, match="conducted by me on elsewhere"):
