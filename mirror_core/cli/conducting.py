@@ -13,20 +13,21 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from mirror_core.cli.common import agree, mirror
-from mirror_core.cli.runs import newest, show_plan, show_run, tell_all
+from mirror_core.cli.runs import conducted_now, newest, show_newest, show_plan, tell_all
 from mirror_core.cli.spark_conf import spark_conf
 from mirror_core.cli.telling import tell
-from mirror_core.decide.approvals import approved_long_ago
+from mirror_core.decide.approvals import approved_long_ago, other_plan
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import undisturbed
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.run import Mode, Run, RunState
 from mirror_core.runbook.closing import last_words
-from mirror_core.runbook.conductor import Conductor, other_plan
+from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services, local_services
 from mirror_core.state.link import Link
+from mirror_core.state.topic import read_state
 
 
 class Runner(StrEnum):
@@ -62,6 +63,14 @@ GateLimitOption = Annotated[
         min=0,
         help="Stop nobody where the comparison behind the fence would take more seconds than this. Default: however "
         "many.",
+    ),
+]
+TakeOverOption = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Also from a process that still conducts it, but hangs and cannot be ended: that one may finish the "
+        "request that it is at, and stops at its next write to the state topic.",
     ),
 ]
 RunOption = Annotated[str | None, typer.Option("--run", help="Which run. Default: the one that holds the mirror.")]
@@ -178,7 +187,9 @@ def approved_again(by: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
 
 
 def give_up(by: Conductor[Any], run: Run, question: str, *, yes: bool, as_json: bool) -> None:
-    """Ask, abort, show how it ended."""
+    """Ask, abort, show how it ended. Whoever conducts it now is named before."""
+    if now := conducted_now(read_state(by.link.destination), run):
+        tell(f"run {run.id}: {now}", err=as_json)
     agree(question, yes)
     with closed(by, run):
         by.abort(run.id)
@@ -187,10 +198,7 @@ def give_up(by: Conductor[Any], run: Run, question: str, *, yes: bool, as_json: 
 
 def show_outcome(by: Conductor[Any], run: Run, *, as_json: bool) -> None:
     """The run and its steps, as they are now."""
-    ended, steps = by.status(run.id)
-    show_run(ended, steps, as_json=as_json)
-    if not as_json:
-        tell_all(last_words(by.link, ended))
+    show_newest(by.link, read_state(by.link.destination), run.id, by.KIND, as_json=as_json)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from mirror_core.cli.conducting import (
     Runner,
     RunnerOption,
     RunOption,
+    TakeOverOption,
     approved,
     approved_again,
     asked_again_since,
@@ -99,19 +100,22 @@ def resume(
     evidence: EvidenceOption = None,
     conf: SparkConfOption = None,
     gate_limit: GateLimitOption = None,
+    take_over: TakeOverOption = False,
     config: ConfigOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a run whose conductor died or failed, the failover that leads home included.
+    """Go on with a run whose conductor died or failed, the failover that leads home included. Refused while it lives.
 
     A run that was approved more than an hour ago, and has changed nothing on the old source yet, is shown and asked for
     again.
     """
     link, begun_before = found(Failback, config, name, run_id)
     failback = conductor(Failback, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
+    if not take_over:
+        _refuse_conducted(failback, begun_before)
     agreed_by = _approved_again(failback, begun_before, yes=yes, as_json=as_json)
-    _go_on(failback, begun_before, agreed_by=agreed_by, yes=yes, as_json=as_json)
+    _go_on(failback, begun_before, agreed_by=agreed_by, take_over=take_over, yes=yes, as_json=as_json)
 
 
 @failback_app.command()
@@ -145,7 +149,17 @@ def _approved_again(failback: Failback, run: Run, *, yes: bool, as_json: bool) -
     return failback.started_by
 
 
-def _go_on(failback: Failback, started: Run, *, agreed_by: str = "", yes: bool, as_json: bool) -> None:
+def _refuse_conducted(failback: Failback, run: Run) -> None:
+    """Also while somebody conducts the failover that leads home, which the failback waits for."""
+    failback.refuse_conducted(run.id, f"run {run.id}: resume", take_over=True)
+    under_way = failback.way_home(run)
+    if under_way is not None:
+        failback.home().refuse_conducted(under_way.id, f"run {under_way.id}: resume", take_over=True)
+
+
+def _go_on(
+    failback: Failback, started: Run, *, agreed_by: str = "", take_over: bool = False, yes: bool, as_json: bool
+) -> None:
     """To the end: the failback's steps, the failover home with its own approval, the last step."""
     with closed(failback, started):
         driven = failback.drive(started.id, agreed_by=agreed_by)
@@ -153,6 +167,8 @@ def _go_on(failback: Failback, started: Run, *, agreed_by: str = "", yes: bool, 
         home = failback.home()
         under_way, said_by = home.active(), ""
         if under_way is not None:
+            if not take_over:
+                home.refuse_conducted(under_way.id, f"run {under_way.id}: resume", take_over=True)
             said_by = approved_again(home, under_way, yes=yes, as_json=as_json)
         else:
             decision = home.decide()

@@ -15,6 +15,7 @@ from mirror_core.cli.conducting import (
     NoPauseOption,
     RunnerByModeOption,
     RunOption,
+    TakeOverOption,
     approved,
     approved_again,
     begun,
@@ -79,6 +80,7 @@ def run(
         with closed(failover, started):
             if asked:
                 prepare(failover, started)
+                failover.refuse_conducted(started.id, title)
             failover.drive(started.id, agreed_by=failover.started_by if asked else "")
         show_outcome(failover, started, as_json=as_json)
 
@@ -101,6 +103,7 @@ def resume(
     evidence: EvidenceOption = None,
     conf: SparkConfOption = None,
     gate_limit: GateLimitOption = None,
+    take_over: TakeOverOption = False,
     leave_behind: Annotated[
         bool,
         typer.Option(
@@ -113,7 +116,7 @@ def resume(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a run whose conductor died or failed; ends where that one would have ended.
+    """Go on with a run whose conductor died or failed; ends where that one would have ended. Refused while it lives.
 
     A run that was approved more than an hour ago, and of which applications notice nothing yet, is shown and asked for
     again.
@@ -121,6 +124,8 @@ def resume(
     link, begun_before = found(Failover, config, name, run_id)
     chosen = runner_for(begun_before.plan.mode, runner)
     failover = conductor(Failover, link, chosen, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
+    if not take_over:
+        failover.refuse_conducted(begun_before.id, f"run {begun_before.id}: resume", take_over=True)
     agreed_by = approved_again(failover, begun_before, yes=yes, as_json=as_json)
     with closed(failover, begun_before):
         if leave_behind:

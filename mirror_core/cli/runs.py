@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from msgspec import UNSET
 
 from mirror_core.cli.common import (
     ConfigOption,
@@ -22,13 +21,16 @@ from mirror_core.cli.common import (
     print_table,
     refuse_unknown,
 )
+from mirror_core.cli.documents import plan_document, run_document
 from mirror_core.cli.telling import tell
 from mirror_core.decide import reckoning
+from mirror_core.decide.conducting import Conducted
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.run import Plan, Run, RunKind, StepRecord, StepState
 from mirror_core.runbook.closing import words_of
 from mirror_core.state.link import Link, states
+from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
 
 runs_app = typer.Typer(help="Runs of failover and failback: journal and evidence.", no_args_is_help=True)
@@ -38,12 +40,13 @@ runs_app = typer.Typer(help="Runs of failover and failback: journal and evidence
 def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """All runs that the clusters know, newest first. Exit code 4 when one did not answer."""
     found, silent = _all(config)
-    runs = sorted((run for state in found.values() for run in state.runs.values()), key=lambda r: -r.started_ms)
+    known = ((run, conducted_now(state, run)) for state in found.values() for run in state.runs.values())
+    runs = sorted(known, key=lambda one: -one[0].started_ms)
     if as_json:
-        print_json({"runs": [run_document(run, ()) for run in runs], "silent": silent})
+        print_json({"runs": [run_document(run, (), now) for run, now in runs], "silent": silent})
     else:
         rows = [
-            (r.id, r.plan.kind, r.plan.mirror, r.plan.mode, r.state, when(r.started_ms), r.started_by) for r in runs
+            (r.id, r.plan.kind, r.plan.mirror, r.plan.mode, r.state, when(r.started_ms), r.started_by) for r, _ in runs
         ]
         print_table("Runs", ("id", "kind", "mirror", "mode", "state", "begun", "by"), rows)
     refuse_unknown("runs", list(silent.values()))
@@ -57,7 +60,8 @@ def show(
     found, silent = _all(config)
     for state in found.values():
         if id in state.runs:
-            show_run(state.runs[id], state.steps_of(state.runs[id]), as_json=as_json, evidence=True)
+            run = state.runs[id]
+            show_run(run, state.steps_of(run), conducted_now(state, run), as_json=as_json, evidence=True)
             return
     if silent:
         raise Indeterminate(f"run {id} is not known to the clusters that answered; silent: {', '.join(silent)}")
@@ -112,7 +116,7 @@ def newest(link: Link, state: State, run_id: str | None, kind: RunKind) -> Run:
 def show_newest(link: Link, state: State, run_id: str | None, kind: RunKind, *, as_json: bool) -> None:
     """The run that holds the mirror, or its newest one, with its steps."""
     found = newest(link, state, run_id, kind)
-    show_run(found, state.steps_of(found), as_json=as_json)
+    show_run(found, state.steps_of(found), conducted_now(state, found), as_json=as_json)
     if not as_json:
         tell_all(words_of(link, state, found.id))
 
@@ -124,9 +128,17 @@ def tell_all(lines: Iterable[str]) -> None:
         tell(line)
 
 
-def show_run(run: Run, steps: tuple[StepRecord, ...], *, as_json: bool, evidence: bool = False) -> None:
+def conducted_now(state: State, run: Run) -> Conducted | None:
+    """Whether anybody conducts it; None of a run that has ended."""
+    return conducted(state, run) if run.ended_ms is None else None
+
+
+def show_run(
+    run: Run, steps: tuple[StepRecord, ...], now: Conducted | None, *, as_json: bool, evidence: bool = False
+) -> None:
+    """`now`: whether anybody conducts it, as long as it has not ended."""
     if as_json:
-        print_json(run_document(run, steps))
+        print_json(run_document(run, steps, now))
         return
     facts: dict[str, object] = {
         "run": run.id,
@@ -137,6 +149,7 @@ def show_run(run: Run, steps: tuple[StepRecord, ...], *, as_json: bool, evidence
         "approved by": run.approved_by or "nobody",
         "conducted by": run.conducted_by,
         "ended": when(run.ended_ms) if run.ended_ms else "not yet",
+        **({"now": str(now)} if now else {}),
     }
     print_facts(facts)
     rows = [(s.step, s.state, s.attempt, _seconds(s), s.error) for s in steps]
@@ -168,55 +181,6 @@ def show_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
     for title, lines in (("warning", plan.warnings), ("unknown", plan.unknown), ("refused", reasons)):
         for line in lines:
             tell(f"{title}: {line}")
-
-
-def plan_document(plan: Plan, reasons: tuple[str, ...]) -> dict[str, Any]:
-    """For machines: a stable shape."""
-    return {
-        "kind": plan.kind,
-        "mirror": plan.mirror,
-        "mode": plan.mode,
-        "hash": plan.hash,
-        "steps": [{"name": s.name, "action": s.action, "reversible": s.reversible} for s in plan.steps],
-        "figures": dict(plan.figures),
-        "partitions": dict(plan.partitions),
-        "groups": dict(plan.groups),
-        "rights": None if plan.rights is UNSET else list(plan.rights),
-        "bound": {fact.name: fact.value for fact in plan.bound},
-        "strategies": dict(plan.strategies),
-        "discarded": plan.discarded,
-        "warnings": list(plan.warnings),
-        "unknown": list(plan.unknown),
-        "refused": list(reasons),
-    }
-
-
-def run_document(run: Run, steps: tuple[StepRecord, ...]) -> dict[str, Any]:
-    """For machines: a stable shape."""
-    return {
-        "id": run.id,
-        "state": run.state,
-        "plan": plan_document(run.plan, ()),
-        "plan_hash": run.plan_hash,
-        "started_by": run.started_by,
-        "approved_by": run.approved_by,
-        "conducted_by": run.conducted_by,
-        "started_ms": run.started_ms,
-        "ended_ms": run.ended_ms,
-        "note": run.note,
-        "steps": [
-            {
-                "step": s.step,
-                "state": s.state,
-                "attempt": s.attempt,
-                "started_ms": s.started_ms,
-                "ended_ms": s.ended_ms,
-                "evidence": dict(s.evidence),
-                "error": s.error,
-            }
-            for s in steps
-        ],
-    }
 
 
 def when(ms: int) -> str:

@@ -19,7 +19,8 @@ from mirror_core.cli.conducting import (
     conductor,
     runner_for,
 )
-from mirror_core.cli.runs import plan_document, run_document, show_plan
+from mirror_core.cli.documents import plan_document, run_document
+from mirror_core.cli.runs import show_plan
 from mirror_core.cli.spark_conf import SparkConfOption
 from mirror_core.cli.telling import tell
 from mirror_core.model.errors import Refused
@@ -89,7 +90,7 @@ def run_set(
         _ask(name, together, attempt)
     ended = together.finish(attempt, agreed_by=together.started_by if asked else "")
     if as_json:
-        print_json({"set": attempt, "runs": [run_document(s.run, s.steps) for s in ended.values()]})
+        print_json({"set": attempt, "runs": [run_document(s.run, s.steps, None) for s in ended.values()]})
     else:
         tell(f"{attempt}: " + "; ".join(together.told(attempt)))
         for mirror, standing in ended.items():

@@ -12,6 +12,7 @@ from mirror_core.model.mirror import Desired
 from mirror_core.model.run import RunKind
 from mirror_core.model.standing import Owed
 from mirror_core.state.link import Link
+from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
 
 
@@ -36,7 +37,9 @@ def refuse_to_run(state: State, link: Link) -> None:
     # Until a failover takes it over, the data plane keeps the lag small: applications still write.
     taken = run is not None and any((run.id, step) in state.steps for step in _TAKE_OVER)
     if run is not None and (run.plan.kind is not RunKind.FAILOVER or taken):
-        raise HeldByRun(f"mirror {name}: replicate", [f"{held_by(run)}; it copies the rest itself"])
+        raise HeldByRun(
+            f"mirror {name}: replicate", [f"{held_by(run, conducted(state, run))}; it copies the rest itself"]
+        )
     if mirror.desired is not Desired.STARTED:
         how = {Desired.PAUSED: "resume", Desired.STOPPED: "start"}[mirror.desired]
         raise Refused(f"mirror {name}", [f"it is {mirror.desired}: `mirrorbook mirror {how} {name}` lets it run"])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from mirror_core.model.run import Approval, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import Approval, Plan, Run, RunKind, RunState, StepRecord, StepState
 
 HOLDS_S: Final = 3600.0
 """A plan that nobody has approved for so long is stale; and so is an approval that nothing was begun by for so long."""
@@ -87,6 +87,13 @@ def used_up(ended: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, .
         f"run {run.id} was begun by this approval and is {run.state}, and an approval is for one run: {way}"
         for run in same
     )
+
+
+def other_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:
+    """The reason not to run this plan when another one was approved; None: whichever it is."""
+    if plan_hash in (None, plan.hash):
+        return ()
+    return (f"plan {plan_hash} is out of date, the current one is {plan.hash}: review it",)
 
 
 def _unmet(approvals: Sequence[Approval], people: int) -> Iterator[str]:

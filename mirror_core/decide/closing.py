@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from mirror_core.decide.conducting import NOT_KNOWN, Conducted, Sign
 from mirror_core.decide.standing import Standing
 from mirror_core.decide.standing import standing_of as debt_standing
 from mirror_core.decide.steps import Writes, point_of_no_return, standing_of
@@ -19,7 +20,7 @@ from mirror_core.model.standing import Debt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What is known of a run when nobody conducts it any more, or not yet."""
+    """What is known of a run: of one that has not ended, mostly when nobody conducts it any more, or not yet."""
 
     run: Run
     steps: Sequence[StepRecord]
@@ -31,6 +32,7 @@ class Ended:
     """A data plane is at work for the mirror."""
     failed: Sequence[PartitionStatus] = ()
     """Partitions of the mirror that FAILED."""
+    conducted: Conducted = NOT_KNOWN
 
 
 def overtaken(run: Run, runs: Iterable[Run]) -> tuple[str, ...]:
@@ -123,10 +125,13 @@ def _under_way(ended: Ended) -> Iterator[str]:
     where = f"step {at.step}" if at.step else "its first step"
     yield f"Run {run.id} has not ended: {where} {'failed' if failed else 'is its place now'}."
     yield _writers(ended, at.writes)
+    heard = ended.conducted.sign is Sign.HEARD
+    if heard:
+        yield f"It is {ended.conducted}."
     if run.state is RunState.ABORTING:
-        yield f"Next: `{verb} resume {mirror.name}` finishes the abort."
+        yield f"Next: {'wait' if heard else f'`{verb} resume {mirror.name}` finishes the abort'}."
         return
-    ways = [f"`{verb} resume {mirror.name}` goes on"]
+    ways = ["wait" if heard else f"`{verb} resume {mirror.name}` goes on"]
     if not ended.turned:
         ways.append(f"`{verb} abort {mirror.name}` {_undoes(ended, at.writes)}")
     yield f"Next: {'; '.join(ways)}."

@@ -6,12 +6,13 @@ of a run, for example. So it is decided before that whether it may act, and once
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.decide.conducting import NOT_KNOWN, Conducted, Sign
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, base_name, reverse_name
 from mirror_core.model.run import Run, RunKind
@@ -99,6 +100,8 @@ class Seen:
     """For so many seconds tasks of a data plane, of this one or the last, may still write."""
     failed_over: bool = False
     """Whether a failover has moved applications to the destination."""
+    conducted: Conducted = NOT_KNOWN
+    """Whether anybody conducts the run."""
 
 
 def refusals(verb: Verb, seen: Seen) -> Iterator[str]:
@@ -108,7 +111,7 @@ def refusals(verb: Verb, seen: Seen) -> Iterator[str]:
         yield "it has just been deleted"
         return
     if seen.run is not None:
-        yield held_by(seen.run)
+        yield held_by(seen.run, seen.conducted)
     if seen.mirror.desired not in rule.wants:
         yield f"it is {seen.mirror.desired}{rule.otherwise}"
     if verb is Verb.START and seen.failed_over:
@@ -162,14 +165,16 @@ def effects(verb: Verb, seen: Seen) -> Iterator[str]:
         yield f"its tasks may write for {seen.writing_s:.0f} s more: that is waited for"
 
 
-def leads_home(name: MirrorName, runs: Iterable[Run]) -> Iterator[str]:
+def leads_home(
+    name: MirrorName, runs: Iterable[Run], conducted: Callable[[Run], Conducted] = lambda run: NOT_KNOWN
+) -> Iterator[str]:
     """Why a mirror is not its owner's alone: a failback, of the one that it is the reverse of, cannot end without it.
 
-    `runs`: what its source remembers.
+    `runs`: what its source remembers, which also tells whether they are conducted.
     """
     for run in runs:
         if is_led_home(name, run):
-            yield f"the applications' way home leads over this mirror: {held_by(run)}"
+            yield f"the applications' way home leads over this mirror: {held_by(run, conducted(run))}"
 
 
 def is_led_home(name: MirrorName, run: Run) -> bool:
@@ -177,14 +182,19 @@ def is_led_home(name: MirrorName, run: Run) -> bool:
     return run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and reverse_name(run.plan.mirror) == name
 
 
-def held_by(run: Run) -> str:
+def held_by(run: Run, conducted: Conducted) -> str:
     """Why nobody else may change the mirror, and what to do."""
     command = f"`mirrorbook {run.plan.kind}"
-    return (
-        f"{run.plan.kind} {run.id} is under way, begun by {run.started_by}: wait for its end. If nobody conducts it "
-        f"any more, {command} resume {run.plan.mirror}` goes on with it, and {command} abort {run.plan.mirror}` gives "
-        "it up for as long as that is possible"
-    )
+    under_way = f"{run.plan.kind} {run.id} is under way, begun by {run.started_by}"
+    resume, abort = f"{command} resume {run.plan.mirror}` goes on with it", f"{command} abort {run.plan.mirror}`"
+    gives_up = "gives it up for as long as that is possible"
+    match conducted.sign:
+        case Sign.HEARD:
+            return f"{under_way}, and {conducted}: wait for its end; or {abort} takes it from there, and {gives_up}"
+        case Sign.RELEASED | Sign.GONE:
+            return f"{under_way}; {conducted}. {resume}, and {abort} {gives_up}"
+        case Sign.UNKNOWN:
+            return f"{under_way}: wait for its end. If nobody conducts it any more, {resume}, and {abort} {gives_up}"
 
 
 def interrupted(run: Run) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
+from mirror_core.decide.conducting import NOT_KNOWN
 from mirror_core.decide.standing import failed_over
 from mirror_core.decide.verbs import RULES, Seen, Verb, effects, interrupted, refusals
 from mirror_core.model.clock import now_ms
@@ -20,6 +21,7 @@ from mirror_core.model.errors import HeldByRun, LostOwnership, Refused
 from mirror_core.model.logs import logger
 from mirror_core.state.lease import copier
 from mirror_core.state.link import Link
+from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_whole
 from mirror_core.state.writer import StateWriter, control_id
@@ -101,14 +103,15 @@ def insistent(verb: Callable[P, T]) -> Callable[P, T]:
 def _seen(link: Link, state: State) -> Seen:
     name = link.mirror.name
     lease = state.leases.get(name)
-    living = copier(state, name)
+    living, run = copier(state, name), state.active_run(name)
     return Seen(
         mirror=state.mirrors.get(name),
-        run=state.active_run(name),
+        run=run,
         statuses=tuple(state.partitions.get(name, {}).values()),
         copier=living.owner if living else None,
         writing_s=max(0, lease.writers_until_ms - now_ms()) / 1000 if lease else 0,
         failed_over=failed_over(state.debts.get(name)),
+        conducted=conducted(state, run) if run else NOT_KNOWN,
     )
 
 

@@ -21,6 +21,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.state.lease import copier
 from mirror_core.state.link import Link
+from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
 from mirror_core.sync.identity import check_identity
 
@@ -108,7 +109,7 @@ def survey(link: Link, state: State, expressions: Iterable[str] | None, action: 
     """
     run = state.active_run(link.mirror.name)
     if run is not None:
-        raise HeldByRun(f"mirror {link.mirror.name}: recover", [held_by(run)])
+        raise HeldByRun(f"mirror {link.mirror.name}: recover", [held_by(run, conducted(state, run))])
     chosen = None if expressions is None else topics_named(expressions)
     statuses = state.partitions.get(link.mirror.name, {})
     failed = [

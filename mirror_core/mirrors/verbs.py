@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from mirror_core.decide.standing import failed_over
 from mirror_core.decide.verbs import Verb, is_led_home, leads_home, strayed
@@ -26,6 +27,7 @@ from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.run import Run
 from mirror_core.state.lease import kept, new_owner, take_over
 from mirror_core.state.link import Link, states
+from mirror_core.state.pulse import conducted
 from mirror_core.state.records import Forget, PartitionRecord, State
 from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state
@@ -169,7 +171,8 @@ def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Ite
 def way_home(link: Link) -> Iterator[str]:
     """The failback that this mirror belongs to. A source that does not answer does not forbid to end a mirror."""
     with suppress(MirrorError):
-        yield from leads_home(link.mirror.name, read_state(link.source, timeout_s=LIMITS.other_cluster_s).runs.values())
+        state = read_state(link.source, timeout_s=LIMITS.other_cluster_s)
+        yield from leads_home(link.mirror.name, state.runs.values(), partial(conducted, state))
 
 
 def failback_over(link: Link) -> Run | None:

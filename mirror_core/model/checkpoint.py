@@ -24,3 +24,23 @@ class Checkpoint:
     """`VERSION` of its type when it was written."""
     value: str
     """JSON of the value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """A sign of life of whoever conducts a run."""
+
+    VERSION: ClassVar[int] = 1
+    token: str
+    """Another one each time that somebody begins to conduct."""
+    by: str
+    """As the run says who conducts it."""
+    host: str
+    boot: str
+    pid: int
+    started: int | None
+    """Which process it is: see `supervisor/identity.py`."""
+    at_ms: int
+    """By that host's wall clock."""
+    released: bool = False
+    """It has let go of the run, in an orderly way."""

@@ -10,6 +10,9 @@ from typing import Final
 FRESH_S: Final = 10.0
 """Whoever was last heard of longer ago counts as gone, and what was last seen longer ago as not known now."""
 
+CONDUCTED_S: Final = 30.0
+"""A run's conductor beats every 10 s. Whoever was last heard of longer ago may be taken the run from."""
+
 
 def now_ms() -> int:
     """Milliseconds since the epoch."""

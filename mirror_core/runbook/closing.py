@@ -9,6 +9,7 @@ from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import PartitionState, is_fresh
 from mirror_core.model.run import Run
 from mirror_core.state.link import Link
+from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 from mirror_core.state.turning import turned
@@ -40,5 +41,6 @@ def words_of(link: Link, state: State, run_id: str) -> tuple[str, ...]:
             turned=turned(state, run),
             copying=is_fresh(state.leases.get(name), now_ms()),
             failed=[s for s in state.partitions.get(name, {}).values() if s.state is PartitionState.FAILED],
+            conducted=conducted(state, run),
         )
     )

@@ -11,28 +11,26 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import ClassVar, Generic, TypeVar
 
-from mirror_core.decide.approvals import expired
+from mirror_core.decide.approvals import expired, other_plan
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import names, point_of_no_return
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.kept import KEPT
 from mirror_core.mirrors.door import insistent
 from mirror_core.model.chronicle import Kind
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused
-from mirror_core.model.garbage import seldom_sought
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.run import Approval, Evidence, Plan, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.runbook.at_work import at_work
 from mirror_core.runbook.bundles import keep_or_say, signer_of
 from mirror_core.runbook.services import Services
-from mirror_core.state.journal import Journal, begun, check_turn, find_run, told
+from mirror_core.state.journal import Journal, begun, check_turn, find_run, taken, told
 from mirror_core.state.link import Link
+from mirror_core.state.pulse import Watch, beating, begun_by
 from mirror_core.state.records import Forget, Record, State
-from mirror_core.state.remembered import REMEMBERED
 from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.turning import turned
 from mirror_core.state.writer import StateWriter, control_id
@@ -41,15 +39,8 @@ Choice = TypeVar("Choice")
 """What the operator chooses for the plan."""
 
 
-@contextmanager
-def at_work() -> Iterator[None]:
-    """Connections are kept, and what was read of state topics is remembered, from one look to the next."""
-    with KEPT.keeping(), REMEMBERED.keeping(), seldom_sought():
-        yield
-
-
 class Conductor(ABC, Generic[Choice]):
-    """One mirror's runs of one kind. Holds no state of its own: that is in the destination's state topic."""
+    """One mirror's runs of one kind. What is known of them is in the destination's state topic."""
 
     KIND: ClassVar[RunKind]
     DISTURBS: ClassVar[str]
@@ -71,6 +62,8 @@ class Conductor(ABC, Generic[Choice]):
         self.started_by = started_by
         self._say = say
         self._gate_limit_s = gate_limit_s
+        self._held: tuple[StateWriter, Journal] | None = None
+        self.watches: dict[str, Watch] = {}  # of runs that are not conducted here yet
 
     def decide(self, choice: Choice | None = None) -> Decision:
         """The plan, and every reason why it may not be run now. Within seconds, also when a side is dead."""
@@ -118,8 +111,7 @@ class Conductor(ABC, Generic[Choice]):
         if len(done) == len(wanted) and (run.ended_ms is not None or wanted[-1] != steps[-1]):
             return tuple(done)
         check_turn(state, run_id, steps, wanted[min(len(done), len(wanted) - 1)])
-        with self._control() as writer:
-            journal = self._journal(writer, run_id)
+        with self._conducting(run_id) as (writer, journal):
             self._agreed(writer, journal, agreed_by)
             return tuple(self._take(writer, journal, name) for name in wanted)
 
@@ -132,8 +124,7 @@ class Conductor(ABC, Generic[Choice]):
             raise Refused(f"run {run_id}: resume", [f"the run is {run.state}: {what}"])
         if run.ended_ms is not None:
             return run
-        with self._control() as writer:
-            journal = self._journal(writer, run_id)
+        with self._conducting(run_id) as (writer, journal):
             if journal.run.state is RunState.ABORTING:
                 return self._evident(writer, self._abort(writer, journal))
             self._agreed(writer, journal, agreed_by)
@@ -155,9 +146,7 @@ class Conductor(ABC, Generic[Choice]):
         run = self._check_abort(read_whole(self.link.destination), run_id, only_mine)
         if run.state is RunState.ABORTED:
             return run
-        with self._control() as writer:
-            self._check_abort(writer.state, run_id, only_mine)
-            journal = self._journal(writer, run_id)
+        with self._conducting(run_id, lambda state: self._check_abort(state, run_id, only_mine)) as (writer, journal):
             if journal.run.state is RunState.ABORTED:
                 return journal.run
             return self._evident(writer, self._abort(writer, journal))
@@ -171,6 +160,24 @@ class Conductor(ABC, Generic[Choice]):
         state = read_state(self.link.destination)
         run = self._mine(state, run_id)
         return run, tuple(state.steps[run_id, s] for s in steps_of(run) if (run_id, s) in state.steps)
+
+    @at_work()
+    def refuse_conducted(self, run_id: str, title: str, *, take_over: bool = False) -> None:
+        """Refused while another process conducts the run: whoever goes on with it would end that one. It is watched for
+        half a minute, unless it has let go of it or certainly ended. `take_over`: the caller has an option for that."""
+        watch = self.watches.setdefault(run_id, Watch(run_id))
+        found = watch.found(lambda: read_whole(self.link.destination), self._say, take_over=take_over)
+        if why := found.refusal(take_over=take_over):
+            raise Refused(title, [why])
+
+    @contextmanager
+    def holding(self, run_id: str) -> Iterator[None]:
+        """Conduct the run to the end of the block, whatever is asked of it there."""
+        with self._conducting(run_id) as self._held:
+            try:
+                yield
+            finally:
+                self._held = None
 
     def refuse_expired(self, run_id: str, agreed: Sequence[Approval]) -> None:
         """Before applications are stopped, or logs are taken back. Refused when nobody has agreed for too long, and
@@ -232,6 +239,24 @@ class Conductor(ABC, Generic[Choice]):
     def _control(self) -> StateWriter:
         return StateWriter(self.link.destination, control_id(self.link.mirror.name))
 
+    @contextmanager
+    def _conducting(
+        self, run_id: str, may: Callable[[State], object] = lambda state: None
+    ) -> Iterator[tuple[StateWriter, Journal]]:
+        """The run in our hands, which others can see until the end of the block. `may` raises when it is not for us."""
+        if self._held is not None:
+            may(self._held[0].refresh())
+            yield self._held
+            return
+        if run_id in self.watches:  # somebody else may have come first
+            self.refuse_conducted(run_id, f"run {run_id}: take over")
+        with self._control() as writer:
+            may(writer.state)
+            run = self._mine(writer.state, run_id)
+            with beating(writer, run_id, self.started_by, taken(writer.state, run, self.started_by)) as stop:
+                self.watches.pop(run_id, None)
+                yield writer, Journal(writer, run_id, steps_of(run), stop)
+
     def _title(self) -> str:
         return f"{self.KIND} of mirror {self.link.mirror.name}"
 
@@ -266,21 +291,13 @@ class Conductor(ABC, Generic[Choice]):
             homecoming=writer.state.mirrors[self.link.mirror.name].homecoming,
         )
         run, more = self._more_of(run, found, writer.state)
-        writer.put(run, begun(writer.state, run), *more)
+        writer.put(run, begun(writer.state, run), begun_by(run.id, self.started_by), *more)
         return run
 
     def _new_id(self, started_ms: int) -> str:
         """Readable, sortable, and not used before."""
         when = datetime.fromtimestamp(started_ms / 1000, UTC).strftime("%Y%m%dT%H%M%S")
         return f"{self.link.mirror.name}-{self.KIND}-{when}-{secrets.token_hex(2)}"
-
-    def _journal(self, writer: StateWriter, run_id: str) -> Journal:
-        """The run's journal in our hands: from here on others know who conducts it."""
-        run = self._mine(writer.state, run_id)
-        if run.ended_ms is None and run.conducted_by != self.started_by:
-            run = replace(run, conducted_by=self.started_by)
-            writer.put(run, told(writer.state, run, Kind.CONDUCTED, {}))
-        return Journal(writer, run_id, steps_of(run))
 
     def _mine(self, state: State, run_id: str) -> Run:
         """The run of this id. BadRequest when it is none of this mirror and kind."""
@@ -327,10 +344,3 @@ class Conductor(ABC, Generic[Choice]):
 def steps_of(run: Run) -> tuple[str, ...]:
     """Its steps in order."""
     return names(run.plan.kind, run.plan.mode)
-
-
-def other_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:
-    """The reason not to run this plan when another one was approved; None: whichever it is."""
-    if plan_hash in (None, plan.hash):
-        return ()
-    return (f"plan {plan_hash} is out of date, the current one is {plan.hash}: review it",)

@@ -29,9 +29,9 @@ from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
-from mirror_core.model.run import Evidence, Run, RunKind, RunState
+from mirror_core.model.run import Evidence, Run, RunKind, RunState, StepState
 from mirror_core.runbook.checkpoints import all_left
-from mirror_core.runbook.conductor import Conductor
+from mirror_core.runbook.conductor import Conductor, steps_of
 from mirror_core.runbook.failback_steps import FailbackSteps, home_run, reverse_link
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.observe import Ask
@@ -56,13 +56,22 @@ class Failback(Conductor[Allowed]):
 
     def home(self) -> Failover:
         """The failover that brings applications home; to be planned, approved and driven before the last step."""
-        return Failover(
+        home = Failover(
             reverse_link(self.link),
             self.services,
             started_by=self.started_by,
             say=self._say,
             gate_limit_s=self._gate_limit_s,
         )
+        home.watches = self.watches
+        return home
+
+    def way_home(self, run: Run) -> Run | None:
+        """That failover, while it is under way and is all that this run waits for."""
+        _, steps = self.status(run.id)
+        done = {record.step for record in steps if record.state is StepState.DONE}
+        due = next((name for name in steps_of(run) if name not in done), None)
+        return self.home().active() if due in needing(self.KIND, Need.HOME) else None
 
     def is_home(self, run: Run) -> bool:
         """Whether that failover is done."""

@@ -17,8 +17,9 @@ from mirror_core.model.mirror import Desired, Lease, PartitionState
 from mirror_core.model.names import ClusterName
 from mirror_core.model.run import Evidence, Fact, Mode, Run, RunKind, RunState, StepState
 from mirror_core.model.standing import Owed
+from mirror_core.runbook.at_work import at_work
 from mirror_core.runbook.checkpoints import Drained
-from mirror_core.runbook.conductor import Conductor, at_work
+from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.counting import stay
 from mirror_core.runbook.failover_steps import Steps
 from mirror_core.runbook.giving_up import lift_or_owe
@@ -69,8 +70,7 @@ class Failover(Conductor[Mode]):
         """A person's word that what its source took, which answers again, stays there only. Refused unless the run's
         promotion has stopped for that word: nobody gives it beforehand."""
         said = f"run {run_id}: --leave-behind"
-        with self._control() as writer:
-            journal = self._journal(writer, run_id)
+        with self._conducting(run_id) as (writer, journal):
             waiting = journal.run.state is RunState.RUNNING and not turned(writer.state, journal.run)
             returned = journal.kept("promote", Returned) if waiting else None
             if returned is None:

@@ -7,8 +7,6 @@ set again after a crash goes on where it was.
 from __future__ import annotations
 
 import secrets
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -34,15 +32,13 @@ from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Approval, Mode, Run, RunKind, StepState
-from mirror_core.runbook.conductor import at_work
+from mirror_core.runbook.at_work import at_work
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.set_runs import Joint, SetFailed, Standing
+from mirror_core.runbook.side_by_side import at_once, held, patiently
 from mirror_core.state.link import Link
 from mirror_core.state.topic import read_state
 
-TRIES: Final = 3
-"""Of a step that fails for a reason that may pass, before the set is given up for it."""
-PAUSE_S: Final = 2.0
 _BEFORE: Final = names(RunKind.FAILOVER)[: names(RunKind.FAILOVER).index(point_of_no_return(RunKind.FAILOVER))]
 
 
@@ -121,7 +117,7 @@ class Together:
         plans = {name: decision.plan.hash for name, decision in joint.decisions.items()}
         acts = {name: partial(self._begin, name, plan, approved_by, attempt) for name, plan in plans.items()}
         try:
-            if refused := self._at_once(acts):
+            if refused := at_once(acts, self._say):
                 words = f"failover of set {self.chosen.name}: not all could be begun"
                 raise Refused(words, (f"{name}: {error}" for name, error in refused.items()))
         except MirrorError:
@@ -166,6 +162,14 @@ class Together:
         finally:
             self._write_page(attempt)
 
+    def refuse_conducted(self, attempt: str) -> None:
+        """LostOwnership while somebody else who has taken one of the runs over may still be at work."""
+        left = {name: s.run for name, s in self._standings(attempt).items() if s.run.ended_ms is None}
+        theirs = {name: run for name, run in left.items() if run.conducted_by != self._conductors[name].started_by}
+        errors = at_once({name: partial(self._refuse_conducted, name, run) for name, run in theirs.items()}, self._say)
+        for error in errors.values():
+            raise error
+
     def abort(self, attempt: str, *, only_mine: bool = True) -> Sequence[str]:
         """Give all up, as long as none is promoted; what was done, in words. `only_mine`: what others conduct by now is
         theirs."""
@@ -184,7 +188,14 @@ class Together:
 
     @at_work()
     def _go(self, attempt: str, wanted: set[Move], agreed_by: str = "") -> dict[MirrorName, Standing]:
-        failed: dict[MirrorName, MirrorError] = {}
+        left = {name: s.run.id for name, s in self._standings(attempt).items() if s.run.ended_ms is None}
+        acts = {name: partial(self._conductors[name].holding, run) for name, run in left.items()}
+        with held(acts, self._say) as failed:
+            return self._rounds(attempt, wanted, agreed_by, failed)
+
+    def _rounds(
+        self, attempt: str, wanted: set[Move], agreed_by: str, failed: dict[MirrorName, MirrorError]
+    ) -> dict[MirrorName, Standing]:
         while True:
             standings = self._standings(attempt)
             found = moves(self._members(standings, failed), self.chosen.order, self.mode)
@@ -195,7 +206,9 @@ class Together:
                 raise self._failed(failed, "", self._give_up(given_up, only_mine=False))
             if not doing:
                 break
-            failed |= self._at_once({name: partial(self._take, s, due[name], agreed_by) for name, s in doing.items()})
+            failed |= at_once(
+                {name: partial(self._take, s, due[name], agreed_by) for name, s in doing.items()}, self._say
+            )
         if failed or (Move.FINISH in wanted and any(s.place is not Place.DONE for s in standings.values())):
             others = [f"{name}: {s.place}" for name, s in standings.items() if name not in failed]
             raise self._failed(failed, ". When that is mended: `mirrorbook failover resume {name}`", others)
@@ -204,45 +217,18 @@ class Together:
     def _take(self, standing: Standing, move: Move, agreed_by: str) -> None:
         run, conductor = standing.run, self._conductors[standing.run.plan.mirror]
         said = agreed_by if standing.place in (Place.BEGUN, Place.PROVED) else ""
-        for tries_left in reversed(range(TRIES)):
-            try:
-                if move is Move.FINISH:
-                    conductor.drive(run.id, agreed_by=said)
-                else:
-                    steps = undisturbed(RunKind.FAILOVER) if move is Move.PROVE else _BEFORE
-                    conductor.take(run.id, steps, agreed_by="" if move is Move.PROVE else said)
-                return
-            except MirrorError as error:
-                if not error.retryable or not tries_left:
-                    raise
-                self._say(f"{run.plan.mirror}: {error}; once more")
-                time.sleep(PAUSE_S)
+        if move is Move.FINISH:
+            patiently(run.plan.mirror, self._say, lambda: conductor.drive(run.id, agreed_by=said))
+        else:
+            steps = undisturbed(RunKind.FAILOVER) if move is Move.PROVE else _BEFORE
+            agreed = "" if move is Move.PROVE else said
+            patiently(run.plan.mirror, self._say, lambda: conductor.take(run.id, steps, agreed_by=agreed))
 
-    def _at_once(self, acts: Mapping[MirrorName, Callable[[], None]]) -> dict[MirrorName, MirrorError]:
-        """Do all of them, each in a thread of its own; what went wrong. LostOwnership of one ends it for all."""
-        errors: dict[MirrorName, BaseException] = {}
-
-        def act(name: MirrorName) -> None:
-            try:
-                acts[name]()
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits, not swallowed
-                errors[name] = error
-
-        # Daemons: Ctrl-C ends this process as it ends one that moves a single mirror.
-        threads = [threading.Thread(target=act, args=(name,), name=f"mirror {name}", daemon=True) for name in acts]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for name, error in errors.items():
-            self._say(f"{name}: {error}")
-        for name, error in errors.items():
-            if isinstance(error, LostOwnership):
-                others = "the others wait where they are: run the set again, or resume them one by one"
-                raise LostOwnership(f"{name}: {error}; {others}") from None
-            if not isinstance(error, MirrorError):
-                raise error
-        return {name: error for name, error in errors.items() if isinstance(error, MirrorError)}
+    def _refuse_conducted(self, name: MirrorName, run: Run) -> None:
+        try:
+            self._conductors[name].refuse_conducted(run.id, f"run {run.id} of set {self.chosen.name}")
+        except Refused as error:
+            raise LostOwnership(str(error)) from None
 
     def _begin(self, name: MirrorName, plan_hash: str, approved_by: str | Sequence[Approval], attempt: str) -> None:
         self._conductors[name].begin(plan_hash, self.mode, approved_by=approved_by, part_of=attempt)

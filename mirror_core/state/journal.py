@@ -41,6 +41,8 @@ class Journal:
     log: Log
     run_id: str
     steps: tuple[str, ...]
+    before_end: Callable[[], None] = lambda: None
+    """Called before the run is closed."""
 
     @property
     def run(self) -> Run:
@@ -126,6 +128,7 @@ class Journal:
         nothing."""
         run = self.run
         if run.ended_ms is None:
+            self.before_end()
             run = replace(run, state=state, ended_ms=now_ms(), note=note or run.note)
             kept = [c for c in self.log.state.checkpoints.values() if c.run == self.run_id and c.kind not in stay]
             self.log.put(run, ended(self.log.state, run), *map(Forget, kept))
@@ -140,6 +143,14 @@ def told(state: State, run: Run, kind: Kind, body: object) -> Told:
     """The next line of the run's chronicle, to be written with what it tells of."""
     lines = state.chronicle(run.id)
     return next_line(lines, run=run.id, at_ms=now_ms(), by=run.conducted_by, kind=kind, body=body)
+
+
+def taken(state: State, run: Run, by: str) -> tuple[Record, ...]:
+    """What is to be written when somebody begins to conduct a run, unless he is known to."""
+    if run.ended_ms is not None or run.conducted_by == by:
+        return ()
+    run = replace(run, conducted_by=by)
+    return run, told(state, run, Kind.CONDUCTED, {})
 
 
 def begun(state: State, run: Run) -> Told:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.model.errors import LostOwnership
+from mirror_core.model.chronicle import Told, renumbered
+from mirror_core.model.errors import Indeterminate, LostOwnership
 from mirror_core.model.names import MirrorName
 from mirror_core.state.records import TOPIC, Forget, Record, State
 from mirror_core.state.topic import FENCED, LINE_KIB, POLL_S, QUIET, TRANSACTION_MS, client, read_whole, translate
@@ -54,6 +55,8 @@ class StateWriter:
         self.id = writer
         self.timeout_s = timeout_s
         self.state = State()
+        self._opened: float | None = None
+        """When a transaction was begun of which it is not known how it ended, by the monotonic clock."""
         self._producer = client(
             Producer,
             cluster,
@@ -82,17 +85,37 @@ class StateWriter:
 
     def put(self, *records: Record | Forget) -> None:
         """Write these records in one transaction: all or none. LostOwnership when another owner took the id."""
-        began = time.monotonic()
+        whole: list[Record | Forget] = list(records)
         try:
+            if self._opened is not None:
+                if not self._settle():
+                    self.refresh()
+                self._opened = None
+                whole = [renumbered(r, self.state.chronicle(r.run)) if isinstance(r, Told) else r for r in records]
+            self._opened = time.monotonic()
             self._producer.begin_transaction()
-            for record in records:
+            for record in whole:
                 for key, value in self.state.rows(record):
                     self._produce(key, value)
             self._commit()
         except KafkaException as error:
-            raise self._refused(error, time.monotonic() - began) from None
-        for record in records:
+            raise self._refused(error) from None
+        for record in whole:
             self.state.put(record)
+        self._opened = None
+
+    def say_last(self, *records: Record | Forget, timeout_s: float) -> None:
+        """The same with little patience, by one who will write no more. Nothing is written where a write before was not
+        answered and may stand: it may have ended what these records tell of, and to read the state takes long."""
+        self.timeout_s = min(self.timeout_s, timeout_s)
+        try:
+            stands = self._opened is not None and not self._settle()
+        except KafkaException as error:
+            raise self._refused(error) from None
+        if stands:
+            raise Indeterminate("what came of the write before is not known")
+        self._opened = None
+        self.put(*records)
 
     def refresh(self) -> State:
         """Read again what others (the data plane, the conductor) have written since."""
@@ -105,8 +128,25 @@ class StateWriter:
         state.require(self.id.mirror)
         return state
 
-    def _refused(self, error: KafkaException, open_s: float) -> Exception:
+    def _settle(self) -> bool:
+        """End the transaction that a write has left open, which failed or was interrupted: nothing can be begun before.
+
+        It is given up (True), unless its commit was asked for already: then the state topic tells what came of it.
+        """
+        try:
+            self._producer.abort_transaction(self.timeout_s)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError._CONFLICT:  # the commit goes on; after a fatal error, of all calls
+                self._commit()
+            elif code != KafkaError._STATE:  # it has ended
+                raise
+            return False
+        return True
+
+    def _refused(self, error: KafkaException) -> Exception:
         """Brokers say the same of an id that was taken and of a transaction that they have ended."""
+        open_s = 0.0 if self._opened is None else time.monotonic() - self._opened
         found = translate(self.cluster, error, "write")
         if isinstance(found, LostOwnership) and open_s * 1000 >= TRANSACTION_MS:
             return LostOwnership(
@@ -125,7 +165,7 @@ class StateWriter:
             except BufferError:
                 if time.monotonic() > deadline:
                     with suppress(KafkaException):
-                        self._producer.abort_transaction(5)
+                        self._producer.abort_transaction(min(5.0, self.timeout_s))
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
                 self._producer.poll(POLL_S)
 
@@ -134,7 +174,7 @@ class StateWriter:
         deadline = time.monotonic() + self.timeout_s
         while True:
             try:
-                self._producer.commit_transaction(5)
+                self._producer.commit_transaction(min(5.0, self.timeout_s))
                 return
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
@@ -142,5 +182,5 @@ class StateWriter:
                     if reason.txn_requires_abort():
                         # A broker that never got the first record refuses the abort, too: the first reason counts.
                         with suppress(KafkaException):
-                            self._producer.abort_transaction(5)
+                            self._producer.abort_transaction(min(5.0, self.timeout_s))
                     raise

@@ -71,6 +71,13 @@ class Process:
             return f"process {self.pid} is not the one that was meant: that one has ended"
         return None
 
+    def has_ended(self) -> bool:
+        """Whether it is certain that it was a process of this machine, and is not there any more."""
+        if not self.machine.boot or self.started is None or self.machine != here():
+            return False
+        began = started(self.pid)
+        return _is_absent(self.pid) if began is None else began != self.started
+
     def signal(self, number: signal.Signals) -> str | None:
         """Signal it, and nobody who has got its number meanwhile. What is returned is why nobody was signalled."""
         doubt = self.doubt()
@@ -90,6 +97,17 @@ class Process:
         finally:
             os.close(handle)
         return doubt
+
+
+def _is_absent(pid: int) -> bool:
+    """Whether nobody has this number. /proc may be mounted so that it hides other users' processes (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def this_process() -> Process:

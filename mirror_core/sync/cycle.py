@@ -18,6 +18,7 @@ from mirror_core.model.logs import logger
 from mirror_core.model.mirror import GroupsSeen
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
+from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_whole
 from mirror_core.sync.access import sync_acls
@@ -81,7 +82,7 @@ def sync(
     """
     active = log.state.active_run(link.mirror.name)
     if active is not None and active.id != run_id:
-        raise HeldByRun(f"mirror {link.mirror.name}: sync", [held_by(active)])
+        raise HeldByRun(f"mirror {link.mirror.name}: sync", [held_by(active, conducted(log.state, active))])
     return _sync(link, log.state, log, only, run_id)
 
 
@@ -135,7 +136,7 @@ def _still_ours(link: Link, topics: frozenset[str]) -> None:
     state, name = read_whole(link.destination), link.mirror.name
     active = state.active_run(name)
     if active is not None:
-        raise HeldByRun(f"mirror {name}: sync", [held_by(active)])
+        raise HeldByRun(f"mirror {name}: sync", [held_by(active, conducted(state, active))])
     gone = topics & stopped_topics(link, state)
     if gone:
         raise Refused(f"mirror {name}: sync", [f"topic {topic} was stopped meanwhile" for topic in sorted(gone)])

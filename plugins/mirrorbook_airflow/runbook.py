@@ -141,6 +141,9 @@ class TakeSteps(RunOperator):
             engine = self.engine(context, self.steps)
             agreed_by = agreed(context, self.go_ahead_task, run) if self.go_ahead_task else ""
             self._refuse_expired(engine, run, context)
+            if engine.status(run)[0].conducted_by != engine.started_by:
+                # A person has taken the run over, and may still be at work.
+                engine.refuse_conducted(run, f"run {run}: {', '.join(self.steps)}")
             try:
                 records = self._take(engine, run, agreed_by)
             except LostOwnership:

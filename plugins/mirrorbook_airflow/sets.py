@@ -128,7 +128,9 @@ class ProveSet(SetOperator):
     def execute(self, context: Context) -> dict[str, str]:
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with self.conducting(context):
-            proved = self.together(context, undisturbed(RunKind.FAILOVER)).prove(attempt)
+            together = self.together(context, undisturbed(RunKind.FAILOVER))
+            together.refuse_conducted(attempt)
+            proved = together.prove(attempt)
         said = [
             f"- {name}: {record.step}, {key}: {visible(str(value))}"
             for name, standing in proved.items()
@@ -152,6 +154,7 @@ class MoveSet(SetOperator):
             agreed_by = agreed(context, self.go_ahead_task, attempt) if self.go_ahead_task else ""
             together = self.together(context)
             together.refuse_expired(attempt, approvals(context, (self.go_ahead_task,) if self.go_ahead_task else ()))
+            together.refuse_conducted(attempt)
             together.finish(attempt, agreed_by=agreed_by)
         return {"run": attempt, "report": str(together.page(attempt))}
 

@@ -37,6 +37,7 @@ RUN: Final = {
         "started_by",
         "approved_by",
         "conducted_by",
+        "conducted",
         "started_ms",
         "ended_ms",
         "note",

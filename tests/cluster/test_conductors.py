@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
+from mirror_core.decide.conducting import Conducted, Sign
 from mirror_core.decide.verbs import Verb
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic
 from mirror_core.mirrors import verbs
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import Indeterminate, Refused
+from mirror_core.model.errors import Indeterminate, LostOwnership, Refused, Unreachable
 from mirror_core.model.mirror import Desired, FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Offset, Partition, reverse_name
 from mirror_core.model.parity import ParityRange, ParityResult
@@ -24,13 +27,18 @@ from mirror_core.model.run import Mode, Run, RunState
 from mirror_core.parity.check import SoFar
 from mirror_core.runbook.failback_steps import FailbackSteps, reverse_link
 from mirror_core.runbook.failover import Failover
+from mirror_core.state import pulse
 from mirror_core.state.records import TOPIC, PartitionRecord
 from mirror_core.state.writer import StateWriter, data_id
 from tests.brokers import TIMEOUT_S, Pair, produce, read_all
 from tests.cluster.links import writer_of
 from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import app_topic, begin, denied
+from tests.commands import Forked
+from tests.drill.dying import Death
+from tests.harm import suspended
 from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import patience, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -130,6 +138,125 @@ def test_a_record_that_cannot_be_read_lets_no_verb_take_the_mirror_over(pair: Pa
     assert verbs.pause(link).desired is Desired.PAUSED
 
 
+def command(mirrored: Mirrored, *words: str, log: str = "said", before: Callable[[], object] = int) -> Forked:
+    """A command of a failover or a failback."""
+    where = ["--config", str(mirrored.config.path)]
+    if "status" not in words:
+        where += ["--runner", "local", "--evidence", str(mirrored.evidence)]
+    return Forked(*words, *where, mirrored.name, log=mirrored.evidence / log, before=before)
+
+
+def said(mirrored: Mirrored, *words: str) -> tuple[int, str]:
+    """How such a command ended, and what it printed."""
+    code = command(mirrored, *words).wait(patience(TIMEOUT_S))
+    return code, (mirrored.evidence / "said").read_text(encoding="utf-8")
+
+
+def now(mirrored: Mirrored) -> Conducted:
+    state = mirrored.state
+    run = state.active_run(mirrored.name)
+    assert run is not None
+    return pulse.conducted(state, run)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A comparison that takes hours: nothing is written to the journal, and somebody asks for the run meanwhile."""
+
+    mirrored: Mirrored
+    commands: Sequence[tuple[str, ...]]
+    seen: list[Conducted] = field(default_factory=list)
+    answers: list[tuple[int, str]] = field(default_factory=list)
+
+    def __call__(
+        self,
+        source: ClusterName,
+        destination: ClusterName,
+        ranges: Sequence[ParityRange],
+        output: Path | None,
+        so_far: SoFar | None = None,
+    ) -> ParityResult:
+        first = now(self.mirrored).seen_ms or 0
+        wait_until(lambda: (now(self.mirrored).seen_ms or 0) > first, timeout_s=TIMEOUT_S, why="somebody is heard of")
+        self.seen.append(now(self.mirrored))
+        self.answers.extend(said(self.mirrored, "failover", *words) for words in self.commands)
+        return self.mirrored.services.parity(source, destination, ranges, output, so_far)
+
+
+def test_in_a_long_step_a_run_is_seen_to_be_conducted_and_nobody_else_resumes_it(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, topic = mirrored_topic(pair, tmp_path)
+    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
+    parity = Asking(mirrored, [("resume",)])
+    conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
+    run = begin(conductor)
+    assert now(mirrored).sign is Sign.RELEASED
+    assert conductor.drive(run).state is RunState.DONE
+    assert [(one.sign, one.by) for one in parity.seen] == [(Sign.HEARD, "ann@desk")]
+    [(code, words)] = parity.answers
+    assert code == Refused.exit_code
+    assert "conducted by ann@desk on" in " ".join(words.split())
+    assert not [kept for kept in mirrored.state.checkpoints if kept[0] == run], "a beat came after the end"
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
+def test_a_run_is_taken_over_from_a_conductor_that_hangs_and_beats_and_that_one_ends(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, topic = mirrored_topic(pair, tmp_path)
+    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
+    parity = Asking(mirrored, [("resume", "--take-over")])
+    conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
+    run = begin(conductor)
+    with pytest.raises(LostOwnership):
+        conductor.drive(run)
+    [(code, words)] = parity.answers
+    assert code == 0, words
+    ended = mirrored.state.runs[run]
+    assert (ended.state, ended.conducted_by == "ann@desk") == (RunState.DONE, False)
+    assert not [kept for kept in mirrored.state.checkpoints if kept[0] == run], "its beats are left"
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
+def test_a_run_whose_conductor_was_killed_is_resumed_at_once(pair: Pair, tmp_path: Path) -> None:
+    mirrored, topic = mirrored_topic(pair, tmp_path)
+    first = command(mirrored, "failover", "run", "--yes", log="first", before=Death("prove", 1, tmp_path / "deeds"))
+    assert first.wait(patience(TIMEOUT_S)) == -signal.SIGKILL
+    code, words = said(mirrored, "failover", "status", "--json")
+    shown = json.loads(words)["conducted"]
+    assert (code, shown["sign"], shown["pid"]) == (0, "gone", first.pid)
+    assert shown["words"].endswith("and its process has ended")
+    code, words = said(mirrored, "failover", "resume")
+    assert code == 0, words
+    assert "watching" not in words
+    assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
+def test_what_a_hanging_destination_does_not_take_in_time_ends_no_conductor(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, _ = mirrored_topic(pair, tmp_path)
+    monkeypatch.setattr(pulse, "BEAT_S", 0.1)
+
+    def beats() -> object:
+        before = now(mirrored).seen_ms or 0
+        return wait_until(lambda: (now(mirrored).seen_ms or 0) > before, timeout_s=TIMEOUT_S, why="it beats")
+
+    run = begin(mirrored.failover)
+    with writer_of(mirrored.link) as writer, pulse.beating(writer, run, "test"):
+        beats()
+        with suspended(pair.west):
+            writer.timeout_s = 1.0
+            with pytest.raises(Unreachable):
+                writer.put(writer.state.runs[run])
+        writer.timeout_s = TIMEOUT_S
+        writer.put(writer.state.runs[run])  # LostOwnership, if anything is in its way
+        beats()
+    assert now(mirrored).sign is Sign.RELEASED
+    mirrored.failover.abort(run)
+
+
 @pytest.mark.slow
 def test_a_failback_that_slept_before_it_deletes_a_topic_does_not_hit_its_successor(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -164,9 +291,8 @@ def test_the_reverse_mirror_is_not_ended_while_applications_need_it_to_come_home
     assert failback.drive(run.id).state is RunState.RUNNING
     back = reverse_link(mirrored.link)
     assert back.mirror.name == reverse_name(mirrored.name)
-    needed = f"way home leads over this mirror: failback {run.id} is under way"
     for verb in (verbs.stop, verbs.delete):
-        with pytest.raises(Refused, match=needed):
+        with pytest.raises(Refused, match=f"way home .*: failback {run.id} "):
             verb(back)
     with writer_of(back) as conductor:
         with pytest.raises(Refused, match="is not failed over yet: applications are still on west"):
@@ -174,4 +300,29 @@ def test_the_reverse_mirror_is_not_ended_while_applications_need_it_to_come_home
         conductor.put(conductor.state.mirrors[back.mirror.name])
     go_home(failback, run.id)
     assert verbs.intend(back, Verb.STOP).refused is None
+    assert read_all(pair.east, topic) == sent
+
+
+@pytest.mark.slow
+def test_a_failback_is_not_resumed_while_somebody_conducts_the_failover_that_leads_home(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
+    topic = app_topic(pair)
+    sent = produce(pair.east, topic, 10)
+    mirrored = failed_over(pair, tmp_path, topic)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    assert failback.way_home(run) is None
+    assert failback.drive(run.id).state is RunState.RUNNING
+    home = failback.home()
+    led = home.begin(home.plan(Mode.PLANNED).hash)
+    with writer_of(home.link) as writer, pulse.beating(writer, led.id, home.started_by):
+        writer.put(led)
+        code, words = said(mirrored, "failback", "resume", "--yes")
+        assert (code, f"run {led.id}: resume" in " ".join(words.split())) == (Refused.exit_code, True), words
+    assert mirrored.state.runs[run.id].conducted_by == failback.started_by, "who was refused took it over all the same"
+    code, words = said(mirrored, "failback", "resume", "--yes")
+    assert code == 0, words
+    assert mirrored.state.runs[run.id].state is RunState.DONE
     assert read_all(pair.east, topic) == sent

@@ -22,6 +22,7 @@ from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.failover_steps import Steps
+from mirror_core.runbook.last_look import Look
 from mirror_core.runbook.services import Copy
 from mirror_core.runbook.set_runs import SetFailed
 from mirror_core.runbook.sets import Together
@@ -192,10 +193,11 @@ def test_one_that_fails_when_another_is_promoted_is_left_for_resume_and_the_othe
     well, broken = both
     check = Steps.check_before_promotion
 
-    def checked(self: Steps) -> None:
-        check(self)
+    def checked(self: Steps) -> Look:
+        look = check(self)
         if self.link.mirror.name == broken.name:
             raise MirrorError("not now")
+        return look
 
     monkeypatch.setattr(Steps, "check_before_promotion", checked)
     several = together(well, broken)

@@ -20,7 +20,7 @@ from mirror_core.model.run import RunState
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.browsing import browser
-from tests.commands import Forked
+from tests.commands import Forked, mirrorbook
 from tests.mirroring import Mirrored, new_mirror
 from tests.restless import never_still
 from tests.waiting import wait_until
@@ -140,7 +140,9 @@ def test_a_plan_that_may_not_be_run_is_red_with_its_reasons(runbook: Runbook, tm
     assert runbook.airflow.tasks(DAG, run)["approve"] == "upstream_failed"
 
 
-def test_the_command_line_takes_a_run_over_and_airflow_aborts_nothing(runbook: Runbook, tmp_path: Path) -> None:
+def test_a_run_of_airflow_is_resumed_by_nobody_while_its_task_lives_and_who_takes_it_over_keeps_it(
+    runbook: Runbook, tmp_path: Path
+) -> None:
     mirror, topic = runbook.new_mirror(tmp_path)
     run = runbook.airflow.trigger(DAG, {"mirror": mirror.name, "pause": False})
     runbook.airflow.await_question(DAG, run, "approve", RUN_S)
@@ -153,7 +155,10 @@ def test_the_command_line_takes_a_run_over_and_airflow_aborts_nothing(runbook: R
             return active.id if active and (active.id, "fence") in mirror.state.steps else ""
 
         found = wait_until(begun, timeout_s=RUN_S, why="Airflow's task has begun to fence")
-        command = Forked("failover", "resume", mirror.name, *options, log=tmp_path / "cli.log")
+        refused = mirrorbook("failover", "resume", mirror.name, *options)
+        assert refused.returncode == 3, refused.stderr
+        assert f"conducted by airflow {DAG}/{run}" in " ".join(refused.stderr.split())
+        command = Forked("failover", "resume", "--take-over", mirror.name, *options, log=tmp_path / "cli.log")
         wait_until(
             lambda: not mirror.state.runs[found].conducted_by.startswith("airflow "),
             timeout_s=60,

@@ -20,6 +20,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind, RunState, StepState
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Copy
+from mirror_core.state import pulse
 from mirror_core.state.link import Link
 from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import Pair, produce, read_all
@@ -174,6 +175,23 @@ def test_the_teardown_of_a_killed_task_does_not_abort_under_the_hands_of_who_res
 
     assert said.startswith("kept: ")
     assert "conducted by somebody@elsewhere" in said
+    assert ended.exception() is None, "the one who resumed was fenced"
+    desk.assert_done()
+
+
+def test_a_task_that_is_tried_again_is_refused_while_somebody_else_conducts(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
+    desk.take("prove", "fence")  # and then its worker was killed; Airflow learns it minutes later
+    with beside(lambda: desk.cli(desk.held.copy).drive(desk.run)) as ended:
+        assert desk.held.reached.wait(WAIT_S)
+        with pytest.raises(AirflowFailException, match="conducted by somebody@elsewhere on"):
+            desk.take("drain")
+        desk.held.go_on.set()
+
     assert ended.exception() is None, "the one who resumed was fenced"
     desk.assert_done()
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from unittest.mock import patch
 
 import psutil
 import pytest
 
+from mirror_core.decide import conducting
 from mirror_core.decide.steps import names
 from mirror_core.mirrors import verbs
 from mirror_core.model.errors import LostOwnership
@@ -31,6 +35,17 @@ pytestmark = [pytest.mark.cluster, pytest.mark.drill]
 
 AFTER: tuple[Literal[1, "all"], ...] = (1, "all")
 STEPS = names(RunKind.FAILOVER, Mode.UNPLANNED)
+
+
+@dataclass(frozen=True, slots=True)
+class Hurried:
+    """In the conductor's process: a sleeper counts as gone at once, not after half a minute."""
+
+    before: Callable[[], object]
+
+    def __call__(self) -> None:
+        patch.object(conducting, "CONDUCTED_S", 0.0).start()
+        self.before()
 
 
 def left_by_all(mirrored: Mirrored, topic: str) -> dict[str, object]:
@@ -81,14 +96,15 @@ def test_each_conductor_of_an_unplanned_failover_sleeps_over_the_next_one(pair: 
             for step in STEPS:
                 for number, after in enumerate(AFTER):
                     told = tmp_path / f"{step}-{number}"
-                    death = Death(step, after, told, signal.SIGSTOP)
+                    death = Hurried(Death(step, after, told, signal.SIGSTOP))
                     sleeper = ended.enter_context(conductors.command(*arguments, death=death))
                     asleep(sleeper)
                     assert told.exists(), conductors.log.read_text(encoding="utf-8")
                     if last is not None:
                         woken(last, mirrored, topic)
                     last, arguments = sleeper, ("failover", "resume")
-            conductors.finish("failover", "resume")
+            with conductors.command("failover", "resume", death=Hurried(int)) as finishing:
+                assert finishing.wait(ENDS_S) == 0, conductors.log.read_text(encoding="utf-8")
             assert last is not None
             woken(last, mirrored, topic)
         assert read_all(pair.west, topic) == sent

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.decide.closing import Ended, closing, overtaken, unknown
+from mirror_core.decide.conducting import Conducted, Sign
 from mirror_core.decide.steps import STEPS, Writes, names, point_of_no_return
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import ClusterName, MirrorName
@@ -155,6 +156,17 @@ def test_a_mirror_that_nobody_copies_is_named_unless_it_is_meant_to_rest(desired
     run = a_run(*PLANNED, RunState.ABORTED)
     ended = Ended(run=run, steps=(), mirror=replace(MIRROR, desired=desired), debt=None, turned=True, copying=False)
     assert ("Nobody copies m now" in " ".join(closing(ended))) is (desired is Desired.STARTED)
+
+
+def test_who_looks_at_a_run_that_is_conducted_is_told_to_wait() -> None:
+    heard = Conducted(sign=Sign.HEARD, by="ann@desk", host="desk", pid=7, age_s=3.2)
+    for state in (RunState.RUNNING, RunState.ABORTING):
+        ended = Ended(
+            run=a_run(*PLANNED, state), steps=(), mirror=MIRROR, debt=None, turned=False, copying=True, conducted=heard
+        )
+        text = " ".join(closing(ended))
+        assert "It is conducted by ann@desk on desk (process 7), seen 3 s ago. Next: wait" in text
+        assert "resume" not in text
 
 
 def test_an_abort_that_was_cut_short_is_finished_by_resume_alone() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from mirror_core.decide.conducting import NOT_KNOWN, Conducted, Sign
 from mirror_core.decide.verbs import RULES, Seen, Verb, effects, held_by, interrupted, leads_home, refusals, strayed
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -67,7 +68,7 @@ def test_a_verb_is_for_mirrors_of_which_this_is_desired(verb: Verb, desired: set
 @pytest.mark.parametrize("verb", Verb)
 def test_while_a_run_holds_the_mirror_every_verb_is_refused_with_all_its_reasons(verb: Verb) -> None:
     reasons = list(refusals(verb, replace(seen(Desired.PAUSED), run=RUN)))
-    assert reasons[0] == held_by(RUN)
+    assert reasons[0] == held_by(RUN, NOT_KNOWN)
     assert reasons[1:] == list(refusals(verb, seen(Desired.PAUSED)))
 
 
@@ -142,11 +143,29 @@ def test_a_stop_says_what_it_ends_and_what_it_waits_for() -> None:
 
 
 def test_the_run_and_the_way_on_are_named() -> None:
-    assert "failover m-failover-1 is under way, begun by ann@desk" in held_by(RUN)
-    assert "`mirrorbook failover resume m`" in held_by(RUN)
-    assert "`mirrorbook failover abort m`" in held_by(RUN)
+    assert "failover m-failover-1 is under way, begun by ann@desk" in held_by(RUN, NOT_KNOWN)
+    assert "`mirrorbook failover resume m`" in held_by(RUN, NOT_KNOWN)
+    assert "`mirrorbook failover abort m`" in held_by(RUN, NOT_KNOWN)
     assert "failover m-failover-1 began at this very moment" in interrupted(RUN)
     assert "`mirrorbook failover resume m`" in interrupted(RUN)
+
+
+def test_who_is_held_up_by_a_run_learns_whether_anybody_conducts_it() -> None:
+    heard = Conducted(sign=Sign.HEARD, by="ann@desk", host="desk", pid=7, age_s=3.2)
+    gone = Conducted(sign=Sign.GONE, by="ann@desk", host="desk", pid=7, age_s=1_300.0)
+    held = held_by(RUN, heard)
+    assert "conducted by ann@desk on desk (process 7), seen 3 s ago: wait for its end" in held
+    assert "resume" not in held, "it would be refused"
+    assert "`mirrorbook failover abort m`" in held
+    left = held_by(RUN, gone)
+    assert "ann@desk on desk was not heard of for 21 min by this machine's clock; `resume` watches" in left
+    assert "`mirrorbook failover resume m` goes" in left
+    assert "wait" not in left
+    [reason] = refusals(Verb.PAUSE, replace(seen(), run=RUN, conducted=gone))
+    assert reason == left
+    failback = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
+    [reason] = leads_home(MirrorName("m-back"), [failback], lambda run: heard)
+    assert str(heard) in reason
 
 
 def test_what_cannot_be_undone_is_never_done_unasked() -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec import UNSET
 
 from mirror_core.cli import failback as command
-from mirror_core.cli.runs import plan_document
+from mirror_core.cli.documents import plan_document
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror_set import MirrorSet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException
@@ -17,7 +18,10 @@ def test_a_write_that_took_too_long_is_not_said_to_be_anothers_doing(tmp_path: P
     path.write_text('clusters: {west: {bootstrap.servers: "127.0.0.1:1"}}', encoding="utf-8")
     writer = StateWriter(load_config(path).cluster("west"), control_id(MirrorName("m")))
     fenced = KafkaException(KafkaError(KafkaError._FENCED))
-    quick, slow = writer._refused(fenced, 0.5), writer._refused(fenced, 14.2)
+    writer._opened = time.monotonic() - 0.5
+    quick = writer._refused(fenced)
+    writer._opened -= 13.7
+    slow = writer._refused(fenced)
     assert isinstance(quick, LostOwnership)
     assert isinstance(slow, LostOwnership), "it may be another's all the same: who acts on it must believe so"
     assert "took" not in str(quick).split("controls this mirror")[1]

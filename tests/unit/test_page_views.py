@@ -15,6 +15,7 @@ from mirrorbook_airflow.page.runs import dag_run_of, runs_of
 from mirrorbook_airflow.page.static import STATIC
 from mirrorbook_airflow.page.views import PER_PAGE, MirrorPage, mirror_page
 
+from mirror_core.decide.conducting import NOT_KNOWN
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss import loss
 from mirror_core.mirrors.describe import Description, PartitionRow
@@ -24,6 +25,7 @@ from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.reckoning import Counted, Foretold
 from mirror_core.model.run import Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.model.sighting import Sighting, TopicSeen
+from mirror_core.state.pulse import begun_by
 from mirror_core.state.records import PartitionRecord, State
 from tests.pages import Page
 
@@ -109,7 +111,7 @@ def page(known: Seen | None, judgement: Judged | None = None, one: Told | None =
 
 
 def shown(view: MirrorPage) -> str:
-    buttons = list(actions({}, None, None))
+    buttons = list(actions({}, None, None, NOT_KNOWN))
     return render("mirror", view=view, actions=buttons, sets=[], trouble="", base="", root="/mirrorbook")
 
 
@@ -256,6 +258,11 @@ def test_a_copier_that_is_silent_is_not_running() -> None:
 # -- runs ------------------------------------------------------------------------------------------------------------
 
 
+BEAT = (
+    f'{{"token":"t","by":"x","host":"elsewhere","boot":"b","pid":7,"started":1,"at_ms":{NOW - 4_000},"released":false}}'
+)
+
+
 def step(name: str, start_ms: int, end_ms: int | None) -> StepRecord:
     state = StepState.STARTED if end_ms is None else StepState.DONE
     return StepRecord(run=run().id, step=name, state=state, attempt=1, started_ms=start_ms, ended_ms=end_ms)
@@ -264,19 +271,33 @@ def step(name: str, start_ms: int, end_ms: int | None) -> StepRecord:
 def test_the_standstill_is_counted_while_it_happens_and_told_by_the_core_at_its_end() -> None:
     steps = [step("prove", NOW - 19_000, NOW - 10_000), step("fence", NOW - 4_000, NOW - 3_000)]
 
-    (before,) = runs_of(told(run(), steps[0]).state, NAME, NOW)
-    (during,) = runs_of(told(run(), *steps).state, NAME, NOW)
-    (after,) = runs_of(told(run(), *steps, step("promote", NOW - 2_000, NOW - 1_000)).state, NAME, NOW)
+    (before,) = runs_of(told(run(), steps[0]), NAME, NOW)
+    (during,) = runs_of(told(run(), *steps), NAME, NOW)
+    (after,) = runs_of(told(run(), *steps, step("promote", NOW - 2_000, NOW - 1_000)), NAME, NOW)
 
     assert (before.standstill, during.standstill, after.standstill) == ("not begun", "4.0 s so far", "3.0 s")
     assert [s.state for s in during.steps] == ["DONE", "DONE", "not begun", "not begun"]
 
 
 def test_a_run_that_was_given_up_stands_still_no_more() -> None:
-    (found,) = runs_of(told(run(ended_ms=NOW - 1_000), step("fence", NOW - 4_000, None)).state, NAME, NOW)
+    (found,) = runs_of(told(run(ended_ms=NOW - 1_000), step("fence", NOW - 4_000, None)), NAME, NOW)
 
     assert found.standstill == "given up after at most 3.0 s"
     assert found.steps[1].seconds == "3.0"
+
+
+def test_a_run_that_has_not_ended_says_whether_anybody_conducts_it() -> None:
+    beat = replace(begun_by(run().id, "x"), value=BEAT)
+    (heard,) = runs_of(told(run(), beat), NAME, NOW)
+    (late,) = runs_of(told(run(), beat), NAME, NOW + 60_000)
+    (silent,) = runs_of(told(run(), beat, silent="west does not answer"), NAME, NOW)
+    (old,) = runs_of(told(run(), beat, at_ms=NOW - 30_000), NAME, NOW)
+    (ended,) = runs_of(told(run(ended_ms=NOW - 1_000)), NAME, NOW)
+
+    assert heard.conducted == "conducted by x on elsewhere (process 7), seen 4 s ago"
+    assert [one.conducted[:7] for one in (late, silent, old)] == ["unknown"] * 3, "the state was not read just now"
+    assert ended.conducted == ""
+    assert heard.conducted in shown(page(None, one=told(run(), beat)))
 
 
 def test_a_run_of_airflow_has_a_link_and_one_of_the_command_line_has_none() -> None:
@@ -329,7 +350,8 @@ def test_without_a_finished_run_nothing_was_foretold() -> None:
 
 
 def grey(**known: object) -> dict[str, str]:
-    found = actions({FAILBACK: "viewer may not", **dict.fromkeys(ACTIONS.keys() - {FAILBACK}, "")}, **known)  # type: ignore[arg-type]
+    rights = {FAILBACK: "viewer may not", **dict.fromkeys(ACTIONS.keys() - {FAILBACK}, "")}
+    found = actions(rights, **known, conducted=NOT_KNOWN)  # type: ignore[arg-type]
     return {action.dag: action.why_not for action in found if action.why_not}
 
 

@@ -16,7 +16,7 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.supervisor import supervise
 from mirror_core.supervisor.home import Home, Status, status_here
-from mirror_core.supervisor.identity import started
+from mirror_core.supervisor.identity import Process, here, started
 
 MIRROR = MirrorName("m1")
 
@@ -87,3 +87,26 @@ def test_of_a_supervisor_on_another_host_a_second_one_says_where_it_is(tmp_path:
     home.write(replace(of(os.getpid(), home.log), host="mirror-2"))
     with home.locked(), pytest.raises(Refused, match=rf"process {os.getpid()} on host mirror-2 does so already"):
         home.locked().__enter__()
+
+
+def not_ours(pid: int, number: int) -> None:
+    raise PermissionError
+
+
+def test_a_process_has_ended_only_where_that_is_certain(stranger: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    living = Process(stranger, here(), started(stranger))
+    assert not living.has_ended()
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        dead = Process(process.pid, here(), started(process.pid))
+        process.wait()
+    assert dead.has_ended()
+    assert replace(living, started=1).has_ended(), "another process has got its number"
+    assert not replace(dead, started=None).has_ended()
+    with monkeypatch.context() as patched:
+        patched.setattr("mirror_core.supervisor.identity.started", lambda pid: None)  # /proc may hide them
+        assert not living.has_ended()
+        assert dead.has_ended()
+        patched.setattr(os, "kill", not_ours)
+        assert not living.has_ended()
+    for machine in (replace(here(), host="elsewhere"), replace(here(), boot="another"), replace(here(), boot="")):
+        assert not replace(dead, machine=machine).has_ended()

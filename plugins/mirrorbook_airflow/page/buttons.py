@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.decide.conducting import Conducted
 from mirror_core.decide.verbs import held_by
 from mirror_core.model.run import Mode, Run, RunKind
 from mirrorbook_airflow.page.known import Judged
@@ -43,10 +44,12 @@ class Action:
     """Why it is grey; empty: it is not."""
 
 
-def actions(why_not: Mapping[str, str], judged: Judged | None, run: Run | None) -> Iterator[Action]:
-    """The buttons of a mirror: the user's rights first, then what the core says of the mirror. Pure."""
+def actions(
+    why_not: Mapping[str, str], judged: Judged | None, run: Run | None, conducted: Conducted
+) -> Iterator[Action]:
+    """The buttons of a mirror: the user's rights first, then what the core says of the mirror, and of its run."""
     for dag, label in ACTIONS.items():
-        yield Action(dag, label, why_not.get(dag, "") or "; ".join(_refused(dag, judged, run)))
+        yield Action(dag, label, why_not.get(dag, "") or "; ".join(_refused(dag, judged, run, conducted)))
 
 
 def set_actions(why_not: Mapping[str, str], unknown: Sequence[str], held: Sequence[Run]) -> Iterator[Action]:
@@ -58,10 +61,10 @@ def set_actions(why_not: Mapping[str, str], unknown: Sequence[str], held: Sequen
         yield Action(dag, label, why_not.get(dag, "") or "; ".join(reasons))
 
 
-def _refused(dag: str, judged: Judged | None, run: Run | None) -> Sequence[str]:
+def _refused(dag: str, judged: Judged | None, run: Run | None, conducted: Conducted) -> Sequence[str]:
     """The core's reasons, where they are known: what is not grey for them is refused by the DAG's plan all the same."""
     if run is not None and dag in _RUNS and not (dag == UNPLANNED and _is_planned(run)):
-        return (held_by(run),)
+        return (held_by(run, conducted),)
     if judged is None:
         return ()
     if dag == FAILOVER and judged.decision is not None:

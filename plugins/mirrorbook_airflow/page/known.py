@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mirror_core.decide.conducting import Conducted, Sign
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss import Loss
 from mirror_core.mirrors.describe import Description
@@ -13,7 +14,9 @@ from mirror_core.model.drift import DriftRow
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.run import Run
 from mirror_core.state.link import Link
+from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
 
 
@@ -26,6 +29,12 @@ class Told:
     at_ms: int
     """Wall clock before it was read; what is shown of it is as old as that."""
     silent: str = ""
+
+    def conducted(self, run: Run, now_ms: int) -> Conducted:
+        """Whether anybody conducts a run that has not ended."""
+        if self.silent or now_ms - self.at_ms > FRESH_S * 1000:
+            return Conducted(sign=Sign.UNKNOWN, why="the state could not be read just now")
+        return conducted(self.state, run, now_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, 
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 
+from mirror_core.decide.conducting import NOT_KNOWN
 from mirror_core.mirrors.runbook import runbook_of
 from mirror_core.model.clock import now_ms
 from mirror_core.model.names import MirrorName
@@ -131,7 +132,9 @@ def _mirror(name: str, page: int, user: Any, base: str) -> str:
     mirror_name = MirrorName(name)
     seen, judged = _looking.seen(mirror_name), _looking.judged(mirror_name)
     view = mirror_page(told.state.mirrors[mirror_name], told, seen, judged, now_ms(), page)
-    buttons = list(actions(permitted(user, ACTIONS), judged, told.state.active_run(mirror_name)))
+    run = told.state.active_run(mirror_name)
+    conducted = told.conducted(run, now_ms()) if run else NOT_KNOWN
+    buttons = list(actions(permitted(user, ACTIONS), judged, run, conducted))
     sets = [one.name for one in found.sets or () if name in one.mirrors]
     root = f"{base}{PREFIX}"
     return render("mirror", view=view, actions=buttons, sets=sets, trouble=found.trouble, base=base, root=root)

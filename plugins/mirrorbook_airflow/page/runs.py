@@ -12,7 +12,7 @@ from mirror_core.decide.steps import STEPS, standing_still
 from mirror_core.evidence.run_report import clocks
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, StepRecord
-from mirror_core.state.records import State
+from mirrorbook_airflow.page.known import Told
 
 SHOWN: Final = 20
 """Runs of a mirror, the newest."""
@@ -45,6 +45,8 @@ class RunView:
     begun_ms: int
     ended: bool
     approved_by: str
+    conducted: str
+    """Whether anybody does now; empty: the run has ended."""
     standstill: str
     dag: str
     """Of Airflow, when Airflow began it; empty: the command line did."""
@@ -56,15 +58,16 @@ class RunView:
     steps: tuple[StepView, ...]
 
 
-def runs_of(state: State, mirror: MirrorName, now_ms: int) -> Iterator[RunView]:
+def runs_of(told: Told, mirror: MirrorName, now_ms: int) -> Iterator[RunView]:
     """The run that holds the mirror first, then the newest."""
-    mine = [run for run in state.runs.values() if run.plan.mirror == mirror]
+    mine = [run for run in told.state.runs.values() if run.plan.mirror == mirror]
     mine.sort(key=lambda run: (run.ended_ms is None, run.started_ms), reverse=True)
     for run in mine[:SHOWN]:
-        yield _view(run, state.steps_of(run), now_ms)
+        now = "" if run.ended_ms is not None else str(told.conducted(run, now_ms))
+        yield _view(run, told.state.steps_of(run), now, now_ms)
 
 
-def _view(run: Run, steps: tuple[StepRecord, ...], now_ms: int) -> RunView:
+def _view(run: Run, steps: tuple[StepRecord, ...], conducted: str, now_ms: int) -> RunView:
     dag, link = dag_run_of(run.started_by)
     return RunView(
         id=run.id,
@@ -74,6 +77,7 @@ def _view(run: Run, steps: tuple[StepRecord, ...], now_ms: int) -> RunView:
         begun_ms=run.started_ms,
         ended=run.ended_ms is not None,
         approved_by=run.approved_by or "nobody",
+        conducted=conducted,
         standstill=standstill(run, steps, now_ms),
         dag=dag,
         dag_link=link,

@@ -89,7 +89,7 @@ def mirror_page(
     known = judged if judged and not judged_age.stale else None
     rows = fresh.description.rows if fresh and fresh.description else _recorded(mirror, told)
     topics = _topics(rows)
-    runs = tuple(runs_of(told.state, mirror.name, now_ms))
+    runs = tuple(runs_of(told, mirror.name, now_ms))
     return MirrorPage(
         name=mirror.name,
         route=f"{mirror.source} → {mirror.destination}",

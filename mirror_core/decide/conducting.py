@@ -1,0 +1,140 @@
+"""Whether anybody conducts a run, by the newest sign of life in the state topic. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from mirror_core.decide.clocks import TOLERATED_MS
+from mirror_core.model.checkpoint import Beat, Checkpoint
+from mirror_core.model.clock import CONDUCTED_S
+from mirror_core.model.run import Run
+
+STEP: Final = "conduct"
+"""No step of any plan: the place among what steps keep where the newest conductor says that he is one."""
+
+_BEAT: Final = msgspec.json.Decoder(Beat)  # once, by the thread that imports this: see `state/records.py`
+
+
+class Sign(StrEnum):
+    """What is known of a run's conductor."""
+
+    HEARD = "heard"
+    """Somebody conducts it."""
+    RELEASED = "released"
+    """Whoever conducted it last has let go of it: nobody does."""
+    GONE = "gone"
+    """Whoever conducted it last has died, or was not heard of for too long: by a clock that may differ from his."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conducted:
+    """What is known of it at one moment. As text it goes on after "run X: ..."."""
+
+    sign: Sign
+    by: str = ""
+    host: str = ""
+    pid: int | None = None
+    seen_ms: int | None = None
+    """The last sign of life, by the clock of that host."""
+    age_s: float | None = None
+    why: str = ""
+    """It is not known."""
+    ended: bool = False
+    """That process has certainly ended."""
+
+    def __str__(self) -> str:
+        match self.sign:
+            case Sign.HEARD:
+                return f"conducted by {self.by} on {self.host} (process {self.pid}), seen {_ago(self.age_s)}"
+            case Sign.RELEASED:
+                return f"nobody conducts it: {self.by} let go of it {_ago(self.age_s)}"
+            case Sign.GONE if self.ended:
+                seen = f"was last seen {_ago(self.age_s)}, and its process has ended"
+                return f"nobody conducts it: {self.by} on {self.host} {seen}"
+            case Sign.GONE:
+                silent = f"{self.by} on {self.host} was not heard of for {_long(self.age_s)}"
+                return f"{silent} by this machine's clock; `resume` watches for a sign of life"
+            case Sign.UNKNOWN:
+                return f"unknown whether anybody conducts it: {self.why}"
+
+    def refusal(self, *, take_over: bool) -> str:
+        """Why nobody goes on with the run now, and what to do; empty: it is possible. `take_over`: it may be taken."""
+        if self.sign is not Sign.HEARD:
+            return ""
+        why = f"it is {self}. Wait for its end, or end that process (Airflow: mark its task failed), then resume"
+        if not take_over:
+            return why
+        return (
+            f"{why}. If it hangs and cannot be ended, `--take-over` takes the run from it: that process may finish the "
+            "request that it is at, and stops at its next write to the state topic (exit code 5)"
+        )
+
+
+NOT_KNOWN: Final = Conducted(sign=Sign.UNKNOWN, why="nobody looked")
+
+
+def newest(run_id: str, checkpoints: Mapping[tuple[str, str, str], Checkpoint]) -> Beat | None:
+    """The last sign of life of whoever took the run last; None: there is none that this Mirrorbook reads."""
+    said = _read(checkpoints.get((run_id, STEP, Beat.__name__)))
+    if said is None or said.released:
+        return said
+    return _read(checkpoints.get((run_id, place(said.token), Beat.__name__))) or said
+
+
+def place(token: str) -> str:
+    """Where a conductor's later beats are: everybody has a place of his own, so one who lost the run hides nobody's."""
+    return f"{STEP}.{token}"
+
+
+def judged(run: Run, beat: Beat | None, age_s: float, has_ended: Callable[[Beat], bool]) -> Conducted:
+    """`beat`: the newest; `age_s`: for so long it is; `has_ended`: whether the process that wrote it certainly has."""
+    if beat is None or beat.by != run.conducted_by:
+        return Conducted(sign=Sign.UNKNOWN, why=f"{run.conducted_by} tells no sign of life, as older Mirrorbooks do")
+    ended = not beat.released and has_ended(beat)
+    sign, why = Sign.HEARD, ""
+    if beat.released:
+        sign = Sign.RELEASED
+    elif ended:
+        sign = Sign.GONE
+    elif age_s * 1000 < -TOLERATED_MS:
+        sign = Sign.UNKNOWN
+        why = f"the last sign of life, of {beat.by} on {beat.host}, is of the future: the clocks differ"
+    elif age_s > CONDUCTED_S:
+        sign = Sign.GONE
+    return Conducted(
+        sign=sign,
+        by=beat.by,
+        host=beat.host,
+        pid=beat.pid,
+        seen_ms=beat.at_ms,
+        age_s=max(0.0, age_s),
+        why=why,
+        ended=ended,
+    )
+
+
+def _read(kept: Checkpoint | None) -> Beat | None:
+    if kept is None or kept.version != Beat.VERSION:
+        return None
+    try:
+        return _BEAT.decode(kept.value)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _ago(seconds: float | None) -> str:
+    return f"{_long(seconds)} ago"
+
+
+def _long(seconds: float | None) -> str:
+    """Seconds, as long as they can be counted."""
+    whole = round(seconds or 0.0)
+    if whole < 120:
+        return f"{whole} s"
+    return f"{whole // 60} min" if whole < 7200 else f"{whole // 3600} h"

@@ -1,0 +1,211 @@
+"""A run's heartbeat: for as long as a process conducts a run, its journal says so, and when that was last true.
+
+That it conducts, and that it does so no more, is written by the conductor's own writer, so nobody who has lost the run
+says it. What he writes in between, in a place of his own, only tells that he lives. That is no transaction: a beat that
+brokers do not take costs nobody the mirror, and hides nothing from readers.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from confluent_kafka import Producer
+
+from mirror_core.decide.conducting import STEP, Conducted, Sign, judged, newest, place
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.checkpoint import Beat, Checkpoint
+from mirror_core.model.clock import CONDUCTED_S, now_ms
+from mirror_core.model.errors import LostOwnership, MirrorError
+from mirror_core.model.logs import logger
+from mirror_core.model.run import Run
+from mirror_core.state.journal import checkpoint, find_run
+from mirror_core.state.records import TOPIC, Forget, Record, State
+from mirror_core.state.topic import QUIET, client
+from mirror_core.state.writer import StateWriter
+from mirror_core.supervisor.identity import Machine, Process, this_process
+
+_log = logger(__name__)
+
+BEAT_S: Final = 10.0
+_PATIENCE_S: Final = 2.0
+"""So long brokers are waited for when the beats end, and again when the run is let go of."""
+_LOOK_S: Final = 0.5
+"""Until somebody who watches looks again."""
+
+
+class Pulse:
+    """The beats of one conductor, about one run. What becomes of them never hinders the run."""
+
+    def __init__(self, cluster: ClusterConfig, beat: Beat, run_id: str) -> None:
+        self._cluster = cluster
+        self._beat = beat
+        self._run = run_id
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name=f"pulse {run_id}", daemon=True)
+        self._producer: Producer | None = None
+        self._began = False
+        """A beat was given to the client."""
+        self.taken = True
+        """Brokers took all of them, or were given none."""
+
+    def start(self) -> None:
+        """Beat from now on. Without a client the run goes on, too, and others soon take this process for dead."""
+        limits = {"acks": "all", "message.timeout.ms": 10_000, "linger.ms": 0}
+        order = {"max.in.flight.requests.per.connection": 1}
+        try:
+            self._producer = client(Producer, self._cluster, {**self._cluster.properties(), **QUIET, **limits, **order})
+        except Exception as error:  # noqa: BLE001 - said, and the run goes on
+            gone = f"after {CONDUCTED_S:.0f} s others take this process for dead"
+            _log.warning("no heartbeat, %s: %s", gone, _named(error), run=self._run)
+        else:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """No beat comes after this."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        if self._producer is not None:
+            self._thread.join()
+            self._empty(self._producer)
+
+    def forget(self) -> None:
+        """Take the beats of one who has lost the run away, which the next one may not know of."""
+        if self._producer is not None and self._began and self.taken:
+            self._put(self._producer, Forget(self._later()))
+            self._empty(self._producer)
+
+    def _go_on(self) -> None:
+        while self._producer is not None and not self._over.wait(BEAT_S):
+            self._put(self._producer, self._later())
+
+    def _put(self, producer: Producer, record: Checkpoint | Forget) -> None:
+        """Into the client's line, which drops it when brokers don't take it for a while: the next one is as good."""
+        try:
+            for key, value in State().rows(record):
+                producer.produce(TOPIC, key=key, value=value, partition=0)
+                self._began = True
+            producer.poll(0)
+        except Exception as error:  # noqa: BLE001 - said, and the next one is tried
+            _log.warning("a beat was not written: %s", _named(error), run=self._run)
+
+    def _empty(self, producer: Producer) -> None:
+        try:
+            self.taken = producer.flush(_PATIENCE_S) == 0
+            producer.purge()
+        except Exception as error:  # noqa: BLE001 - said, and nothing depends on it
+            _log.warning("the last beats were not written: %s", _named(error), run=self._run)
+
+    def _later(self) -> Checkpoint:
+        return checkpoint(self._run, place(self._beat.token), replace(self._beat, at_ms=now_ms()))
+
+
+def _named(error: Exception) -> str:
+    return str(error) if isinstance(error, MirrorError) else type(error).__name__
+
+
+@contextmanager
+def beating(writer: StateWriter, run_id: str, by: str, also: Sequence[Record] = ()) -> Iterator[Callable[[], None]]:
+    """While the block is at work, others can see that this run is conducted; when it is left, that nobody does.
+
+    `also`: written together with the first sign of life. A run that has ended gets none. What the block is given stops
+    the beats, and is called before the run is closed: one that came later would stay for ever.
+    """
+    if not _goes_on(writer.state, run_id):
+        yield lambda: None
+        return
+    beat = _beat_of(by)
+    first = checkpoint(run_id, place(beat.token), beat)
+    before = [c for c in writer.state.checkpoints.values() if c.run == run_id and c.step.startswith(place(""))]
+    writer.put(checkpoint(run_id, STEP, beat), first, *map(Forget, before), *also)
+    pulse = Pulse(writer.cluster, beat, run_id)
+    try:
+        pulse.start()
+        yield pulse.stop
+    finally:
+        pulse.stop()
+        try:
+            if not pulse.taken:
+                _log.info("not let go of: brokers do not take beats either", run=run_id)
+            elif _goes_on(writer.state, run_id):
+                released = checkpoint(run_id, STEP, replace(beat, at_ms=now_ms(), released=True))
+                writer.say_last(released, Forget(first), timeout_s=_PATIENCE_S)
+        except LostOwnership as error:
+            _log.info("not let go of: %s", error, run=run_id)
+            pulse.forget()
+        except Exception as error:  # noqa: BLE001 - said; others see that it is silent
+            _log.info("not let go of: %s", _named(error), run=run_id)
+
+
+def _goes_on(state: State, run_id: str) -> bool:
+    return find_run(state, run_id).ended_ms is None
+
+
+def begun_by(run_id: str, by: str) -> Checkpoint:
+    """What is written with a run that is begun: nobody conducts it yet."""
+    return checkpoint(run_id, STEP, replace(_beat_of(by), released=True))
+
+
+def _beat_of(by: str) -> Beat:
+    """What this process says now of a run that it conducts from here on."""
+    me = this_process()
+    return Beat(
+        token=secrets.token_hex(4),
+        by=by,
+        host=me.machine.host,
+        boot=me.machine.boot,
+        pid=me.pid,
+        started=me.started,
+        at_ms=now_ms(),
+    )
+
+
+def conducted(state: State, run: Run, at_ms: int | None = None) -> Conducted:
+    """Whether anybody conducts a run that has not ended, as far as one look and the clocks tell. `at_ms`: now."""
+    beat = newest(run.id, state.checkpoints)
+    now = now_ms() if at_ms is None else at_ms
+    return judged(run, beat, (now - beat.at_ms) / 1000 if beat else 0.0, _has_ended)
+
+
+class Watch:
+    """Whoever conducts a run, as it is seen: whether anything comes from him. Clocks of two machines are not compared.
+
+    Asked again, it waits for nobody a second time, and what has come meanwhile is a sign of life.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._run = run_id
+        self._first: Beat | None = None
+        self._since = 0.0
+        self._unknown: Conducted | None = None
+
+    def found(self, look: Callable[[], State], say: Callable[[str], None], *, take_over: bool = False) -> Conducted:
+        """`look` waits for transactions that are open: they would hide what comes. `take_over`: one may, unwatched."""
+        while True:
+            asked = time.monotonic()
+            state = look()
+            run, beat = find_run(state, self._run), newest(self._run, state.checkpoints)
+            found = judged(run, beat, asked - self._since if beat == self._first else 0.0, _has_ended)
+            silent = found.sign is not Sign.HEARD
+            if found.sign is Sign.UNKNOWN and found != self._unknown:
+                self._unknown = found
+                say(f"run {self._run}: {found}")
+            if self._first is None:
+                self._first, self._since = beat, time.monotonic()
+                if not silent:
+                    limit = f"watching up to {CONDUCTED_S:.0f} s for another sign of life"
+                    way_out = "; `--take-over` does not wait" if take_over else ""
+                    say(f"run {self._run}: {found.by} on {found.host} conducted it last; {limit}{way_out}")
+            if silent or self._first != beat:
+                return found
+            time.sleep(_LOOK_S)
+
+
+def _has_ended(beat: Beat) -> bool:
+    return Process(beat.pid, Machine(beat.host, beat.boot), beat.started).has_ended()

@@ -1,0 +1,174 @@
+"""Whoever conducts a run, watched by one who wants to go on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from mirror_core.cli import conducting as common
+from mirror_core.cli import failback as command
+from mirror_core.decide.conducting import STEP, Conducted, Sign
+from mirror_core.model.checkpoint import Beat
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import Refused
+from mirror_core.model.run import RunState
+from mirror_core.runbook.failback import Failback
+from mirror_core.runbook.failover import Failover
+from mirror_core.state import pulse
+from mirror_core.state.journal import checkpoint
+from mirror_core.state.pulse import Watch
+from mirror_core.state.records import State
+from tests.memory import journal_of
+from tests.unit.test_refusals import LINK
+
+RUN = journal_of("m-failover-20260101T000000-abcd").run
+
+
+class Clock:
+    """Of whoever watches: it goes on while he sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(pulse, "time", made)
+    return made
+
+
+HOUR_MS = 3_600_000
+ELSEWHERE = replace(pulse._beat_of("me"), host="elsewhere")
+
+
+def looks(*beats: Beat | None) -> Callable[[], State]:
+    """One after the other; the last one is seen for ever."""
+    left = list(beats)
+
+    def look() -> State:
+        state = State()
+        state.put(RUN)
+        beat = left.pop(0) if len(left) > 1 else left[0]
+        if beat is not None:
+            state.put(checkpoint(RUN.id, STEP, beat))
+        return state
+
+    return look
+
+
+def seen(*beats: Beat | None) -> tuple[Conducted, list[str]]:
+    said = list[str]()
+    return Watch(RUN.id).found(looks(*beats), said.append, take_over=True), said
+
+
+@pytest.mark.parametrize("apart_ms", [-HOUR_MS, 0, HOUR_MS])
+def test_who_moves_lives_and_who_does_not_is_gone_whatever_his_clock_says(clock: Clock, apart_ms: int) -> None:
+    beat = replace(ELSEWHERE, at_ms=ELSEWHERE.at_ms + apart_ms)
+    moved, said = seen(beat, beat, replace(beat, at_ms=beat.at_ms + 1))
+    assert moved.sign is Sign.HEARD
+    assert [line.split("; ", 1)[1] for line in said] == [
+        "watching up to 30 s for another sign of life; `--take-over` does not wait"
+    ]
+    began = clock.now
+    still, _ = seen(beat)
+    assert still.sign is Sign.GONE
+    assert 30 < clock.now - began < 32
+
+
+def test_another_one_who_takes_it_meanwhile_has_it(clock: Clock) -> None:
+    found, _ = seen(ELSEWHERE, replace(ELSEWHERE, token="another"))
+    assert found.sign is Sign.HEARD
+
+
+def test_a_look_that_takes_long_is_no_silence(clock: Clock) -> None:
+    """Brokers hang while it is made: what it shows may have come at any time until then."""
+    look = looks(ELSEWHERE, ELSEWHERE, replace(ELSEWHERE, token="another"))
+
+    def slow() -> State:
+        clock.sleep(60.0)
+        return look()
+
+    assert Watch(RUN.id).found(slow, lambda line: None).sign is Sign.HEARD
+
+
+def test_the_same_dead_one_is_waited_for_once_and_what_comes_meanwhile_is_heard(clock: Clock) -> None:
+    watch, said = Watch(RUN.id), list[str]()
+    assert watch.found(looks(ELSEWHERE), said.append).sign is Sign.GONE
+    clock.now += 600
+    began = clock.now
+    assert watch.found(looks(ELSEWHERE), said.append).sign is Sign.GONE
+    later = replace(ELSEWHERE, at_ms=ELSEWHERE.at_ms + 1)
+    for beat in (later, replace(ELSEWHERE, token="another")):
+        assert watch.found(looks(beat), said.append).sign is Sign.HEARD
+    assert watch.found(looks(replace(ELSEWHERE, token="another", released=True)), said.append).sign is Sign.RELEASED
+    assert (clock.now, len(said)) == (began, 1)
+
+
+@pytest.mark.parametrize(
+    ("beat", "sign"),
+    [
+        (None, Sign.UNKNOWN),
+        (replace(ELSEWHERE, released=True), Sign.RELEASED),
+        (replace(pulse._beat_of("me"), started=1), Sign.GONE),
+        (replace(ELSEWHERE, by="another, before"), Sign.UNKNOWN),
+    ],
+)
+def test_what_is_certain_is_waited_for_by_nobody(beat: Beat | None, sign: Sign, clock: Clock) -> None:
+    began = clock.now
+    said, watch = list[str](), Watch(RUN.id)
+    for _ in range(2):
+        found = watch.found(looks(beat), said.append)
+    assert clock.now == began
+    assert found.sign is sign
+    assert said == ([f"run {RUN.id}: {found}"] if sign is Sign.UNKNOWN else []), "it is let through in silence"
+
+
+def test_who_lets_go_meanwhile_refuses_nobody(clock: Clock) -> None:
+    assert seen(ELSEWHERE, replace(ELSEWHERE, released=True))[0].sign is Sign.RELEASED
+
+
+def test_a_dead_way_home_is_waited_for_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applications may be fenced meanwhile."""
+    said = list[str]()
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: looks(ELSEWHERE)())
+    monkeypatch.setattr("mirror_core.runbook.failback.reverse_link", lambda link: link)
+    failback = Failback(LINK, cast("Any", None), started_by="me", say=said.append)
+    under_way = replace(RUN, state=RunState.RUNNING)
+    monkeypatch.setattr(Failback, "way_home", lambda self, run: under_way)
+    monkeypatch.setattr(Failover, "active", lambda self: under_way)
+    monkeypatch.setattr(Failback, "drive", lambda self, run_id, **agreed: under_way)
+    monkeypatch.setattr(Failover, "drive", lambda self, run_id, **agreed: under_way)
+    monkeypatch.setattr(command, "found", lambda *arguments: (LINK, replace(RUN, id="m-failback-1")))
+    monkeypatch.setattr(command, "conductor", lambda *arguments, **options: failback)
+    monkeypatch.setattr(command, "closed", lambda by, run: nullcontext())
+    for name in ("_approved_again", "approved_again"):
+        monkeypatch.setattr(command, name, lambda by, run, **options: "")
+    monkeypatch.setattr(command, "show_outcome", lambda by, run, **options: None)
+    monkeypatch.setattr(failback, "refuse_conducted", lambda run_id, title, take_over: None)
+    command.resume("m")
+    assert len(said) == 1
+
+
+def test_who_gives_a_run_up_is_told_first_who_conducts_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def agree(question: str, yes: bool) -> None:
+        raise Refused(question, [capsys.readouterr().out])
+
+    just_now = replace(ELSEWHERE, at_ms=now_ms())
+    monkeypatch.setattr(common, "read_state", lambda cluster: looks(just_now)())
+    monkeypatch.setattr(common, "agree", agree)
+    failback = Failback(LINK, cast("Any", None), started_by="me")
+    with pytest.raises(Refused, match="conducted by me on elsewhere"):
+        common.give_up(failback, RUN, "Abort?", yes=False, as_json=False)
