@@ -88,6 +88,7 @@ def run_set(
     asked = mode is Mode.PLANNED and not (no_pause or yes) and together.undisturbed(attempt)
     if asked:
         _ask(name, together, attempt)
+        together.refuse_conducted(attempt)
     ended = together.finish(attempt, agreed_by=together.started_by if asked else "")
     if as_json:
         print_json({"set": attempt, "runs": [run_document(s.run, s.steps, None) for s in ended.values()]})

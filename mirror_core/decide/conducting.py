@@ -98,7 +98,13 @@ def judged(run: Run, beat: Beat | None, age_s: float, has_ended: Callable[[Beat]
         return Conducted(sign=Sign.UNKNOWN, why=f"{run.conducted_by} tells no sign of life, as older Mirrorbooks do")
     ended = not beat.released and has_ended(beat)
     sign, why = Sign.HEARD, ""
-    if beat.released:
+    if beat.released and run.part_of:
+        sign = Sign.UNKNOWN
+        why = (
+            f"it is a part of {run.part_of}, whose process lets go of it while it waits for the other mirrors, and "
+            "takes it up again. `mirrorbook failover run-set` goes on with all of them"
+        )
+    elif beat.released:
         sign = Sign.RELEASED
     elif ended:
         sign = Sign.GONE

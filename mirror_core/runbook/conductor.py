@@ -62,7 +62,6 @@ class Conductor(ABC, Generic[Choice]):
         self.started_by = started_by
         self._say = say
         self._gate_limit_s = gate_limit_s
-        self._held: tuple[StateWriter, Journal] | None = None
         self.watches: dict[str, Watch] = {}  # of runs that are not conducted here yet
 
     def decide(self, choice: Choice | None = None) -> Decision:
@@ -170,15 +169,6 @@ class Conductor(ABC, Generic[Choice]):
         if why := found.refusal(take_over=take_over):
             raise Refused(title, [why])
 
-    @contextmanager
-    def holding(self, run_id: str) -> Iterator[None]:
-        """Conduct the run to the end of the block, whatever is asked of it there."""
-        with self._conducting(run_id) as self._held:
-            try:
-                yield
-            finally:
-                self._held = None
-
     def refuse_expired(self, run_id: str, agreed: Sequence[Approval]) -> None:
         """Before applications are stopped, or logs are taken back. Refused when nobody has agreed for too long, and
         nothing was done."""
@@ -244,12 +234,11 @@ class Conductor(ABC, Generic[Choice]):
         self, run_id: str, may: Callable[[State], object] = lambda state: None
     ) -> Iterator[tuple[StateWriter, Journal]]:
         """The run in our hands, which others can see until the end of the block. `may` raises when it is not for us."""
-        if self._held is not None:
-            may(self._held[0].refresh())
-            yield self._held
-            return
-        if run_id in self.watches:  # somebody else may have come first
-            self.refuse_conducted(run_id, f"run {run_id}: take over")
+        if run_id in self.watches:
+            try:
+                self.refuse_conducted(run_id, f"run {run_id}: take over")
+            except Refused as error:  # somebody else has come first
+                raise LostOwnership(str(error)) from None
         with self._control() as writer:
             may(writer.state)
             run = self._mine(writer.state, run_id)

@@ -35,7 +35,7 @@ from mirror_core.model.run import Approval, Mode, Run, RunKind, StepState
 from mirror_core.runbook.at_work import at_work
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.set_runs import Joint, SetFailed, Standing
-from mirror_core.runbook.side_by_side import at_once, held, patiently
+from mirror_core.runbook.side_by_side import at_once, patiently
 from mirror_core.state.link import Link
 from mirror_core.state.topic import read_state
 
@@ -188,14 +188,7 @@ class Together:
 
     @at_work()
     def _go(self, attempt: str, wanted: set[Move], agreed_by: str = "") -> dict[MirrorName, Standing]:
-        left = {name: s.run.id for name, s in self._standings(attempt).items() if s.run.ended_ms is None}
-        acts = {name: partial(self._conductors[name].holding, run) for name, run in left.items()}
-        with held(acts, self._say) as failed:
-            return self._rounds(attempt, wanted, agreed_by, failed)
-
-    def _rounds(
-        self, attempt: str, wanted: set[Move], agreed_by: str, failed: dict[MirrorName, MirrorError]
-    ) -> dict[MirrorName, Standing]:
+        failed: dict[MirrorName, MirrorError] = {}
         while True:
             standings = self._standings(attempt)
             found = moves(self._members(standings, failed), self.chosen.order, self.mode)

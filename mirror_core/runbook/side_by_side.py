@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from mirror_core.model.errors import LostOwnership, MirrorError
@@ -58,42 +55,3 @@ def patiently(name: MirrorName, say: Say, act: Callable[[], object]) -> None:
                 raise
             say(f"{name}: {error}; once more")
             time.sleep(PAUSE_S)
-
-
-@contextmanager
-def held(
-    contexts: Mapping[MirrorName, Callable[[], AbstractContextManager[None]]], say: Say
-) -> Iterator[dict[MirrorName, MirrorError]]:
-    """Be in all of these contexts to the end of the block; what went wrong when they were entered.
-
-    Interrupted, it leaves none: threads are at work in them still, and end with this process.
-    """
-    over, threads = threading.Event(), list[threading.Thread]()
-
-    def leave() -> None:
-        over.set()
-        for thread in threads:
-            thread.join()
-
-    def stay(name: MirrorName, entered: Future[None]) -> None:
-        try:
-            with contexts[name]():
-                entered.set_result(None)
-                over.wait()
-        except BaseException as error:
-            if entered.done():
-                raise
-            entered.set_exception(error)
-
-    def enter(name: MirrorName) -> None:
-        entered = Future[None]()
-        threads.append(threading.Thread(target=stay, args=(name, entered), name=f"hold {name}", daemon=True))
-        threads[-1].start()
-        entered.result()
-
-    try:
-        yield at_once({name: partial(patiently, name, say, partial(enter, name)) for name in contexts}, say)
-    except Exception:
-        leave()
-        raise
-    leave()

@@ -50,6 +50,16 @@ def test_a_run_that_nobody_conducts_is_gone_on_with(beat: Beat, age_ms: int, end
     assert not found.refusal(take_over=True)
 
 
+def test_a_part_of_a_set_that_waits_for_the_others_is_not_called_nobodys() -> None:
+    found = judged(
+        replace(RUN, conducted_by="me", part_of="shop-1"), replace(BEAT, released=True), 3.0, lambda _: False
+    )
+    assert found.sign is Sign.UNKNOWN
+    assert "unknown whether anybody conducts it: it is a part of shop-1" in str(found)
+    assert "`mirrorbook failover run-set` goes on with all of them" in str(found)
+    assert not found.refusal(take_over=True)
+
+
 def test_silence_counts_from_a_limit_on() -> None:
     limit_ms = BEAT.at_ms + int(CONDUCTED_S * 1000)
     assert now(BEAT, at_ms=limit_ms).sign is Sign.HEARD

@@ -16,7 +16,7 @@ from mirror_core.decide import conducting
 from mirror_core.decide.conducting import STEP, Sign
 from mirror_core.kafka.config import load_config
 from mirror_core.model.chronicle import Kind
-from mirror_core.model.errors import BadRequest, LostOwnership, Refused, RemoteFault, Unreachable
+from mirror_core.model.errors import BadRequest, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.run import RunState, StepRecord, StepState
 from mirror_core.runbook.failover import Failover
 from mirror_core.state import pulse
@@ -407,7 +407,7 @@ def test_the_last_word_reads_no_state(writer: StateWriter, producer: Producer, m
             fails()
 
 
-# -- a run that is held ----------------------------------------------------------------------------------------------
+# -- two who go on with a run ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -417,19 +417,6 @@ def by(writer: StateWriter, monkeypatch: pytest.MonkeyPatch) -> Failover:
     monkeypatch.setattr(made, "_control", lambda: nullcontext(writer))
     monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: writer.read())
     return made
-
-
-def test_a_run_that_is_held_is_conducted_between_what_is_asked_of_it(by: Failover, producer: Producer) -> None:
-    """A member of a set, fenced and drained, waits for the others: whoever resumes it alone promotes it."""
-    with by.holding(RUN.id):
-        for _ in range(2):
-            with by._conducting(RUN.id) as (writer, _):
-                writer.put(step())
-            assert sign(producer) is Sign.HEARD
-    assert sign(producer) is Sign.RELEASED
-    assert [keys[0] for keys in producer.keys[1:]] == [BEAT, *[f"step/{RUN.id}/one"] * 2, BEAT], "it was taken twice"
-    with by._conducting(RUN.id):
-        assert sign(producer) is Sign.HEARD
 
 
 def test_of_two_who_watched_a_dead_one_the_second_is_refused(
@@ -443,9 +430,9 @@ def test_of_two_who_watched_a_dead_one_the_second_is_refused(
     monkeypatch.setattr(conducting, "CONDUCTED_S", 30.0)
     writer.put(checkpoint(RUN.id, STEP, replace(elsewhere, token="first")))
     before = len(producer.taken)
-    with pytest.raises(Refused, match="it is conducted by me on elsewhere") as refused, by._conducting(RUN.id):
+    with pytest.raises(LostOwnership, match="it is conducted by me on elsewhere") as lost, by._conducting(RUN.id):
         pass
-    assert "--take-over" not in str(refused.value)
+    assert "--take-over" not in str(lost.value)
     assert len(producer.taken) == before
     writer.put(checkpoint(RUN.id, STEP, replace(elsewhere, token="first", released=True)))
     for _ in range(2):

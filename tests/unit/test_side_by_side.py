@@ -1,9 +1,7 @@
-"""Several mirrors at the same time: each in a thread, and held from the first to the last round."""
+"""Several mirrors at the same time: each in a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -15,9 +13,9 @@ from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Unreac
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.runbook import side_by_side
-from mirror_core.runbook.set_runs import SetFailed, Standing
+from mirror_core.runbook.set_runs import Standing
 from mirror_core.runbook.sets import Together
-from mirror_core.runbook.side_by_side import held
+from mirror_core.runbook.side_by_side import at_once, patiently
 from tests.unit.test_decide_verbs import RUN
 
 A, B = MirrorName("a"), MirrorName("b")
@@ -28,55 +26,25 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "PAUSE_S", 0.0)
 
 
-def contexts(log: list[str], errors: dict[MirrorName, list[MirrorError]]) -> dict[MirrorName, Any]:
-    """What is done in each of them; of these errors each is one of an attempt to enter it."""
-
-    @contextmanager
-    def one(name: MirrorName) -> Iterator[None]:
-        if errors.get(name):
-            raise errors[name].pop()
-        log.append(f"+{name}")
-        try:
-            yield
-        finally:
-            log.append(f"-{name}")
-
-    made: dict[MirrorName, Callable[[], AbstractContextManager[None]]] = {name: partial(one, name) for name in (A, B)}
-    return made
-
-
-def test_all_are_held_until_the_last_one_is_through() -> None:
+def test_what_fails_for_a_moment_is_tried_again_beside_the_others() -> None:
+    errors: list[MirrorError] = [Unreachable("for a moment")]
     log, said = list[str](), list[str]()
-    with held(contexts(log, {A: [Unreachable("for a moment")]}), said.append) as failed:
-        log.append("rounds")
-    assert (sorted(log[:2]), log[2], sorted(log[3:])) == (["+a", "+b"], "rounds", ["-a", "-b"])
-    assert (failed, said) == ({}, ["a: for a moment; once more"])
+
+    def once(name: MirrorName) -> None:
+        if name == A and errors:
+            raise errors.pop()
+        log.append(name)
+
+    failed = at_once({name: partial(patiently, name, said.append, partial(once, name)) for name in (A, B)}, said.append)
+    assert (sorted(log), failed, said) == (["a", "b"], {}, ["a: for a moment; once more"])
 
 
-def test_one_that_cannot_be_had_is_told_of_and_the_others_are_held() -> None:
-    log, error = list[str](), Refused("no", ["not now"])
+def test_who_loses_one_of_them_leaves_the_others_where_they_are() -> None:
+    def lose() -> None:
+        raise LostOwnership("x")
 
-    def rounds() -> None:
-        with held(contexts(log, {A: [error]}), print) as failed:
-            raise SetFailed(", ".join(failed))
-
-    with pytest.raises(SetFailed, match=r"^a$"):
-        rounds()
-    assert log == ["+b", "-b"]
-
-
-def test_who_loses_one_lets_go_of_the_others() -> None:
-    log = list[str]()
-    with pytest.raises(LostOwnership, match="the others wait"), held(contexts(log, {A: [LostOwnership("x")]}), print):
-        pytest.fail("it goes on")
-    assert log == ["+b", "-b"]
-
-
-def test_interrupted_it_lets_go_of_none_since_its_threads_are_at_work_still() -> None:
-    log = list[str]()
-    with pytest.raises(KeyboardInterrupt), held(contexts(log, {}), print):
-        raise KeyboardInterrupt
-    assert sorted(log) == ["+a", "+b"]
+    with pytest.raises(LostOwnership, match=r"^a: x; the others wait where they are"):
+        at_once({A: lose, B: lambda: None}, print)
 
 
 def test_a_set_is_not_gone_on_with_by_airflow_while_a_person_conducts_one_of_its_runs(
