@@ -288,7 +288,7 @@ def _look_at_destination(
                 groups_unseen=isinstance(asked, Unseen),
                 heartbeats=() if isinstance(beats, Unseen) else beats,
                 leaderless=tuple(sorted(positions.leaderless)),
-                few_in_sync=few_in_sync(client, link.mirror, state, view.topics),
+                few_in_sync=few_in_sync(client, link.mirror, state, view.topics) if offsets else (),
                 state_writers=_state_writers(link, held),
             )
     finally:
