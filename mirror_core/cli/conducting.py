@@ -186,6 +186,11 @@ def approved_again(by: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
     return by.started_by
 
 
+def refuse_to_resume(by: Conductor[Any], run: Run) -> None:
+    """While somebody else conducts the run."""
+    by.refuse_conducted(run.id, f"run {run.id}: resume", take_over=True)
+
+
 def give_up(by: Conductor[Any], run: Run, question: str, *, yes: bool, as_json: bool) -> None:
     """Ask, abort, show how it ended. Whoever conducts it now is named before."""
     if now := conducted_now(read_state(by.link.destination), run):

@@ -24,6 +24,7 @@ from mirror_core.cli.conducting import (
     conductor,
     found,
     give_up,
+    refuse_to_resume,
     show_decision,
     show_outcome,
 )
@@ -151,10 +152,10 @@ def _approved_again(failback: Failback, run: Run, *, yes: bool, as_json: bool) -
 
 def _refuse_conducted(failback: Failback, run: Run) -> None:
     """Also while somebody conducts the failover that leads home, which the failback waits for."""
-    failback.refuse_conducted(run.id, f"run {run.id}: resume", take_over=True)
+    refuse_to_resume(failback, run)
     under_way = failback.way_home(run)
     if under_way is not None:
-        failback.home().refuse_conducted(under_way.id, f"run {under_way.id}: resume", take_over=True)
+        refuse_to_resume(failback.home(), under_way)
 
 
 def _go_on(
@@ -168,7 +169,7 @@ def _go_on(
         under_way, said_by = home.active(), ""
         if under_way is not None:
             if not take_over:
-                home.refuse_conducted(under_way.id, f"run {under_way.id}: resume", take_over=True)
+                refuse_to_resume(home, under_way)
             said_by = approved_again(home, under_way, yes=yes, as_json=as_json)
         else:
             decision = home.decide()

@@ -24,6 +24,7 @@ from mirror_core.cli.conducting import (
     found,
     give_up,
     prepare,
+    refuse_to_resume,
     runner_for,
     show_decision,
     show_outcome,
@@ -125,7 +126,7 @@ def resume(
     chosen = runner_for(begun_before.plan.mode, runner)
     failover = conductor(Failover, link, chosen, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     if not take_over:
-        failover.refuse_conducted(begun_before.id, f"run {begun_before.id}: resume", take_over=True)
+        refuse_to_resume(failover, begun_before)
     agreed_by = approved_again(failover, begun_before, yes=yes, as_json=as_json)
     with closed(failover, begun_before):
         if leave_behind:

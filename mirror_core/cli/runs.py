@@ -40,13 +40,14 @@ runs_app = typer.Typer(help="Runs of failover and failback: journal and evidence
 def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """All runs that the clusters know, newest first. Exit code 4 when one did not answer."""
     found, silent = _all(config)
-    known = ((run, conducted_now(state, run)) for state in found.values() for run in state.runs.values())
-    runs = sorted(known, key=lambda one: -one[0].started_ms)
+    known = ((state, run) for state in found.values() for run in state.runs.values())
+    runs = sorted(known, key=lambda one: -one[1].started_ms)
     if as_json:
-        print_json({"runs": [run_document(run, (), now) for run, now in runs], "silent": silent})
+        documents = [run_document(run, (), conducted_now(state, run)) for state, run in runs]
+        print_json({"runs": documents, "silent": silent})
     else:
         rows = [
-            (r.id, r.plan.kind, r.plan.mirror, r.plan.mode, r.state, when(r.started_ms), r.started_by) for r, _ in runs
+            (r.id, r.plan.kind, r.plan.mirror, r.plan.mode, r.state, when(r.started_ms), r.started_by) for _, r in runs
         ]
         print_table("Runs", ("id", "kind", "mirror", "mode", "state", "begun", "by"), rows)
     refuse_unknown("runs", list(silent.values()))

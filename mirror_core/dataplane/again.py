@@ -38,7 +38,7 @@ def tried_again(
     chosen = dict[Partition, PartitionStatus | None]()
     for partition, status in sorted(known.items()):
         if _due(status, now_ms) and (partition.topic in open_topics or all(p.topic != partition.topic for p in chosen)):
-            chosen[partition] = _anew(status)
+            chosen[partition] = anew(status)
     return chosen
 
 
@@ -55,8 +55,9 @@ def _due(status: PartitionStatus, now_ms: int) -> bool:
     return passing and (status.again_ms is None or status.again_ms <= now_ms)
 
 
-def _anew(status: PartitionStatus) -> PartitionStatus | None:
-    """The ids stay, so that another topic of the same name is noticed; where nothing was copied there are none yet."""
+def anew(status: PartitionStatus) -> PartitionStatus | None:
+    """A FAILED one as it begins again; None: as if never seen. The ids stay, so that another topic of the same name is
+    noticed; where nothing was copied there are none yet."""
     if not status.destination_topic_id:
         return None
     state = after(status.state, Event.RECOVER)

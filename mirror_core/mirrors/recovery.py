@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from mirror_core.dataplane.again import anew
 from mirror_core.decide.recovery import Action
 from mirror_core.decide.verbs import Verb
 from mirror_core.kafka.client import ClusterClient
@@ -83,11 +84,8 @@ def _carry_out(link: Link, writer: StateWriter, agreed: RecoveryPlan, say: Say) 
 
 
 def _retried(mirror: MirrorName, status: PartitionStatus) -> Record | Forget:
-    """The ids stay, so that another topic of the same name is noticed; where nothing was copied there are none yet."""
-    if not status.destination_topic_id:
-        return Forget(PartitionRecord(mirror, status))
-    state = after(status.state, Event.RECOVER)
-    return PartitionRecord(mirror, replace(status, state=state, reason=None, failed_at=None, kind=None, again_ms=None))
+    fresh = anew(status)
+    return Forget(PartitionRecord(mirror, status)) if fresh is None else PartitionRecord(mirror, fresh)
 
 
 def _recopy(link: Link, writer: StateWriter, costs: list[Cost], lost: tuple[ParityRange, ...], say: Say) -> None:

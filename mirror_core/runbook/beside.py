@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import Desired, Mirror
-from mirror_core.state.link import Link, states
+from mirror_core.state.link import Link, states_beside
 
 
 def look_beside(link: Link, topics: Collection[str], found: list[tuple[Mirror, int]]) -> None:
     """Add those that are not stopped, with how many of these topics they have, as their destinations answer."""
-    ends = (link.mirror.source, link.mirror.destination)
-    others = {name: cluster for name, cluster in link.config.clusters.items() if name not in ends}
-    for cluster, answer in states(replace(link.config, clusters=others)) if others else ():
+    for cluster, answer in states_beside(link):
         if isinstance(answer, MirrorError):
             continue
         for mirror in answer.mirrors.values():
             shared = {p.topic for p in answer.partitions.get(mirror.name, {})} & set(topics)
-            alike = (mirror.source, mirror.destination) == (ends[0], cluster)
+            alike = (mirror.source, mirror.destination) == (link.mirror.source, cluster)
             if shared and alike and mirror.desired is not Desired.STOPPED:
                 found.append((mirror, len(shared)))

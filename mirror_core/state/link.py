@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -141,3 +141,10 @@ def states(
             if name in waiting:
                 waiting.discard(name)
                 yield name, answer
+
+
+def states_beside(link: Link) -> Iterator[tuple[ClusterName, State | MirrorError]]:
+    """The same of the configured clusters that are no side of this mirror."""
+    sides = (link.mirror.source, link.mirror.destination)
+    others = {name: cluster for name, cluster in link.config.clusters.items() if name not in sides}
+    return states(replace(link.config, clusters=others))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Final
 
 from mirror_core.model.acl import Acl, AclPurpose, Permission, Resource
 from mirror_core.model.drift import Deed, DriftRow
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName
-from mirror_core.state.link import Link, states
+from mirror_core.state.link import Link, states_beside
 from mirror_core.sync.access_rows import row
 
-OURS = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
+OURS: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
 """What mirrors deny on a cluster, and take away again."""
-_FENCED = frozenset({Resource.TOPIC, Resource.TRANSACTIONAL_ID})
+_FENCED: Final = frozenset({Resource.TOPIC, Resource.TRANSACTIONAL_ID})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,10 @@ class Thirds:
 def thirds(link: Link, new: Set[Acl]) -> Thirds:
     """Asks the other configured clusters where denials are among what a sync would copy or stage for the first time."""
     unknown = frozenset(a for a in new if a.permission is Permission.DENY and a.resource in _FENCED)
-    ends = (link.source.name, link.destination.name)
-    others = {name: cluster for name, cluster in link.config.clusters.items() if name not in ends}
-    if not unknown or not others:
+    if not unknown:
         return Thirds()
     own, silent = set[Acl](), list[ClusterName]()
-    for cluster, answer in states(replace(link.config, clusters=others)):
+    for cluster, answer in states_beside(link):
         if isinstance(answer, MirrorError):
             silent.append(cluster)
             continue

@@ -13,6 +13,7 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.runbook import beside
+from mirror_core.state import link
 from mirror_core.state.link import link_of
 from mirror_core.state.records import PartitionRecord, State
 from tests.memory import MemoryLog
@@ -54,7 +55,7 @@ def test_only_thirds_that_share_topics_are_found(
         yield ClusterName("south"), Unreachable("silent")
         yield ClusterName("north"), told
 
-    monkeypatch.setattr(beside, "states", states)
+    monkeypatch.setattr(link, "states", states)
     found = list[tuple[Mirror, int]]()
     beside.look_beside(link_of(load_config(path), OURS), {"a", "b"}, found)
     assert [(mirror.name, topics) for mirror, topics in found] == expected

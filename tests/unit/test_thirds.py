@@ -12,9 +12,9 @@ from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permi
 from mirror_core.model.drift import Deed
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.state import link as links
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
-from mirror_core.sync import thirds as module
 from mirror_core.sync.fence import denials_of
 from mirror_core.sync.thirds import Thirds, thirds
 from tests.unit.test_refusals import EAST, LINK, WEST
@@ -34,7 +34,7 @@ def link() -> Link:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Answers:
     def answer(north: State | MirrorError, south: State | MirrorError) -> None:
-        monkeypatch.setattr(module, "states", lambda config: iter(zip(config.clusters, (north, south), strict=True)))
+        monkeypatch.setattr(links, "states", lambda config: iter(zip(config.clusters, (north, south), strict=True)))
 
     return answer
 
@@ -67,6 +67,7 @@ def test_while_one_is_silent_nothing_new_is_believed_to_be_a_rule(link: Link, to
 
 
 def test_nobody_is_asked_where_no_denial_is_new(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "states", None)
-    assert thirds(link, {GRANT}) == Thirds()
+    with monkeypatch.context() as patched:
+        patched.setattr(links, "states", None)
+        assert thirds(link, {GRANT}) == Thirds()
     assert thirds(LINK, {FENCE}) == Thirds(), "there is no third cluster"
