@@ -401,6 +401,22 @@ def test_a_day_of_which_nothing_is_left_leaves_no_file_and_no_alarm(pair: Pair, 
         assert made.scope.checked == Checked(good=())
 
 
+def test_the_command_puts_days_together_and_says_how_many_files_there_were(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = copied(pair, tmp_path, content(100), content(30))
+    assert len(made.receipts.names()) == 2
+    monkeypatch.setattr("mirror_core.cli.receipts.closed", lambda: TOMORROW)
+    command = ["receipts", "compact", made.mirrored.name, "--receipts", str(made.receipts.path), "--runner", "local"]
+    command += ["--config", str(pair.config_path), "--json"]
+    said = CliRunner().invoke(mirrorbook, command, catch_exceptions=False)
+    assert said.exit_code == 0, said.output
+    answer = json.loads(said.stdout)
+    assert ([*answer["days"].values()], answer["left"]) == ([[2, 1]], {})
+    assert len(made.receipts.names()) == 1
+    assert made.proved().verdict is Verdict.PASSED
+
+
 def _as_before(made: Copied, heads: Mapping[str, ReceiptsHead], files: Path) -> None:
     shutil.rmtree(made.receipts.path)
     shutil.copytree(files, made.receipts.path)
