@@ -79,13 +79,11 @@ def verify_command(
     if found.flaws:
         raise NotGenuine(f"{folder}: {found.flaws[0].where}: {found.flaws[0].what}; nothing in it can be relied on")
     if found.key is None:
-        raise Indeterminate(
-            f"{folder}: nothing contradicts itself, but without --public-key anybody can have written it"
-        )
+        raise Indeterminate(f"{folder} is consistent, but without --public-key nobody can tell who wrote it")
     if found.forgotten:
         raise Indeterminate(
-            f"{folder}: nothing contradicts itself, and key {found.key} has signed it; but it cannot be compared with "
-            f"the state topic, which remembers the newest {KEPT} drills of a mirror, and this one is older"
+            f"{folder} is consistent and signed by key {found.key}, but it cannot be compared with the state topic, "
+            f"which remembers a mirror's newest {KEPT} drills, and this one is older"
         )
 
 

@@ -97,4 +97,4 @@ def _print(name: str, done: Rebuilt, as_json: bool) -> None:
         return
     print_facts({"mirror": name, "records": done.records, "files": done.files, "files settled": len(done.settled)})
     for partition, why in list(done.left.items())[:SHOWN]:
-        tell(f"not vouched for: {partition}: {'; '.join(why[:SHOWN])}")
+        tell(f"no receipt covers {partition}: {'; '.join(why[:SHOWN])}")

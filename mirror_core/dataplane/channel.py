@@ -124,4 +124,4 @@ class Channel:
     def _ignored(self, sender: Any) -> None:
         self.foreign += 1
         if self.foreign == 1:
-            _log.warning("datagrams of a stranger are ignored; the first is from %s:%d", *sender[:2])
+            _log.warning("datagrams without this epoch's token are ignored; the first came from %s:%d", *sender[:2])

@@ -278,7 +278,7 @@ class Replication:
             found = self._patience.until_done(lease, lambda: planner.follow_log_start(work.partitions), until_ms)
             self.results.found(lease, found, planner.unmoved)
         except RemoteFault as error:
-            _log.info("log starts are not known now, and looked at again in the next epoch: %s", error)
+            _log.info("log starts could not be read; the next epoch reads them again: %s", error)
 
     def _plan(self, planner: Planner, lease: HeldLease, until_ms: int | None = None) -> Work:
         self.results.remember(lease)

@@ -98,7 +98,7 @@ class Results:
         _log.debug("ended: %d receipts", len(done), epoch=epoch)
         for number, report in enumerate(reports):
             if report.retry:
-                _log.info("ended early, the next epoch looks again: %s", report.retry, epoch=epoch, task=number)
+                _log.info("ended early, and goes on in the next epoch: %s", report.retry, epoch=epoch, task=number)
             if report.retry and not final:
                 self.say(f"epoch {epoch}: {report.retry}")
         found = () if final else [failure for report in reports for failure in report.failures]

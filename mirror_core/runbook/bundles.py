@@ -36,14 +36,14 @@ def keep_or_say(services: Services, config: Config, run: Run, state: State, say:
         head = keep(services, config, run, state)
         say(f"evidence: {head.verdict}; {head.entries} entries, {_signed(head)}")
     except MirrorError as error:
-        say(f"the evidence is not written: {error}. {again}")
-        _log.warning("run %s: the evidence is not written: %s", run.id, error)
+        say(f"the evidence could not be written: {error}. {again}")
+        _log.warning("run %s: the evidence could not be written: %s", run.id, error)
         return
     try:
         where = copy(services, config, head)
     except MirrorError as error:
-        say(f"the copy of the evidence is not written: {error}. {again}")
-        _log.warning("run %s: the copy of the evidence is not written: %s", run.id, error)
+        say(f"the copy of the evidence could not be written: {error}. {again}")
+        _log.warning("run %s: the copy of the evidence could not be written: %s", run.id, error)
     else:
         if where is not None:
             say(f"copy of the evidence: {where}")

@@ -341,4 +341,4 @@ def _open_gate(result: ParityResult, what: str, *, earlier_records: int) -> str:
         return Verdict.PASSED
     if result.reasons == (NOTHING_HELD,):
         return BOTH_EMPTY
-    raise Indeterminate(f"{what} is indeterminate, so it stays closed: {'; '.join(result.reasons[:10])}")
+    raise Indeterminate(f"{what} is indeterminate, so the run does not go on: {'; '.join(result.reasons[:10])}")

@@ -135,5 +135,5 @@ def test_a_key_that_cannot_be_used_is_said_before_a_run_begins(mirrored: Mirrore
     said: list[str] = []
     failover = Failover(mirrored.link, mirrored.services, started_by="ann", say=said.append)
     assert failover.drive(run).state is RunState.DONE
-    assert "the evidence is not written" in said[-1]
+    assert "the evidence could not be written" in said[-1]
     assert f"`mirrorbook evidence write {mirrored.name} --run {run}`" in said[-1]

@@ -137,7 +137,7 @@ def test_a_channel_hears_on_in_a_flood_and_says_once_that_there_are_strangers(
             wait_until(heard, timeout_s=20, why="a task is heard")
     warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.getMessage().split(":")[0] for record in warned] == [
-        "datagrams of a stranger are ignored; the first is from 127.0.0.1"
+        "datagrams without this epoch's token are ignored; the first came from 127.0.0.1"
     ]
 
 
