@@ -98,3 +98,23 @@ def _run(arguments: Sequence[str], log: Path, before: Callable[[], object]) -> N
     sys.argv = ["mirrorbook", *arguments]
     before()
     main()
+
+
+def completed(config: Path, *words: str, timeout_s: float = 120.0) -> list[str]:
+    """What the shell offers for the last of these words; nothing else is shown."""
+    asked = {
+        "_MIRRORBOOK_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(("mirrorbook", *words)),
+        "COMP_CWORD": str(len(words)),
+        "MIRRORBOOK_CONFIG": str(config),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from mirror_core.cli.main import app; app(prog_name='mirrorbook')"],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        timeout=patience(timeout_s),
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.split()

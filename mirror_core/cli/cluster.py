@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mirror_core.cli import completing
 from mirror_core.cli.common import ConfigOption, JsonOption, configuration, print_facts, print_json, print_table
 from mirror_core.cli.telling import tell
 from mirror_core.cli.unfence import unfence
@@ -21,7 +22,7 @@ cluster_app.command("unfence")(unfence)
 
 @cluster_app.command()
 def check(
-    name: Annotated[str, typer.Argument(help="The cluster.")],
+    name: Annotated[str, typer.Argument(help="The cluster.", autocompletion=completing.clusters)],
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
+from mirror_core.cli import completing
 from mirror_core.kafka.config import Config, find_config, load_config
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.text import visible, visible_lines
@@ -23,7 +24,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, do nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 _OBEYED: Final = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-NameArgument = Annotated[str, typer.Argument(help="The mirror.")]
+NameArgument = Annotated[str, typer.Argument(help="The mirror.", autocompletion=completing.mirrors)]
 
 
 def configuration(path: Path | None) -> Config:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from mirror_core.cli import completing
 from mirror_core.cli.common import agree, mirror
 from mirror_core.cli.runs import conducted_now, newest, show_newest, show_plan, tell_all
 from mirror_core.cli.spark_conf import spark_conf
@@ -73,7 +74,10 @@ TakeOverOption = Annotated[
         "request that it is at, and stops at its next write to the state topic.",
     ),
 ]
-RunOption = Annotated[str | None, typer.Option("--run", help="Which run. Default: the one that holds the mirror.")]
+RunOption = Annotated[
+    str | None,
+    typer.Option("--run", help="Which run. Default: the one that holds the mirror.", autocompletion=completing.runs),
+]
 
 C = TypeVar("C", bound=Conductor[Any])
 Choice = TypeVar("Choice")

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
+from mirror_core.cli import completing
 from mirror_core.cli.common import ConfigOption, JsonOption, mirror, print_facts, print_json, print_table
 from mirror_core.cli.conducting import evidence_folder
 from mirror_core.cli.metrics import OPTION, address, served
@@ -32,7 +33,9 @@ SHOWN: Final = ("seconds without writes, predicted", "lag in offsets", "proved e
 
 
 def readiness_command(
-    name: Annotated[str | None, typer.Argument(help="The mirror. With --metrics: all of them.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="The mirror. With --metrics: all of them.", autocompletion=completing.mirrors)
+    ] = None,
     metrics: Annotated[
         str | None,
         typer.Option(

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from mirror_core.cli import completing
 from mirror_core.cli.common import ConfigOption, JsonOption, check_runner, mirror, print_facts, print_json
 from mirror_core.cli.fleet import replicate_together
 from mirror_core.cli.metrics import OPTION, address, served
@@ -31,7 +32,12 @@ from mirror_core.model.units import bytes_per_s
 
 def replicate_command(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="The mirror; of several, one process copies them all.")
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="The mirror; of several, one process copies them all.",
+            autocompletion=completing.mirrors,
+        ),
     ],
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="End when all is copied that the source holds now.")

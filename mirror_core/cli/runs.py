@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mirror_core.cli import completing
 from mirror_core.cli.common import (
     ConfigOption,
     JsonOption,
@@ -55,7 +56,9 @@ def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 @runs_app.command()
 def show(
-    id: Annotated[str, typer.Argument(help="The run.")], config: ConfigOption = None, as_json: JsonOption = False
+    id: Annotated[str, typer.Argument(help="The run.", autocompletion=completing.runs)],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """One run: its steps, their evidence, what was approved."""
     found, silent = _all(config)

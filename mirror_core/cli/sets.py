@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mirror_core.cli import completing
 from mirror_core.cli.common import ConfigOption, DryRunOption, JsonOption, YesOption, agree, configuration, print_json
 from mirror_core.cli.conducting import (
     EvidenceOption,
@@ -32,7 +33,9 @@ from mirror_core.runbook.sets import Together
 from mirror_core.state.link import find
 
 ModeOption = Annotated[Mode, typer.Option("--mode", help="planned: the sources live. unplanned: they are lost.")]
-SetArgument = Annotated[str, typer.Argument(metavar="SET", help="A set of mirrors, from section `sets:`.")]
+SetArgument = Annotated[
+    str, typer.Argument(metavar="SET", help="A set of mirrors, from section `sets:`.", autocompletion=completing.sets)
+]
 
 
 def plan_set(

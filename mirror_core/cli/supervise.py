@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from mirror_core.cli import completing
 from mirror_core.cli.telling import tell
 from mirror_core.kafka.config import find_config
 from mirror_core.model.logs import current
@@ -24,7 +25,7 @@ def default_home() -> Path:
 
 
 def supervise_command(
-    name: Annotated[str, typer.Argument(help="The mirror.")],
+    name: Annotated[str, typer.Argument(help="The mirror.", autocompletion=completing.mirrors)],
     options: Annotated[
         list[str] | None, typer.Argument(help="Options for `mirrorbook replicate`, after `--`.", metavar="[-- OPTIONS]")
     ] = None,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mirror_core.cli import completing
 from mirror_core.cli.common import ConfigOption, DryRunOption, JsonOption, YesOption, agree, configuration, print_json
 from mirror_core.cli.telling import tell
 from mirror_core.decide.standing import when
@@ -16,7 +17,7 @@ from mirror_core.mirrors.unfencing import Outlook, lift, look
 
 
 def unfence(
-    name: Annotated[str, typer.Argument(help="The cluster that is fenced.")],
+    name: Annotated[str, typer.Argument(help="The cluster that is fenced.", autocompletion=completing.clusters)],
     file: Annotated[Path, typer.Option("--from", help="The run's file unfence-RUN.json, in its evidence folder.")],
     config: ConfigOption = None,
     dry_run: DryRunOption = False,

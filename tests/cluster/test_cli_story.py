@@ -19,7 +19,7 @@ from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import new_topic, produce, read_all
 from tests.cluster.desk import Desk, Said
 from tests.cluster.test_failover import app_topic, denied
-from tests.commands import on_terminal
+from tests.commands import completed, on_terminal
 from tests.mirroring import Mirrored
 
 pytestmark = pytest.mark.cluster
@@ -90,6 +90,7 @@ def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
     assert set(row) == MIRROR
     assert (row["desired"], row["partitions"], row["failed"]) == ("STARTED", 2, 0)
     assert name in done(desk.run("mirror", "list"))
+    assert completed(desk.config, "mirror", "describe", name[:-1]) == [name]
     described = document(desk.run("mirror", "describe", name, "--json"))
     assert set(described) == {"facts", "rows"}
     assert described["facts"]["lag"] == 0
@@ -214,6 +215,8 @@ def test_a_run_that_is_given_up_by_a_command_leaves_the_source_writable(desk: De
         by_hand.step(run, step)
     assert denied(desk.pair.east, topic)
     assert document(failover(desk, "status", mirrored, "--json"))["state"] == "RUNNING"
+    assert completed(desk.config, "failover", "status", mirrored.name, "--run", "") == [run]
+    assert run in completed(desk.config, "runs", "show", run[:4])
 
     assert "pass --yes" in refused(failover(desk, "abort", mirrored))
     assert mirrored.state.runs[run].state is RunState.RUNNING
