@@ -50,11 +50,13 @@ class Link:
         self.connection = SimpleNamespace(sock=sock, where="cluster east, broker", close=lambda: None)
         self.pending, self.asked = False, 0
         self.offsets: list[int] = []
+        self.waits_ms: list[int] = []
         self.stable = 1_000
         self.answer: list[fetch.Fetched] = []
 
     def ask(self, wanted: list[fetch.Wanted], *, max_wait_ms: int, isolation: fetch.Isolation) -> None:
         self.pending, self.asked = True, self.asked + 1
+        self.waits_ms.append(max_wait_ms)
         self.offsets += [one.offset for one in wanted]
 
     @property
@@ -150,6 +152,30 @@ def test_who_keeps_silent_is_given_up_alone(source: Source) -> None:
     source.receiver.give_up()
     assert (source.replicator.state, list(source.receiver.lanes)) == (State.LOST, [])
     assert source.answers(1, batch(100, 10)) == [], "it was hung up"
+
+
+@pytest.mark.parametrize(("local_start", "waits_ms"), [(1_000, 500), (0, 0)])
+def test_remote_storage_has_the_time_that_it_takes_also_when_one_partition_is_asked_for_alone(
+    source: Source, local_start: int, waits_ms: int
+) -> None:
+    """Brokers of 3.6 and 3.7 wait for remote storage as long as the question says, and no longer."""
+    source.led_by(1, 1, 100)
+    source.replicator.source.local_start, source.replicator.source.alone = local_start, True
+    source.links[1].pending = False
+    source.receiver.ask(time.time())
+    assert source.links[1].waits_ms == [500, waits_ms]
+
+
+@pytest.mark.parametrize(("local_start", "waits_ms"), [(1_000, 500), (0, 20)])
+def test_who_waits_for_the_destination_takes_no_time_from_remote_storage(
+    source: Source, local_start: int, waits_ms: int
+) -> None:
+    source.led_by(1, 1, 100)
+    source.replicator.skip_to(150)
+    source.replicator.source.local_start = local_start
+    source.links[1].pending = False
+    source.receiver.ask(time.time())
+    assert source.links[1].waits_ms == [500, waits_ms]
 
 
 def test_nor_is_it_when_it_leads_again(source: Source) -> None:
