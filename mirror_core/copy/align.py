@@ -12,7 +12,7 @@ from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
 from mirror_core.copy.words import Side, denied
 from mirror_core.decide.position import ANYWHERE, Ours, Seen
-from mirror_core.kafka.client import ClusterClient, ClusterView
+from mirror_core.kafka.client import ClusterClient, ClusterView, Leader
 from mirror_core.kafka.epochs import epoch_ends
 from mirror_core.kafka.looking import LogLook, ends_of, look
 from mirror_core.kafka.offsets import Point, ProducerView
@@ -96,6 +96,7 @@ class Aligner:
                 return False
         from_leader = source.topics[partition.topic].partitions[partition.index]
         to_leader = destination.topics[partition.topic].partitions[partition.index]
+        self._doubt_who_told(replicator, from_leader, to_leader)
         replicator.route(from_leader.broker, from_leader.epoch, to_leader.broker)
         away = [
             client.name
@@ -105,6 +106,16 @@ class Aligner:
         if away:
             replicator.lose(f"cluster {away[0]}: no leader for {partition}: bring the brokers of its replicas back")
         return not away
+
+    def _doubt_who_told(self, replicator: PartitionReplicator, source: Leader, destination: Leader) -> None:
+        """Where the leaders that are told have led to nothing before, or one has led before the one that we know, the
+        brokers that tell them may be behind."""
+        again = replicator.losses > 1
+        known = replicator.source_broker, replicator.source_epoch
+        if source.epoch < replicator.source_epoch or (again and known == (source.broker, source.epoch)):
+            self.source.ask_another()
+        if again and replicator.destination_broker == destination.broker:
+            self.destination.ask_another()
 
     def _disputed(self, client: ClusterClient, topic: str, expected: str, found: str | None) -> bool:
         """Whether some broker still knows the topic that another one says is gone: either may be behind. So is who does
