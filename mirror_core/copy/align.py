@@ -44,11 +44,14 @@ class Aligner:
         self._connected = connected
         self._ids: dict[tuple[ClusterName, str], frozenset[str]] = {}
         """Of topics that one broker has called gone, as all brokers know them; for one round."""
+        self._proved: dict[Partition, int] = {}
+        """Up to where both sides were compared, if the leader of that time leads the destination; for one round."""
         self._looks = Looks(source, destination, producer_id)
 
     def align(self, replicators: Iterable[PartitionReplicator]) -> None:
         """Each ends READY, DONE or FAILED, or stays LOST when its leader is away at the moment."""
         self._ids.clear()
+        self._proved.clear()
         wanted = {replicator.partition: replicator for replicator in replicators}
         topics = {partition.topic for partition in wanted}
         source_view, destination_view = self.source.metadata(topics), self.destination.metadata(topics)
@@ -97,6 +100,8 @@ class Aligner:
         from_leader = source.topics[partition.topic].partitions[partition.index]
         to_leader = destination.topics[partition.topic].partitions[partition.index]
         self._doubt_who_told(replicator, from_leader, to_leader)
+        if assigned.proved_end is not None and assigned.proved_epoch == to_leader.epoch:
+            self._proved[partition] = assigned.proved_end
         replicator.route(from_leader.broker, from_leader.epoch, to_leader.broker)
         away = [
             client.name
@@ -177,6 +182,7 @@ class Aligner:
                 source_start=start,
                 source_end=end,
                 ends_as_sent=p in as_sent,
+                proved_end=self._proved.get(p),
             )
             for p, (start, end) in ends.items()
         }

@@ -205,9 +205,10 @@ class Judge:
 
 def _may_wait(replicator: PartitionReplicator, seen: Seen, resume: Resume) -> bool:
     """Whether the log's end need not be looked at before there is something to copy. Where leaders have forgotten who
-    wrote, idle partitions may be many, and one epoch after the other would look at all of them."""
+    wrote, idle partitions may be many, and one epoch after the other would look at all of them. Who is to end here
+    copies nothing more: then both sides must have been compared up to here."""
     idle = resume.offset == seen.source_end == max(resume.gap_end, resume.seed_end)
-    return idle and replicator.assigned.until is None
+    return idle and (replicator.assigned.until is None or seen.proved_end == resume.offset)
 
 
 def _unanswered_since(replicator: PartitionReplicator, seen: Seen) -> int | None:

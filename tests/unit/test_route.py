@@ -16,7 +16,7 @@ from mirror_core.kafka.faults import ErrorCode
 from mirror_core.model.copying import Assigned
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 
 PARTITION = Partition("orders", 0)
 OLD, NEW = uuid.uuid4(), uuid.uuid4()
@@ -126,3 +126,20 @@ def test_whose_word_has_led_to_nothing_before_is_not_believed_again_and_again(
     replicator.losses = losses
     assert aligner._route(replicator, view(OLD, source), view(OLD, destination))
     assert (east.doubts, west.doubts) == doubts
+
+
+@pytest.mark.parametrize(("epoch", "known"), [(7, {PARTITION: 10}), (8, {})])
+def test_what_was_compared_counts_while_the_same_leader_leads(epoch: int, known: dict[Partition, int]) -> None:
+    """Another one may have cut its log, and what stands there then was never compared (KIP-101)."""
+    aligner = Aligner(
+        cast("ClusterClient", Brokers("east", OLD)), cast("ClusterClient", Brokers("west", OLD)), 1 << 62, list
+    )
+    assigned = Assigned(
+        partition=PARTITION,
+        source_topic_id=OLD.hex,
+        destination_topic_id=OLD.hex,
+        proved_end=Offset(10),
+        proved_epoch=7,
+    )
+    assert aligner._route(PartitionReplicator(assigned), view(OLD), view(OLD, Leader(1, epoch)))
+    assert aligner._proved == known
