@@ -199,15 +199,15 @@ class Receiver:
         return self.lanes[broker]
 
     def _link(self, connection: Connection, far: bool) -> FetchLink:
+        # Of the buffers of all links together. What waits in sockets is no more; far away the system sizes those.
+        room = self._budget // len({replicator.source_broker for replicator in self._replicators.values()})
         if far:
-            # Buffers of all links together, while the operating system sizes its own by what it measures.
-            brokers = {replicator.source_broker for replicator in self._replicators.values()}
-            most = self.rate.answer_bytes(min(self._most_bytes, self._budget // (MOST * len(brokers))), MOST)
+            most = self.rate.answer_bytes(min(self._most_bytes, room // MOST), MOST)
             return FetchLink(connection, max_bytes=most, partition_max_bytes=most, at_once=True)
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
         return FetchLink(
             connection,
-            max_bytes=self.rate.answer_bytes(self._most_bytes),
+            max_bytes=self.rate.answer_bytes(min(self._most_bytes, max(room, _PARTITION_BYTES))),
             partition_max_bytes=self.rate.answer_bytes(_PARTITION_BYTES),
         )
 
