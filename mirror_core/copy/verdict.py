@@ -137,8 +137,9 @@ class Judge:
         partition = replicator.partition
         try:
             found = self.logs.first_divergence(partition, position, None if since == ANYWHERE else since)
-        except Undecided:
-            return False  # it is looked at again
+        except Undecided as error:
+            replicator.lose(str(error))
+            return False
         if found is not None and self.logs.timed_by_broker(partition, found):
             replicator.fail(retimed(self.destination, partition, found), found, FailureKind.ALTERED)
         elif found is not None:
