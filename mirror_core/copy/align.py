@@ -12,7 +12,7 @@ from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
 from mirror_core.copy.words import Side, denied
 from mirror_core.decide.position import ANYWHERE, Ours, Seen
-from mirror_core.kafka.client import ClusterClient, ClusterView
+from mirror_core.kafka.client import ClusterClient, ClusterView, Leader
 from mirror_core.kafka.epochs import epoch_ends
 from mirror_core.kafka.looking import LogLook, ends_of, look
 from mirror_core.kafka.offsets import Point, ProducerView
@@ -44,11 +44,14 @@ class Aligner:
         self._connected = connected
         self._ids: dict[tuple[ClusterName, str], frozenset[str]] = {}
         """Of topics that one broker has called gone, as all brokers know them; for one round."""
+        self._proved: dict[Partition, int] = {}
+        """Up to where both sides were compared, if the leader of that time leads the destination; for one round."""
         self._looks = Looks(source, destination, producer_id)
 
     def align(self, replicators: Iterable[PartitionReplicator]) -> None:
         """Each ends READY, DONE or FAILED, or stays LOST when its leader is away at the moment."""
         self._ids.clear()
+        self._proved.clear()
         wanted = {replicator.partition: replicator for replicator in replicators}
         topics = {partition.topic for partition in wanted}
         source_view, destination_view = self.source.metadata(topics), self.destination.metadata(topics)
@@ -96,6 +99,9 @@ class Aligner:
                 return False
         from_leader = source.topics[partition.topic].partitions[partition.index]
         to_leader = destination.topics[partition.topic].partitions[partition.index]
+        self._doubt_who_told(replicator, from_leader, to_leader)
+        if assigned.proved_end is not None and assigned.proved_epoch == to_leader.epoch:
+            self._proved[partition] = assigned.proved_end
         replicator.route(from_leader.broker, from_leader.epoch, to_leader.broker)
         away = [
             client.name
@@ -105,6 +111,16 @@ class Aligner:
         if away:
             replicator.lose(f"cluster {away[0]}: no leader for {partition}: bring the brokers of its replicas back")
         return not away
+
+    def _doubt_who_told(self, replicator: PartitionReplicator, source: Leader, destination: Leader) -> None:
+        """Where the leaders that are told have led to nothing before, or one has led before the one that we know, the
+        brokers that tell them may be behind."""
+        again = replicator.losses > 1
+        known = replicator.source_broker, replicator.source_epoch
+        if source.epoch < replicator.source_epoch or (again and known == (source.broker, source.epoch)):
+            self.source.ask_another()
+        if again and replicator.destination_broker == destination.broker:
+            self.destination.ask_another()
 
     def _disputed(self, client: ClusterClient, topic: str, expected: str, found: str | None) -> bool:
         """Whether some broker still knows the topic that another one says is gone: either may be behind. So is who does
@@ -166,6 +182,7 @@ class Aligner:
                 source_start=start,
                 source_end=end,
                 ends_as_sent=p in as_sent,
+                proved_end=self._proved.get(p),
             )
             for p, (start, end) in ends.items()
         }

@@ -136,7 +136,7 @@ class PartitionReplicator:
     @property
     def awaits_remote(self) -> bool:
         """Remote storage of the source was to give what comes next, and gave nothing again and again."""
-        return self.working and self.source.empty > 0 and self.place.position < self.source.local_start
+        return self.working and self.source.empty > 0 and self.source.remote(self.place.position)
 
     @property
     def vouched_epoch(self) -> int | None:

@@ -29,6 +29,7 @@ _PARTITION_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 8 << 20
 _SOCKET_BYTES: Final = 4 << 20
 _MAX_WAIT_MS: Final = 500
+"""Brokers of 3.6 and 3.7 wait for remote storage so long, and no longer; newer ones have a setting of their own."""
 _SHORT_WAIT_MS: Final = 20
 _PATIENCE_S: Final = 10.0
 """With a broker that lets us wait longer than it was asked to: a half-open connection tells nobody that it is one."""
@@ -168,7 +169,11 @@ class Receiver:
         # Who waits for the destination soon wants more, and cannot be added to a question that has been asked.
         soon = any(one.outbox.items or one.place.first_waits for one in self._replicators.values())
         patience_ms = _SHORT_WAIT_MS if soon else _MAX_WAIT_MS
-        wait_ms = 0 if alone is not None else max(1, min(patience_ms, int((self._stop_s - now) * 1000)))
+        if any(one.source.remote(one.place.position) for one in mine):
+            patience_ms = _MAX_WAIT_MS
+        elif alone is not None:
+            patience_ms = 0
+        wait_ms = min(patience_ms, max(1, int((self._stop_s - now) * 1000)))
         link.ask(wanted, max_wait_ms=wait_ms, isolation=fetch.Isolation.READ_COMMITTED)
 
     def _nothing(self, replicator: PartitionReplicator, answer: fetch.Fetched, *, honest: bool) -> None:
@@ -194,15 +199,15 @@ class Receiver:
         return self.lanes[broker]
 
     def _link(self, connection: Connection, far: bool) -> FetchLink:
+        # Of the buffers of all links together. What waits in sockets is no more; far away the system sizes those.
+        room = self._budget // len({replicator.source_broker for replicator in self._replicators.values()})
         if far:
-            # Buffers of all links together, while the operating system sizes its own by what it measures.
-            brokers = {replicator.source_broker for replicator in self._replicators.values()}
-            most = self.rate.answer_bytes(min(self._most_bytes, self._budget // (MOST * len(brokers))), MOST)
+            most = self.rate.answer_bytes(min(self._most_bytes, room // MOST), MOST)
             return FetchLink(connection, max_bytes=most, partition_max_bytes=most, at_once=True)
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
         return FetchLink(
             connection,
-            max_bytes=self.rate.answer_bytes(self._most_bytes),
+            max_bytes=self.rate.answer_bytes(min(self._most_bytes, max(room, _PARTITION_BYTES))),
             partition_max_bytes=self.rate.answer_bytes(_PARTITION_BYTES),
         )
 

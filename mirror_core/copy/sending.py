@@ -20,6 +20,8 @@ from mirror_core.model.names import Offset
 
 _REQUEST_BYTES: Final = 4 << 20
 _PATIENCE_S: Final = 3.0
+"""With one that a quota keeps from reading for longer, nobody waits, and nothing is sent to it: it would fill the
+buffers on the way, and block us."""
 _MOST_PATIENCE_S: Final = 10.0
 """With a broker that has taken as much as it may without an answer, while all others wait: as long as it takes to get
 that much there, by a slow way."""
@@ -80,8 +82,15 @@ class Sender:
     def _send_rows(self, broker: int, rows: list[Row[Tag]]) -> None:
         try:
             link = self._link(broker)
-            while self.links.get(broker) is link and link.full and self._takes_more(broker, link, rows):
+            while (
+                self.links.get(broker) is link
+                and link.full
+                and not self._muted(broker)
+                and self._takes_more(broker, link, rows)
+            ):
                 self.answers(broker)
+            if why := self._muted(broker):
+                self._lose(rows, why)
             rows = [row for row in rows if row.tag[0].working]
             # Our own clock decides when this task stops; the sequences decide what may be written.
             if not rows or time.time() >= self._stop_s:
@@ -97,22 +106,35 @@ class Sender:
 
     def _takes_more(self, broker: int, link: ProduceLink[Tag], rows: list[Row[Tag]]) -> bool:
         """Whether an answer has come; if not, these rows give up their places: all others are not to wait for it."""
-        patience_s = min(max(_PATIENCE_S, 2 * link.took_s), _MOST_PATIENCE_S)
+        patience_s = min(max(_PATIENCE_S + link.muted_s, 2 * link.took_s), _MOST_PATIENCE_S)
         if link.buffered or readable([link.connection.sock], 0.0 if broker in self._silent else patience_s):
             return True
         self._silent.add(broker)
+        self._lose(rows, self.owed(broker))
+        return False
+
+    def _lose(self, rows: list[Row[Tag]], why: str) -> None:
         for row in rows:
             replicator, sent = row.tag
             if replicator.working:
-                replicator.lose(not_now(self._side.name, replicator.partition, sent.base, self.owed(broker)))
-        return False
+                replicator.lose(not_now(self._side.name, replicator.partition, sent.base, why))
 
     def owed(self, broker: int) -> str:
         """Why nothing more is to be fetched for this broker now; empty when there is no reason."""
-        if broker not in self._silent:
-            return ""
+        if (muted := self._muted(broker)) or broker not in self._silent:
+            return muted
         return (
             f"broker {broker} has answered nothing for {self.links[broker].waits_s:.0f} s, and is owed too much already"
+        )
+
+    def _muted(self, broker: int) -> str:
+        """Why nothing is to be sent there now, for a quota; empty where there is none, or hardly any."""
+        link = self.links.get(broker)
+        if link is None or link.muted_s <= _PATIENCE_S:
+            return ""
+        return (
+            f"broker {broker} reads nothing more from here for {link.muted_s:.0f} s: a quota limits what "
+            f"{self._side.user} may write"
         )
 
     def answers(self, broker: int) -> None:
@@ -148,7 +170,9 @@ class Sender:
             limit = 0.0 if buffered else end - time.monotonic()
             ready = buffered | {waiting[sock] for sock in readable(waiting, max(0.0, limit))}
             if not ready:
-                raise Unreachable(f"cluster {self._side.name}: no answer from broker(s) {sorted(waiting.values())}")
+                why = "; ".join(filter(None, map(self.owed, sorted(waiting.values()))))
+                words = f"no answer from broker(s) {sorted(waiting.values())}"
+                raise Unreachable(f"cluster {self._side.name}: {words}" + (f": {why}" if why else ""))
             for broker in ready:
                 self.answers(broker)
 

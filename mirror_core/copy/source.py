@@ -54,6 +54,10 @@ class SourceProbe:
         """Whether all that it had told of is there, and it tells nothing more: nobody knows how far it is now."""
         return self.end is not None and position >= self.end and now - self.asked_at > _SILENT_S
 
+    def remote(self, position: int) -> bool:
+        """Whether what is next there is known to be in remote storage alone."""
+        return position < self.local_start
+
     def resume(self) -> None:
         """Another place is taken up; or the same, and what is read there may be other records now."""
         self.asked, self.asked_on, self.asked_at = -1, None, math.inf
@@ -70,7 +74,7 @@ class SourceProbe:
         """What it proves that an answer brought nothing (`kafka.empty_answers`)."""
         if self.empty >= SURE and position < answer.last_stable:
             return Proof.REMOTE
-        known_remote = self.local_start if position < self.local_start else None
+        known_remote = self.local_start if self.remote(position) else None
         found = proof(
             position,
             answer.last_stable,

@@ -137,8 +137,9 @@ class Judge:
         partition = replicator.partition
         try:
             found = self.logs.first_divergence(partition, position, None if since == ANYWHERE else since)
-        except Undecided:
-            return False  # it is looked at again
+        except Undecided as error:
+            replicator.lose(str(error))
+            return False
         if found is not None and self.logs.timed_by_broker(partition, found):
             replicator.fail(retimed(self.destination, partition, found), found, FailureKind.ALTERED)
         elif found is not None:
@@ -205,9 +206,10 @@ class Judge:
 
 def _may_wait(replicator: PartitionReplicator, seen: Seen, resume: Resume) -> bool:
     """Whether the log's end need not be looked at before there is something to copy. Where leaders have forgotten who
-    wrote, idle partitions may be many, and one epoch after the other would look at all of them."""
+    wrote, idle partitions may be many, and one epoch after the other would look at all of them. Who is to end here
+    copies nothing more: then both sides must have been compared up to here."""
     idle = resume.offset == seen.source_end == max(resume.gap_end, resume.seed_end)
-    return idle and replicator.assigned.until is None
+    return idle and (replicator.assigned.until is None or seen.proved_end == resume.offset)
 
 
 def _unanswered_since(replicator: PartitionReplicator, seen: Seen) -> int | None:

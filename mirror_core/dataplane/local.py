@@ -11,6 +11,7 @@ from typing import Final
 
 from mirror_core.copy import task as copy_task
 from mirror_core.dataplane.planning import assigned
+from mirror_core.decide.proof import recorded
 from mirror_core.evidence.folders import Folder, local_folder
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Assignment, Listening, Receipt, TaskReport
@@ -100,7 +101,11 @@ class LocalCopy:
     def _assignment(self, ends: dict[Partition, Offset], deadline_s: float) -> Assignment:
         mirror, start_ms = self.link.mirror, now_ms()
         # As recorded, not as found: a source that was cut or created anew since must not pass for the one copied.
-        statuses = read_state(self.link.destination).partitions.get(mirror.name, {})
+        state = read_state(self.link.destination)
+        statuses = state.partitions.get(mirror.name, {})
+        # Who is idle, and was compared to its end, is not looked at once more while applications stand still.
+        ids = {partition.topic: status.destination_topic_id for partition, status in statuses.items()}
+        proved = recorded(state.proofs.get(mirror.name), ids)
         return Assignment(
             mirror=mirror.name,
             source=mirror.source,
@@ -108,7 +113,7 @@ class LocalCopy:
             config_path=str(self.link.config.path),
             producer_id=mirror.producer_id,
             gaps=mirror.gaps,
-            partitions=tuple(assigned(statuses[partition], end) for partition, end in sorted(ends.items())),
+            partitions=tuple(assigned(statuses[p], end, proved.get(p)) for p, end in sorted(ends.items())),
             epoch=0,
             task=0,
             start_ms=start_ms,

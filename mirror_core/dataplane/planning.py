@@ -17,6 +17,7 @@ from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.proof import Proved
 from mirror_core.state.link import Link
 from mirror_core.state.records import PartitionRecord, State
 from mirror_core.state.table import Event, after
@@ -211,7 +212,7 @@ def fail(status: PartitionStatus, failure: Failure) -> PartitionStatus:
     )
 
 
-def assigned(status: PartitionStatus, until: Offset | None = None) -> Assigned:
+def assigned(status: PartitionStatus, until: Offset | None = None, proved: Proved | None = None) -> Assigned:
     """What a task is told of a partition; `until`: the next offset to copy at which it is done."""
     return Assigned(
         partition=status.partition,
@@ -219,4 +220,6 @@ def assigned(status: PartitionStatus, until: Offset | None = None) -> Assigned:
         destination_topic_id=status.destination_topic_id,
         until=until,
         source_epoch=status.source_epoch,
+        proved_end=None if proved is None else Offset(proved.end),
+        proved_epoch=-1 if proved is None else proved.epoch,
     )

@@ -1,4 +1,4 @@
-"""What copying a mirror from nothing will take, from where the source's logs begin and end. Pure."""
+"""What copying a mirror from nothing will take, and who will have it. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.position import MARKED_START
+from mirror_core.decide.topics import brokers_that_must_have_it, mirror_replication_factor
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.units import in_bytes
@@ -22,6 +23,8 @@ SEED_BYTES: Final = 0.9
 MARKER_BYTES: Final = 78
 HIDDEN_BYTES: Final = 11
 """They are sent as seeds are, though not compressed, and need no look at the log between them."""
+_NAMED: Final = 5
+"""Topics of a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,22 @@ def in_words(seen: Outlook) -> Iterator[str]:
         )
     if seen.seconds:
         yield f"before their first records are copied: {_time(seen.seconds)} or less (estimate)"
+
+
+def few_replicas(destination: str, factors: Mapping[str, int], brokers: int) -> list[str]:
+    """For a person who is asked to agree: topics of which one broker of the destination is enough to have a record.
+    `factors`: replicas on the source, by topic. Those that have but one there are as safe here."""
+    here = {topic: mirror_replication_factor(factor, brokers) for topic, factor in factors.items() if factor > 1}
+    few = sorted(topic for topic, factor in here.items() if brokers_that_must_have_it(factor) < 2)
+    if not few:
+        return []
+    names = ", ".join(few[:_NAMED]) + (f" and {len(few) - _NAMED} more" if len(few) > _NAMED else "")
+    most = max(here[topic] for topic in few)
+    return [
+        f"replicas: {len(few)} topics have no more than {most} on {destination} ({names}), so "
+        "min.insync.replicas=1 while they are mirrored: a record counts as copied once one broker has it, and one "
+        "broken disk can lose it. With 3 replicas it takes two brokers"
+    ]
 
 
 def _time(seconds: float) -> str:

@@ -55,6 +55,9 @@ class Seen:
     """Next offset to be written on the source, as its leader knows it."""
     ends_as_sent: bool = False
     """The batch that ends the destination's log was looked at: it has the time that it was sent with."""
+    proved_end: int | None = None
+    """Up to there (next offset) both sides were compared and equal, and the destination has had no other leader since;
+    None: nobody has, or it has had one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

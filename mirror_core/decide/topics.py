@@ -93,7 +93,7 @@ def mirroring_configs(
     return {
         **FIXED,
         **({"cleanup.policy": CLEANED, **promises} if cleaned else {}),
-        "min.insync.replicas": "2" if replication_factor >= 3 else "1",
+        "min.insync.replicas": str(brokers_that_must_have_it(replication_factor)),
         "max.message.bytes": str(min(limit + BATCH_MARGIN_BYTES, _LARGEST_BATCH)),
     }
 
@@ -130,6 +130,11 @@ def config_changes(wanted: Mapping[str, str], current: Mapping[str, str]) -> dic
     changes: dict[str, str | None] = {key: value for key, value in wanted.items() if current.get(key) != value}
     changes.update({key: None for key in current if key not in wanted and key not in NEVER})
     return changes
+
+
+def brokers_that_must_have_it(replication_factor: int) -> int:
+    """Before a record counts as copied. Of two replicas it is one: else nothing is copied while either is down."""
+    return 2 if replication_factor >= 3 else 1
 
 
 def mirror_replication_factor(source: int, destination_brokers: int) -> int:

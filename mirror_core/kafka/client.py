@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextvars import copy_context
+from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, TypeVar
@@ -22,8 +21,10 @@ from kio.schema.types import TopicName
 from mirror_core.kafka.codec import Request, Response
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.doubts import Doubts
 from mirror_core.kafka.kept import KEPT
-from mirror_core.model.errors import BadRequest, MirrorError, RemoteFault, SignInFailed, Unreachable
+from mirror_core.kafka.opening import Opening
+from mirror_core.model.errors import BadRequest, RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.names import Partition
 
 _FORWARDED_S: Final = 45.0
@@ -32,6 +33,7 @@ _FORWARDED_S: Final = 45.0
 _KEPT_S: Final = 0.5
 _KEPT_TRIPS: Final = 4
 """Together how long a broker may take to a question for any, on a connection that was kept, before all are asked."""
+_SIGN_IN_TRIPS: Final = 5
 _NO_TOPICS: Final = MetadataRequest(
     topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
 )
@@ -87,6 +89,7 @@ class ClusterClient:
         self._connections: dict[tuple[str, int], Connection] = {}
         self._brokers: Mapping[int, tuple[str, int]] = {}
         self._controller = -1
+        self._doubts = Doubts()
         self.silent: dict[int, float] = {}  # brokers that let a time limit pass, and when (monotonic): of `at_once`
 
     # -- sending -------------------------------------------------------------------------------------------------
@@ -221,6 +224,11 @@ class ClusterClient:
 
     # -- connections ---------------------------------------------------------------------------------------------
 
+    def ask_another(self) -> None:
+        """What a broker has said of leaders does not hold: it may be cut off from the controllers, and not from us. The
+        next question for any goes to another one, if one answers soon."""
+        self._doubts.doubt()
+
     def _ask_any(self, request: Request, answer: type[Response]) -> Response:
         """Ask known brokers, then the bootstrap servers, all at once: the first good answer wins.
 
@@ -231,35 +239,24 @@ class ClusterClient:
         ours = tuple(self._connections)
         if not ours:
             next(filter(self._has, addresses), None)
-        for address, connection in list(self._connections.items()):
+        self._open_others(addresses)
+        for address, connection in self._doubts.in_order(self._connections):
             # Others were not asked yet: one that was kept is not waited for as if there were none.
             limit = None if address in ours else min(self.timeout_s, _KEPT_S + _KEPT_TRIPS * connection.round_trip_s)
             try:
-                return connection.call(request, answer, limit)
+                return self._told(address, connection.call(request, answer, limit))
             except RemoteFault:
                 self._drop(address)
-        problems: list[MirrorError] = []
-        deadline = time.monotonic() + self.timeout_s + 0.5
-        pool = ThreadPoolExecutor(len(addresses))
-        opening = {pool.submit(copy_context().run, self.open, address): address for address in addresses}
-        pool.shutdown(wait=False)  # a broker that answers drop by drop keeps its thread, not us
-        try:
-            while opening:
-                done, _ = wait(opening, max(0.05, deadline - time.monotonic()), FIRST_COMPLETED)
-                if not done:
-                    break
-                found = self._opened({future: opening.pop(future) for future in done}, problems)
-                for address in found:
+        with closing(Opening(self.name, self.open, addresses)) as opening:
+            for found in opening.connected(self.timeout_s):
+                self._connections |= found
+                for address, connection in found.items():
                     try:
-                        return self._connections[address].call(request, answer)
+                        return self._told(address, connection.call(request, answer))
                     except RemoteFault as error:
                         self._drop(address)
-                        problems.append(error)
-        finally:
-            for future in opening:
-                future.add_done_callback(_close)
-        late = f"not connected and signed in within {self.timeout_s:g} s"
-        problems += [Unreachable(f"cluster {self.name}, broker {h}:{p}: {late}") for h, p in opening.values()]
+                        opening.problems.append(error)
+            problems = opening.problems
         refused = [problem for problem in problems if isinstance(problem, SignInFailed)]
         if refused and len(refused) == len(problems):
             raise BadRequest(str(refused[0]))  # wrong everywhere; say that, not "unreachable"
@@ -270,20 +267,15 @@ class ClusterClient:
             "is the cluster up, and are its bootstrap.servers right?"
         )
 
-    def _opened(
-        self, done: Mapping[Future[Connection], tuple[str, int]], problems: list[MirrorError]
-    ) -> list[tuple[str, int]]:
-        """Those that are connected now; what is wrong with the others is added to the problems."""
-        found = list[tuple[str, int]]()
-        for future, address in done.items():
-            try:
-                self._connections[address] = future.result()
-                found.append(address)
-            except BadRequest:  # a file that cannot be read, a mechanism that we do not know: said before any broker
-                raise
-            except MirrorError as error:
-                problems.append(error)
-        return found
+    def _told(self, address: tuple[str, int], said: Response) -> Response:
+        self._doubts.told(address)
+        return said
+
+    def _open_others(self, addresses: Sequence[tuple[str, int]]) -> None:
+        if others := self._doubts.to_open(addresses, self._connections, time.monotonic()):
+            limit_s = _KEPT_S + _SIGN_IN_TRIPS * max(one.round_trip_s for one in self._connections.values())
+            with closing(Opening(self.name, self.open, others)) as opening:
+                self._connections |= next(opening.connected(limit_s), {})
 
     def address(self, broker: int | None) -> tuple[str, int]:
         """Host and port of a broker; of any that answers, when None."""
@@ -342,9 +334,3 @@ class ClusterClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _close(late: Future[Connection]) -> None:
-    """A connection that nobody waits for any more."""
-    if late.exception() is None:
-        late.result().close()

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.transient import TRANSIENT
+from mirror_core.kafka.transient import MISLED, TRANSIENT
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 
 __all__ = ["DENIED", "Answers", "ErrorCode", "code_of", "fault", "settle"]
@@ -104,5 +104,7 @@ def settle(
                 raise Unreachable(
                     f"cluster {client.name}, {rest[0]}: {deed}: not settled within {client.timeout_s} s ({last})"
                 )
+            if any(code in MISLED for code, _ in answers.values()):
+                client.ask_another()
             time.sleep(_PAUSE_S)
     return done

@@ -75,6 +75,7 @@ def list_points(
         if wanted:
             if time.monotonic() > deadline:
                 raise Unreachable(f"cluster {client.name}: offsets not known after {client.timeout_s} s: {problem}")
+            client.ask_another()
             time.sleep(0.05)
     return found
 
@@ -125,6 +126,8 @@ def led_offsets(client: ClusterClient, partitions: Iterable[Partition], point: P
             elif isinstance(answer, Silent):
                 silent.update(leaders[broker])
         wanted -= found.keys()
+        if wanted - silent:
+            client.ask_another()
         if wanted <= leaderless | silent or time.monotonic() >= deadline:
             return Led(found, leaderless)
         time.sleep(0.05)

@@ -61,7 +61,7 @@ class ProduceLink(Generic[Tag]):
         """From the newest answered request to its answer."""
         self._window = Window(connection.round_trip_s, most_bytes)
         self._bytes = self._answers_bytes = 0
-        self._heard_at = -math.inf
+        self._heard_at = self._muted_until = -math.inf
         self._buffer = bytearray(1 << 18)
         self._start = self._end = 0
 
@@ -92,9 +92,16 @@ class ProduceLink(Generic[Tag]):
 
     @property
     def waits_s(self) -> float:
-        """How long an answer has been due and none has come. On a thin link each request waits behind those before
-        it."""
-        return time.monotonic() - max(self.outstanding[0].sent_at, self._heard_at) if self.outstanding else 0.0
+        """How long an answer has been due and none has come; below 0 while a quota keeps the broker from reading on. On
+        a thin link each request waits behind those before it."""
+        if not self.outstanding:
+            return 0.0
+        return time.monotonic() - max(self.outstanding[0].sent_at, self._heard_at, self._muted_until)
+
+    @property
+    def muted_s(self) -> float:
+        """For how long the broker reads nothing more from here, as it has said: for a quota."""
+        return max(0.0, self._muted_until - time.monotonic())
 
     @property
     def full(self) -> bool:
@@ -120,6 +127,7 @@ class ProduceLink(Generic[Tag]):
         self.took_s = self._heard_at - sent_at
         self._window.acknowledged(size, self._heard_at)
         try:
+            self._muted_until = self._heard_at + produce.throttle_ms(memoryview(frame)[4:]) / 1000
             for row in produce.decode(memoryview(frame)[4:]):
                 tag = tags.pop((row.topic, row.partition), None)
                 if tag is None:

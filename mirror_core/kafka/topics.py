@@ -185,18 +185,22 @@ def await_leaders(client: ClusterClient, topics: Collection[str], widths: Mappin
 def create_partitions(client: ClusterClient, counts: Mapping[str, int]) -> None:
     """Widen topics to these partition counts; those that are as wide already, or wider, are left alone."""
     view = client.metadata(counts).topics
-    narrow = {name for name in counts if name not in view or len(view[name].partitions) < counts[name]}
+    more = {name: count - (len(view[name].partitions) if name in view else 0) for name, count in counts.items()}
+    narrow = {name for name in counts if more[name] > 0}
 
     def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
-        request = CreatePartitionsRequest(
-            topics=tuple(
-                CreatePartitionsTopic(name=TopicName(name), count=i32(counts[name]), assignments=None) for name in names
-            ),
-            timeout=_timeout(client),
-            validate_only=False,
-        )
-        rows = client.call_controller(request, CreatePartitionsResponse).results
-        return {str(row.name): (row.error_code, row.error_message) for row in rows}
+        requests = [
+            CreatePartitionsRequest(
+                topics=tuple(
+                    CreatePartitionsTopic(name=TopicName(n), count=i32(counts[n]), assignments=None) for n in some
+                ),
+                timeout=_timeout(client),
+                validate_only=False,
+            )
+            for some in _shares(names, more.__getitem__)
+        ]
+        answers = client.call_controller_each(requests, CreatePartitionsResponse)
+        return {str(row.name): (row.error_code, row.error_message) for one in answers for row in one.results}
 
     # A repeated request finds the topic wide enough, which the broker calls INVALID_PARTITIONS.
     expected = (ErrorCode.invalid_partitions,)
@@ -208,9 +212,12 @@ def delete_topics(client: ClusterClient, topics: Collection[str]) -> None:
     """Delete topics, and return when every broker has forgotten them. Topics that do not exist are done already."""
 
     def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
-        request = DeleteTopicsRequest(topic_names=tuple(TopicName(n) for n in names), timeout=_timeout(client))
-        rows = client.call_controller(request, DeleteTopicsResponse).responses
-        return {str(row.name): (row.error_code, None) for row in rows}
+        requests = [
+            DeleteTopicsRequest(topic_names=tuple(TopicName(n) for n in some), timeout=_timeout(client))
+            for some in _shares(names, lambda _: 1)
+        ]
+        answers = client.call_controller_each(requests, DeleteTopicsResponse)
+        return {str(row.name): (row.error_code, None) for one in answers for row in one.responses}
 
     gone = (ErrorCode.unknown_topic_or_partition,)
     settle(client, "DeleteTopics (needs DELETE)", sorted(topics), attempt, expected=gone)

@@ -22,3 +22,8 @@ TRANSIENT: Final = frozenset(
     }
 )
 """Refresh the metadata and ask again."""
+
+MISLED: Final = frozenset(
+    {ErrorCode.leader_not_available, ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch}
+)
+"""Of another broker than the one whose metadata led there."""

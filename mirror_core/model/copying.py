@@ -23,6 +23,9 @@ class Assigned:
     answered: bool = False
     """Whether all that tasks have sent so far was answered, as far as the driver knows; or else the end of the log is
     looked at first."""
+    proved_end: Offset | None = None
+    """Up to there (next offset) both sides were compared and equal, while the destination's leader had this epoch."""
+    proved_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

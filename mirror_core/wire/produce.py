@@ -74,3 +74,8 @@ def decode(frame: memoryview) -> Iterator[Produced]:
                 messages.append(reader.string())
             messages.append(reader.string())
             yield Produced(topic, index, error, base_offset, "; ".join(m for m in messages if m))
+
+
+def throttle_ms(frame: memoryview) -> int:
+    """The end of an answer: for so long the broker reads nothing more from this connection (KIP-219)."""
+    return max(0, *Reader(frame[-_COUNT.size :]).unpack(_COUNT))

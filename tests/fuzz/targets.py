@@ -65,6 +65,7 @@ def producer_snapshot(data: bytes) -> None:
 def produce_answer(data: bytes) -> None:
     with suppress(MalformedAnswer):
         assert len(list(produce.decode(memoryview(data)))) <= len(data)
+        assert produce.throttle_ms(memoryview(data)) >= 0
 
 
 def markers_answer(data: bytes) -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.outlook import in_words, outlook
+from mirror_core.decide.outlook import few_replicas, in_words, outlook
 from mirror_core.decide.position import MARKED_START, Resume, Seen, where_to_resume
+from mirror_core.decide.topics import mirroring_configs
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.names import Offset, Partition
 
@@ -62,3 +63,21 @@ def test_who_seeds_and_who_marks_is_as_the_copying_task_decides(start: int) -> N
     resume = where_to_resume(log)
     assert isinstance(resume, Resume)
     assert (told.seeded_offsets, told.filled_offsets) == (resume.seed_end, resume.gap_end)
+
+
+@pytest.mark.parametrize(("factor", "brokers"), [(3, 3), (5, 4), (1, 3), (1, 1)])
+def test_replicas_need_no_words_where_two_take_a_record_or_the_source_has_but_one(factor: int, brokers: int) -> None:
+    assert few_replicas("west", {"orders": factor}, brokers) == []
+
+
+def test_topics_whose_records_count_as_copied_on_one_broker_are_named() -> None:
+    told = few_replicas("west", {"orders": 3, "payments": 2, "one-disk": 1}, 2)
+    assert told == [
+        "replicas: 2 topics have no more than 2 on west (orders, payments), so min.insync.replicas=1 while they are "
+        "mirrored: a record counts as copied once one broker has it, and one broken disk can lose it. With 3 replicas "
+        "it takes two brokers"
+    ]
+    assert mirroring_configs({}, 2)["min.insync.replicas"] == "1"
+    assert mirroring_configs({}, 3)["min.insync.replicas"] == "2"
+    assert "(t0, t1, t2, t3, t4 and 3 more)" in few_replicas("west", {f"t{i}": 2 for i in range(8)}, 3)[0]
+    assert "have no more than 1 on west" in few_replicas("west", {"orders": 3}, 1)[0]

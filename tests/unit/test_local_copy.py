@@ -11,7 +11,9 @@ from mirror_core.copy import task
 from mirror_core.dataplane import local
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, Unreachable
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.proof import Proof, Proved
 
 
 @pytest.fixture
@@ -67,3 +69,25 @@ def test_a_copier_whose_mirror_is_somebody_elses_begins_no_round(
     with pytest.raises(LostOwnership):
         copier({Partition("t", 0): Offset(5)}, 60.0, until)
     assert rounds == told
+
+
+def test_what_was_compared_is_told_to_the_task_with_the_leader_that_held_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another topic of the same name nothing was compared."""
+    a, b = Partition("a", 0), Partition("b", 0)
+    compared = Proved(end=5, epoch=3, at_ms=0, records=5)
+    statuses = {
+        p: PartitionStatus(
+            partition=p, state=PartitionState.MIRRORING, source_topic_id="there", destination_topic_id=f"new {p.topic}"
+        )
+        for p in (a, b)
+    }
+    proof = Proof.of(MirrorName("m"), {a: compared, b: compared}, {"a": "new a", "b": "old b"})
+    state = SimpleNamespace(partitions={"m": statuses}, proofs={"m": proof})
+    monkeypatch.setattr(local, "read_state", lambda destination: state)
+    mirror = SimpleNamespace(name="m", source="east", destination="west", producer_id=1, gaps=Gaps.MARKERS)
+    link: Any = SimpleNamespace(destination=None, mirror=mirror, config=SimpleNamespace(path=""))
+    made = local.LocalCopy(link)._assignment({a: Offset(5), b: Offset(7)}, 1e9)
+    assert [(one.partition, one.until, one.proved_end, one.proved_epoch) for one in made.partitions] == [
+        (a, 5, 5, 3),
+        (b, 7, None, -1),
+    ]

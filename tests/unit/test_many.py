@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Iterable, ValuesView
+from collections.abc import Callable, Iterable, Sequence, ValuesView
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kio.schema.create_partitions.v1.request import CreatePartitionsRequest
+from kio.schema.errors import ErrorCode
 
 from mirror_core.dataplane.local import not_reached
 from mirror_core.decide.acls import Names, covers
 from mirror_core.kafka.client import Leader, TopicView
 from mirror_core.kafka.offsets import producers_requests
-from mirror_core.kafka.topics import _MOST_CHANGES, NewTopic, _shares, _size
+from mirror_core.kafka.topics import _MOST_CHANGES, NewTopic, _shares, _size, create_partitions, delete_topics
 from mirror_core.model.acl import Acl, Operation, Pattern, Resource
 from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import PartitionState, PartitionStatus
@@ -164,6 +166,53 @@ def test_a_topic_counts_with_its_partitions_and_settings() -> None:
     plain = NewTopic(name="t", partitions=5, replication_factor=1, configs={"a": "1", "b": "2"})
     assert _size(plain) == 8
     assert _size(NewTopic(name="t", partitions=0, replication_factor=0, assignments=((1,), (2,)))) == 3
+
+
+class Controller:
+    """Takes all that it is asked for; brokers know the topics at once. It refuses a request of too much."""
+
+    name, timeout_s = "west", 5.0
+
+    def __init__(self, width: int, there: int) -> None:
+        self.widths = {f"t{n}": width for n in range(there)}
+        self.asked = list[int]()
+        """Changes by each request."""
+
+    def metadata(self, wanted: Iterable[str]) -> Any:
+        views = {
+            name: TopicView(name, name, False, dict.fromkeys(range(self.widths[name]), Leader(1, 0)), 1, 1)
+            for name in wanted
+            if name in self.widths
+        }
+        return SimpleNamespace(topics=views)
+
+    def brokers(self) -> list[int]:
+        return []
+
+    def call_controller(self, request: Any, answer: object) -> Any:
+        if isinstance(request, CreatePartitionsRequest):
+            self.asked.append(sum(row.count - self.widths[row.name] for row in request.topics))
+            self.widths |= {str(row.name): int(row.count) for row in request.topics}
+            names = [row.name for row in request.topics]
+        else:
+            names = list(request.topic_names)
+            self.asked.append(len(names))
+        rows = [SimpleNamespace(name=name, error_code=ErrorCode.none, error_message=None) for name in names]
+        return SimpleNamespace(results=rows, responses=rows)
+
+    def call_controller_each(self, requests: Sequence[Any], answer: object) -> list[Any]:
+        return [self.call_controller(request, answer) for request in requests]
+
+
+def test_no_more_is_widened_or_deleted_by_one_request_than_a_controller_takes() -> None:
+    controller: Any = Controller(width=1, there=500)
+    create_partitions(controller, dict.fromkeys(controller.widths, 31))
+    assert set(controller.widths.values()) == {31}
+    assert sum(controller.asked) == 500 * 30
+    assert max(controller.asked) <= _MOST_CHANGES
+    controller = Controller(width=1, there=3 * _MOST_CHANGES)
+    delete_topics(controller, controller.widths)
+    assert controller.asked == [_MOST_CHANGES] * 3
 
 
 def receipts(told: Iterable[tuple[str, int]]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Sequence
 
 import pytest
@@ -58,8 +59,8 @@ class Answering(Swallowed):
         self.where, self.timeout_s = "broker", 1.0
         self.sock, self.broker = socket.socketpair()
 
-    def answer(self, correlation: int) -> None:
-        self.broker.sendall((4).to_bytes(4, "big") + correlation.to_bytes(4, "big"))
+    def answer(self, correlation: int, throttle_ms: int = 0) -> None:
+        self.broker.sendall(struct.pack(">iiii", 12, correlation, 0, throttle_ms))
 
     def close(self) -> None:
         self.sock.close()
@@ -72,7 +73,6 @@ def test_a_broker_that_answers_one_request_after_the_other_does_not_keep_silent(
     """On a thin link each request waits behind those before it, however quick the broker is."""
     now = 1000.0
     monkeypatch.setattr("mirror_core.kafka.producing.time.monotonic", lambda: now)
-    monkeypatch.setattr("mirror_core.kafka.producing.produce.decode", lambda frame: iter(()))
     connection = Answering()
     link = ProduceLink[None](connection)
     for _ in range(3):
@@ -92,4 +92,23 @@ def test_a_broker_that_answers_one_request_after_the_other_does_not_keep_silent(
     link.send([])
     now += 1
     assert link.waits_s == 1.0, "nothing was due before"
+    connection.close()
+
+
+def test_a_broker_that_a_quota_keeps_from_reading_does_not_keep_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-219: it answers at once, and then reads nothing more from this connection for as long as it has said."""
+    now = 1000.0
+    monkeypatch.setattr("mirror_core.kafka.producing.time.monotonic", lambda: now)
+    connection = Answering()
+    link = ProduceLink[None](connection)
+    link.send([])
+    link.send([])
+    connection.answer(0, 20_000)
+    assert list(link.answers()) == []
+    assert (link.muted_s, link.waits_s) == (20.0, -20.0)
+    now += 25
+    assert (link.muted_s, link.waits_s) == (0.0, 5.0)
+    connection.answer(1)
+    assert list(link.answers()) == []
+    assert (link.muted_s, link.waits_s) == (0.0, 0.0)
     connection.close()

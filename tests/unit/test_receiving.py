@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -50,11 +51,13 @@ class Link:
         self.connection = SimpleNamespace(sock=sock, where="cluster east, broker", close=lambda: None)
         self.pending, self.asked = False, 0
         self.offsets: list[int] = []
+        self.waits_ms: list[int] = []
         self.stable = 1_000
         self.answer: list[fetch.Fetched] = []
 
     def ask(self, wanted: list[fetch.Wanted], *, max_wait_ms: int, isolation: fetch.Isolation) -> None:
         self.pending, self.asked = True, self.asked + 1
+        self.waits_ms.append(max_wait_ms)
         self.offsets += [one.offset for one in wanted]
 
     @property
@@ -83,7 +86,7 @@ class Source:
     def __init__(self) -> None:
         stop_ms = int(1000 * (time.time() + 60))
         assigned = Assigned(partition=PARTITION, source_topic_id="", destination_topic_id="")
-        assignment = Assignment(
+        self.assignment = Assignment(
             mirror=MirrorName("m"),
             source=ClusterName("east"),
             destination=ClusterName("west"),
@@ -96,10 +99,23 @@ class Source:
             stop_ms=stop_ms,
         )
         self.replicator = PartitionReplicator(assigned)
-        client = cast("ClusterClient", SimpleNamespace(name="east", config=None, principal=None))
-        self.receiver = Receiver(assignment, client, {PARTITION: self.replicator}, lambda client, broker: NEAR)
+        self.client = cast("ClusterClient", SimpleNamespace(name="east", config=None, principal=None))
+        self.receiver = Receiver(
+            self.assignment, self.client, {PARTITION: self.replicator}, lambda client, broker: NEAR
+        )
         self.links = {broker: Link() for broker in (1, 2)}
         self.receiver.lanes = {broker: lanes(link) for broker, link in self.links.items()}
+
+    def led_by_many(self, brokers: int) -> list[int]:
+        """Bytes that each of so many brokers may be asked for at a time, once all have much to give."""
+        others = [replace(self.replicator.assigned, partition=Partition("many", n)) for n in range(brokers)]
+        many = {one.partition: PartitionReplicator(one) for one in others}
+        for broker, one in enumerate(many.values()):
+            one.route(broker, 1, 1)
+        receiver = Receiver(self.assignment, self.client, many, lambda client, broker: NEAR)
+        sock = SimpleNamespace(setsockopt=lambda *_: None)
+        near = cast("Connection", SimpleNamespace(sock=sock, round_trip_s=0.001))
+        return [receiver._link(near, False)._sizer.most for _ in range(brokers)]
 
     def led_by(self, broker: int, epoch: int, position: int) -> None:
         """Its place is found, there and then; and asked for from there on."""
@@ -150,6 +166,35 @@ def test_who_keeps_silent_is_given_up_alone(source: Source) -> None:
     source.receiver.give_up()
     assert (source.replicator.state, list(source.receiver.lanes)) == (State.LOST, [])
     assert source.answers(1, batch(100, 10)) == [], "it was hung up"
+
+
+@pytest.mark.parametrize(("local_start", "waits_ms"), [(1_000, 500), (0, 0)])
+def test_remote_storage_has_the_time_that_it_takes_also_when_one_partition_is_asked_for_alone(
+    source: Source, local_start: int, waits_ms: int
+) -> None:
+    """Brokers of 3.6 and 3.7 wait for remote storage as long as the question says, and no longer."""
+    source.led_by(1, 1, 100)
+    source.replicator.source.local_start, source.replicator.source.alone = local_start, True
+    source.links[1].pending = False
+    source.receiver.ask(time.time())
+    assert source.links[1].waits_ms == [500, waits_ms]
+
+
+@pytest.mark.parametrize(("local_start", "waits_ms"), [(1_000, 500), (0, 20)])
+def test_who_waits_for_the_destination_takes_no_time_from_remote_storage(
+    source: Source, local_start: int, waits_ms: int
+) -> None:
+    source.led_by(1, 1, 100)
+    source.replicator.skip_to(150)
+    source.replicator.source.local_start = local_start
+    source.links[1].pending = False
+    source.receiver.ask(time.time())
+    assert source.links[1].waits_ms == [500, waits_ms]
+
+
+@pytest.mark.parametrize(("brokers", "most"), [(1, 8 << 20), (4, 8 << 20), (8, 4 << 20), (32, 1 << 20), (500, 1 << 20)])
+def test_brokers_near_by_share_the_room_for_answers(source: Source, brokers: int, most: int) -> None:
+    assert set(source.led_by_many(brokers)) == {most}
 
 
 def test_nor_is_it_when_it_leads_again(source: Source) -> None:

@@ -16,7 +16,7 @@ from mirror_core.kafka.faults import ErrorCode
 from mirror_core.model.copying import Assigned
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 
 PARTITION = Partition("orders", 0)
 OLD, NEW = uuid.uuid4(), uuid.uuid4()
@@ -29,6 +29,10 @@ class Brokers:
         self.name, self._answers = ClusterName(name), answers
         self.config, self.principal, self.timeout_s = None, None, 10.0
         self.silent: dict[int, float] = {}
+        self.doubts = 0
+
+    def ask_another(self) -> None:
+        self.doubts += 1
 
     def brokers(self) -> tuple[int, ...]:
         return tuple(range(len(self._answers)))
@@ -50,8 +54,8 @@ class Brokers:
         return SimpleNamespace(call=lambda *asked: answer)
 
 
-def view(topic_id: uuid.UUID | None) -> ClusterView:
-    topics = {"orders": TopicView("orders", topic_id.hex, False, {0: Leader(1, 1)}, 1, 1)} if topic_id else {}
+def view(topic_id: uuid.UUID | None, leader: Leader | None = None) -> ClusterView:
+    topics = {"orders": TopicView("orders", topic_id.hex, False, {0: leader or Leader(1, 1)}, 1, 1)} if topic_id else {}
     return ClusterView("", 1, {}, topics, frozenset())
 
 
@@ -98,3 +102,44 @@ def test_where_topics_have_no_ids_a_partition_that_is_missing_is_gone() -> None:
     assert not aligner._route(replicator, view(none), view(none))
     assert replicator.failure
     assert replicator.failure.kind is FailureKind.GONE
+
+
+@pytest.mark.parametrize(
+    ("losses", "source", "destination", "doubts"),
+    [
+        (0, Leader(1, 7), Leader(1, 7), (0, 0)),
+        (2, Leader(1, 7), Leader(1, 7), (1, 1)),
+        (2, Leader(2, 8), Leader(2, 8), (0, 0)),
+        (2, Leader(1, 8), Leader(2, 8), (0, 0)),
+        (0, Leader(2, 6), Leader(1, 7), (1, 0)),
+    ],
+)
+def test_whose_word_has_led_to_nothing_before_is_not_believed_again_and_again(
+    losses: int, source: Leader, destination: Leader, doubts: tuple[int, int]
+) -> None:
+    east, west = Brokers("east", OLD), Brokers("west", OLD)
+    aligner = Aligner(cast("ClusterClient", east), cast("ClusterClient", west), 1 << 62, list)
+    replicator = PartitionReplicator(
+        Assigned(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
+    )
+    assert aligner._route(replicator, view(OLD, Leader(1, 7)), view(OLD, Leader(1, 7)))
+    replicator.losses = losses
+    assert aligner._route(replicator, view(OLD, source), view(OLD, destination))
+    assert (east.doubts, west.doubts) == doubts
+
+
+@pytest.mark.parametrize(("epoch", "known"), [(7, {PARTITION: 10}), (8, {})])
+def test_what_was_compared_counts_while_the_same_leader_leads(epoch: int, known: dict[Partition, int]) -> None:
+    """Another one may have cut its log, and what stands there then was never compared (KIP-101)."""
+    aligner = Aligner(
+        cast("ClusterClient", Brokers("east", OLD)), cast("ClusterClient", Brokers("west", OLD)), 1 << 62, list
+    )
+    assigned = Assigned(
+        partition=PARTITION,
+        source_topic_id=OLD.hex,
+        destination_topic_id=OLD.hex,
+        proved_end=Offset(10),
+        proved_epoch=7,
+    )
+    assert aligner._route(PartitionReplicator(assigned), view(OLD), view(OLD, Leader(1, epoch)))
+    assert aligner._proved == known

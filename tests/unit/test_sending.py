@@ -22,6 +22,7 @@ from mirror_core.copy.words import Side
 from mirror_core.decide.position import Resume
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.producing import ProduceLink
 from mirror_core.model.copying import Assigned
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import ClusterName, Partition
@@ -58,11 +59,12 @@ class Brokers:
             ),
         )
 
-    def answer(self, broker: int, one: PartitionReplicator, correlation: int, base: int) -> None:
+    def answer(self, broker: int, one: PartitionReplicator, correlation: int, base: int, throttle_ms: int = 0) -> None:
         """It has appended one partition's batch there."""
         topic = one.partition.topic.encode()
         row = struct.pack(">ihqqqih", one.partition.index, 0, base, -1, 0, 0, -1)
-        body = struct.pack(">iih", correlation, 1, len(topic)) + topic + struct.pack(">i", 1) + row + bytes(4)
+        body = struct.pack(">iih", correlation, 1, len(topic)) + topic + struct.pack(">i", 1) + row
+        body += struct.pack(">i", throttle_ms)
         self.ends[broker].sendall(struct.pack(">i", len(body)) + body)
 
 
@@ -159,6 +161,56 @@ def test_a_slow_one_is_waited_for_as_long_as_it_took_before(
     sender.send([item(slow)])
     answering.join()
     assert (slow.state, brokers.sent[HANGS]) == (State.READY, 3)
+
+
+def test_what_a_quota_keeps_a_broker_from_reading_is_not_sent_and_nobody_waits_for_it(
+    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
+) -> None:
+    """Sent, it would fill the buffers between us, and block us until the link counts as dead."""
+    throttled, well = both
+    sender.send([item(throttled)])
+    brokers.answer(HANGS, throttled, 1, 0, throttle_ms=60_000)
+    sender.answers(HANGS)
+    began = time.monotonic()
+    sender.send([item(throttled), item(well)])
+    assert time.monotonic() - began < PATIENCE_S
+    assert brokers.sent == {HANGS: 1, WELL: 1}
+    assert (throttled.state, throttled.place.in_flight, well.state) == (State.LOST, 0, State.READY)
+    assert "a quota" in throttled.lost_why
+    assert "a quota" in sender.owed(HANGS), "nor is more fetched for it"
+    sender.give_up()
+    assert list(sender.links) == [HANGS, WELL], "it is no broker that hangs"
+
+
+def test_who_waits_for_an_answer_behind_a_quota_is_not_hung_up_on(
+    sender: Sender,
+    brokers: Brokers,
+    both: tuple[PartitionReplicator, PartitionReplicator],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending, "_SILENCE_S", 0.0)
+    first, second = both[0], replicator(2, HANGS)
+    monkeypatch.setattr(ProduceLink, "full", False)
+    sender.send([item(first)])
+    sender.send([item(second)])
+    brokers.answer(HANGS, first, 1, 0, throttle_ms=60_000)
+    sender.answers(HANGS)
+    sender.give_up()
+    assert (list(sender.links), second.place.in_flight) == ([HANGS], 1)
+    with pytest.raises(Unreachable, match="a quota"):
+        sender.drain(0.0)
+
+
+def test_a_quota_that_holds_a_broker_back_for_a_moment_changes_nothing(
+    sender: Sender, brokers: Brokers, both: tuple[PartitionReplicator, PartitionReplicator]
+) -> None:
+    throttled, _ = both
+    sender.send([item(throttled)])
+    brokers.answer(HANGS, throttled, 1, 0, throttle_ms=int(500 * PATIENCE_S))
+    sender.answers(HANGS)
+    assert not sender.owed(HANGS)
+    sender.send([item(throttled)])
+    assert (throttled.state, brokers.sent[HANGS]) == (State.READY, 2)
 
 
 def test_a_broker_that_cannot_be_reached_loses_the_places_of_what_it_leads(

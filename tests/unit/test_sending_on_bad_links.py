@@ -12,6 +12,7 @@ import random
 import socket
 import struct
 from collections import deque
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -24,6 +25,7 @@ from mirror_core.copy.sending import Sender
 from mirror_core.copy.states import State
 from mirror_core.copy.words import Side
 from mirror_core.decide.position import Resume
+from mirror_core.kafka import producing
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection, readable
 from mirror_core.kafka.faults import ErrorCode
@@ -33,6 +35,8 @@ from mirror_core.model.names import ClusterName, Partition
 
 BROKERS, PARTITIONS, END = 3, 6, 200
 WALKS, STEPS = 100, 100
+THROTTLES_MS = (0, 0, 0, 5_000, 25_000)
+"""By a quota of the broker's: it is as if it took nothing more, until the time is over."""
 _REMEMBERED = 5
 _LATE_MS = 1_700_000_000_000
 """A time in an answer: the broker takes the batch for one that it has."""
@@ -138,7 +142,9 @@ class World:
         for index, sent in rows:
             error, base, time_ms = self.logs[index].append(sent)
             body += struct.pack(">ihqqqih", index, error, base, time_ms, 0, 0, -1)
-        frame = struct.pack(">iih", correlation, 1, len(topic)) + topic + struct.pack(">i", len(rows)) + body + bytes(4)
+        throttle_ms = self.chance.choice(THROTTLES_MS)
+        frame = struct.pack(">iih", correlation, 1, len(topic)) + topic + struct.pack(">i", len(rows)) + body
+        frame += struct.pack(">i", throttle_ms)
         try:
             wire.theirs.sendall(struct.pack(">i", len(frame)) + frame)
         except OSError:
@@ -211,9 +217,12 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_nothing_counts_that_is_not_there_and_nothing_waits_for_ever(seed: int) -> None:
+def test_nothing_counts_that_is_not_there_and_nothing_waits_for_ever(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for walk in range(WALKS // 5):
         world = World(random.Random(1000 * seed + walk))
+        monkeypatch.setattr(producing, "time", SimpleNamespace(monotonic=partial(getattr, world, "now")))
         usual = [world.sends, world.handles, world.handles, world.reads, world.aligns]
         bad = [
             world.breaks_a_link,

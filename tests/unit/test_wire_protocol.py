@@ -215,7 +215,9 @@ Errors = tuple[tuple[int, str | None], ...]
 
 
 def produce_answer(
-    topics: dict[str, list[tuple[int, ErrorCode, int, Errors, str | None]]], append_time_ms: int | None = None
+    topics: dict[str, list[tuple[int, ErrorCode, int, Errors, str | None]]],
+    append_time_ms: int | None = None,
+    throttle_ms: int = 0,
 ) -> memoryview:
     """As kio writes it, from (partition, error, base offset, (record, message) of each bad record, message)."""
     given = None if append_time_ms is None else TZAware.parse(datetime.fromtimestamp(append_time_ms / 1000, UTC))
@@ -243,7 +245,7 @@ def produce_answer(
             )
             for topic, rows in topics.items()
         ),
-        throttle_time=i32Timedelta.parse(timedelta(0)),
+        throttle_time=i32Timedelta.parse(timedelta(milliseconds=throttle_ms)),
     )
     return memoryview(written(entity))
 
@@ -260,6 +262,13 @@ def test_we_read_kios_produce_answer() -> None:
 def test_we_read_the_time_that_a_broker_gave_to_records() -> None:
     answer = produce_answer({"t": [(5, ErrorCode.none, 900, (), None)]}, 1_700_000_000_000)
     assert list(produce.decode(answer)) == [produce.Produced("t", 5, 0, 900, "", 1_700_000_000_000)]
+
+
+def test_we_read_how_long_a_quota_keeps_the_broker_from_reading_on() -> None:
+    answer = produce_answer({"t": [(4, ErrorCode.invalid_record, -1, ((0, "null key"),), "rejected")]}, None, 20_000)
+    assert produce.throttle_ms(answer) == 20_000
+    with pytest.raises(MalformedAnswer):
+        produce.throttle_ms(answer[:3])
 
 
 def test_every_row_is_read_whatever_words_stand_in_the_rows_before_it() -> None:
