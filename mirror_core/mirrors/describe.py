@@ -17,6 +17,7 @@ from mirror_core.decide.topics import cleans
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.topics import describe_configs
@@ -201,11 +202,12 @@ def _offsets(
         return nothing, ""
     try:
         with ClusterClient(cluster, timeout_s=LIMITS.described_side_s) as client:
-            existing = client.metadata({p.topic for p in wanted}).topics
-            present = [p for p in wanted if p.topic in existing and p.index in existing[p.topic].partitions]
+            view = client.metadata({p.topic for p in wanted})
+            present = [p for p in wanted if p.topic in view.topics and p.index in view.topics[p.topic].partitions]
             found = [led_offsets(client, present, point, within_s=LIMITS.new_leader_s) for point in points]
             leaderless = sorted({p for one in found for p in one.leaderless})
-            trouble = f"cluster {cluster.name}: no leader for {some(leaderless)}" if leaderless else ""
-            return [dict(one.offsets) for one in found], trouble
+            troubles = [f"cluster {cluster.name}: no leader for {some(leaderless)}"] if leaderless else []
+            troubles += [str(undescribed(client, view.denied))] if view.denied else []
+            return [dict(one.offsets) for one in found], "; ".join(troubles)
     except RemoteFault as error:
         return nothing, str(error)
