@@ -110,11 +110,12 @@ def fenced_beside(debt: Debt | None, run: Run, *, turned: bool) -> bool:
     return failed_over(debt) and (run.plan.kind is RunKind.FAILBACK or turned)
 
 
-def promoting(debt: Debt, run: Run, begun: Container[tuple[str, str]]) -> bool:
-    """Whether it is an unplanned failover that has begun to promote, and can still be given up if it has given nothing.
-    `begun`: runs' ids with the names of steps that have begun."""
+def promoting(debt: Debt, run: Run, begun: Container[tuple[str, str]], *, held_up: bool) -> bool:
+    """Whether it is an unplanned failover that owes its source a fence, and can still be given up if it has given
+    nothing: one that has begun to promote, or that something holds up before. `begun`: runs' ids with the names of
+    steps that have begun."""
     unplanned = run.plan.mode is Mode.UNPLANNED and run.state is RunState.RUNNING
-    return failed_over(debt) and debt.run == run.id and unplanned and steps.turned(run, begun)
+    return failed_over(debt) and debt.run == run.id and unplanned and (held_up or steps.turned(run, begun))
 
 
 def waits_for_home(mirror: MirrorName, debt: Debt | None) -> bool:

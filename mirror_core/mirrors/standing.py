@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from mirror_core.decide.abandoned import abandoned, held_up
 from mirror_core.decide.standing import (
     Deed,
     Judgement,
@@ -32,6 +33,8 @@ from mirror_core.decide.standing import (
     waits_for_home,
     words,
 )
+from mirror_core.decide.steps import Standing as At
+from mirror_core.decide.steps import standing_of as step_of
 from mirror_core.decide.verbs import Verb
 from mirror_core.decide.view import Unseen, some
 from mirror_core.kafka.acls import AuthorizerOff
@@ -47,9 +50,11 @@ from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition, base_name
+from mirror_core.model.run import Run
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.active import repeat
 from mirror_core.state.link import Link
+from mirror_core.state.pulse import conducted
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
 from mirror_core.state.turning import turned
@@ -108,12 +113,22 @@ def said(link: Link, alarms: Collection[str]) -> None:
 
 
 def _beside(link: Link, state: State) -> Judgement | None:
-    """What was found while a run holds the mirror; None when none does. The mirror stays that run's."""
-    debt, run = state.debts.get(link.mirror.name), state.active_run(link.mirror.name)
+    """What was found while a run holds the mirror; None when none does. The mirror stays that run's.
+
+    Somebody is called for one that nobody conducts, if applications can write nowhere meanwhile.
+    """
+    run = state.active_run(link.mirror.name)
     if run is None:
         return None
-    past = turned(state, run)
-    if debt is not None and not past and promoting(debt, run, state.steps):
+    at = step_of(run, state.steps_of(run))
+    found = _beside_run(link, state, run, at)
+    alarms = abandoned(state.mirrors.get(link.mirror.name, link.mirror), run, at, conducted(state, run))
+    return replace(found, alarms=(*alarms, *found.alarms))
+
+
+def _beside_run(link: Link, state: State, run: Run, at: At) -> Judgement:
+    debt, past = state.debts.get(link.mirror.name), turned(state, run)
+    if debt is not None and not past and promoting(debt, run, state.steps, held_up=held_up(at, now_ms())):
         return look_at_returned(link, state, run, debt)
     if debt is None or not fenced_beside(debt, run, turned=past):
         return judge(debt, run, Unseen(""))
