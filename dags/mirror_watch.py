@@ -1,10 +1,12 @@
 """Keep the old source of a failover fenced, from its first answer until applications have come home.
 
 Red when a person has to act: the old source accepted records before its fence was up, a writer passes the fence, or the
-fence cannot be put up, was removed, or is pending while the source answers.
+fence cannot be put up, was removed, or is pending while the source answers; or nobody conducts a run while applications
+can write nowhere.
 
-Task `look` checks each mirror with a pending or standing fence. Then one task for each silent cluster waits for its
-first answer, on behalf of all mirrors from there: a disaster takes no more task slots than it has clusters.
+Task `look` checks each mirror with a pending or standing fence, and each that a run holds. Then one task for each
+silent cluster waits for its first answer, on behalf of all mirrors from there: a disaster takes no more task slots than
+it has clusters.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ with DAG(
             [],
             type="array",
             items={"type": "string"},
-            description_md="Mirrors to watch; empty: every mirror whose old source has a pending or standing fence",
+            description_md="Mirrors to watch; empty: every mirror whose old source has a pending or standing fence, or "
+            "that a run holds",
         )
     },
 ) as dag:

@@ -74,7 +74,9 @@ def _json(found: Readiness) -> dict[str, object]:
     return {
         "mirror": found.mirror.name,
         "ready": found.ready,
-        "run": None if found.run is None else {"step": found.run.step, "writes": found.run.writes},
+        "run": None
+        if found.run is None
+        else {"step": found.run.step, "writes": found.run.writes, "conducted": found.conducted},
         "points": [{"weight": p.weight, "words": p.words, "remedy": p.remedy} for p in found.points],
         "figures": dict(found.figures),
     }

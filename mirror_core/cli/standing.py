@@ -41,6 +41,10 @@ def watch(
     if once:
         found = standing.look_after(link)
         _show(found)
+        if found.once:
+            for alarm in found.once:
+                tell(f"alarm: {alarm}", err=True)
+            standing.said(link, found.once)
         if found.alarms:
             raise Paged(f"mirror {name}: " + "; ".join(found.alarms))
         return

@@ -203,6 +203,8 @@ def _destination_reasons(view: View, seen: DestinationView) -> Iterator[str]:
             f"destination {view.mirror.destination} is cluster {seen.cluster_id}, the mirror was made towards "
             f"{view.mirror.destination_id}: correct mirrorbook.yaml"
         )
+    if seen.hidden.topics:
+        yield seen.hidden.why
     if view.mode is Mode.PLANNED and (leaderless := set(seen.leaderless) & set(healthy(view.statuses))):
         yield f"{view.mirror.destination}: no leader for {some(sorted(leaderless))}: restore their brokers"
     if view.mode is Mode.UNPLANNED:
@@ -210,6 +212,8 @@ def _destination_reasons(view: View, seen: DestinationView) -> Iterator[str]:
             yield f"none of the mirror's topics is on {view.mirror.destination} any more: there is nothing to promote"
         return  # what is lost is left out, and said
     for topic, ids in _ids(view, lambda s: s.destination_topic_id):
+        if topic in seen.hidden.topics:
+            continue
         if topic not in seen.topics:
             yield f"topic {topic} is gone from {view.mirror.destination}: exclude it, or recover it"
         elif ids != {seen.topics[topic].id}:
@@ -223,6 +227,8 @@ def _source_reasons(view: View, seen: SourceView) -> Iterator[str]:
             f"source {name} is cluster {seen.cluster_id}, the mirror was made from {view.mirror.source_id}: "
             "correct mirrorbook.yaml"
         )
+    if seen.hidden.topics:
+        yield seen.hidden.why
     for topic, known in sorted(seen.topics.items()):
         missing = [i for i in range(known.partitions) if Partition(topic, i) not in view.statuses]
         if missing:

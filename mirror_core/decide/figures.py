@@ -95,7 +95,7 @@ def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
             f"{view.mirror.source} has no authorizer: nothing can stop a writer there. Stop all producers; "
             "the run relies on stillness"
         )
-    for topic in sorted({p.topic for p in view.statuses} - set(source.topics)):
+    for topic in sorted({p.topic for p in view.statuses} - set(source.topics) - source.hidden.topics):
         yield f"topic {topic} no longer exists or matches on {view.mirror.source}: it is promoted as it is"
     if source.leaderless:
         yield f"no leader for {some(source.leaderless)} on {view.mirror.source}: ends and lag are unknown"

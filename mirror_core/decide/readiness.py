@@ -42,6 +42,8 @@ class Readiness:
     mirror: Mirror
     run: Standing | None
     """A run that holds the mirror: then it is that one that counts."""
+    conducted: bool | None = None
+    """Whether anybody conducts it; None: that is not known, or there is none."""
     points: tuple[Point, ...]
     figures: Mapping[str, str]
     """As the plan of a planned failover has them."""

@@ -53,8 +53,8 @@ REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
             (Action.RETRY,),
         ),
         FailureKind.GONE: Remedy(
-            "the topic is not on the source any more, or may not be seen there",
-            "hidden: grant DESCRIBE, retry; deleted on purpose: accept",
+            "the topic is not on the source any more",
+            "deleted on purpose: accept; its brokers were behind, and it is there: retry",
             (Action.RETRY, Action.ACCEPT),
         ),
         FailureKind.RECREATED: Remedy(
@@ -138,7 +138,7 @@ class TopicNow:
     source_id: str | None
     """None: the source, which answered, does not have it, or does not tell."""
     hidden: bool
-    """The source does not tell, for want of a right: also of a topic that does not exist."""
+    """A cluster does not tell, for want of a right: also of a topic that does not exist."""
     destination_id: str | None
     """None: the destination does not have it."""
     states: frozenset[PartitionState]

@@ -59,7 +59,8 @@ def scope_of(view: View) -> Scope:
     for partition in sorted(view.statuses):
         by_topic.setdefault(partition.topic, []).append(partition)
     left_out = lost_topics(view) if view.mode is Mode.UNPLANNED else frozenset()
-    there = view.source.topics.keys() if isinstance(view.source, SourceView) else by_topic.keys()
+    source = view.source
+    there = source.topics.keys() | source.hidden.topics if isinstance(source, SourceView) else by_topic.keys()
     return Scope(
         topics=tuple(
             TopicScope(
@@ -80,8 +81,10 @@ def lost_topics(view: View) -> frozenset[str]:
     ids: dict[str, set[str]] = {}
     for partition, status in view.statuses.items():
         ids.setdefault(partition.topic, set()).add(status.destination_topic_id)
-    seen = view.destination.topics
-    return frozenset(name for name, known in ids.items() if name not in seen or known != {seen[name].id})
+    seen, hidden = view.destination.topics, view.destination.hidden.topics
+    return frozenset(
+        name for name, known in ids.items() if name not in hidden and (name not in seen or known != {seen[name].id})
+    )
 
 
 def strayed(scope: Scope, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[str]:

@@ -6,7 +6,7 @@ since: so it is decided once before anything is taken over, and once more afterw
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -72,6 +72,8 @@ class Judgement:
     lines: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
     """What somebody has to be called for."""
+    once: tuple[str, ...] = ()
+    """Of these, the ones that no later look would find again: who was told of them notes that (`told_of`)."""
     slipped: Ranges = field(default_factory=dict)
     """What the cluster holds beyond the last mirrored offsets, up to where its fence was seen to hold."""
     written: Ranges = field(default_factory=dict)
@@ -108,11 +110,12 @@ def fenced_beside(debt: Debt | None, run: Run, *, turned: bool) -> bool:
     return failed_over(debt) and (run.plan.kind is RunKind.FAILBACK or turned)
 
 
-def promoting(debt: Debt, run: Run, begun: Container[tuple[str, str]]) -> bool:
-    """Whether it is an unplanned failover that has begun to promote, and can still be given up if it has given nothing.
-    `begun`: runs' ids with the names of steps that have begun."""
+def promoting(debt: Debt, run: Run, begun: Container[tuple[str, str]], *, held_up: bool) -> bool:
+    """Whether it is an unplanned failover that owes its source a fence, and can still be given up if it has given
+    nothing: one that has begun to promote, or that something holds up before. `begun`: runs' ids with the names of
+    steps that have begun."""
     unplanned = run.plan.mode is Mode.UNPLANNED and run.state is RunState.RUNNING
-    return failed_over(debt) and debt.run == run.id and unplanned and steps.turned(run, begun)
+    return failed_over(debt) and debt.run == run.id and unplanned and (held_up or steps.turned(run, begun))
 
 
 def waits_for_home(mirror: MirrorName, debt: Debt | None) -> bool:
@@ -146,7 +149,8 @@ def judge(debt: Debt | None, run: Run | None, seen: Shown | Unseen, *, beside: b
     if not beside:
         line = f"{run.plan.kind} {run.id} holds the mirror: nothing is done to cluster {debt.cluster} meanwhile"
         return Judgement(standing=standing, lines=(line,), held=True)
-    found = replace(_judged(debt, standing, seen), deed=Deed.NOTHING, debt=None, held=True)
+    unnoted = replace(debt, unsaid=())  # nobody could note that they were told: told after the run, if they still count
+    found = replace(_judged(unnoted, standing, seen), deed=Deed.NOTHING, debt=None, once=(), held=True)
     if isinstance(seen, Unseen) or standing is not Standing.OWED:
         return found
     return replace(found, alarms=(*pending(debt, (run.id,)), *found.alarms), exposed=True)
@@ -185,7 +189,23 @@ def took_meanwhile(debt: Debt, run: Run, taken: Ranges, sighting: Sighting | Non
     )
 
 
+def unsaid(debt: Debt, alarms: Iterable[str]) -> Debt:
+    """The debt with alarms that no later look would find again. Written before, or with, what hides them: whoever dies
+    before people were told leaves them to the next look."""
+    return replace(debt, unsaid=tuple(dict.fromkeys((*debt.unsaid, *alarms))))
+
+
+def told_of(debt: Debt, alarms: Collection[str]) -> Debt:
+    """The debt after people were told of these alarms."""
+    return replace(debt, unsaid=tuple(alarm for alarm in debt.unsaid if alarm not in alarms))
+
+
 def _judged(debt: Debt, standing: Standing, seen: Shown | Unseen) -> Judgement:
+    found = _looked(debt, standing, seen)
+    return replace(found, alarms=(*debt.unsaid, *found.alarms), once=(*debt.unsaid, *found.once))
+
+
+def _looked(debt: Debt, standing: Standing, seen: Shown | Unseen) -> Judgement:
     if isinstance(seen, Unseen):
         waits = debt.paid_ms is None
         return Judgement(standing=standing, lines=(*words(debt), f"no answer: {seen.reason}"), silent=waits)
@@ -298,9 +318,8 @@ def _watched(debt: Debt, seen: Shown) -> Judgement:
 def _looked_after(debt: Debt, seen: Shown) -> Judgement:
     if seen.bare:
         alarm = f"the fence was taken away and is put up again: {some(seen.bare)}"
-        return Judgement(
-            standing=Standing.STANDS, deed=Deed.FENCE, alarms=(alarm, *_alarms(debt, seen)), written=seen.written
-        )
+        alarms = (alarm, *_alarms(debt, seen))
+        return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, alarms=alarms, once=(alarm,), written=seen.written)
     return _recorded(replace(_with_ends(debt, seen), trouble=_writers(seen).removeprefix("; ")), debt, seen)
 
 

@@ -36,6 +36,17 @@ class Few(NamedTuple):
     """`min.insync.replicas`, as promotion leaves it."""
 
 
+class Hidden(NamedTuple):
+    """Recorded topics that our principal may not DESCRIBE: the cluster does not tell whether it has them."""
+
+    topics: frozenset[str] = frozenset()
+    why: str = ""
+    """With the grant that is missing."""
+
+
+NOTHING_HIDDEN: Final = Hidden()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
     """The source, seen a moment ago."""
@@ -60,6 +71,7 @@ class SourceView:
     """Recorded partitions that nobody leads now: their ends are not known."""
     state_writers: tuple[str, ...] = ()
     """Principals beside ours who may write or delete the state topic there, or the one that is to be."""
+    hidden: Hidden = NOTHING_HIDDEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +100,7 @@ class DestinationView:
     few_in_sync: tuple[Few, ...] = ()
     state_writers: tuple[str, ...] = ()
     """As on the source."""
+    hidden: Hidden = NOTHING_HIDDEN
 
 
 @dataclass(frozen=True, slots=True)

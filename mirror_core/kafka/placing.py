@@ -23,6 +23,7 @@ from kio.static.primitive import i8, i32, i32Timedelta
 
 from mirror_core.kafka.at_once import ask_brokers
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.faults import ErrorCode, fault, settle
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Partition
@@ -47,13 +48,17 @@ def placements(client: ClusterClient, topics: Iterable[str]) -> dict[Partition, 
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )
+    found = client.call(request, MetadataResponse).topics
+    denied = [str(topic.name) for topic in found if topic.error_code is ErrorCode.topic_authorization_failed]
+    if denied:
+        raise undescribed(client, denied)
     return {
         Partition(str(topic.name), int(row.partition_index)): Placement(
             leader=int(row.leader_id),
             replicas=tuple(int(node) for node in row.replica_nodes),
             in_sync=tuple(int(node) for node in row.isr_nodes),
         )
-        for topic in client.call(request, MetadataResponse).topics
+        for topic in found
         for row in topic.partitions
     }
 

@@ -16,6 +16,7 @@ from kio.schema.incremental_alter_configs.v0.response import IncrementalAlterCon
 from kio.static.primitive import i8
 
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.existing import existing
 from mirror_core.kafka.faults import ErrorCode, fault
 from mirror_core.kafka.topics import alter_configs, describe_configs
 from mirror_core.model.names import Partition
@@ -53,7 +54,7 @@ def throttle(client: ClusterClient, partitions: Iterable[Partition], leader: int
 
 def unthrottle(client: ClusterClient, topics: Iterable[str]) -> None:
     """Take the throttles of topics away; topics that are gone are left out."""
-    there = client.metadata(topics).topics
+    there = existing(client, topics)
     alter_configs(client, {topic: {LEADER: None, FOLLOWER: None} for topic in there})
 
 

@@ -36,6 +36,7 @@ from kio.static.primitive import i16, i32, i32Timedelta, i64
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config_requests import change_request, settings_request
+from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.faults import fault, settle
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
@@ -332,6 +333,9 @@ def known_to(client: ClusterClient, broker: int, topics: Collection[str], topic_
         include_topic_authorized_operations=False,
     )
     answer = client.call(request, MetadataResponse, broker)
+    denied = [str(t.name) for t in answer.topics if t.error_code is ErrorCode.topic_authorization_failed]
+    if denied:
+        raise undescribed(client, denied)
     return [
         str(t.name)
         for t in answer.topics

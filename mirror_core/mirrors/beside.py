@@ -67,9 +67,16 @@ def look_beside(link: Link, state: State, run: Run, debt: Debt) -> Judgement:
 
 
 def look_at_returned(link: Link, state: State, run: Run, debt: Debt) -> Judgement:
-    """One look at a source that may be back before an unplanned failover has promoted. Nothing is done there."""
+    """One look at a source that may be back before an unplanned failover has promoted. Nothing is done there.
+
+    Until the run has recorded the last mirrored offsets, they are where the destination's logs end: nobody copies.
+    """
     statuses = state.partitions.get(link.mirror.name, {})
     try:
+        if unrecorded := [p for p, s in statuses.items() if s.lmo is None]:
+            with ClusterClient(link.destination, timeout_s=LIMITS.old_source_s) as destination:
+                held = known_offsets(destination, unrecorded, Point.LOG_END)
+            statuses = {p: replace(s, lmo=held.get(p, s.lmo)) for p, s in statuses.items()}
         with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
             check_source(link, source)
             ends = known_offsets(source, of_applications(statuses), Point.LOG_END)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from mirror_core.decide.standing import Judgement
-from mirror_core.mirrors.standing import answers, look_after
+from mirror_core.mirrors.standing import answers, look_after, said
 from mirror_core.model.defects import type_and_line
 from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.names import ClusterName, MirrorName
@@ -53,6 +53,18 @@ def look_when_it_answers(links: Collection[Link], seconds: float) -> dict[Mirror
             with suppress(MirrorError):  # read now, so that the look at its first answer reads on only
                 read_state(destination)
         return look_at_each(links) if answers(first, stop, seconds) else {}
+
+
+def told_once(found: Mapping[MirrorName, Found]) -> dict[MirrorName, tuple[str, ...]]:
+    """Alarms that looks repeat until it is noted that people were told of them, by mirror."""
+    return {name: seen.once for name, seen in found.items() if isinstance(seen, Judgement) and seen.once}
+
+
+def note_told(links: Collection[Link], once: Mapping[MirrorName, Collection[str]]) -> None:
+    """Note that people were told of these alarms."""
+    for link in links:
+        if alarms := once.get(link.mirror.name):
+            said(link, alarms)
 
 
 def _look(link: Link) -> Found:

@@ -9,24 +9,29 @@ from typing import Final
 
 from mirror_core.dataplane.again import told
 from mirror_core.dataplane.planning import COPIED
+from mirror_core.decide.abandoned import abandoned
 from mirror_core.decide.loss import Loss, loss
 from mirror_core.decide.loss_figures import ago, heartbeats
 from mirror_core.decide.proof import in_words, recorded
 from mirror_core.decide.standing import pending, slip_in_words, words
+from mirror_core.decide.steps import standing_of
 from mirror_core.decide.topics import cleans
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.limits import LIMITS
-from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus, is_fresh
+from mirror_core.model.mirror import Gaps, Mirror, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
+from mirror_core.model.run import Run
 from mirror_core.model.sighting import OVER, Heartbeat, Sighting
 from mirror_core.model.units import in_bytes
 from mirror_core.state.link import Link
+from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
 
 GAPS: Final[Mapping[Gaps, str]] = MappingProxyType(
@@ -124,7 +129,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "compacted topics": "unknown" if trouble else _compacted(link, statuses.values()),
             "desired": mirror.desired,
             "throttle": "none" if mirror.throttle is None else f"{in_bytes(mirror.throttle)}/s",
-            "run under way": f"{run.plan.kind} {run.id}" if run else "none",
+            "run under way": "; ".join(_under_way(mirror, run, state)) if run else "none",
             "standing fence": "; ".join(fence) or "none",
             "accepted while unfenced": slip_in_words(debt, statuses, state.sightings.get(mirror.name)),
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
@@ -141,6 +146,12 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
         rows=tuple(rows),
     )
     return seen, lost
+
+
+def _under_way(mirror: Mirror, run: Run, state: State) -> tuple[str, ...]:
+    """Which run holds the mirror, or what somebody has to be called for."""
+    alarms = abandoned(mirror, run, standing_of(run, state.steps_of(run)), conducted(state, run))
+    return alarms or (f"{run.plan.kind} {run.id}",)
 
 
 def _hidden(sighting: Sighting | None, ends: Mapping[Partition, Offset]) -> str:
@@ -201,11 +212,12 @@ def _offsets(
         return nothing, ""
     try:
         with ClusterClient(cluster, timeout_s=LIMITS.described_side_s) as client:
-            existing = client.metadata({p.topic for p in wanted}).topics
-            present = [p for p in wanted if p.topic in existing and p.index in existing[p.topic].partitions]
+            view = client.metadata({p.topic for p in wanted})
+            present = [p for p in wanted if p.topic in view.topics and p.index in view.topics[p.topic].partitions]
             found = [led_offsets(client, present, point, within_s=LIMITS.new_leader_s) for point in points]
             leaderless = sorted({p for one in found for p in one.leaderless})
-            trouble = f"cluster {cluster.name}: no leader for {some(leaderless)}" if leaderless else ""
-            return [dict(one.offsets) for one in found], trouble
+            troubles = [f"cluster {cluster.name}: no leader for {some(leaderless)}"] if leaderless else []
+            troubles += [str(undescribed(client, view.denied))] if view.denied else []
+            return [dict(one.offsets) for one in found], "; ".join(troubles)
     except RemoteFault as error:
         return nothing, str(error)

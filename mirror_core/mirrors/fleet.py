@@ -134,7 +134,7 @@ class Member:
 
         def told(found: Judgement) -> None:
             shown.tell(found)
-            if found != self._judged and found.standing is not Standing.NOTHING:
+            if found != self._judged and (found.alarms or found.standing is not Standing.NOTHING):
                 for line in (*found.lines, *(f"alarm: {alarm}" for alarm in found.alarms)):
                     self._say(line)
             self._judged = found

@@ -42,6 +42,13 @@ METRICS: Final = (
         "wall clock of the newest word in the journal of the run that holds the mirror: the step begun last, and where "
         "applications may write until another word comes (source, nowhere, destination). Absent without a run",
     ),
+    Described(
+        "mirrorbook_run_conducted",
+        "gauge",
+        ("step", "writes"),
+        "1: a process conducts the run that holds the mirror; 0: none does, by its signs of life and the clock of the "
+        "host that serves this. Absent without a run, and where it is not known",
+    ),
 )
 
 
@@ -75,6 +82,8 @@ def _samples(found: Readiness) -> Iterator[tuple[str, dict[str, str], float]]:
     if found.run is not None:
         labels = {"step": found.run.step, "writes": found.run.writes}
         yield "mirrorbook_run_word_timestamp_seconds", labels, found.run.since_ms / 1000
+        if found.conducted is not None:
+            yield "mirrorbook_run_conducted", labels, float(found.conducted)
         return
     yield "mirrorbook_ready", {}, float(found.ready)
     for weight in Weight:

@@ -19,6 +19,7 @@ from mirror_core.evidence.certificates import Vouched, blank, unvouched
 from mirror_core.evidence.folders import Folder
 from mirror_core.evidence.heads import arrived, promised, settled
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.existing import existing
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.mirrors.door import door
 from mirror_core.model.clock import now_ms
@@ -196,7 +197,7 @@ def _source_starts(link: Link, partitions: Collection[Partition]) -> dict[Partit
     """Of those that the source has."""
     try:
         with ClusterClient(link.source) as client:
-            there = client.metadata({partition.topic for partition in partitions}).topics
+            there = existing(client, {partition.topic for partition in partitions})
             asked = [p for p in partitions if p.topic in there and p.index in there[p.topic].partitions]
             return list_offsets(client, asked, Point.START)
     except RemoteFault as error:

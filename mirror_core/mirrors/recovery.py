@@ -16,6 +16,7 @@ from mirror_core.dataplane.again import anew
 from mirror_core.decide.recovery import Action
 from mirror_core.decide.verbs import Verb
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.existing import existing
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import delete_topic
 from mirror_core.mirrors.door import door
@@ -131,7 +132,7 @@ def begin_recopy(link: Link, writer: StateWriter, cost: Cost) -> None:
 
 def _delete(destination: ClusterClient, cost: Cost) -> None:
     """Delete the topic that was shown, and no other that has taken its name since."""
-    present = destination.metadata([cost.topic]).topics.get(cost.topic)
+    present = existing(destination, [cost.topic]).get(cost.topic)
     if present is None:
         return
     if present.id != cost.destination_id:
@@ -143,7 +144,7 @@ def _delete(destination: ClusterClient, cost: Cost) -> None:
 def _refuse_if_grown(destination: ClusterClient, cost: Cost, lost: tuple[ParityRange, ...]) -> None:
     """Nothing goes that was not there when it was shown, and saved if somebody asked for that."""
     shown = {r.partition: r.end for r in lost if r.partition.topic == cost.topic}
-    present = destination.metadata([cost.topic]).topics.get(cost.topic)
+    present = existing(destination, [cost.topic]).get(cost.topic)
     if not shown or present is None or present.id != cost.destination_id:
         return  # gone, or refused by name when it is to be deleted
     now = list_offsets(destination, shown, Point.LOG_END)

@@ -155,7 +155,7 @@ def _topic_now(link: Link, state: State, name: str, there: ClusterView, here: Cl
     return TopicNow(
         name=name,
         source_id=source.id if source else None,
-        hidden=name in there.denied,
+        hidden=name in there.denied | here.denied,
         destination_id=destination.id if destination else None,
         states=frozenset(s.state for p, s in mine.items() if p.topic == name),
         other_mirror=owners[0] if owners else None,

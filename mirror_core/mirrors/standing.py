@@ -10,11 +10,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from mirror_core.decide.abandoned import abandoned, held_up
 from mirror_core.decide.standing import (
     Deed,
     Judgement,
@@ -26,10 +27,14 @@ from mirror_core.decide.standing import (
     promoting,
     shown_slip,
     slipped_in,
+    told_of,
     unknown_ends,
+    unsaid,
     waits_for_home,
     words,
 )
+from mirror_core.decide.steps import Standing as At
+from mirror_core.decide.steps import standing_of as step_of
 from mirror_core.decide.verbs import Verb
 from mirror_core.decide.view import Unseen, some
 from mirror_core.kafka.acls import AuthorizerOff
@@ -45,9 +50,11 @@ from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition, base_name
+from mirror_core.model.run import Run
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.active import repeat
 from mirror_core.state.link import Link
+from mirror_core.state.pulse import conducted
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
 from mirror_core.state.turning import turned
@@ -88,16 +95,40 @@ def look_after(link: Link) -> Judgement:
         with door(link, Verb.WATCH, _held(link)) as writer:
             return _carry_out(link, writer)
     except Refused as held:
-        return replace(found, deed=Deed.NOTHING, debt=None, lines=held.reasons, alarms=())
+        return replace(found, deed=Deed.NOTHING, debt=None, lines=held.reasons, alarms=(), once=())
+
+
+def said(link: Link, alarms: Collection[str]) -> None:
+    """Note that people were told of these alarms, which looks repeat until then. Not before they were told.
+
+    Where that cannot be noted it is logged, and they are told once more.
+    """
+    try:
+        with door(link, Verb.WATCH, _held(link)) as writer:
+            debt = writer.state.debts.get(link.mirror.name)
+            if debt is not None and (now := told_of(debt, alarms)) != debt:
+                writer.put(now)
+    except MirrorError as error:
+        _log.info("alarms are told once more: %s", error, mirror=link.mirror.name)
 
 
 def _beside(link: Link, state: State) -> Judgement | None:
-    """What was found while a run holds the mirror; None when none does. The mirror stays that run's."""
-    debt, run = state.debts.get(link.mirror.name), state.active_run(link.mirror.name)
+    """What was found while a run holds the mirror; None when none does. The mirror stays that run's.
+
+    Somebody is called for one that nobody conducts, if applications can write nowhere meanwhile.
+    """
+    run = state.active_run(link.mirror.name)
     if run is None:
         return None
-    past = turned(state, run)
-    if debt is not None and not past and promoting(debt, run, state.steps):
+    at = step_of(run, state.steps_of(run))
+    found = _beside_run(link, state, run, at)
+    alarms = abandoned(state.mirrors.get(link.mirror.name, link.mirror), run, at, conducted(state, run))
+    return replace(found, alarms=(*alarms, *found.alarms))
+
+
+def _beside_run(link: Link, state: State, run: Run, at: At) -> Judgement:
+    debt, past = state.debts.get(link.mirror.name), turned(state, run)
+    if debt is not None and not past and promoting(debt, run, state.steps, held_up=held_up(at, now_ms())):
         return look_at_returned(link, state, run, debt)
     if debt is None or not fenced_beside(debt, run, turned=past):
         return judge(debt, run, Unseen(""))
@@ -112,13 +143,13 @@ def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None], 
     while not stop.is_set():
         try:
             found = look_after(link)
-            tell(found)
+            _tell(link, found, tell)
             if found.standing is Standing.NOTHING or (once and not found.silent):
                 return
             if found.silent and found.standing is Standing.OWED and not found.held:
                 again = _await(link, stop)
                 if again is not None:
-                    tell(again)
+                    _tell(link, again, tell)
             elif found.silent:
                 answers(link, stop)
             else:
@@ -133,6 +164,12 @@ def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None], 
                 raise
             _log.warning("looks again: %s", error, mirror=link.mirror.name)
             stop.wait(LOOK_S)
+
+
+def _tell(link: Link, found: Judgement, tell: Callable[[Judgement], None]) -> None:
+    tell(found)
+    if found.once:
+        said(link, found.once)
 
 
 def _await(link: Link, stop: threading.Event) -> Judgement | None:
@@ -180,8 +217,12 @@ def _carry_out(link: Link, writer: StateWriter) -> Judgement:
         if found.deed is Deed.UNFENCE:
             return _unfenced(link, writer, debt)
         if found.deed is Deed.FENCE:
+            debt = unsaid(debt, found.once)
+            writer.put(debt)  # before the fence is up again, and no look finds that it was not
             again = _fenced(link, writer, debt)
-            return replace(again, alarms=(*found.alarms, *again.alarms), written=found.written) if again else found
+            if again is None:
+                return found
+            return replace(again, alarms=tuple(dict.fromkeys((*found.alarms, *again.alarms))), written=found.written)
         if found.debt is not None:
             writer.put(found.debt)
         return found
@@ -201,7 +242,8 @@ def _failed(writer: StateWriter, debt: Debt | None, error: MirrorError) -> Judge
     found = judge(debt, None, Unseen(str(error)))
     if error.retryable:
         return found
-    return replace(found, alarms=(str(error),), silent=False, exposed=found.standing is Standing.OWED)
+    alarms = (*found.alarms, str(error))
+    return replace(found, alarms=alarms, silent=False, exposed=found.standing is Standing.OWED)
 
 
 def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
@@ -215,15 +257,24 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
         if isinstance(keep_out(link, writer, source, topics, ids), AuthorizerOff):
             return None
         now = paid(debt, still(source, statuses), now_ms())
+    now = unsaid(now, _called_for(link, writer.state, now, debt))
     writer.put(now)
-    alarms = tuple(_called_for(link, writer.state, now, debt))
     with suppress(MirrorError):  # it was silent when its applications were told where to go; nothing depends on it
         repeat(link.destination, link.source, base_name(link.mirror.name))
     lines = list(words(now))
     if debt.paid_ms is None:
         lines.append(f"{debt.cluster} answers again, and its fence is seen on every broker")
     return _with_places(
-        Judgement(standing=Standing.STANDS, deed=Deed.FENCE, debt=now, lines=tuple(lines), alarms=alarms), now, statuses
+        Judgement(
+            standing=Standing.STANDS,
+            deed=Deed.FENCE,
+            debt=now,
+            lines=tuple(lines),
+            alarms=now.unsaid,
+            once=now.unsaid,
+        ),
+        now,
+        statuses,
     )
 
 
@@ -250,10 +301,13 @@ def _judged(link: Link, state: State) -> Judgement:
     except MirrorError as error:
         found = judge(debt, None, Unseen(str(error)))
         if not error.retryable:
-            found = replace(found, alarms=(str(error),), silent=False, exposed=found.standing is Standing.OWED)
+            alarms = (*found.alarms, str(error))
+            found = replace(found, alarms=alarms, silent=False, exposed=found.standing is Standing.OWED)
     now = found.debt or debt
-    if now.paid_ms is not None:
-        found = replace(found, alarms=(*found.alarms, *_called_for(link, state, now, debt)))
+    if found.debt is not None and now.paid_ms is not None:
+        news = tuple(_called_for(link, state, now, debt))
+        now = unsaid(now, news)
+        found = replace(found, debt=now, alarms=(*found.alarms, *news), once=(*found.once, *news))
     return _with_places(found, now, statuses)
 
 

@@ -15,6 +15,7 @@ from mirror_core.decide.verbs import Verb, is_led_home, leads_home, strayed
 from mirror_core.kafka.acls import AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config
+from mirror_core.kafka.existing import existing
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.mirrors.door import Intent, Look, door, insistent
 from mirror_core.mirrors.door import intend as look_at
@@ -93,7 +94,7 @@ def stop(link: Link, say: Callable[[str], None] = lambda line: None) -> dict[Par
             known = lease.state.partitions.get(name, {})
             ending = [s for s in known.values() if s.state is not PartitionState.STOPPED]
             with ClusterClient(link.destination) as client:
-                there = client.metadata({s.partition.topic for s in ending}).topics
+                there = existing(client, {s.partition.topic for s in ending})
                 present = [s.partition for s in ending if s.partition.topic in there]
                 ends = list_offsets(client, present, Point.LOG_END) if present else {}
             # As the conductor: a run that has begun while we waited must not find its partitions STOPPED.

@@ -31,5 +31,7 @@ class Debt:
     ends: Offsets = NO_OFFSETS
     """Of a fence that is paid: log ends (next to be written) when it was seen to hold. What lies between the last
     mirrored offset and them slipped in before."""
+    unsaid: tuple[str, ...] = ()
+    """Alarms that no later look would find again, until somebody is known to have been told of them."""
     trouble: str = ""
     """Why it could not be paid when it was tried last, or what is wrong with it since."""

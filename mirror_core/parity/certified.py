@@ -23,6 +23,7 @@ from mirror_core.evidence.parity_report import write_report
 from mirror_core.evidence.suites import Demands
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
+from mirror_core.kafka.existing import existing
 from mirror_core.kafka.offsets import Point, list_points
 from mirror_core.kafka.reader import AHEAD, LogReader, Trimmed
 from mirror_core.kafka.topics import describe_configs
@@ -90,7 +91,7 @@ def certified(link: Link, state: State, folder: Folder) -> Certified:
     try:
         kept = found_receipts(folder, mirror, lambda: heads_of(link))
         with ClusterClient(link.destination) as client:
-            there = client.metadata({p.topic for p in statuses}).topics
+            there = existing(client, {p.topic for p in statuses})
             held = sorted(p for p in statuses if p.topic in there and p.index in there[p.topic].partitions)
             points = list_points(client, held, [Point.START, Point.LOG_END])
             configs = describe_configs(client, {p.topic for p in held})

@@ -20,10 +20,11 @@ from mirror_core.decide.rate import RateLimiter
 from mirror_core.decide.topics import cleans
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
+from mirror_core.kafka.existing import existing
 from mirror_core.kafka.offsets import Point, list_points
 from mirror_core.kafka.reader import AHEAD, LogReader, Trimmed
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.model.errors import MirrorError, MissingPermission
+from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.parity.differences import KEPT_PER_CHUNK, Alone, Lone, compare_records, key_digest
@@ -126,11 +127,8 @@ def _compacted(client: ClusterClient, partitions: Sequence[Partition]) -> frozen
 
 
 def _ends(client: ClusterClient, partitions: Sequence[Partition]) -> dict[Partition, Ends]:
-    view = client.metadata({partition.topic for partition in partitions})
-    if view.denied:
-        user = client.config.user(client.principal) or "this principal"
-        raise MissingPermission(f"cluster {client.name}: {user} may not DESCRIBE {', '.join(sorted(view.denied))}")
-    there = [p for p in partitions if p.topic in view.topics and p.index in view.topics[p.topic].partitions]
+    views = existing(client, {partition.topic for partition in partitions})
+    there = [p for p in partitions if p.topic in views and p.index in views[p.topic].partitions]
     if not there:
         return {}
     starts, ends = list_points(client, there, [Point.START, Point.LOG_END]).values()

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Config, Principal, load_config
+from mirror_core.kafka.existing import existing
 from mirror_core.kafka.offsets import Point, list_offsets, list_points
 from mirror_core.kafka.reader import LogReader
 from mirror_core.model.errors import MirrorError, Refused
@@ -191,7 +192,7 @@ def _look(config: Config, task: SalvageTask) -> Elsewhere | None:
 def _others(config: Config, cluster: ClusterName, wanted: Sequence[ParityRange]) -> dict[Partition, Against]:
     """The part of the other cluster's logs that a tail is held against; an empty one where it has no such partition."""
     with ClusterClient(config.cluster(cluster)) as client:
-        topics = client.metadata({r.partition.topic for r in wanted}).topics
+        topics = existing(client, {r.partition.topic for r in wanted})
         there = [
             p for p in (r.partition for r in wanted) if p.topic in topics and p.index in topics[p.topic].partitions
         ]

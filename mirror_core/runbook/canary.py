@@ -14,6 +14,7 @@ from typing import Final
 from mirror_core.decide.canary import Standing, evidence, problems, untried
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.existing import existing
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topics
 from mirror_core.kafka.versions import api_versions
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
@@ -97,7 +98,7 @@ def _answers(client: ClusterClient, broker: int) -> bool:
 def _clean(client: ClusterClient, topic: str) -> str:
     """Delete the canary's topic; why it is still there, if it is. With it go its records and its group's offsets."""
     try:
-        if topic in client.metadata([topic]).topics:
+        if topic in existing(client, [topic]):
             delete_topics(client, [topic])
     except MirrorError as error:
         return str(error)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from mirror_core.decide.drills import check_ours, drill_name, drill_topic, group_of, old_runs, put_up
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
+from mirror_core.kafka.existing import existing
 from mirror_core.kafka.topics import delete_topics
 from mirror_core.mirrors import verbs
 from mirror_core.model.errors import BadRequest, Indeterminate, MissingPermission, RemoteFault
@@ -130,10 +131,9 @@ def _lift(link: Link, side: ClusterConfig) -> None:
 def _forget_topic(side: ClusterConfig, topic: str, say: Say) -> None:
     """Where it may not be deleted it stays: no mirror carries it, and the next drill takes it as it is."""
     with ClusterClient(side) as client:
-        if topic not in client.metadata([topic]).topics:
-            return
         try:
-            delete_topics(client, [topic])
+            if topic in existing(client, [topic]):
+                delete_topics(client, [topic])
         except MissingPermission as error:
             say(f"topic {topic} stays on cluster {side.name}: {error}")
 

@@ -23,6 +23,7 @@ from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.existing import existing, undescribed
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.sizes import log_sizes
 from mirror_core.kafka.topics import describe_configs
@@ -179,7 +180,7 @@ def _look_at_new(link: Link, statuses: dict[Partition, PartitionStatus], never_c
         return NewPrimary(
             cluster_id=logs.cluster_id,
             topics=logs.topics,
-            strange=tuple(sorted(client.metadata(never_came).topics)) if never_came else (),
+            strange=tuple(sorted(existing(client, never_came))) if never_came else (),
             log_starts=logs.starts,
             log_ends=logs.ends,
             undemotable=undemotable_rights(link, client.config, describe_acls(client), logs.topics),
@@ -199,6 +200,8 @@ class _Logs:
 
 def _look_at_logs(client: ClusterClient, statuses: dict[Partition, PartitionStatus]) -> _Logs:
     view = client.metadata({p.topic for p in statuses})
+    if view.denied:  # to be told from gone: what is gone is created anew, and copied as a whole
+        raise undescribed(client, view.denied)
     topics = {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in view.topics.items()}
     present = [p for p in sorted(statuses) if p.topic in topics and p.index < topics[p.topic].partitions]
     return _Logs(

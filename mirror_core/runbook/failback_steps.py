@@ -19,6 +19,7 @@ from mirror_core.decide.failback import written_since
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.existing import existing
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.mirrors.creation import ensure_state_topic, new_producer_id
 from mirror_core.mirrors.gaps import gaps_home
@@ -72,7 +73,7 @@ class FailbackSteps(TailSteps):
         """Record M-back with all partitions that are there already: their logs are aligned, so copying may begin."""
         with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
             ensure_state_topic(old)
-            there, here = new.metadata(self._topics()).topics, old.metadata(self._topics()).topics
+            there, here = existing(new, self._topics()), existing(old, self._topics())
         back = self._reverse_mirror()
         link = link_of(self.link.config, back)
         with StateWriter(self.link.source, control_id(back.name)) as writer:
@@ -224,7 +225,7 @@ class FailbackSteps(TailSteps):
 
     def _present_topics(self, cluster: ClusterConfig, topics: list[str]) -> list[str]:
         with ClusterClient(cluster) as client:
-            return sorted(client.metadata(topics).topics)
+            return sorted(existing(client, topics))
 
     def _await_zombies(self) -> None:
         """Until no task of an earlier data plane, in either direction, can be alive to write."""
@@ -265,7 +266,7 @@ class FailbackSteps(TailSteps):
         The lag is None while topics are missing on the old source.
         """
         with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
-            there, here = source.metadata(self._topics()).topics, destination.metadata(self._topics()).topics
+            there, here = existing(source, self._topics()), existing(destination, self._topics())
             partitions = [Partition(t, i) for t, view in there.items() for i in view.partitions]
             missing = any(p.topic not in here or p.index not in here[p.topic].partitions for p in partitions)
             positions = {} if missing else list_offsets(destination, partitions, Point.LOG_END)
@@ -297,7 +298,7 @@ class FailbackSteps(TailSteps):
 def _there(client: ClusterClient, partitions: Iterable[Partition]) -> list[Partition]:
     """Those that the cluster has."""
     wanted = list(partitions)
-    views = client.metadata({p.topic for p in wanted}).topics
+    views = existing(client, {p.topic for p in wanted})
     return [p for p in wanted if p.topic in views and p.index in views[p.topic].partitions]
 
 

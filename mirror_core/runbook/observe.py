@@ -16,10 +16,11 @@ from mirror_core.decide.drills import forecast
 from mirror_core.decide.filters import group_filter, topic_filter
 from mirror_core.decide.promotion import STAGED, as_synced, promotion, unbacked
 from mirror_core.decide.rights import others_who_change
-from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View, healthy
+from mirror_core.decide.view import NOTHING_HIDDEN, DestinationView, Hidden, SourceView, Topic, Unseen, View, healthy
 from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.group_batches import fetch_all
 from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
 from mirror_core.kafka.hearing import Hearing, reading
@@ -223,6 +224,7 @@ def _look_at_source(
     with ClusterClient(link.source, timeout_s=LIMITS.planned_answer_s) as client:
         view = client.metadata()
         chosen = topic_filter(mirror)
+        hidden = _hidden(client, {p.topic for p in partitions} - view.topics.keys())
         topics = _topics({t: v for t, v in view.topics.items() if t in chosen and not v.internal})
         present = [p for p in partitions if p.topic in topics and p.index < topics[p.topic].partitions]
         acls = describe_acls(client)
@@ -252,6 +254,7 @@ def _look_at_source(
             grants=grants,
             leaderless=tuple(sorted(ends.leaderless)),
             state_writers=_state_writers(link, acls),
+            hidden=hidden,
         )
 
 
@@ -266,6 +269,7 @@ def _look_at_destination(
     try:
         with ClusterClient(link.destination, timeout_s=LIMITS.planned_answer_s) as client:
             view = client.metadata()
+            hidden = _hidden(client, recorded_topics - view.topics.keys())
             recorded = sorted(state.partitions.get(link.mirror.name, {}))
             topics = _topics({t: v for t, v in view.topics.items() if t in recorded_topics})
             present = [p for p in recorded if p.topic in topics and p.index < topics[p.topic].partitions]
@@ -290,6 +294,7 @@ def _look_at_destination(
                 leaderless=tuple(sorted(positions.leaderless)),
                 few_in_sync=few_in_sync(client, link.mirror, state, view.topics) if offsets else (),
                 state_writers=_state_writers(link, held),
+                hidden=hidden,
             )
     finally:
         positions_read.set()
@@ -297,6 +302,12 @@ def _look_at_destination(
 
 def _state_writers(link: Link, held: Acls | AuthorizerOff) -> tuple[str, ...]:
     return () if isinstance(held, AuthorizerOff) else others_who_change(held.entries, STATE, own_principals(link))
+
+
+def _hidden(client: ClusterClient, unlisted: Collection[str]) -> Hidden:
+    """Of topics that a listing has left out: asked by their names, brokers tell those that are gone from the others."""
+    denied = client.metadata(unlisted).denied if unlisted else frozenset()
+    return Hidden(denied, str(undescribed(client, denied))) if denied else NOTHING_HIDDEN
 
 
 def _topics(found: Mapping[str, TopicView]) -> dict[str, Topic]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mirror_core.decide.abandoned import conducts
 from mirror_core.decide.ages import known_since
 from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan
 from mirror_core.decide.steps import standing_of
@@ -15,6 +16,7 @@ from mirror_core.model.run import Mode
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services
 from mirror_core.state.link import Link
+from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
 from mirror_core.sync.cycle import survey
 
@@ -36,6 +38,7 @@ def look(link: Link, state: State, services: Services, *, whole: bool) -> Readin
     return Readiness(
         mirror=link.mirror,
         run=standing_of(run, state.steps_of(run)) if run else None,
+        conducted=conducts(conducted(state, run)) if run else None,
         points=tuple(points),
         figures=figures,
         at_ms=begun,

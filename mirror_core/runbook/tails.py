@@ -13,6 +13,7 @@ from mirror_core.decide.strategies import came, is_anew, tails
 from mirror_core.decide.view import Topic, some
 from mirror_core.evidence.salvage_report import write_salvage_report
 from mirror_core.kafka.client import ClusterClient, TopicView
+from mirror_core.kafka.existing import existing
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.placing import placements
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
@@ -104,7 +105,7 @@ class TailSteps(Acts):
 
     def _old_source(self, client: ClusterClient) -> tuple[dict[str, Topic], list[Partition]]:
         """The mirror's topics and partitions that are there."""
-        views = client.metadata(self._topics()).topics
+        views = existing(client, self._topics())
         there = [p for p in self.statuses() if p.topic in views and p.index in views[p.topic].partitions]
         return {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}, there
 
@@ -196,7 +197,7 @@ class TailSteps(Acts):
     def _save_growth(self, old: ClusterClient, noted: tuple[OldTopic, ...]) -> dict[str, str | int]:
         """Behind a fence that is seen to hold: what was written in spite of it since the salvage is saved, too."""
         ids = {topic.name: topic.id for topic in noted}
-        views = old.metadata(self._changed_topics()).topics
+        views = existing(old, self._changed_topics())
         there = [
             Partition(name, i)
             for name, view in views.items()
@@ -241,11 +242,11 @@ class TailSteps(Acts):
 
     def _recreate(self, old: ClusterClient, new: ClusterClient, topics: tuple[OldTopic, ...]) -> None:
         salvaged = left_by(self.journal, "salvage", Salvaged).ends.by_partition()
-        widths = {name: len(v.partitions) for name, v in new.metadata([t.name for t in topics]).topics.items()}
+        widths = {name: len(v.partitions) for name, v in existing(new, [t.name for t in topics]).items()}
         for topic in topics:
             if topic.name not in widths:
                 continue  # deleted by hand since the plan was made: the reverse mirror finds it gone
-            view = old.metadata([topic.name]).topics.get(topic.name)
+            view = existing(old, [topic.name]).get(topic.name)
             if view is not None and view.id == topic.id:
                 self._refuse_if_grown(old, view, salvaged)
                 delete_topic(old, topic.name, topic.id)
@@ -264,7 +265,7 @@ class TailSteps(Acts):
         """
         noted = self.journal.kept("align", OldTopics)
         if noted is None:
-            settings, views = describe_configs(old, doomed), old.metadata(doomed).topics
+            settings, views = describe_configs(old, doomed), existing(old, doomed)
             noted = OldTopics(
                 topics=tuple(
                     OldTopic(

@@ -9,6 +9,7 @@ from mirror_core.decide.topics import TAKES, config_changes, promotion_configs
 from mirror_core.decide.view import Few
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.defaults import default_of
+from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.topics import told_configs
 from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
 from mirror_core.model.errors import RemoteFault
@@ -49,8 +50,10 @@ class FinalSettings:
     """Of these topics of the destination, as it has them now. Whoever looks again finds what is still to be done."""
 
     def __init__(self, link: Link, state: State, client: ClusterClient, topics: Collection[str]) -> None:
-        views = client.metadata(topics).topics
+        view = client.metadata(topics)
+        views = view.topics
         current, self._hidden = told_configs(client, topics)
+        self._hidden |= {name: undescribed(client, [name]) for name in view.denied}
         known = known_settings(client, list(current)) if current else frozenset()
         self._client = client
         self._synced = dict[str, TopicSettings | None]()

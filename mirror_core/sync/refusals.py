@@ -53,6 +53,11 @@ def told(
     """Configuration by topic, and of which it is not told. MissingPermission when that is why nothing is told of as
     many as there are (`of`)."""
     found, hidden = told_configs(client, topics)
-    if _all_denied(hidden, of):
-        raise next(iter(hidden.values()))
+    raise_if_all_denied(hidden, of)
     return found, hidden
+
+
+def raise_if_all_denied(refused: Mapping[str, RemoteFault], of: int) -> None:
+    """MissingPermission when a right is missing for as many as there are (`of`)."""
+    if _all_denied(refused, of):
+        raise next(iter(refused.values()))

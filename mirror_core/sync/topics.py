@@ -20,6 +20,7 @@ from mirror_core.decide.topics import (
     with_limit,
 )
 from mirror_core.kafka.client import ClusterClient, TopicView
+from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.topics import (
     NewTopic,
     TopicConfigs,
@@ -36,7 +37,7 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import TOPIC as STATE_TOPIC
 from mirror_core.state.records import State
 from mirror_core.sync.compaction import behind
-from mirror_core.sync.refusals import each, kind, told
+from mirror_core.sync.refusals import each, kind, raise_if_all_denied, told
 from mirror_core.sync.strange import Strange, wider_than
 
 _CATCH_UP_S: Final = 2.0
@@ -87,13 +88,19 @@ def create_missing(
     stopped, recorded = stopped_topics(link, state), _recorded(state, link)
     topics = {name: view for name, view in topics.items() if name not in stopped}
     of = len(topics) if of is None else of
-    present = destination.metadata(topics).topics
+    view_there = destination.metadata(topics)
+    denied = {name: undescribed(destination, [name]) for name in topics if name in view_there.denied}
+    raise_if_all_denied(denied, of)
+    topics = {name: view for name, view in topics.items() if name not in denied}
+    present = view_there.topics
     unknown = [name for name in topics if name not in present or (name, present[name].id) not in recorded]
     settings, hidden = _settings(source, unknown, of=of)  # not of all: the data plane asks at each plan
     known = known_settings(destination, unknown) if unknown else frozenset()
     brokers = len(destination.brokers())
     strange = Strange(link, state, destination, [present[name] for name in unknown if name in present])
-    rows, refused, kinds = list[DriftRow](), dict[str, str](), dict[str, FailureKind]()
+    refused = {name: str(error) for name, error in denied.items()}
+    kinds = {name: kind(error) for name, error in denied.items()}
+    rows = [_row(name, "", "", Deed.REFUSE, why) for name, why in sorted(refused.items())]
     new, adopted, wider = list[NewTopic](), dict[str, dict[str, str | None]](), dict[str, int]()
     for name, view in sorted(topics.items()):
         there = present.get(name)

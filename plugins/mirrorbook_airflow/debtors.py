@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from mirror_core.decide.standing import Judgement
-from mirror_core.model.errors import LostOwnership
+from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.text import visible
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.mirrors import debtors
@@ -25,6 +25,8 @@ WAIT_S: Final = 45
 """A silent cluster that is owed a fence is waited for so long; the next run of the DAG is due soon after."""
 ALARMS: Final = "alarms"
 """XCom: what somebody has to be called for."""
+ONCE: Final = "once"
+"""XCom: of these, what looks repeat until it is noted that people were told, by mirror."""
 
 
 class _Looks(BaseOperator):
@@ -55,28 +57,46 @@ class LookAtDebtors(_Looks):
     """
 
     def execute(self, context: Context) -> list[list[str]]:
-        from mirror_core.mirrors.debtors import look_at_each, silent
+        from mirror_core.mirrors.debtors import look_at_each, silent, told_once
 
         with airflow_errors():
             links = debtors(context["params"]["mirrors"])
             found = look_at_each(links)
         context["ti"].xcom_push(key=ALARMS, value=self.told(found))
+        once = {str(name): list(alarms) for name, alarms in told_once(found).items()}
+        context["ti"].xcom_push(key=ONCE, value=once)
         return [[str(name) for name in names] for names in silent(links, found).values()]
 
 
 class CallForDebtors(_Looks):
-    """Red with what the quick looks have found that somebody has to be called for."""
+    """Red with what the quick looks have found that somebody has to be called for.
+
+    Only here it is noted that people were told. Alarms come from XComs: wherever this task is killed, its next try is
+    as red; and if `look` was killed, its next try finds what it had not told.
+    """
 
     def __init__(self, *, look: BaseOperator, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.look_task = look.task_id
 
     def execute(self, context: Context) -> None:
-        _raise(context["ti"].xcom_pull(task_ids=self.look_task, key=ALARMS) or [])
+        from mirror_core.mirrors.debtors import note_told
+
+        alarms, once = (context["ti"].xcom_pull(task_ids=self.look_task, key=key) for key in (ALARMS, ONCE))
+        if once:
+            try:
+                note_told(debtors(list(once)), once)
+            except MirrorError as error:
+                self.log.info("%s", visible(f"alarms are told once more by the next run: {error}"))
+        _raise(alarms or [])
 
 
 class KeepFenced(_Looks):
-    """Wait for the one cluster that these mirrors owe something, for most of a minute, and look at them then."""
+    """Wait for the one cluster that these mirrors owe something, for most of a minute, and look at them then.
+
+    Red with its alarms, and does not note that anybody was told: should it be killed before it is red, the look of the
+    next run, which notes it, tells them.
+    """
 
     template_fields: Sequence[str] = ("mirrors",)
 

@@ -63,13 +63,18 @@ def started_mirrors() -> list[str]:
 
 
 def debtors(names: Collection[str]) -> list[Link]:
-    """These mirrors, or all that owe a cluster something, or have to look after what they paid."""
+    """These mirrors, or all that owe a cluster something, or have to look after what they paid, or that a run holds,
+    which may be one that nobody conducts."""
     from mirror_core.state.link import configured, find, link_of
 
     config = configured(write_config("all-clusters", known_clusters() if names else listed_clusters()))
     if names:
         return [find(config, name)[0] for name in names]
-    owing = {mirror.name: mirror for state, mirror in _recorded() if mirror.name in state.debts}
+    owing = {
+        mirror.name: mirror
+        for state, mirror in _recorded()
+        if mirror.name in state.debts or state.active_run(mirror.name) is not None
+    }
     return [link_of(config, mirror) for _, mirror in sorted(owing.items())]
 
 

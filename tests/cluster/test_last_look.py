@@ -169,11 +169,11 @@ def test_what_a_source_took_before_a_promotion_is_resumed_is_left_behind_only_by
             give_nothing(pair, mirrored, run)
     produce(pair.east, topic, 3)
 
-    if begun:
-        found = look_after(mirrored.link)
-        assert [line for line in found.alarms if f"{topic}-0 [10, 13)" in line], found
-    else:
+    if not begun:
         monkeypatch.setattr(lost_steps, "FLUENT_S", -1.0)
+        monkeypatch.setattr("mirror_core.decide.abandoned.HELD_UP_MS", -1)
+    found = look_after(mirrored.link)
+    assert [line for line in found.alarms if f"{topic}-0 [10, 13)" in line], found
     with pytest.raises(Refused, match="has not stopped for records"):
         mirrored.failover.leave_behind(run)
     for _ in range(2):  # once more when its fence stands already

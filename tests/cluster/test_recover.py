@@ -317,8 +317,8 @@ def test_a_copy_of_a_topic_that_is_gone_from_the_source_can_be_let_go_and_stays(
     said = recover(desk, mirrored, "--action", "accept", "--yes")
     assert said == Said(
         0,
-        f"{topic}-0: gone: cluster east: topic {topic} is deleted, or may not be seen (DESCRIBE)\n"
-        "  first: hidden: grant DESCRIBE, retry; deleted on purpose: accept\n"
+        f"{topic}-0: gone: cluster east: topic {topic} is deleted\n"
+        "  first: deleted on purpose: accept; its brokers were behind, and it is there: retry\n"
         "  accept: lets go of the copy: it stays, is no longer the mirror's, and no failover promotes it\n"
         "1 partitions are no longer the mirror's\n",
         "",

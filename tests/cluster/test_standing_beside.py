@@ -14,7 +14,9 @@ from mirror_core.decide.standing import Deed, Standing
 from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.mirrors.describe import describe
 from mirror_core.mirrors.standing import look_after
+from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Evidence, Mode, Run, RunState, StepState
@@ -142,6 +144,23 @@ def test_before_the_promotion_the_run_decides_and_its_abort_gives_the_source_bac
     assert not denied(pair.east, topic)
     assert mirrored.failover.abort(run.id).state is RunState.ABORTED
     assert rights_of(pair.east) == before
+
+
+def test_a_planned_run_in_the_middle_that_nobody_conducts_calls_people(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    run = begin(mirrored.failover, Mode.PLANNED)
+    for name in ("prove", "fence"):
+        mirrored.failover.step(run.id, name)
+    monkeypatch.setattr("mirror_core.decide.abandoned.CONDUCTED_S", 0.0)  # let go of just now
+    [alarm] = look_after(mirrored.link).alarms
+    assert f"failover {run.id} stands still at fence" in alarm
+    assert describe(mirrored.link, mirrored.state, now_ms()).facts["run under way"] == alarm
+    assert mirrored.failover.drive(run.id).state is RunState.DONE
+    assert look_after(mirrored.link).alarms == ()
 
 
 def lifting(mirrored: Mirrored) -> None:

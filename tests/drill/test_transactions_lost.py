@@ -8,18 +8,18 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.standing import Standing, slipped_in
+from mirror_core.decide.standing import slipped_in
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.standing import look_after
+from mirror_core.mirrors.standing import look_after, said
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin, hang
 from tests.brokers import TIMEOUT_S, Pair, admin_client, grant, read_topics, read_topics_aiokafka
 from tests.cluster.test_failover import app_topic
-from tests.cluster.test_standing import debt_of
+from tests.cluster.test_standing import debt_of, stood
 from tests.cluster.test_unplanned import begin
 from tests.driving import beating, driving
 from tests.mirroring import new_mirror
@@ -130,9 +130,10 @@ def test_readers_on_the_other_side_are_not_held_up_and_nothing_is_repeated_when_
             assert b"hanging" not in values
     finally:
         east.start()
-    wait_until(
-        lambda: look_after(mirrored.link).standing is Standing.STANDS, timeout_s=TIMEOUT_S, why="the fence is up"
-    )
+    found = wait_until(lambda: stood(look_after(mirrored.link)), timeout_s=TIMEOUT_S, why="the fence is up")
+    assert found is not None
+    assert look_after(mirrored.link).alarms == found.once, "told until it is noted that somebody was"
+    said(mirrored.link, found.once)
     assert stuck in slipped_in(debt_of(mirrored), mirrored.statuses), "what was acknowledged and lost has a name"
     assert look_after(mirrored.link).alarms == ()
     admin = admin_client(east)  # kept: collected with a future pending, it would abandon the request

@@ -9,7 +9,7 @@ import pytest
 from mirror_core.decide.failover import decide
 from mirror_core.decide.scope import strayed
 from mirror_core.decide.steps import names
-from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View, healthy
+from mirror_core.decide.view import DestinationView, Hidden, SourceView, Topic, Unseen, View, healthy
 from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Mode, RunKind
@@ -128,6 +128,22 @@ def test_topics_that_the_destination_lost_are_left_out_of_an_unplanned_failover(
     decision = decide(partly)
     assert (decision.reasons, decision.scope.names) == ((), ("paid",))
     assert [w for w in decision.plan.warnings if "topic orders is gone from west" in w]
+
+
+def test_a_topic_that_may_not_be_seen_is_none_that_is_gone(view: View) -> None:
+    """Taken for gone it would be promoted as it is, without its last records, or left out."""
+    hidden, destination = Hidden(frozenset({"orders"}), "mirror may not DESCRIBE orders"), view.destination
+    assert isinstance(destination, DestinationView)
+    here = replace(view, source=replace(source_of(view), topics={}, stable_ends={}, hidden=hidden))
+    assert decide(here).reasons == ("mirror may not DESCRIBE orders",)
+    assert decide(here).scope.drained == (P0, P1)
+    assert "no longer exists" not in "".join(decide(here).plan.warnings)
+    assert decide(replace(here, mode=Mode.UNPLANNED)).reasons == ()
+    there = replace(view, destination=replace(destination, topics={}, positions={}, hidden=hidden))
+    for mode in Mode:
+        decision = decide(replace(there, mode=mode))
+        assert decision.reasons == ("mirror may not DESCRIBE orders",)
+        assert decision.scope.names == ("orders",)
 
 
 def test_the_scope_covers_every_partition_and_drains_those_that_can_be(view: View) -> None:

@@ -61,6 +61,7 @@ def test_what_is_not_ours_is_never_deleted_and_what_is_lost_never_retried() -> N
         ({"kind": None}, {}, FailureKind.OTHER),
         ({}, {"source_id": None}, FailureKind.GONE),
         ({}, {"source_id": None, "hidden": True}, FailureKind.DENIED),
+        ({}, {"destination_id": None, "hidden": True}, FailureKind.DENIED),
         ({}, {"source_id": "s2"}, FailureKind.RECREATED),
         ({}, {"source_id": "s2", "destination_id": None}, FailureKind.RECREATED),
         ({}, {"destination_id": "d2"}, FailureKind.REPLACED),

@@ -18,6 +18,7 @@ from mirror_core.decide.standing import (
     newly_slipped,
     paid,
     pending,
+    promoting,
     shown_slip,
     slip_in_words,
     slipped_in,
@@ -199,6 +200,20 @@ def test_people_are_called_for_what_slipped_in_once_and_again_for_what_a_late_br
     later = replace(STANDS, ends=Offsets.of({P: Offset(100), Q: Offset(60)}))
     assert newly_slipped(later, STANDS, known) == {Q: (50, 60)}
     assert newly_slipped(later, STANDS, {**known, Q: status(Q, 50, "diverged")}) == {}, "approved as it was"
+
+
+@pytest.mark.parametrize(
+    ("begun", "held_up", "expected"),
+    [({"promote"}, False, True), (set(), True, True), ({"stand"}, False, False)],
+)
+def test_a_source_is_looked_at_beside_an_unplanned_run_that_is_held_up_also_before_it_promotes(
+    begun: set[str], held_up: bool, expected: bool
+) -> None:
+    run = replace(RUN, id=OWED.run, plan=replace(RUN.plan, mode=Mode.UNPLANNED))
+    steps = {(run.id, step) for step in begun}
+    assert promoting(OWED, run, steps, held_up=held_up) is expected
+    assert not promoting(OWED, replace(run, plan=replace(run.plan, mode=Mode.PLANNED)), steps, held_up=held_up)
+    assert not promoting(OWED, replace(run, id="another"), steps, held_up=held_up)
 
 
 def test_a_fence_that_stands_says_which_ends_are_unknown() -> None:

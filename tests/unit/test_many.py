@@ -67,7 +67,7 @@ def walks(number: int) -> int:
     cluster: Any = SimpleNamespace(
         name="west",
         timeout_s=1.0,
-        metadata=lambda names: SimpleNamespace(topics=views),
+        metadata=lambda names: SimpleNamespace(topics=views, denied=frozenset()),
         brokers=lambda: (1,),
         call_each=lambda requests, answer: [*requests],
     )
@@ -98,7 +98,7 @@ def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytes
     def metadata(names: Any) -> Any:
         if counts:
             there.update(views)
-        return SimpleNamespace(topics={name: there[name] for name in names if name in there})
+        return SimpleNamespace(topics={name: there[name] for name in names if name in there}, denied=frozenset())
 
     cluster: Any = SimpleNamespace(name="west", timeout_s=1.0, metadata=metadata, brokers=lambda: (1,))
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))

@@ -300,6 +300,15 @@ def test_a_run_that_has_not_ended_says_whether_anybody_conducts_it() -> None:
     assert heard.conducted in shown(page(None, one=told(run(), beat)))
 
 
+def test_a_run_in_the_middle_that_nobody_conducts_is_an_alarm() -> None:
+    beat = replace(begun_by(run().id, "x"), value=BEAT.replace(f"{NOW - 4_000}", f"{NOW - 90_000}"))
+    steps = (step("prove", NOW - 95_000, NOW - 94_000), step("fence", NOW - 93_000, None))
+    [alarm] = [line for line in page(None, one=told(run(), beat, *steps)).alarms if "nobody conducts it" in line]
+    assert "stands still at fence" in alarm
+    alive = replace(begun_by(run().id, "x"), value=BEAT)
+    assert not [line for line in page(None, one=told(run(), alive, *steps)).alarms if "nobody conducts it" in line]
+
+
 def test_a_run_of_airflow_has_a_link_and_one_of_the_command_line_has_none() -> None:
     assert dag_run_of(run().started_by) == (
         "mirror_failover",

@@ -248,8 +248,9 @@ def test_beats_that_brokers_do_not_take_cost_the_conductor_nothing(
 
 @pytest.mark.usefixtures("plain")
 def test_a_run_that_has_ended_is_not_conducted_any_more(writer: StateWriter, producer: Producer) -> None:
-    with beating(writer, RUN.id, "me"):
+    with beating(writer, RUN.id, "me") as stop:
         wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
+        stop()  # as a conductor does: a beat that came later would stay
         Journal(writer, RUN.id, ("one",)).end(RunState.DONE)
     assert not writer.refresh().checkpoints
 

@@ -138,7 +138,12 @@ def test_prometheus_is_told_and_of_a_mirror_that_a_run_holds_only_how_that_stand
     assert told["mirrorbook_readiness_points", "refusal"] == 0
     assert told["mirrorbook_readiness_looked_timestamp_seconds", ""] == 5
     assert [told["mirrorbook_desired", one] for one in Desired] == [one is MIRROR.desired for one in Desired]
-    held = samples(replace(found, run=Standing("drain", Writes.NOWHERE, 3_000)))
+    stands = replace(found, run=Standing("drain", Writes.NOWHERE, 3_000))
+    held = samples(stands)
     assert held["mirrorbook_run_word_timestamp_seconds", "drain,nowhere"] == 3
+    assert ("mirrorbook_run_conducted", "drain,nowhere") not in held, "that is not known"
+    for conducted in (True, False):
+        told = samples(replace(stands, conducted=conducted))
+        assert told["mirrorbook_run_conducted", "drain,nowhere"] == conducted
     assert ("mirrorbook_ready", "") not in held
     assert samples() == {}

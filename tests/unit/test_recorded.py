@@ -12,9 +12,11 @@ from mirror_core.kafka.config import Config
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.run import RunState
 from mirror_core.model.standing import Owed
 from mirror_core.state import link
 from mirror_core.state.records import State
+from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LIFTING, LINK
 
 WEST = LINK.mirror.destination
@@ -36,6 +38,16 @@ def two_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     both = Config(Path("mirrorbook.yaml"), {side.name: side for side in (LINK.source, LINK.destination)})
     monkeypatch.setattr(link, "configured", lambda path: both)
     monkeypatch.setattr(link, "states", lambda config: iter(answers))
+
+
+def test_a_mirror_that_a_run_holds_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be one that nobody conducts."""
+    held = State(mirrors={OWN.name: OWN}, runs={RUN.id: replace(RUN, plan=replace(RUN.plan, mirror=OWN.name))})
+    monkeypatch.setattr(link, "states", lambda config: iter([(WEST, held)]))
+    assert [found.mirror.name for found in mirrors.debtors([])] == ["own"]
+    over = replace(RUN, plan=replace(RUN.plan, mirror=OWN.name), state=RunState.DONE, ended_ms=9)
+    held.runs[RUN.id] = over
+    assert mirrors.debtors([]) == []
 
 
 def test_only_a_destination_is_believed_about_a_mirror() -> None:

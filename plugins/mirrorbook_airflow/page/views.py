@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide import drills
+from mirror_core.decide.abandoned import abandoned
 from mirror_core.decide.loss_figures import ago
+from mirror_core.decide.steps import standing_of
 from mirror_core.mirrors.describe import PartitionRow
 from mirror_core.model.drift import Deed, DriftRow
 from mirror_core.model.mirror import Mirror, PartitionState, is_fresh
@@ -95,7 +97,7 @@ def mirror_page(
         route=f"{mirror.source} → {mirror.destination}",
         age=age,
         judged=judged_age,
-        alarms=tuple(_alarms(told, seen, age, now_ms)),
+        alarms=(*_alarms(told, seen, age, now_ms), *_abandoned(told, mirror, now_ms)),
         cards=(
             _readiness(known, told, mirror, rows, _trouble(told, seen)),
             _loss(fresh),
@@ -164,6 +166,15 @@ def _alarms(told: Told, seen: Seen | None, age: Age, now_ms: int) -> list[str]:
     elif age.stale:
         found.append(f"Both clusters were last looked at {age}: offsets and lag are unknown now")
     return [*found, *filter(None, [_trouble(told, seen)])]
+
+
+def _abandoned(told: Told, mirror: Mirror, now_ms: int) -> tuple[str, ...]:
+    """A run in the middle that nobody conducts."""
+    run = told.state.active_run(mirror.name)
+    if run is None:
+        return ()
+    at = standing_of(run, told.state.steps_of(run))
+    return abandoned(mirror, run, at, told.conducted(run, now_ms))
 
 
 def _readiness(known: Judged | None, told: Told, mirror: Mirror, rows: Sequence[PartitionRow], trouble: str) -> Card:

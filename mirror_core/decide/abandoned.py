@@ -1,0 +1,50 @@
+"""A run that stands still in the middle, where applications can write nowhere, and that nobody conducts. Pure.
+
+Where somebody conducts it, or applications can write meanwhile, waiting harms nobody: no alarm.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mirror_core.decide.conducting import Conducted, Sign
+from mirror_core.decide.drills import is_drills
+from mirror_core.decide.standing import when
+from mirror_core.decide.steps import Standing, Writes, point_of_no_return
+from mirror_core.model.clock import CONDUCTED_S
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.run import Run
+
+_NOBODY: Final = frozenset({Sign.RELEASED, Sign.GONE})
+HELD_UP_MS: Final = 60_000
+"""After a run's last word: one that nothing holds up says something sooner."""
+
+
+def conducts(found: Conducted) -> bool | None:
+    """Whether anybody conducts a run; None: that is not known.
+
+    One that was let go of a moment ago counts as conducted: Airflow takes seconds from a task to the next.
+    """
+    if found.sign is Sign.UNKNOWN:
+        return None
+    return found.sign not in _NOBODY or ((found.age_s or 0.0) < CONDUCTED_S and not found.ended)
+
+
+def abandoned(mirror: Mirror, run: Run, at: Standing, found: Conducted) -> tuple[str, ...]:
+    """What somebody has to be called for; nothing: all is well. A drill's own topics are nobody's to write."""
+    if at.writes is not Writes.NOWHERE or conducts(found) is not False or is_drills(mirror):
+        return ()
+    kind, name = run.plan.kind, run.plan.mirror
+    clock = " by this machine's clock" if found.sign is Sign.GONE and not found.ended else ""
+    seen = f"{found.by} did last, seen {when(found.seen_ms or 0)}"
+    turning = point_of_no_return(kind, run.plan.mode)
+    return (
+        f"{kind} {run.id} stands still {f'at {at.step}' if at.step else 'before its first step'} since "
+        f"{when(at.since_ms)}: applications can write nowhere, and nobody conducts it{clock} ({seen}). `mirrorbook "
+        f"{kind} resume {name}` goes on with it; `mirrorbook {kind} abort {name}` gives it up, before {turning}",
+    )
+
+
+def held_up(at: Standing, now_ms: int) -> bool:
+    """Whether a run has said nothing for so long that something holds it up."""
+    return now_ms - at.since_ms > HELD_UP_MS

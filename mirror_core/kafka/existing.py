@@ -1,0 +1,31 @@
+"""Which topics exist, where their absence decides something. Brokers tell nothing of a topic that one may not DESCRIBE:
+a listing leaves it out, as if it were gone, and asked by its name they say that it is denied."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from mirror_core.kafka.client import ClusterClient, TopicView
+from mirror_core.model.errors import MissingPermission
+
+_SHOWN = 10
+
+
+def existing(client: ClusterClient, topics: Iterable[str]) -> Mapping[str, TopicView]:
+    """Those of these topics that exist. MissingPermission if this principal may not DESCRIBE one of them."""
+    view = client.metadata(topics)
+    if view.denied:
+        raise undescribed(client, view.denied)
+    return view.topics
+
+
+def undescribed(client: ClusterClient, topics: Collection[str]) -> MissingPermission:
+    """The error for topics that this client's principal may not DESCRIBE, with the grant that is missing."""
+    names = sorted(topics)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    user = client.config.user(client.principal) or "<its principal>"
+    return MissingPermission(
+        f"cluster {client.name}: {user} may not DESCRIBE {', '.join(names[:_SHOWN])}{more}, so brokers do not tell "
+        f"whether {'it exists' if len(names) == 1 else 'they exist'}; grant it: kafka-acls --add --allow-principal "
+        f"User:{user} --operation Describe --topic {names[0]}; if an ACL denies it, remove that one"
+    )

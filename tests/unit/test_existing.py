@@ -1,0 +1,173 @@
+"""A topic that one may not DESCRIBE is denied, with the grant that is missing: never taken for one that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.dataplane import planning
+from mirror_core.dataplane.planning import Planner
+from mirror_core.kafka.client import ClusterView, Leader, TopicView
+from mirror_core.kafka.existing import existing
+from mirror_core.kafka.topics import NewTopic, TopicConfigs
+from mirror_core.model.errors import MissingPermission
+from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.names import Offset, Partition
+from mirror_core.runbook import failback, observe
+from mirror_core.runbook.checkpoints import OldTopic
+from mirror_core.runbook.failback_steps import FailbackSteps
+from mirror_core.runbook.tails import TailSteps
+from mirror_core.state.records import State
+from mirror_core.sync import topics as placing
+from mirror_core.sync.topics import Placement, create_missing
+
+SEEN = {name: TopicView(name, f"id-{name}", False, {0: Leader(1, 0)}, 1, 1) for name in ("orders", "paid")}
+
+
+def cluster(denied: Collection[str] = (), there: Collection[str] = ("orders", "paid")) -> Any:
+    """A cluster as its brokers answer: with the denied among what is asked for by name, without them in listings."""
+
+    def metadata(names: Collection[str] | None = None) -> ClusterView:
+        asked = there if names is None else names
+        found = {name: SEEN[name] for name in asked if name in there and name not in denied}
+        return ClusterView("E", 1, {}, found, frozenset(denied if names is not None else ()) & frozenset(asked))
+
+    config = SimpleNamespace(user=lambda principal: "mirror")
+    return SimpleNamespace(
+        name="east", principal=None, config=config, metadata=metadata, brokers=lambda: (1,), timeout_s=1.0, silent={}
+    )
+
+
+ORDERS = OldTopic(name="orders", id="id-orders", replication_factor=1, settings={})
+
+
+def status(topic: str) -> PartitionStatus:
+    return PartitionStatus(
+        partition=Partition(topic, 0),
+        state=PartitionState.MIRRORING,
+        source_topic_id=f"id-{topic}",
+        destination_topic_id=f"id-{topic}",
+    )
+
+
+def test_what_exists_is_told_only_when_all_of_it_may_be_seen() -> None:
+    assert existing(cluster(there=["paid"]), ["orders", "paid"]) == {"paid": SEEN["paid"]}
+    with pytest.raises(MissingPermission) as caught:
+        existing(cluster(["orders"]), ["orders", "paid"])
+    assert str(caught.value) == (
+        "cluster east: mirror may not DESCRIBE orders, so brokers do not tell whether it exists; grant it: kafka-acls "
+        "--add --allow-principal User:mirror --operation Describe --topic orders; if an ACL denies it, remove that one"
+    )
+
+
+def test_a_failbacks_plan_does_not_create_and_copy_what_it_may_not_see() -> None:
+    statuses = {Partition(name, 0): status(name) for name in SEEN}
+    with pytest.raises(MissingPermission, match="may not DESCRIBE orders"):
+        failback._look_at_logs(cluster(["orders"]), statuses)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda old, new: TailSteps._old_source(_steps(), old),
+        lambda old, new: TailSteps._recreate(_steps(), old, new, (ORDERS,)),
+        lambda old, new: TailSteps._noted(_steps(), old, ["orders"]),
+        lambda old, new: TailSteps._save_growth(_steps(), old, ()),
+    ],
+)
+def test_no_step_of_a_failback_takes_a_hidden_topic_for_a_deleted_one(
+    act: Callable[[Any, Any], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirror_core.runbook.tails.left_by", lambda *asked: SimpleNamespace(ends=_Ends()))
+    monkeypatch.setattr("mirror_core.runbook.tails.describe_configs", lambda *asked: {})
+    with pytest.raises(MissingPermission, match="may not DESCRIBE orders"):
+        act(cluster(["orders"]), cluster())
+
+
+def _steps() -> Any:
+    journal = SimpleNamespace(kept=lambda *asked: None, keep=lambda *kept: None)
+    return SimpleNamespace(
+        _topics=lambda: ["orders"], _changed_topics=lambda: ["orders"], statuses=dict, journal=journal
+    )
+
+
+class _Ends:
+    def by_partition(self) -> dict[Partition, Offset]:
+        return {}
+
+
+def test_a_hidden_topic_is_not_left_writable_when_the_others_are_demoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirror_core.runbook.failback_steps.ClusterClient", _opened(cluster(["orders"])))
+    with pytest.raises(MissingPermission, match="may not DESCRIBE orders"):
+        FailbackSteps._present_topics(_steps(), Any, ["orders", "paid"])  # type: ignore[arg-type]
+
+
+def _opened(client: Any) -> Any:
+    class Opened:
+        def __init__(self, *args: object) -> None: ...
+
+        def __enter__(self) -> Any:
+            return client
+
+        def __exit__(self, *exc: object) -> None: ...
+
+    return Opened
+
+
+def test_a_plan_asks_by_name_for_what_a_listing_leaves_out() -> None:
+    assert observe._hidden(cluster(there=["paid"]), ["orders"]).topics == frozenset(), "it is gone"
+    hidden = observe._hidden(cluster(["orders"]), ["orders"])
+    assert hidden.topics == {"orders"}
+    assert "--topic orders" in hidden.why
+    assert observe._hidden(SimpleNamespace(), ()).why == "", "nothing is missing: nobody is asked"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "words"),
+    [
+        (cluster(there=["paid"]), FailureKind.GONE, "topic orders is deleted"),
+        (cluster(["orders"]), FailureKind.DENIED, "may not DESCRIBE orders"),
+    ],
+)
+def test_a_topic_that_is_not_listed_any_more_is_gone_or_denied_and_then_tried_again(
+    source: Any, kind: FailureKind, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {Partition(name, 0): status(name) for name in SEEN}
+    monkeypatch.setattr(planning, "mirror_topics", lambda link, client: client.metadata().topics)
+    monkeypatch.setattr(planning, "create_missing", lambda *asked: Placement({"paid": SEEN["paid"]}, (), {}))
+    monkeypatch.setattr(planning, "_known", lambda client, wanted, point: dict.fromkeys(wanted, Offset(0)))
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
+    state: Any = SimpleNamespace(partitions={"m": known}, active_run=lambda name: None)
+    planner = Planner(link, source, cluster())
+    assert not planner.plan(state, all_ends=False).failed, "metadata may lag behind"
+    [change] = [c.status for c in planner.plan(state, all_ends=False).changes if c.status.partition.topic == "orders"]
+    assert (change.state, change.kind) == (PartitionState.FAILED, kind)
+    assert words in (change.reason or "")
+    assert (change.again_ms is not None) == (kind is FailureKind.DENIED)
+
+
+def test_a_topic_that_may_not_be_seen_on_the_destination_is_not_created_and_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = list[str]()
+    configs = TopicConfigs({}, {})
+    monkeypatch.setattr(placing, "told", lambda client, names, of: (dict.fromkeys(names, configs), {}))
+    monkeypatch.setattr(placing, "known_settings", lambda *asked: frozenset())
+
+    def create(client: object, new: Iterable[NewTopic]) -> frozenset[str]:
+        made.extend(topic.name for topic in new)
+        return frozenset()
+
+    monkeypatch.setattr(placing, "create_topics", create)
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
+    state: Any = SimpleNamespace(partitions={}, mirrors={})
+    placement = create_missing(link, state, cluster(), cluster(["orders"], there=["orders"]), SEEN)
+    assert made == ["paid"]
+    assert placement.kinds == {"orders": FailureKind.DENIED}
+    assert "--operation Describe --topic orders" in placement.refused["orders"]
+    assert [row.deed for row in placement.rows if row.subject == "orders"] == ["refuse"]
+    with pytest.raises(MissingPermission):
+        create_missing(link, State(), cluster(), cluster(SEEN, there=["orders"]), SEEN)
