@@ -59,12 +59,8 @@ class Stage:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        kept = self._keep and kind is None
         with self._claim, self._interrupts.held(), ExitStack() as last:  # the last one is called first
-            if kept:
-                last.callback(self._place.note, {}, kept=True)
-            else:
-                last.callback(self._clusters_down)
+            last.callback(self._keep_clusters if self._keep and kind is None else self._stop_clusters)
             last.callback(self._stop_processes)
             self.screen.still()
 
@@ -80,7 +76,12 @@ class Stage:
 
     def _stop_processes(self) -> None:
         stopped = self.processes.stop_all()
-        self.screen.say(f"stopped: {stopped} process(es) of applications and Mirrorbook")
+        self.screen.say(f"applications and Mirrorbook are stopped: {stopped} process(es) ran until now")
 
-    def _clusters_down(self) -> None:
-        self.screen.say(f"stopped: {self.sandbox.down()} broker(s)")
+    def _stop_clusters(self) -> None:
+        stopped = self.sandbox.down()
+        self.screen.say(f"the clusters are stopped: {stopped} broker(s) ran until now")
+
+    def _keep_clusters(self) -> None:
+        self._place.note({}, kept=True)
+        self.screen.say("the clusters are kept: west goes on, east is dead")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from mirror_core.demo.applications import lose_east
-from mirror_core.demo.bound import Bound, bound_of, covered
+from mirror_core.demo.bound import Bound, as_written, bound_of, covered
 from mirror_core.demo.commands import CommandFailed, Commands
 from mirror_core.demo.ending import Told
 from mirror_core.demo.logs import TOPIC, LogEnds, read_log
@@ -111,7 +111,8 @@ class Story:
         self._playing = False
         self._screen.still()
         verdict = judge(
-            east=log,  # east is dead: what its producer was told of each order's place stands for its log
+            # East is dead: what its producer wrote, and was told of each order's place, stands for its log.
+            east=map(as_written, log),
             west=log,
             acknowledged=acknowledged,
             handled=self._applications.handled.look(),
@@ -153,19 +154,25 @@ class Story:
         time.sleep(POLL_S)
 
     def _counted(self) -> Counters:
+        # In the order of a record's way backwards, so that none seems to be read before it is written.
+        copied = self._copied()
+        read = len(self._applications.handled.numbers())
         acknowledged = self._applications.acknowledged.look()
-        if self._west is not None:
-            try:
-                self._behind = max(0, len(acknowledged) - sum(self._west.look(timeout_s=1.0)))
-            except KafkaException:
-                self._behind = None  # the counters say so; what matters is waited for
+        self._behind = None if copied is None else max(0, len(acknowledged) - copied)
         last = max((event.ms for event in acknowledged if event.answered), default=None)
         return Counters(
             written=len(acknowledged),
-            read=len(self._applications.handled.numbers()),
+            read=min(read, len(acknowledged)),
             behind=self._behind,
             silent_s=None if last is None else max(0.0, time.time() - last / 1000),
         )
+
+    def _copied(self) -> int | None:
+        """Orders that west holds; None when nothing is copied, or it does not answer."""
+        try:
+            return None if self._west is None else sum(self._west.look(timeout_s=1.0))
+        except KafkaException:
+            return None  # the counters say so; what matters is waited for
 
     def _close_west(self) -> None:
         if self._west is not None:

@@ -15,7 +15,7 @@ from mirror_core.sandbox.sandbox import Sandbox
 from tests.commands import MIRRORBOOK, mirrorbook
 from tests.waiting import patience, wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]  # a minute and more: two clusters come and go each time
 
 
 def at_work_in(folder: Path) -> list[str]:
@@ -44,8 +44,8 @@ def test_the_demonstration_ends_with_an_exact_verdict_and_leaves_nothing_running
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert at_work_in(folder) == []
     assert not re.search(r"[^\n\x20-\x7e]", done.stdout), "nothing that moves a cursor"
-    lost = number("lost with east, as the plan said", done.stdout)
-    assert 0 < lost < number("acknowledged", done.stdout), "it was cut off before it died"
+    assert number("acknowledged", done.stdout) > 1800, "600 orders in each of three acts"
+    assert number("lost with east, as the plan said", done.stdout) < 1000, "it was cut off for half a second"
     assert number("lost beyond that", done.stdout) == number("repeated", done.stdout) == 0
     assert number("never read by the consumer group", done.stdout) == 0
     assert number("seconds without writes", done.stdout) > 0
@@ -54,7 +54,6 @@ def test_the_demonstration_ends_with_an_exact_verdict_and_leaves_nothing_running
     assert [*folder.glob("evidence/run-*/report.html")], "what a run leaves is there to be read"
 
 
-@pytest.mark.slow
 def test_clusters_that_are_kept_lead_home_and_are_stopped_by_the_line_that_is_shown(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     done = mirrorbook("demo", "--dir", str(folder), "--keep", timeout_s=300)
@@ -74,7 +73,6 @@ def test_clusters_that_are_kept_lead_home_and_are_stopped_by_the_line_that_is_sh
     assert at_work_in(folder) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("act", ["answers on", "applications work on east", "replicate orders", "east was killed"])
 def test_ctrl_c_at_any_moment_leaves_nothing_running(act: str, tmp_path: Path) -> None:
     folder, out = tmp_path / "demo", tmp_path / "out"

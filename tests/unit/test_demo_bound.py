@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mirror_core.decide.loss import loss
-from mirror_core.demo.bound import Bound, bound_of, covered
+from mirror_core.demo.bound import Bound, as_written, bound_of, covered
 from mirror_core.demo.ending import Told, next_steps, verdict_lines
-from mirror_core.demo.logs import Entry, Event
+from mirror_core.demo.logs import Entry, Event, value_of
 from mirror_core.demo.verdict import judge
 from mirror_core.model.errors import Indeterminate
 
@@ -30,14 +30,20 @@ def acknowledged() -> list[Event]:
 
 def west() -> list[Entry]:
     kept = [e for e in acknowledged() if e.number not in LOST]
-    return [Entry(e.partition, e.offset, e.number, ("ts", b"k", b"v")) for e in kept]
+    return [entry(e.partition, e.offset, e.number) for e in kept]
+
+
+def entry(partition: int, offset: int, number: int) -> Entry:
+    return Entry(partition, offset, number, ("ts", str(number).encode(), value_of(number), ()))
 
 
 def told(log: list[Entry], bound: Bound = BOUND, handled: list[Event] | None = None) -> Told:
     events = acknowledged()
     lost = covered(events, log, bound)
     seen = [e for e in events if e.number not in LOST] if handled is None else handled
-    return Told(verdict=judge(east=log, west=log, acknowledged=events, handled=seen, saved=lost), lost=lost)
+    return Told(
+        verdict=judge(east=map(as_written, log), west=log, acknowledged=events, handled=seen, saved=lost), lost=lost
+    )
 
 
 def test_a_loss_that_the_plan_named_is_exact() -> None:
@@ -53,7 +59,7 @@ def test_a_loss_that_the_plan_named_is_exact() -> None:
 
 def test_nothing_lost_is_exact_too() -> None:
     events = [e for e in acknowledged() if e.number < COPIED]
-    log = [Entry(e.partition, e.offset, e.number, ("ts",)) for e in events]
+    log = [entry(e.partition, e.offset, e.number) for e in events]
     found = Told(
         verdict=judge(east=log, west=log, acknowledged=events, handled=events, saved=covered(events, log, BOUND)),
         lost=frozenset(),
@@ -89,7 +95,7 @@ def test_a_record_that_west_lost_of_its_own_is_lost() -> None:
 
 def test_a_repeated_record_is_found() -> None:
     last = max(e.offset for e in west() if e.partition == 0)
-    found = told([*west(), Entry(0, last + 1, 3, ("ts", b"k", b"v"))])
+    found = told([*west(), entry(0, last + 1, 3)])
 
     assert (found.verdict.duplicated, found.verdict.exit_code) == (1, 1)
 
@@ -100,6 +106,24 @@ def test_a_shifted_partition_is_found() -> None:
     assert found.verdict.lost == 0
     assert found.verdict.shifted > 0
     assert found.verdict.exit_code == 1
+
+
+def test_a_hole_before_orders_that_east_never_answered_is_lost() -> None:
+    """Orders 21 to 23 were on their way when east died; west has them at their offsets, and lacks what is before."""
+    unanswered = [Event(n, n % 3, n // 3, "west", 30_000, answered=False) for n in (21, 22, 23)]
+    events = [e for e in acknowledged() if e.cluster == "east"] + unanswered
+    log = [entry(e.partition, e.offset, e.number) for e in events if e.number not in LOST]
+
+    assert covered(events, log, Bound(1000, 0)) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "content", [("ts", b"4", b"other", ()), ("ts", b"5", value_of(4), ()), ("ts", b"4", value_of(4), ("h",))]
+)
+def test_an_altered_record_is_found(content: tuple[object, ...]) -> None:
+    found = told([replace(e, content=content) if e.number == 4 else e for e in west()])
+
+    assert (found.verdict.shifted, found.verdict.exit_code) == (1, 1)
 
 
 def test_an_order_that_nobody_read_is_found() -> None:
