@@ -41,6 +41,8 @@ class Stage:
         self.processes = Processes(self._place, interrupts)
         self.applications = Applications(self.folder / "applications", self.sandbox, self.processes)
         self._claim = ExitStack()
+        self._stopped = 0
+        """Processes beside brokers, at the end."""
 
     def __enter__(self) -> Stage:
         with ExitStack() as claim:
@@ -63,6 +65,7 @@ class Stage:
             last.callback(self._keep_clusters if self._keep and kind is None else self._stop_clusters)
             last.callback(self._stop_processes)
             self.screen.still()
+            self.screen.say("stopping what was started")
 
     def set_up(self) -> None:
         """Both clusters, and a configuration for the command line: the mirror's hook tells the applications to move."""
@@ -75,13 +78,12 @@ class Stage:
         return f"mirrorbook sandbox down --delete --dir {self.sandbox.dir}"
 
     def _stop_processes(self) -> None:
-        stopped = self.processes.stop_all()
-        self.screen.say(f"applications and Mirrorbook are stopped: {stopped} process(es) ran until now")
+        self._stopped = self.processes.stop_all()
 
     def _stop_clusters(self) -> None:
-        stopped = self.sandbox.down()
-        self.screen.say(f"the clusters are stopped: {stopped} broker(s) ran until now")
+        brokers = self.sandbox.down()
+        self.screen.say(f"everything is stopped: {brokers} broker(s), {self._stopped} other process(es)")
 
     def _keep_clusters(self) -> None:
         self._place.note({}, kept=True)
-        self.screen.say("the clusters are kept: west goes on, east is dead")
+        self.screen.say(f"stopped: {self._stopped} process(es); the clusters are kept: west goes on, east is dead")

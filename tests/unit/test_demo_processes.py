@@ -159,8 +159,7 @@ def test_ctrl_c_stops_what_was_started_and_says_so(
 
     assert not is_alive(started[0])
     said = capsys.readouterr().out
-    assert "are stopped: 1 process(es)" in said
-    assert "are stopped: 0 broker(s)" in said, "--keep is for a story that was told"
+    assert "everything is stopped: 0 broker(s), 1 other process(es)" in said, "--keep is for a story that was told"
     assert "interrupted: all that the demonstration had started is stopped" in said
 
 
