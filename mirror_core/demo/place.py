@@ -13,6 +13,7 @@ import msgspec
 
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.sandbox.state import write_atomically
+from mirror_core.supervisor.identity import Machine, here
 
 LOCK_FILE: Final = "demo.lock"
 
@@ -20,8 +21,9 @@ LOCK_FILE: Final = "demo.lock"
 class Note(msgspec.Struct, frozen=True, kw_only=True):
     """What a demonstration leaves to the next one in its folder."""
 
-    leaders: dict[int, float] = {}
-    """Processes that lead a session: time of start, by pid."""
+    machine: Machine | None = None
+    leaders: dict[int, int | None] = {}
+    """Processes of this machine that lead a session: when each began, in clock ticks since the boot, by pid."""
     kept: bool = False
     """Its clusters were left running, because somebody wants them."""
 
@@ -56,14 +58,14 @@ class Place:
             self.note(left.leaders, kept=left.kept)
             yield left
 
-    def note(self, leaders: Mapping[int, float], *, kept: bool = False) -> None:
+    def note(self, leaders: Mapping[int, int | None], *, kept: bool = False) -> None:
         """Write down what runs now."""
-        text = msgspec.json.encode(Note(leaders=dict(leaders), kept=kept)).decode()
+        text = msgspec.json.encode(Note(machine=here(), leaders=dict(leaders), kept=kept)).decode()
         write_atomically(self._marker, text + "\n")
 
     def _read(self) -> Note:
         try:
-            return msgspec.json.decode(self._marker.read_bytes(), type=Note)
+            found = msgspec.json.decode(self._marker.read_bytes(), type=Note)
         except FileNotFoundError:
             return Note()
         except msgspec.MsgspecError as error:
@@ -71,3 +73,5 @@ class Place:
                 f"{self._marker} cannot be read ({error}): stop what runs with `mirrorbook sandbox down --dir "
                 f"{self.folder / 'sandbox'}`, remove the folder, and start again"
             ) from error
+        # Numbers of another machine, container or time before a restart are other processes' here.
+        return found if found.machine == here() else Note(kept=found.kept)

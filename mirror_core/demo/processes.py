@@ -17,6 +17,7 @@ import psutil
 from mirror_core.demo.interrupts import Interrupts
 from mirror_core.demo.place import Place
 from mirror_core.sandbox.process import end as end_processes
+from mirror_core.supervisor.identity import started
 
 STOP_S: Final = 10.0
 
@@ -28,7 +29,7 @@ class Processes:
         self._place = place
         self._interrupts = interrupts
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._leaders: dict[int, float] = {}
+        self._leaders: dict[int, int | None] = {}
 
     def start(self, name: str, command: Sequence[str | Path], *, out: Path, err: Path | None = None) -> None:
         """Start it under this name. What it prints goes to `out`, its errors to `err`, or to `out` as well."""
@@ -42,10 +43,9 @@ class Processes:
             self.lead(child.pid)
 
     def lead(self, pid: int) -> None:
-        """Note a process that leads a session, whoever has started it."""
-        with suppress(psutil.NoSuchProcess):  # it has ended already
-            self._leaders[pid] = psutil.Process(pid).create_time()
-            self._place.note(self._leaders)
+        """Note a child that leads a session, whoever has started it."""
+        self._leaders[pid] = started(pid)
+        self._place.note(self._leaders)
 
     def ended(self, name: str) -> int | None:
         """Its exit code; None while it runs."""
@@ -56,12 +56,14 @@ class Processes:
         return self._stop([name], timeout_s)[name]
 
     def stop_all(self) -> int:
-        """The same of all that run, at once; how many there were."""
-        return len(self._stop([name for name in self._children if self.ended(name) is None], STOP_S))
+        """The same of all at once, and of what such as have ended by themselves have left; how many ran."""
+        running = sum(self.ended(name) is None for name in self._children)
+        self._stop(list(self._children), STOP_S)
+        return running
 
     def _stop(self, names: Sequence[str], timeout_s: float) -> dict[str, int]:
         children = {name: self._children[name] for name in names}
-        sessions = [process for child in children.values() for process in session_of(child.pid)]
+        before = [process for child in children.values() for process in members(child.pid, self._leaders[child.pid])]
         for child in children.values():
             child.terminate()
         deadline = time.monotonic() + timeout_s
@@ -72,21 +74,24 @@ class Processes:
                 child.kill()
         codes = {name: child.wait() for name, child in children.items()}
         # Children of theirs, also such as they have started meanwhile.
-        left = [*sessions, *(process for child in children.values() for process in session_of(child.pid))]
-        end_processes(left, signal.SIGKILL, STOP_S)
+        after = [process for child in children.values() for process in members(child.pid, self._leaders[child.pid])]
+        end_processes([*before, *after], signal.SIGKILL, STOP_S)
         for name in names:
             del self._children[name]
         return codes
 
 
-def end_known(known: Mapping[int, float]) -> None:
-    """End sessions that a demonstration noted and has not ended: it was killed. `known`: times of start, by pid."""
-    for pid, started in known.items():
-        session = [process for process in session_of(pid) if process.pid != os.getpid()]
-        with suppress(psutil.NoSuchProcess):
-            if psutil.Process(pid).create_time() != started:
-                continue  # a stranger, who got the number of one that has ended
-        end(session)
+def end_known(known: Mapping[int, int | None]) -> None:
+    """End sessions that a demonstration noted and has not ended: it was killed. `known`: when each began, by pid."""
+    for pid, began in known.items():
+        end(members(pid, began))
+
+
+def members(leader: int, began: int | None) -> list[psutil.Process]:
+    """All processes of the session that this process leads, or has led; none when its number is a stranger's now."""
+    if started(leader) not in (None, began):
+        return []
+    return [process for process in session_of(leader) if process.pid != os.getpid()]
 
 
 def session_of(leader: int) -> list[psutil.Process]:

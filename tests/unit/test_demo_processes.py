@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mirror_core.demo import place as place_room
 from mirror_core.demo import processes as known_processes
 from mirror_core.demo.commands import CommandFailed, Commands
 from mirror_core.demo.ending import Told
@@ -26,6 +27,7 @@ from mirror_core.demo.verdict import judge
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.sandbox.process import is_alive
 from mirror_core.sandbox.sandbox import Sandbox
+from mirror_core.supervisor.identity import Machine
 from tests.waiting import wait_until
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
@@ -69,6 +71,21 @@ def test_children_of_children_end_too_also_when_they_are_deaf(
     assert not any(map(is_alive, members))
 
 
+def test_children_of_one_that_died_end_too(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_processes, "STOP_S", 1.0)
+    members = family(processes, tmp_path)
+    leader = only_leader(tmp_path)
+    next(process for process in members if process.pid == leader).kill()
+    wait_until(lambda: processes.ended("parent") is not None, timeout_s=30, why="the parent is dead")
+    assert any(map(is_alive, members))
+
+    assert processes.stop_all() == 0
+
+    assert not any(map(is_alive, members))
+
+
 def test_the_exit_code_of_one_that_had_to_be_killed_is_not_0(processes: Processes, tmp_path: Path) -> None:
     processes.start("deaf", [sys.executable, "-c", DEAF], out=tmp_path / "out")
     wait_until(lambda: "deaf" in (tmp_path / "out").read_text(encoding="utf-8"), timeout_s=30, why="it is at work")
@@ -83,11 +100,21 @@ def test_the_next_demonstration_ends_what_a_killed_one_has_left(
     members = family(processes, tmp_path)
     (note,) = [Place(tmp_path / "demo", MARKER)._read().leaders]
 
-    end_known(dict.fromkeys(note, 1.0))
+    end_known(dict.fromkeys(note, 1))
     assert all(map(is_alive, members)), "another start: it is a stranger with the same number"
     end_known(note)
 
     assert not any(map(is_alive, members))
+
+
+def test_numbers_of_before_a_restart_are_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path, MARKER)
+    monkeypatch.setattr(place_room, "here", lambda: Machine("other", "boot"))
+    place.note({os.getpid(): 1}, kept=True)
+    monkeypatch.undo()
+
+    with place.claimed() as left:
+        assert (left.leaders, left.kept) == ({}, True)
 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
