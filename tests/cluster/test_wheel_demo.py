@@ -6,6 +6,8 @@ import re
 import shlex
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -73,19 +75,44 @@ def test_clusters_that_are_kept_lead_home_and_are_stopped_by_the_line_that_is_sh
     assert at_work_in(folder) == []
 
 
-@pytest.mark.parametrize("act", ["answers on", "applications work on east", "replicate orders", "east was killed"])
-def test_ctrl_c_at_any_moment_leaves_nothing_running(act: str, tmp_path: Path) -> None:
-    folder, out = tmp_path / "demo", tmp_path / "out"
+@contextmanager
+def begun(folder: Path, until: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A demonstration that has come so far, and what it says."""
+    out = folder.with_name(f"said-{until.replace(' ', '-')}")
     with open(out, "wb") as said:
         command = [*MIRRORBOOK, "demo", "--dir", str(folder)]
         process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
     try:
-        wait_until(lambda: act in out.read_text(encoding="utf-8"), timeout_s=patience(120), why=f"it says {act!r}")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(patience(60)) == 130
+        wait_until(lambda: until in out.read_text(encoding="utf-8"), timeout_s=180, why=f"it says {until!r}")
+        yield process, out
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize("act", ["answers on", "applications work on east", "replicate orders", "east was killed"])
+def test_ctrl_c_at_any_moment_leaves_nothing_running(act: str, tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    try:
+        with begun(folder, act) as (process, out):
+            process.send_signal(signal.SIGINT)
+            assert process.wait(patience(60)) == 130
+            assert at_work_in(folder) == []
+    finally:
         Sandbox(folder / "sandbox").down()
-    assert at_work_in(folder) == []
     assert "interrupted: all that the demonstration had started is stopped" in out.read_text(encoding="utf-8")
+
+
+def test_the_next_demonstration_ends_what_a_killed_one_has_left(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    try:
+        with begun(folder, "west is") as (process, _):
+            process.kill()
+            process.wait()
+            assert len(at_work_in(folder)) >= 6, "two brokers, the producer, two of the consumer, the data plane"
+        with begun(folder, "jars:") as (process, _):  # said when all is cleared away
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(patience(60)) == 130
+        assert at_work_in(folder) == []
+    finally:
+        Sandbox(folder / "sandbox").down()
