@@ -55,10 +55,10 @@ lock:
 	$(BIN)/uv pip compile --quiet --no-header --generate-hashes --universal --python-version 3.11 \
 		requirements.in -o requirements.lock
 
-# Stops the clusters that `demo` and `mirrorbook sandbox up` started here; downloaded jars stay in the user's cache.
+# Stops the clusters that both demonstrations and `mirrorbook sandbox up` started here; downloaded jars stay in the user's cache.
 clean:
-	@for dir in .demo/sandbox .sandbox; do \
+	@for dir in .demo/sandbox .mirrorbook-demo/sandbox .sandbox; do \
 		if [ -d $$dir ]; then $(BIN)/mirrorbook sandbox down --delete --dir $$dir || exit 1; fi; \
 	done
-	rm -rf .venv .demo .sandbox .gate build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .demo .mirrorbook-demo .sandbox .gate build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

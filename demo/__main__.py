@@ -11,14 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import httpx
 from confluent_kafka import KafkaException
 
 from demo.airflow import Airflow
 from demo.scenario import Scenario
-from demo.stage import MIRROR, Stage, on_signals
+from demo.stage import MIRROR, Stage
+from mirror_core.demo.interrupts import Interrupts
 from mirror_core.model.errors import MirrorError
 
 
@@ -26,14 +26,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m demo", description="Mirrorbook's demonstration")
     parser.add_argument("--dir", type=Path, default=Path(".demo"), help="folder for clusters, Airflow and logs")
     folder: Path = parser.parse_args().dir
-    on_signals(_interrupt)
     began = time.monotonic()
 
     def say(line: str) -> None:
         print(f"{time.monotonic() - began:6.1f} s  {line}", flush=True)
 
     try:
-        with Stage(folder, say) as stage:
+        with Interrupts() as interrupts, Stage(folder, say, interrupts) as stage:
             return _play(stage, say)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -49,7 +48,7 @@ def _play(stage: Stage, say: Callable[[str], None]) -> int:
     verdict = Scenario(stage, say).play()
     print("\nverdict", *verdict.lines(), sep="\n", end="\n\n")
     print(f"evidence of the runs, with reports and Data Docs: {stage.evidence}")
-    print(f"logs: {stage.airflow.folder / 'logs'}, {stage.applications}", flush=True)
+    print(f"logs: {stage.airflow.folder / 'logs'}, {stage.applications.folder}", flush=True)
     if sys.stdout.isatty() and sys.stdin.isatty():
         _stay(stage.airflow)
     return verdict.exit_code
@@ -64,10 +63,6 @@ def _stay(airflow: Airflow) -> None:
         threading.Event().wait()
     except KeyboardInterrupt:
         print()
-
-
-def _interrupt(_signal: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import httpx
-import psutil
 
+from mirror_core.demo.processes import end, session_of
 from mirror_core.model.errors import MirrorError
 from mirror_core.sandbox.ports import choose_ports
 
@@ -272,25 +272,3 @@ def _line(entry: object) -> str:
         return str(entry)
     raised = (f"{error.get('exc_type')}: {error.get('exc_value')}" for error in entry.get("error_detail") or ())
     return " ".join([str(entry.get("event", "")), *raised])
-
-
-def session_of(leader: int) -> list[psutil.Process]:
-    """All processes of the session that this process leads, itself included."""
-    members = []
-    for process in psutil.process_iter():
-        with suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
-            if os.getsid(process.pid) == leader:
-                members.append(process)
-    return members
-
-
-def end(processes: list[psutil.Process]) -> None:
-    """SIGTERM, then SIGKILL for those that stay."""
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _, stubborn = psutil.wait_procs(processes, timeout=10)
-    for process in stubborn:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(stubborn, timeout=10)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import pyarrow.parquet as pq
-from confluent_kafka import Consumer, TopicPartition
 
 from demo import commands
 from demo.airflow import AirflowFailed
-from demo.logs import PARTITIONS, QUIET, TOPIC, read_events, read_log
-from demo.stage import APPLICATIONS, MIRROR, Stage
-from demo.verdict import Verdict, judge
+from demo.stage import MIRROR, Stage
+from mirror_core.demo.applications import lose_east
+from mirror_core.demo.logs import TOPIC, LogEnds, read_log
+from mirror_core.demo.verdict import Verdict, judge
 from mirror_core.sandbox.credentials import ADMIN
 
 LIVE: Final = 600
@@ -40,7 +40,7 @@ class Scenario:
 
     def play(self) -> Verdict:
         """All acts, and the verdict."""
-        self.stage.start_applications()
+        self.stage.applications.start()
         self._live("east")
         self._create()
         self._disaster()
@@ -56,14 +56,12 @@ class Scenario:
 
     def _disaster(self) -> None:
         """First nothing gets through to west for a moment, then east dies while orders are written: it is given up."""
-        east, west = self.stage.sandbox.cluster("east"), self.stage.sandbox.cluster("west")
-        acked = self._acknowledged("east")
-        west.stop_process()
-        try:
-            self._until(lambda: self._acknowledged("east") >= acked + CAUGHT_OUT, "east goes on without west")
-            east.kill()
-        finally:
-            west.cont_process()
+        enough = self._acknowledged("east") + CAUGHT_OUT
+
+        def while_cut_off() -> None:
+            self._until(lambda: self._acknowledged("east") >= enough, "east goes on without west")
+
+        lose_east(self.stage.sandbox, while_cut_off)
         self.say("east is dead: killed while orders were written, of which the last ones had not got through")
         self._runbook("mirror_failover_unplanned", {"mirror": MIRROR}, ["approve"], "west")
 
@@ -78,14 +76,14 @@ class Scenario:
 
     def _switched(self, cluster: str, by: str) -> None:
         """The mirror's hook has told the applications to move."""
-        if (told := self.stage.discovery.primary()) != cluster:
+        if (told := self.stage.applications.discovery.primary()) != cluster:
             raise AirflowFailed(f"{by} has not told applications to use {cluster}: they use {told}")
         self.switched_by.append(by)
         self.say(f"applications were told to use {cluster}")
 
     def _east_is_back(self) -> None:
         """It comes back with what west never had, and must take no writes."""
-        events = read_events(self.stage.applications / "acknowledged.tsv")
+        events = self.stage.applications.acknowledged.look()
         acknowledged = {event.number for event in events if event.cluster == "east"}
         there = {entry.number for entry in read_log(self.stage.sandbox.cluster("west").client_config(ADMIN))}
         missing = len(acknowledged - there)
@@ -167,34 +165,29 @@ class Scenario:
         """A few seconds of ordinary work on this cluster: orders acknowledged, and handled."""
         acked = self._acknowledged(cluster)
         self._until(lambda: self._acknowledged(cluster) >= acked + LIVE, f"{LIVE} orders are acknowledged on {cluster}")
-        last = max(event.number for event in read_events(self.stage.applications / "acknowledged.tsv"))
+        last = max(self.stage.applications.acknowledged.numbers())
         self._until(lambda: last in self._handled(), "the consumer group handles what was acknowledged")
         self.say(f"applications work on {cluster}: {len(self._handled())} orders handled so far")
 
     def _acknowledged(self, cluster: str) -> int:
-        return sum(event.cluster == cluster for event in read_events(self.stage.applications / "acknowledged.tsv"))
+        return self.stage.applications.acknowledged.on(cluster)
 
     def _handled(self) -> set[int]:
-        return {event.number for event in read_events(self.stage.applications / "handled.tsv")}
+        return self.stage.applications.handled.numbers()
 
     def _check_applications(self) -> None:
-        for name in APPLICATIONS:
-            if not self.stage.application_is_well(name):
-                raise AirflowFailed(f"the demo's {name} has ended: see {self.stage.applications / name}.log")
+        if name := self.stage.applications.ended():
+            raise AirflowFailed(f"the demo's {name} has ended: see {self.stage.applications.log(name)}")
 
     # -- the clusters -------------------------------------------------------------------------------------------
 
     def _ends(self, cluster: str) -> list[int]:
         """Log ends of the orders' partitions; nothing while the topic is not there."""
-        properties = self.stage.sandbox.cluster(cluster).client_config(ADMIN)
-        consumer = Consumer({**properties, **QUIET, "group.id": "demo-ends"})
+        ends = LogEnds(self.stage.sandbox.cluster(cluster).client_config(ADMIN))
         try:
-            if TOPIC not in consumer.list_topics(timeout=10).topics:
-                return []
-            partitions = (TopicPartition(TOPIC, partition) for partition in range(PARTITIONS))
-            return [consumer.get_watermark_offsets(partition, timeout=10)[1] for partition in partitions]
+            return ends.look()
         finally:
-            consumer.close()
+            ends.close()
 
     def _lag(self) -> int:
         """Orders that west does not have yet."""
@@ -202,16 +195,16 @@ class Scenario:
         return sum(self._ends("east")) - sum(west)
 
     def _verdict(self) -> Verdict:
-        if code := self.stage.stop_application("producer"):
+        if code := self.stage.applications.stop("producer"):
             raise AirflowFailed(f"the producer could not learn what became of its last orders (exit code {code})")
-        acknowledged = read_events(self.stage.applications / "acknowledged.tsv")
+        acknowledged = self.stage.applications.acknowledged.look()
         saved = self._saved()
         wanted = {event.number for event in acknowledged} - saved
         self._until(lambda: wanted <= self._handled(), "the consumer group has handled every order", fatal=False)
-        self.stage.stop_application("consumer")
+        self.stage.applications.stop("consumer")
         self._until(lambda: self._ends("west") == self._ends("east"), "west has what east has", fatal=False)
         east, west = (read_log(self.stage.sandbox.cluster(name).client_config(ADMIN)) for name in ("east", "west"))
-        handled = read_events(self.stage.applications / "handled.tsv")
+        handled = self.stage.applications.handled.look()
         return judge(
             east=east, west=west, acknowledged=acknowledged, handled=handled, saved=saved, switched_by=self.switched_by
         )

@@ -2,78 +2,72 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-import psutil
 import yaml
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from demo.airflow import REPOSITORY, Airflow, end, session_of
-from demo.discovery import Discovery
-from demo.logs import PARTITIONS, QUIET, TOPIC
-from mirror_core.model.errors import BadRequest
+from demo.airflow import Airflow
+from mirror_core.demo.applications import Applications
+from mirror_core.demo.interrupts import Interrupts
+from mirror_core.demo.place import Place
+from mirror_core.demo.processes import Processes, end_known
 from mirror_core.model.names import MirrorName
-from mirror_core.sandbox.credentials import ADMIN, CONTROL, DATA
+from mirror_core.sandbox.credentials import CONTROL, DATA
 from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.supervisor import supervise
 
 CLUSTERS: Final = ("east", "west")
 MIRROR: Final = "orders"
 MARKER: Final = "mirrorbook-demo.json"
-APPLICATION_STOP_S: Final = 150.0
-"""A producer that cannot learn the fate of its last records gives up after 120 s."""
-APPLICATIONS: Final = ("producer", "consumer")
 
 
 class Stage:
     """In one folder. Entering clears away what an earlier demo left there; leaving stops all, and keeps the logs."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, say: Callable[[str], None], interrupts: Interrupts) -> None:
         self.folder = folder.absolute()
         self.say = say
         self.sandbox = Sandbox(self.folder / "sandbox", say)
         self.airflow = Airflow(self.folder / "airflow")
         self.config = self.folder / "mirrorbook.yaml"
         """For the command line."""
-        self.applications = self.folder / "applications"
-        self.discovery = Discovery(self.applications / "primary")
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._place = Place(self.folder, MARKER)
+        self._interrupts = interrupts
+        self._processes = Processes(self._place, interrupts)
+        self.applications = Applications(self.folder / "applications", self.sandbox, self._processes)
+        self._claim = ExitStack()
 
     def __enter__(self) -> Stage:
-        self._claim()
+        left = self._claim.enter_context(self._place.claimed())
+        end_known(left.leaders)
+        self._stop_data_planes()
+        self.sandbox.down(delete=True)
+        for folder in (self.airflow.folder, self.applications.folder):
+            shutil.rmtree(folder, ignore_errors=True)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.say("stopping everything")
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-            process.kill()
-            process.wait()
-        self.airflow.stop()
-        self._stop_data_planes()
-        self.sandbox.down()
+        with self._claim, self._interrupts.held(), ExitStack() as last:  # the last one is called first
+            last.callback(self.sandbox.down)
+            last.callback(self._stop_data_planes)
+            last.callback(self.airflow.stop)
+            last.callback(self._processes.stop_all)
+            self.say("stopping everything")
 
     @property
     def evidence(self) -> Path:
         return self.airflow.folder / "mirrorbook" / "evidence"
 
     def set_up(self) -> None:
-        """Clusters and Airflow up, connected to each other, and a topic for the orders on east."""
+        """Clusters and Airflow up, and connected to each other."""
         self.airflow.start()
-        self._remember()
+        assert self.airflow.pid is not None
+        self._processes.lead(self.airflow.pid)
         with ThreadPoolExecutor(1) as pool:
             clusters = pool.submit(self.sandbox.up)  # at the same time: each needs a quarter of a minute
             self.airflow.wait_healthy()
@@ -82,84 +76,18 @@ class Stage:
             cluster = self.sandbox.cluster(name)
             self.airflow.add_connection(name, cluster.client_config(CONTROL), cluster.client_config(DATA))
         self._write_hooks()
-        admin = AdminClient({**self.sandbox.cluster("east").client_config(ADMIN), **QUIET})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(30)
-
-    def start_applications(self) -> None:
-        """The producer and the consumer, on east."""
-        self.applications.mkdir()
-        self.discovery.switch("east")
-        for name in APPLICATIONS:
-            with open(self.applications / f"{name}.log", "wb") as log:
-                self._processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", f"demo.{name}", str(self.sandbox.dir), str(self.applications)],
-                    cwd=REPOSITORY,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # Ctrl-C is for the demo: it stops them when nothing can be lost by it
-                )
-        self._remember()
-
-    def application_is_well(self, name: str) -> bool:
-        return self._processes[name].poll() is None
-
-    def stop_application(self, name: str) -> int:
-        """Ask it to finish; its exit code."""
-        process = self._processes.pop(name)
-        process.terminate()
-        try:
-            return process.wait(APPLICATION_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _claim(self) -> None:
-        marker = self.folder / MARKER
-        if self.folder.exists() and not marker.exists() and any(self.folder.iterdir()):
-            raise BadRequest(f"{self.folder} holds something else than a demo: choose another folder with --dir")
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if marker.exists():
-            self._clear_leftovers(json.loads(marker.read_text(encoding="utf-8")))
-        marker.write_text("{}", encoding="utf-8")
-
-    def _clear_leftovers(self, known: dict[str, float]) -> None:
-        """Processes of a demo that was killed, told from strangers with the same ids by the time they were started."""
-        for pid, started in known.items():
-            if session := [p for p in session_of(int(pid)) if p.pid != os.getpid()]:
-                with suppress(psutil.NoSuchProcess):
-                    if psutil.Process(int(pid)).create_time() != started:
-                        continue
-                end(session)
-        self._stop_data_planes()
-        self.sandbox.down(delete=True)
-        for left in (self.airflow.folder, self.applications):
-            shutil.rmtree(left, ignore_errors=True)
-
     def _write_hooks(self) -> None:
         """Whoever conducts a failover, Airflow or the command line, tells the applications by the mirror's hook."""
-        command = [sys.executable, str(REPOSITORY / "demo" / "discovery.py"), str(self.discovery.path)]
-        hooks = yaml.safe_dump({"mirrors": {MIRROR: {"switch": [{"name": "discovery", "command": command}]}}})
+        hooks = yaml.safe_dump({"mirrors": {MIRROR: {"switch": [self.applications.switch_hook()]}}})
         self.config.write_text(self.sandbox.mirrorbook_yaml() + hooks, encoding="utf-8")
         (self.airflow.folder / "mirrorbook").mkdir(mode=0o700, exist_ok=True)
         (self.airflow.folder / "mirrorbook" / "mirrors.yaml").write_text(hooks, encoding="utf-8")
-
-    def _remember(self) -> None:
-        """Sessions that we lead; a killed demo's successor ends them."""
-        leaders = [self.airflow.pid, *(process.pid for process in self._processes.values())]
-        known = {str(pid): psutil.Process(pid).create_time() for pid in leaders if pid is not None}
-        (self.folder / MARKER).write_text(json.dumps(known), encoding="utf-8")
 
     def _stop_data_planes(self) -> None:
         """They live outside of Airflow, so that they outlive it."""
         home = self.airflow.folder / "mirrorbook" / "data-plane"
         for folder in sorted(home.iterdir()) if home.is_dir() else ():
             supervise.stop(home, MirrorName(folder.name))
-
-
-def on_signals(handler: Callable[[int, object], None]) -> None:
-    """Whatever politely ends us shall end what we started."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, handler)

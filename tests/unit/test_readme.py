@@ -6,8 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from demo.verdict import Verdict
 from mirror_core.decide.steps import names, standing_still
+from mirror_core.demo.verdict import Verdict
 from mirror_core.model.run import Mode, RunKind
 from tests.gate.stages import GATE
 

@@ -23,8 +23,8 @@ BARE: Final = {
     if not name.startswith(("PYTHON", "MIRRORBOOK", "VIRTUAL_ENV", "AIRFLOW"))
 }
 """No way back to this checkout and its environment."""
-EXTRAS: Final = ("mirror_core.spark", "mirror_core.sandbox", "mirror_core.__main__")
-"""Rooms that have an extra of their own; and what runs the command when it is imported."""
+EXTRAS: Final = ("mirror_core.spark", "mirror_core.sandbox", "mirror_core.demo", "mirror_core.__main__")
+"""Rooms that need an extra; and what runs the command when it is imported."""
 IMPORT_ALL: Final = """
 import importlib, json, pkgutil, sys
 import mirror_core
@@ -193,7 +193,7 @@ def test_a_cluster_that_does_not_answer_is_named(bare: Path, desk: Path) -> None
 
 @pytest.mark.parametrize(
     ("command", "extra"),
-    [("sandbox status", "mirrorbook[sandbox]"), ("replicate m1", "mirrorbook[spark]")],
+    [("demo", "mirrorbook[sandbox]"), ("sandbox status", "mirrorbook[sandbox]"), ("replicate m1", "mirrorbook[spark]")],
 )
 def test_what_needs_an_extra_says_which(bare: Path, desk: Path, command: str, extra: str) -> None:
     assert extra in run(bare / "mirrorbook", *command.split(), cwd=desk, code=2)

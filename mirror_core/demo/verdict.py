@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from demo.logs import Entry, Event
+from mirror_core.demo.logs import Entry, Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

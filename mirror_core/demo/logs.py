@@ -40,14 +40,39 @@ class Event:
 
 def read_events(path: Path) -> list[Event]:
     """All complete lines; the application may be writing the last one."""
-    if not path.exists():
-        return []
-    events = []
-    for line in path.read_text(encoding="ascii").splitlines(keepends=True):
-        if line.endswith("\n"):
-            number, partition, offset, cluster, ms, answered = line.split("\t")
-            events.append(Event(int(number), int(partition), int(offset), cluster, int(ms), answered == "1\n"))
-    return events
+    return Written(path).look()
+
+
+class Written:
+    """What an application writes down, followed: each line is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self.events: list[Event] = []
+
+    def look(self) -> list[Event]:
+        """All events so far."""
+        if self._path.exists():
+            with open(self._path, "rb") as file:
+                file.seek(self._read)
+                whole, newline, _ = file.read().rpartition(b"\n")  # the last line may be half written
+            self._read += len(whole) + len(newline)
+            self.events += map(_event, whole.decode("ascii").splitlines())
+        return self.events
+
+    def numbers(self) -> set[int]:
+        """Of all orders in it, each once."""
+        return {event.number for event in self.look()}
+
+    def on(self, cluster: str) -> int:
+        """How many there are of this cluster."""
+        return sum(event.cluster == cluster for event in self.look())
+
+
+def _event(line: str) -> Event:
+    number, partition, offset, cluster, ms, answered = line.split("\t")
+    return Event(int(number), int(partition), int(offset), cluster, int(ms), answered == "1")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -107,6 +132,23 @@ def read_log(properties: Mapping[str, str], starts: Mapping[int, int] | None = N
                     raise KafkaException(error)
     finally:
         consumer.close()
+
+
+class LogEnds:
+    """Next offsets of the topic's partitions on one cluster, asked again and again."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self._consumer = Consumer({**properties, **QUIET, "group.id": f"{GROUP}-ends"})
+
+    def look(self, timeout_s: float = 10.0) -> list[int]:
+        """In the order of partitions; nothing while the topic is not there."""
+        if TOPIC not in self._consumer.list_topics(timeout=timeout_s).topics:
+            return []
+        partitions = (TopicPartition(TOPIC, partition) for partition in range(PARTITIONS))
+        return [self._consumer.get_watermark_offsets(partition, timeout=timeout_s)[1] for partition in partitions]
+
+    def close(self) -> None:
+        self._consumer.close()
 
 
 def _entry(message: Message) -> Entry:

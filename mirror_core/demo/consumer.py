@@ -2,7 +2,7 @@
 
 It follows the primary cluster with its group's name only; where it goes on there is what Mirrorbook has synced.
 
-usage: python -m demo.consumer SANDBOX_DIR APPLICATION_DIR [CLUSTER]
+usage: python -m mirror_core.demo.consumer SANDBOX_DIR APPLICATION_DIR [CLUSTER]
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final, TextIO
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from demo.discovery import Discovery
-from demo.logs import APPLICATION, GROUP, QUIET, TOPIC, Event, number_of
+from mirror_core.demo.discovery import Discovery
+from mirror_core.demo.logs import APPLICATION, GROUP, QUIET, TOPIC, Event, number_of
 from mirror_core.sandbox.sandbox import Sandbox
 
 PAUSE_S: Final = 0.2
@@ -84,7 +84,8 @@ def follow(sandbox: Path, folder: Path) -> int:
     signal.signal(signal.SIGTERM, lambda _signal, _frame: stopping.set())
     while not stopping.is_set():
         cluster = discovery.primary()
-        with subprocess.Popen([sys.executable, "-m", "demo.consumer", str(sandbox), str(folder), cluster]) as process:
+        command = [sys.executable, "-m", "mirror_core.demo.consumer", str(sandbox), str(folder), cluster]
+        with subprocess.Popen(command) as process:
             while not stopping.wait(PAUSE_S) and discovery.primary() == cluster and process.poll() is None:
                 pass
             process.terminate()

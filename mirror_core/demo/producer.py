@@ -5,7 +5,7 @@ not known (timed out, connection gone, refused after an earlier attempt) is neit
 The application looks into the log of the cluster that is primary now; what it finds there is written, the rest is
 sent again in the old order, before anything new.
 
-usage: python -m demo.producer SANDBOX_DIR APPLICATION_DIR
+usage: python -m mirror_core.demo.producer SANDBOX_DIR APPLICATION_DIR
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Final, TextIO
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from demo.discovery import Discovery
-from demo.logs import APPLICATION, PARTITIONS, QUIET, TOPIC, Event, read_log, value_of
+from mirror_core.demo.discovery import Discovery
+from mirror_core.demo.logs import APPLICATION, PARTITIONS, QUIET, TOPIC, Event, read_log, value_of
 from mirror_core.sandbox.sandbox import Sandbox
 
 RATE_PER_S: Final = 200
