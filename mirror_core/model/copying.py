@@ -23,6 +23,9 @@ class Assigned:
     answered: bool = False
     """Whether all that tasks have sent so far was answered, as far as the driver knows; or else the end of the log is
     looked at first."""
+    counted: Offset | None = None
+    """What the source deleted below this offset before it was copied is recorded, or is none of the mirror's. None: the
+    copy has not come to the source's log start yet, as far as is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +140,17 @@ class Aligned:
     source_epoch: int
     answered: bool = False
     """Nothing that the task has sent is without an answer."""
+    source_start: Offset | None = None
+    """The source's log start when it was asked, if the copy has come so far; None: not yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """Offsets [first, next) that the source deleted before they were copied; `next` was its log start."""
+
+    partition: Partition
+    first: Offset
+    next: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,5 +162,7 @@ class TaskReport:
     cpu_s: float
     """CPU seconds of the worker during the task."""
     aligned: tuple[Aligned, ...] = ()
+    deletions: tuple[Deletion, ...] = ()
+    """What the task has passed over; the driver knows of it already, unless datagrams were lost."""
     retry: str = ""
     """Why the task ended early though its partitions are well (a broker went away...); empty when it did not."""

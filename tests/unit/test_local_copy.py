@@ -37,13 +37,13 @@ def test_a_source_that_hangs_is_not_waited_for_in_silence(
     def run(assignment: Any) -> Any:
         clock[0] += 10
         receipt = SimpleNamespace(partition=Partition("t", 0), next=Offset(next(left)))
-        return SimpleNamespace(failures=(), receipts=(receipt,), retry="no answer from east")
+        return SimpleNamespace(failures=(), deletions=(), receipts=(receipt,), retry="no answer from east")
 
     monkeypatch.setattr(task, "run", run)
     monkeypatch.setattr(local, "time", SimpleNamespace(time=lambda: clock[0], monotonic=lambda: clock[0]))
     said = r"for 60 s nothing came of 1 partition\(s\) .* \(t-0 up to 5\): no answer from east"
     with pytest.raises(Unreachable, match=said):
-        copier({Partition("t", 0): Offset(5)}, 3600.0, lambda stop_ms: None)
+        copier({Partition("t", 0): Offset(5)}, 3600.0, lambda stop_ms: None, lambda deletions: None)
     assert len(list(left)) == 3
 
 
@@ -55,7 +55,7 @@ def test_a_copier_whose_mirror_is_somebody_elses_begins_no_round(
     def run(assignment: Any) -> Any:
         assert told[-1] == assignment.stop_ms, "it may write for longer than it has said"
         rounds.append(assignment.stop_ms)
-        return SimpleNamespace(failures=(), receipts=(), retry="the source is silent")
+        return SimpleNamespace(failures=(), deletions=(), receipts=(), retry="the source is silent")
 
     def until(stop_ms: int) -> None:
         assert stop_ms > now_ms()
@@ -65,5 +65,5 @@ def test_a_copier_whose_mirror_is_somebody_elses_begins_no_round(
 
     monkeypatch.setattr(task, "run", run)
     with pytest.raises(LostOwnership):
-        copier({Partition("t", 0): Offset(5)}, 60.0, until)
+        copier({Partition("t", 0): Offset(5)}, 60.0, until, lambda deletions: None)
     assert rounds == told
