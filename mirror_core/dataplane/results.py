@@ -119,6 +119,8 @@ class Results:
         """Record what the source deleted before it was copied, as tasks have told; those that wait for it go on."""
         told = self.board.deletions()
         self._deletions.update((deletion, None) for deletion in told)
+        if not self._deletions:
+            return
         try:
             self._count(lease)
         except MirrorError as error:
