@@ -27,6 +27,7 @@ from mirror_core.cli.runbook import runbook
 from mirror_core.cli.standing import fence, watch
 from mirror_core.cli.telling import tell
 from mirror_core.decide.recovery import Action
+from mirror_core.decide.standing import when
 from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import creation, estimate, recovery, verbs
 from mirror_core.mirrors.describe import GAPS
@@ -274,6 +275,13 @@ def describe(name: NameArgument, config: ConfigOption = None, as_json: JsonOptio
             "Seeding, up to where the source begins",
             ["partition", "offsets done", "of", "left"],
             [[r.partition, r.position, r.source_start, r.missing] for r in late],
+        )
+    never = [(r.partition, r.never_copied) for r in seen.rows if r.never_copied]
+    if never:
+        print_table(
+            "Deleted on the source before they were copied",
+            ["partition", "offsets", "first found", "last of them", "found"],
+            [[p, n.offsets, when(n.since_ms), f"[{n.first}, {n.next})", when(n.newest_ms)] for p, n in never],
         )
 
 

@@ -7,6 +7,7 @@ What happens to it are events; each part writes only itself, and nobody else wri
     gaps       whose right it is to fill gaps                          ownership.py
     source     what the source has said, or keeps silent about         source.py
     tally      counts for the receipt                                  tally.py
+    deletions  what the source deleted before it was copied            deletions.py
 
 No I/O; the clock is given. Which state follows which is in `states.py`.
 """
@@ -14,9 +15,10 @@ No I/O; the clock is given. Which state follows which is in `states.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Final
 
+from mirror_core.copy.deletions import Deletions
 from mirror_core.copy.outbox import Gap, Hidden, Outbox, Ready, Sent, Waiting
 from mirror_core.copy.ownership import GapOwnership
 from mirror_core.copy.place import Place
@@ -58,6 +60,7 @@ class PartitionReplicator:
         self.gaps = GapOwnership()
         self.source = SourceProbe()
         self.tally = Tally()
+        self.deletions = Deletions(assigned.counted, clock)
         self.state = State.LOST
         self.working = False
         """Something may be sent: it is READY or ENDING."""
@@ -167,6 +170,10 @@ class PartitionReplicator:
         self.lost_why = why
         self.look_at = self._clock() + min(_LOOK_AGAIN_S * (2.0**self.losses - 1), _LOOK_AGAIN_AT_MOST_S)
         self.losses = min(self.losses + 1, 10)
+
+    def wait(self, why: str) -> None:
+        """Its place is found, and not to be taken up yet."""
+        self.lost_why, self.look_at = why, self._clock() + _LOOK_AGAIN_S
 
     def not_sent(self) -> None:
         """Something was taken out of line and not sent after all."""
@@ -338,12 +345,3 @@ class PartitionReplicator:
         self.tally.filled(offsets)
         self.outbox.filled_to(self.place.acknowledged)
         self.settle()
-
-
-def by_broker(replicators: Iterable[PartitionReplicator]) -> Mapping[int, list[PartitionReplicator]]:
-    """Those to be fetched, by the source broker that leads them."""
-    found: dict[int, list[PartitionReplicator]] = {}
-    for replicator in replicators:
-        if replicator.fetchable:
-            found.setdefault(replicator.source_broker, []).append(replicator)
-    return found

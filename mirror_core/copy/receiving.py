@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from mirror_core.copy.errors import fetch_refused
 from mirror_core.copy.lanes import MOST, Lanes
 from mirror_core.copy.outbox import Ready
-from mirror_core.copy.partition import PartitionReplicator, by_broker
+from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.rewrite import Rewriter
 from mirror_core.copy.words import Side, not_now
 from mirror_core.decide.rate import RateLimiter
@@ -62,7 +62,7 @@ class Receiver:
         """Ask every broker that leads something, and has no question yet."""
         if self.rate.wait_s(now):
             return
-        for broker, replicators in by_broker(self._replicators.values()).items():
+        for broker, replicators in _by_broker(self._replicators.values()).items():
             try:
                 lanes = self._lanes(broker)
                 for link in lanes.idle():
@@ -215,3 +215,12 @@ class Receiver:
         for lanes in self.lanes.values():
             lanes.close()
         self.lanes = {}
+
+
+def _by_broker(replicators: Iterable[PartitionReplicator]) -> Mapping[int, list[PartitionReplicator]]:
+    """Those to be fetched, by the source broker that leads them."""
+    found: dict[int, list[PartitionReplicator]] = {}
+    for replicator in replicators:
+        if replicator.fetchable:
+            found.setdefault(replicator.source_broker, []).append(replicator)
+    return found

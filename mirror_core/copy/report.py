@@ -10,7 +10,7 @@ from mirror_core.copy.states import State
 from mirror_core.copy.words import not_now
 from mirror_core.kafka.tiered import SILENT
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assignment, Receipt, TaskReport
+from mirror_core.model.copying import Aligned, Assignment, Receipt, TaskReport
 from mirror_core.model.names import Offset
 
 
@@ -44,9 +44,15 @@ def report(
         receipts=tuple(receipts),
         failures=tuple(one.failure for one in replicators if one.failure and one.state is State.FAILED),
         cpu_s=cpu_s,
-        aligned=tuple(replace(one.aligned, answered=one.answered) for one in replicators if one.aligned is not None),
+        aligned=tuple(_aligned(one, one.aligned) for one in replicators if one.aligned is not None),
+        deletions=tuple(deletion for one in replicators for deletion in one.deletions.of(one.partition)),
         retry=_why(assignment.source, replicators, trouble),
     )
+
+
+def _aligned(one: PartitionReplicator, found: Aligned) -> Aligned:
+    start = one.deletions.reached(one.place.acknowledged)
+    return replace(found, answered=one.answered, source_start=None if start is None else Offset(start))
 
 
 def _why(source: str, replicators: Sequence[PartitionReplicator], trouble: str) -> str:

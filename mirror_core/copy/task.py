@@ -100,6 +100,8 @@ class CopyTask:
         ordered = sorted(given, key=lambda assigned: assigned.partition)
         waiting = Waiting(assignment.max_bytes_in_flight)
         self.replicators = [PartitionReplicator(assigned, hides=hides, waiting=waiting) for assigned in ordered]
+        for replicator in self.replicators:
+            replicator.deletions.told = assignment.driver is not None
         self.replicator_of = {replicator.partition: replicator for replicator in self.replicators}
         self._from, self._to = Ahead(source), Ahead(destination)
         self.receiver = Receiver(assignment, source, self.replicator_of, self._from.connect)
@@ -155,7 +157,7 @@ class CopyTask:
         """Nothing more may be sent, or nothing is left to send."""
         if time.time() >= self.stop_s or self.cancelled():
             return True
-        return all(replicator.ended for replicator in self.replicators)
+        return all(replicator.ended or replicator.deletions.holds for replicator in self.replicators)
 
     def _warm(self) -> None:
         """All that can be done before the epoch begins: connect, authenticate, learn who leads."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from mirror_core.copy.partition import PartitionReplicator
-from mirror_core.copy.words import foreign, overfilled, retimed
+from mirror_core.copy.words import foreign, overfilled, retimed, unrecorded
 from mirror_core.decide.position import ANYWHERE, Foreign, Resume, Seen, Stop, ours_behind_data, where_to_resume
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import FailureKind
@@ -95,6 +95,10 @@ class Judge:
                 self._resume(replicator, seen, resume, unseen=unseen)
 
     def _resume(self, replicator: PartitionReplicator, seen: Seen, resume: Resume, *, unseen: bool) -> None:
+        acknowledged, start = replicator.place.acknowledged, seen.source_start
+        if not replicator.deletions.may_pass(resume.deleted_from, start, acknowledged):
+            replicator.wait(unrecorded(self.source, replicator.partition, start))
+            return
         replicator.agreed()
         if seen.ours is None:
             replicator.gaps.forget()

@@ -88,6 +88,14 @@ def too_far(cluster: str, partition: Partition, offset: int, round_trip_s: float
     )
 
 
+def unrecorded(cluster: str, partition: Partition, source_start: int) -> str:
+    """What the source deleted before it was copied, while the state topic does not have that."""
+    return (
+        f"cluster {cluster}, {partition}: offsets below {source_start} were deleted there before they were copied; "
+        "copying goes on once that is recorded"
+    )
+
+
 def worn_out(cluster: str, partition: Partition, offset: int) -> str:
     """A gap for which no marker is left."""
     return (

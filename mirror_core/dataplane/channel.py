@@ -30,9 +30,9 @@ Hear = Callable[[Letter], bytes]
 _log = logger(__name__)
 
 
-def ears(progress: Progress | None) -> Mapping[int, Hear]:
+def ears(board: Board, progress: Progress | None) -> Mapping[int, Hear]:
     """What a driver listens for; `progress` is where what tasks say of themselves is kept, if anybody wants to know."""
-    return {Sort.CLAIMS: Board().take, Sort.PROGRESS: progress.hear if progress else lambda letter: b""}
+    return {Sort.CLAIMS: board.take, Sort.PROGRESS: progress.hear if progress else lambda letter: b""}
 
 
 class Channel:

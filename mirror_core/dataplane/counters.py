@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from mirror_core.dataplane.heart import Outcome
 from mirror_core.dataplane.planning import COPIED
@@ -56,6 +56,14 @@ class Copied:
     bytes: int = 0
 
 
+class Missed(NamedTuple):
+    """What the source deleted of one topic before it was copied."""
+
+    offsets: int = 0
+    newest_ms: int = 0
+    """Wall clock when the last of them were found."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """All counts at one moment."""
@@ -70,6 +78,8 @@ class Snapshot:
     """Bytes per second that may be read from the source; None: no limit, or not known yet."""
     known_ms: Mapping[Known, int]
     """Wall clock of the newest of each, as the state topic has it."""
+    never_copied: Mapping[str, Missed]
+    """By topic, as the state topic has them; those without any are not in it."""
     copied: Mapping[str, Copied]
     """By topic."""
     retries: Mapping[Retry, int]
@@ -102,6 +112,7 @@ class Counters:
         self._states: Counter[tuple[str, PartitionState]] = Counter()
         self._throttle: int | None = None
         self._known_ms: Mapping[Known, int] = {}
+        self._never_copied: dict[str, Missed] = {}
         self._copied: dict[str, Copied] = {}
         self._retries = Counter(dict.fromkeys(Retry, 0))
         self._epochs = [0] * (len(EPOCH_BUCKETS_S) + 1)
@@ -125,6 +136,11 @@ class Counters:
         with self._lock:
             self._copying = frozenset(s.partition for s in known if s.state in COPIED)
             self._states = Counter((s.partition.topic, s.state) for s in known)
+            self._never_copied = {}
+            for topic, one in ((s.partition.topic, s.never_copied) for s in known if s.never_copied):
+                before = self._never_copied.get(topic, Missed())
+                newest_ms = max(before.newest_ms, one.newest_ms)
+                self._never_copied[topic] = Missed(before.offsets + one.offsets, newest_ms)
             self._throttle = throttle
             self._known_ms = known_ms
 
@@ -166,6 +182,7 @@ class Counters:
                 states=MappingProxyType(self._states),
                 throttle=self._throttle,
                 known_ms=self._known_ms,
+                never_copied=self._never_copied,
                 copied=MappingProxyType(dict(self._copied)),
                 retries=MappingProxyType(dict(self._retries)),
                 epochs=tuple(accumulate(self._epochs)),

@@ -156,7 +156,7 @@ class Replication:
                 folder = runner.folder(self.options.receipts)
                 self._patience.until_done(lease, lambda: folder.check("receipts", receipts.ADVICE))
                 self.results.receipts.open(folder)
-            with Channel(runner.listening, ears(self.options.progress)) as self._channel:
+            with Channel(runner.listening, ears(self.results.board, self.options.progress)) as self._channel:
                 yield runner
         except LostOwnership:
             lost = True
@@ -335,6 +335,7 @@ class Replication:
                 self._failures_in_row = 0
                 number, start_ms = one.epoch.number, one.epoch.start_ms
                 self.results.take(lease, number, start_ms, reports, newest=self._number, final=final)
+        self.results.count(lease, final=final)
 
     def _epoch_failed(self, epoch: Epoch, error: MirrorError, *, final: bool) -> None:
         _log.info("failed%s: %s", " at the end" if final else "", error, epoch=epoch.number)

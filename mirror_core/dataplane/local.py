@@ -14,7 +14,7 @@ from mirror_core.dataplane.planning import assigned
 from mirror_core.decide.proof import recorded
 from mirror_core.evidence.folders import Folder, local_folder
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assignment, Listening, Receipt, TaskReport
+from mirror_core.model.copying import Assignment, Deletion, Listening, Receipt, TaskReport
 from mirror_core.model.errors import PartitionFailed, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
@@ -24,6 +24,9 @@ from mirror_core.sync.compaction import Easing
 _ROUND_MS: Final = 10_000
 STALL_S: Final = 60.0
 """Applications stand still while a run copies: when nothing comes for so long, it says so, and people decide."""
+
+Deleted = Callable[[Sequence[Deletion]], None]
+"""Records what the source deleted before it was copied."""
 
 
 class LocalRunner:
@@ -70,7 +73,9 @@ class LocalCopy:
     def __init__(self, link: Link) -> None:
         self.link = link
 
-    def __call__(self, ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None]) -> None:
+    def __call__(
+        self, ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
+    ) -> None:
         """Copy up to these ends (next offsets), which must not move any more; raises when it cannot."""
         deadline, moved = time.time() + timeout_s, time.monotonic()
         left, best = dict(ends), dict[Partition, Offset]()
@@ -81,6 +86,7 @@ class LocalCopy:
             assignment = self._assignment(left, deadline)
             until(assignment.stop_ms)
             report = copy_task.run(assignment)
+            deleted(report.deletions)
             failures = [failure for failure in report.failures if not easing.eased(failure, number, number)]
             if failures:
                 raise PartitionFailed("; ".join(failure.reason for failure in failures))

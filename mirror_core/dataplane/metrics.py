@@ -170,6 +170,19 @@ METRICS: Final = (
         "filled on the destination",
     ),
     Described(
+        "mirrorbook_never_copied_offsets_total",
+        "counter",
+        _TOPIC,
+        "offsets that the source deleted before they were copied, since the mirror began, as the state topic has them: "
+        "a restart does not reset it. How many held a record is not known. Topics without any are absent",
+    ),
+    Described(
+        "mirrorbook_never_copied_timestamp_seconds",
+        "gauge",
+        _TOPIC,
+        "wall clock when the last of these were found. Topics without any are absent",
+    ),
+    Described(
         "mirrorbook_known_timestamp_seconds",
         "gauge",
         ("what",),
@@ -266,6 +279,9 @@ def _samples(mirror: Mirror, told: Snapshot, figures: Mapping[Partition, Figures
         yield _Sample("mirrorbook_copied_bytes_total", (topic,), copied.bytes)
         yield _Sample("mirrorbook_copied_batches_total", (topic,), copied.batches)
         yield _Sample("mirrorbook_filled_offsets_total", (topic,), copied.gaps)
+    for topic, missed in told.never_copied.items():
+        yield _Sample("mirrorbook_never_copied_offsets_total", (topic,), missed.offsets)
+        yield _Sample("mirrorbook_never_copied_timestamp_seconds", (topic,), missed.newest_ms / 1000)
     for known, at_ms in told.known_ms.items():
         yield _Sample("mirrorbook_known_timestamp_seconds", (known,), at_ms / 1000)
     if told.throttle is not None:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mirror_core.dataplane.again import again_ms, tried_again
+from mirror_core.decide.deletions import counted
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.kafka.placing import known_ids
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Assigned, Failure
+from mirror_core.model.copying import Aligned, Assigned, Failure
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
@@ -199,10 +200,11 @@ def _deleted(cluster: str, partition: Partition, there: Offset, here: Offset) ->
     return Failure(partition=partition, reason=reason, offset=there, kind=FailureKind.DELETED)
 
 
-def aligned(status: PartitionStatus, source_epoch: int) -> PartitionStatus:
+def aligned(status: PartitionStatus, found: Aligned) -> PartitionStatus:
     """The status of a copied partition after a task has found it to agree with the source under this epoch's leader."""
     state = after(status.state, Event.ALIGNED) if status.state is PartitionState.LOG_ALIGNMENT else status.state
-    return replace(status, state=state, source_epoch=source_epoch)
+    start = found.source_start if status.source_start is None else status.source_start
+    return replace(status, state=state, source_epoch=found.source_epoch, source_start=start)
 
 
 def fail(status: PartitionStatus, failure: Failure) -> PartitionStatus:
@@ -227,4 +229,5 @@ def assigned(status: PartitionStatus, until: Offset | None = None, proved: Prove
         source_epoch=status.source_epoch,
         proved_end=None if proved is None else Offset(proved.end),
         proved_epoch=-1 if proved is None else proved.epoch,
+        counted=counted(status),
     )

@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.copy.handover import Board
 from mirror_core.dataplane.counters import Counters, Retry
 from mirror_core.dataplane.keeping import Keeper
 from mirror_core.dataplane.planning import COPIED, aligned, fail
 from mirror_core.decide.ages import known_since
+from mirror_core.decide.deletions import recorded, total
+from mirror_core.decide.view import some
 from mirror_core.model.clock import now_ms
-from mirror_core.model.copying import Failure, TaskReport
-from mirror_core.model.errors import PartitionFailed
+from mirror_core.model.copying import Aligned, Deletion, Failure, TaskReport
+from mirror_core.model.errors import MirrorError, PartitionFailed
 from mirror_core.model.logs import logger
+from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.lease import HeldLease
 from mirror_core.state.link import Link
@@ -40,6 +44,8 @@ class Summary:
     positions: dict[Partition, Offset] = field(default_factory=dict)
     """Next offset to copy, as far as receipts tell."""
     failed: dict[Partition, str] = field(default_factory=dict)
+    never_copied: dict[Partition, int] = field(default_factory=dict)
+    """Offsets that were found to be deleted on the source before they were copied; recorded by this process."""
     caught_up: bool = False
 
 
@@ -52,8 +58,12 @@ class Results:
         self.counters = counters
         self.say = say
         self.receipts = Keeper(link.mirror.name, say, lambda: counters.retried(Retry.RECEIPTS))
-        self._aligned: dict[Partition, int] = {}
-        """Leader epochs of the source under which tasks found partitions to agree; not in the state topic yet."""
+        self._aligned: dict[Partition, Aligned] = {}
+        """How tasks found partitions to agree with the source; not in the state topic yet."""
+        self.board = Board()
+        """Where tasks tell what cannot wait for their reports."""
+        self._deletions: dict[Deletion, None] = {}
+        """Of reports; perhaps not in the state topic yet."""
         self.answered: set[Partition] = set()
         """Those of which all that was sent was answered, by what tasks have told since this process began."""
         self._easing = Easing(link.destination, say)
@@ -89,7 +99,8 @@ class Results:
         self.summary.cpu_s += sum(report.cpu_s for report in reports)
         self.counters.reported(reports, max(0, now_ms() - start_ms) / 1000)
         aligned = [found for report in reports for found in report.aligned]
-        self._aligned.update((found.partition, found.source_epoch) for found in aligned)
+        self._aligned.update((found.partition, found) for found in aligned)
+        self._deletions.update((deletion, None) for report in reports for deletion in report.deletions)
         self.answered.update(found.partition for found in aligned if found.answered)
         self.answered.difference_update(found.partition for found in aligned if not found.answered)
         if any(report.retry and not report.aligned for report in reports):
@@ -103,6 +114,46 @@ class Results:
                 self.say(f"epoch {epoch}: {report.retry}")
         found = () if final else [failure for report in reports for failure in report.failures]
         self.found(lease, [f for f in found if not self._easing.eased(f, epoch, newest)])
+
+    def count(self, lease: HeldLease, *, final: bool) -> None:
+        """Record what the source deleted before it was copied, as tasks have told; those that wait for it go on."""
+        told = self.board.deletions()
+        self._deletions.update((deletion, None) for deletion in told)
+        if not self._deletions:
+            return
+        try:
+            self._count(lease)
+        except MirrorError as error:
+            if not final:
+                raise
+            self.say(f"what cluster {self.link.source.name} deleted before it was copied is not recorded: {error}")
+            return
+        self.board.recorded(told)
+
+    def _count(self, lease: HeldLease) -> None:
+        name = self.link.mirror.name
+        known = lease.state.partitions.get(name, {})
+        # A FAILED one's status is a person's to change meanwhile (`mirror recover`): it waits until it is copied again.
+        later = {d: None for d in self._deletions if d.partition in known and known[d.partition].state not in COPIED}
+        fresh = recorded(known, self._deletions.keys() - later.keys(), now_ms())
+        self._put(lease, known, fresh)
+        self._deletions = later
+
+    def _put(
+        self, lease: HeldLease, known: Mapping[Partition, PartitionStatus], fresh: Mapping[Partition, PartitionStatus]
+    ) -> None:
+        if not fresh:
+            return
+        name = self.link.mirror.name
+        new = {p: total([status]) - total([known[p]]) for p, status in fresh.items()}
+        lease.put(*(PartitionRecord(name, status) for status in fresh.values()))
+        for partition, offsets in new.items():
+            self.summary.never_copied[partition] = self.summary.never_copied.get(partition, 0) + offsets
+        self.count_states(lease)
+        self.say(
+            f"cluster {self.link.source.name}: {sum(new.values()):,} offset(s) were deleted there before they were "
+            f"copied, and are on neither side now: {some(f'{p} ({n:,})' for p, n in sorted(new.items()))}"
+        )
 
     def found(self, lease: HeldLease, failures: Sequence[Failure], unmoved: Mapping[Partition, str] = _NOTHING) -> None:
         """Record them. `unmoved`: log starts that could not be moved up, and why; said once."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from heapq import nsmallest
 from typing import Final
 
-from mirror_core.decide import clocks
+from mirror_core.decide import clocks, deletions
 from mirror_core.decide.acls import OUR_TOPICS
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import ago, in_words, loses, loss_figures, loss_warnings
@@ -33,6 +33,11 @@ def warnings_of(view: View) -> Iterator[str]:
         yield from _lost_warnings(view)
     yield from clocks.warning(view)
     yield from _failed_warning(view)
+    if never := deletions.in_words(view.statuses):
+        yield (
+            f"{view.mirror.source} deleted offsets before they were copied, and {view.mirror.destination} never had "
+            f"their records: {never}"
+        )
     if loses(view):
         yield from loss_warnings(view)
     if isinstance(view.source, SourceView):

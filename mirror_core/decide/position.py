@@ -76,6 +76,9 @@ class Resume:
     """Nothing vouches for the end of the destination's log: compare it with the source's first."""
     newest_ms: int = -1
     """Time of the newest batch of ours, as far as it is remembered."""
+    deleted_from: int | None = None
+    """The source deleted the offsets from this one up to its log start before they were copied; None: it did not. On a
+    partition of which nothing was copied yet, that is where the copy begins (`decide.deletions`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,9 @@ def where_to_resume(seen: Seen) -> Resume | Foreign | Stop:
             "copied (unclean leader election)",
             unvouched,
         )
-    start, seed_end = seen.source_start, position
+    start, seed_end, deleted_from = seen.source_start, position, None
     if gap_end < start:
+        deleted_from = gap_end
         # What the source itself deleted before it was copied is a gap like any other; a wide one is seeded instead. One
         # that is half filled becomes longer: before its old end the source has nothing left to tell where it ends.
         marked = gap_end > position or start - position <= MARKED_START
@@ -128,6 +132,7 @@ def where_to_resume(seen: Seen) -> Resume | Foreign | Stop:
         seed_end=seed_end,
         check_tail=unvouched and not nothing_to_check,
         newest_ms=-1 if seen.ours is None else seen.ours.newest_ms,
+        deleted_from=deleted_from,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from mirror_core.dataplane.again import told
 from mirror_core.dataplane.planning import COPIED
+from mirror_core.decide import deletions
 from mirror_core.decide.abandoned import abandoned
 from mirror_core.decide.loss import Loss, loss
 from mirror_core.decide.loss_figures import ago, heartbeats
@@ -25,7 +26,7 @@ from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.limits import LIMITS
-from mirror_core.model.mirror import Gaps, Mirror, PartitionState, PartitionStatus, is_fresh
+from mirror_core.model.mirror import Gaps, Mirror, NeverCopied, PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Run
 from mirror_core.model.sighting import OVER, Heartbeat, Sighting
@@ -59,6 +60,8 @@ class PartitionRow:
     kind: str | None
     """What sort of failure; None when it is not FAILED."""
     reason: str | None
+    never_copied: NeverCopied | None = None
+    """What the source deleted before it was copied; None: nothing is known to be."""
 
     @property
     def missing(self) -> int:
@@ -108,6 +111,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
                 proved=proved[partition].end if partition in proved else None,
                 kind=status.kind,
                 reason=told(status),
+                never_copied=status.never_copied,
             )
         )
     fence = [*words(debt), *(pending(debt, (run.id,) if run else ()) if ends else ())]
@@ -137,6 +141,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "hidden by open transactions": _hidden(state.sightings.get(mirror.name), ends),
             "source last looked at": ago(lost.silent_s),
             "offsets known to be missing": None if lost.unknown or not rows else max(lost.known, lag or 0),
+            "deleted before they were copied": deletions.in_words(statuses) or "none",
             "proved equal": in_words(proof, positions, _ids(statuses.values()), now_ms),
             "newest heartbeats on the destination": heartbeats(beats, now_ms),
             "security of the source": link.source.control.get("security.protocol", "PLAINTEXT"),

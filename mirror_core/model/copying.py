@@ -26,6 +26,9 @@ class Assigned:
     proved_end: Offset | None = None
     """Up to there (next offset) both sides were compared and equal, while the destination's leader had this epoch."""
     proved_epoch: int = -1
+    counted: Offset | None = None
+    """What the source deleted below this offset before it was copied is recorded, or is none of the mirror's. None: the
+    copy has not come to the source's log start yet, as far as is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +143,17 @@ class Aligned:
     source_epoch: int
     answered: bool = False
     """Nothing that the task has sent is without an answer."""
+    source_start: Offset | None = None
+    """The source's log start when it was asked, if the copy has come so far; None: not yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """Offsets [first, next) that the source deleted before they were copied; `next` was its log start."""
+
+    partition: Partition
+    first: Offset
+    next: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,5 +165,7 @@ class TaskReport:
     cpu_s: float
     """CPU seconds of the worker during the task."""
     aligned: tuple[Aligned, ...] = ()
+    deletions: tuple[Deletion, ...] = ()
+    """What the task has passed over; the driver knows of it already, unless datagrams were lost."""
     retry: str = ""
     """Why the task ended early though its partitions are well (a broker went away...); empty when it did not."""

@@ -105,6 +105,21 @@ class Mirror:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NeverCopied:
+    """What the source deleted of a partition before it was copied. Which offsets held a record is not known."""
+
+    offsets: int
+    """All together."""
+    since_ms: int
+    """Wall clock when the first of them were found."""
+    newest_ms: int
+    """Wall clock when the last of them were found."""
+    first: Offset
+    """[first, next) are the last of them: `next` was the source's log start."""
+    next: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
     """The recorded state of one mirror partition."""
 
@@ -131,6 +146,12 @@ class PartitionStatus:
     """The destination's log start before anything was copied, in this or any other direction: a cluster that
     applications come home to may have deleted by its own clock. Whatever else is missing there later, and not on the
     source, somebody has deleted. None: not looked at yet, as in what older versions recorded."""
+    source_start: Offset | None = None
+    """The source's log start when the copy had first come so far. What the source deletes behind it before it is copied
+    was never copied; what it had deleted before it, the mirror was not to copy. None: the copy has not come so far
+    yet, or an older version recorded it."""
+    never_copied: NeverCopied | None = None
+    """None: nothing is known to be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from mirror_core.decide.deletions import recorded
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_points
 from mirror_core.kafka.topics import delete_records
+from mirror_core.model.clock import now_ms
+from mirror_core.model.copying import Deletion
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
+from mirror_core.state.records import PartitionRecord
+from mirror_core.state.writer import StateWriter
+
+
+def keep_deletions(link: Link, writer: StateWriter, deletions: Sequence[Deletion]) -> None:
+    """Record what the source deleted before it was copied."""
+    known = writer.state.partitions.get(link.mirror.name, {})
+    fresh = recorded(known, deletions, now_ms())
+    if fresh:
+        writer.put(*(PartitionRecord(link.mirror.name, status) for status in fresh.values()))
 
 
 def verify_drained(link: Link, ends: Mapping[Partition, Offset]) -> dict[Partition, Offset]:

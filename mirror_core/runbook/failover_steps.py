@@ -27,7 +27,7 @@ from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.parity.check import SoFar
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, Resumes, left_by
-from mirror_core.runbook.drained import verify_drained
+from mirror_core.runbook.drained import keep_deletions, verify_drained
 from mirror_core.runbook.last_look import Look, contradicted, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_if_lifted, refuse_in_doubt
@@ -214,7 +214,8 @@ class Steps(Promotion):
                 ends = list_offsets(source, partitions, Point.LOG_END)
             started = now_ms()
             # So may we: whoever gives this source up while it hangs must know until when we copy, if it wakes up.
-            self.services.copy(self.link)(ends, DRAIN_S, partial(_say_until, data, lease))
+            keep = partial(keep_deletions, self.link, self.writer)
+            self.services.copy(self.link)(ends, DRAIN_S, partial(_say_until, data, lease), keep)
             data.put(replace(lease, beat_ms=now_ms()))
         with ClusterClient(self.link.destination) as destination:
             late = stop_commits(self.link.mirror, self.writer, destination)

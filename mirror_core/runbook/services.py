@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from mirror_core.dataplane.local import LocalCopy
+from mirror_core.dataplane.local import Deleted, LocalCopy
 from mirror_core.evidence.folders import Folder, local_folder
 from mirror_core.model.files import Unwritable, check_room, check_writable, writing
 from mirror_core.model.names import ClusterName, Offset, Partition
@@ -44,8 +44,11 @@ class Salvage(Protocol):
 class Copy(Protocol):
     """Copies a mirror's partitions up to the given ends, without a data plane of its own running."""
 
-    def __call__(self, ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None]) -> None:
-        """Nothing is written that `until` was not told of before, as a wall-clock time in milliseconds."""
+    def __call__(
+        self, ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
+    ) -> None:
+        """Nothing is written that `until` was not told of before, as a wall-clock time in milliseconds; and nothing
+        behind what the source deleted before it was copied, before `deleted` was told of that."""
 
 
 def _on_this_machine(place: str) -> Folder:

@@ -48,6 +48,7 @@ STEP: Final = {"step", "state", "attempt", "started_ms", "ended_ms", "evidence",
 MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed"}
 ROW: Final = {
     *("partition", "state", "position", "source_start", "source_end", "lag", "lmo", "proved", "kind", "reason"),
+    "never_copied",
 }
 
 

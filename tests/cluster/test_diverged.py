@@ -44,9 +44,9 @@ def test_what_the_source_lost_fails_its_partition_at_the_first_record_that_diffe
     produce(pair.east, whole, 40)
 
     with pytest.raises(PartitionFailed, match=f"{grown}-0: {re.escape(LOST)}; from offset 300"):
-        LocalCopy(mirrored.link)(
-            {Partition(grown, 0): Offset(3_300)}, TIMEOUT_S, lambda stop_ms: None
-        )  # as a failover's drain does
+        LocalCopy(mirrored.link)(  # as a failover's drain does
+            {Partition(grown, 0): Offset(3_300)}, TIMEOUT_S, lambda stop_ms: None, lambda deletions: None
+        )
     summary = replicate(mirrored.link)
     expected = {
         grown: (300, f"{LOST}; from offset 300 on cluster west holds 2700 offsets that the source does not have"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mirror_core.dataplane.local import LocalCopy
+from mirror_core.dataplane.local import Deleted, LocalCopy
 from mirror_core.decide.steps import names
 from mirror_core.mirrors import verbs
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
@@ -167,7 +167,9 @@ def test_one_that_fails_behind_its_fence_takes_all_back(both: tuple[Mirrored, Mi
     well, broken = both
 
     def breaks(link: Link) -> Copy:
-        def copy(ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None]) -> None:
+        def copy(
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
+        ) -> None:
             assert denied(broken.pair.east, topic_of(broken)), "it fails before it is fenced"
             raise MirrorError("the copier broke")
 
@@ -218,10 +220,12 @@ def test_one_that_somebody_else_takes_over_ends_it_for_all_and_aborts_nothing(bo
     well, taken = both
 
     def loses(link: Link) -> Copy:
-        def copy(ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None]) -> None:
+        def copy(
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
+        ) -> None:
             with StateWriter(link.destination, control_id(taken.name)):
                 pass
-            LocalCopy(link)(ends, timeout_s, until)
+            LocalCopy(link)(ends, timeout_s, until, deleted)
 
         return copy
 

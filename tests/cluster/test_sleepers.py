@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.dataplane.local import Deleted
 from mirror_core.kafka.acls import create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Acl
@@ -131,7 +132,9 @@ def test_a_drain_that_goes_on_after_somebody_elses_abort_ends_and_keeps_no_data_
     told = list[str]()
 
     def copy(link: Link) -> Copy:
-        def aborted(ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None]) -> None:
+        def aborted(
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
+        ) -> None:
             until(now_ms() + 10_000)
             assert another(mirrored).abort(run.id).state is RunState.ABORTED
             told.append("aborted")

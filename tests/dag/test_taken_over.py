@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mirror_core.dataplane.local import LocalCopy
+from mirror_core.dataplane.local import Deleted, LocalCopy
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
@@ -42,10 +42,12 @@ class Held:
     go_on: threading.Event = field(default_factory=threading.Event)
 
     def copy(self, link: Link) -> Copy:
-        def held(ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None]) -> None:
+        def held(
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
+        ) -> None:
             self.reached.set()
             assert self.go_on.wait(WAIT_S), "nobody let it go on"
-            LocalCopy(link)(ends, timeout_s, until)
+            LocalCopy(link)(ends, timeout_s, until, deleted)
 
         return held
 

@@ -73,7 +73,13 @@ def seen(
 
 
 def resumed(
-    offset: int, sequence: int, *, gap_end: int | None = None, seed_end: int | None = None, check: bool = False
+    offset: int,
+    sequence: int,
+    *,
+    gap_end: int | None = None,
+    seed_end: int | None = None,
+    check: bool = False,
+    deleted_from: int | None = None,
 ) -> Resume:
     return Resume(
         offset=offset,
@@ -81,6 +87,7 @@ def resumed(
         gap_end=offset if gap_end is None else gap_end,
         seed_end=offset if seed_end is None else seed_end,
         check_tail=check,
+        deleted_from=deleted_from,
     )
 
 
@@ -158,21 +165,23 @@ def test_a_source_shorter_than_the_position_has_lost_records() -> None:
 
 
 def test_what_the_source_deleted_before_it_was_copied_is_a_gap() -> None:
-    assert where_to_resume(seen(source_start=60)) == resumed(50, 50, gap_end=60)
-    assert where_to_resume(seen(None, log_end=0, source_start=7)) == resumed(0, 0, gap_end=7)
+    assert where_to_resume(seen(source_start=60)) == resumed(50, 50, gap_end=60, deleted_from=50)
+    assert where_to_resume(seen(None, log_end=0, source_start=7)) == resumed(0, 0, gap_end=7, deleted_from=0)
 
 
 def test_a_log_that_starts_far_away_is_seeded() -> None:
     near, far = 50 + MARKED_START, 50 + MARKED_START + 1
-    assert where_to_resume(seen(source_start=near, source_end=near)) == resumed(50, 50, gap_end=near)
-    assert where_to_resume(seen(source_start=far, source_end=far)) == resumed(50, 50, seed_end=far)
+    assert where_to_resume(seen(source_start=near, source_end=near)) == resumed(50, 50, gap_end=near, deleted_from=50)
+    assert where_to_resume(seen(source_start=far, source_end=far)) == resumed(50, 50, seed_end=far, deleted_from=50)
 
 
 @given(st.integers(53, 50 + 2 * MARKED_START))
 def test_a_gap_half_filled_whose_end_the_source_has_deleted_is_filled_to_where_the_source_begins(start: int) -> None:
     half = Ours(45, marker(7))
     assert where_to_resume(seen(half, source_start=52, source_end=start)) == resumed(50, 45, gap_end=52)
-    assert where_to_resume(seen(half, source_start=start, source_end=start)) == resumed(50, 45, gap_end=start)
+    found = where_to_resume(seen(half, source_start=start, source_end=start))
+    # What is half filled was a gap, or is counted already: it is from its old end on that something was deleted.
+    assert found == resumed(50, 45, gap_end=start, deleted_from=52)
 
 
 @given(offsets, counts)

@@ -26,7 +26,7 @@ from mirror_core.decide.view import (
     some,
 )
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
-from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Mode
 from mirror_core.model.sighting import Heartbeat, Sighting, TopicSeen, TransactionPart, TransactionSeen
@@ -268,6 +268,24 @@ def test_what_a_person_should_know_before_approving(view: View) -> None:
     assert "open transactions on east (tx-1, tx-2)" in text
     assert "west has no authorizer" in text
     assert "no data plane" not in text
+
+
+def test_what_was_deleted_before_it_was_copied_is_said_behind_what_failed_and_before_the_source(view: View) -> None:
+    never = NeverCopied(offsets=30, since_ms=1, newest_ms=1, first=Offset(50), next=Offset(80))
+    statuses = {
+        **view.statuses,
+        A0: replace(status(A0), never_copied=never),
+        A1: replace(status(A1, PartitionState.FAILED), reason="damaged"),
+    }
+    failed, deleted, open_writes = warnings_of(
+        replace(view, statuses=statuses, source=replace(SOURCE, authorizer=False))
+    )
+    assert failed.startswith("1 partition(s) FAILED")
+    assert deleted == (
+        "east deleted offsets before they were copied, and west never had their records: 30 offset(s) of 1 "
+        "partition(s), first found 1970-01-01 00:00:00 UTC: a-0 (30, the last of them [50, 80))"
+    )
+    assert "no authorizer" in open_writes
 
 
 def test_a_failed_partition_is_named_with_its_offset_and_its_reason(view: View) -> None:

@@ -10,6 +10,7 @@ import pytest
 from mirror_core.copy import task
 from mirror_core.dataplane import local
 from mirror_core.model.clock import now_ms
+from mirror_core.model.copying import Deletion
 from mirror_core.model.errors import LostOwnership, Unreachable
 from mirror_core.model.mirror import Gaps, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
@@ -39,14 +40,36 @@ def test_a_source_that_hangs_is_not_waited_for_in_silence(
     def run(assignment: Any) -> Any:
         clock[0] += 10
         receipt = SimpleNamespace(partition=Partition("t", 0), next=Offset(next(left)))
-        return SimpleNamespace(failures=(), receipts=(receipt,), retry="no answer from east")
+        return SimpleNamespace(failures=(), deletions=(), receipts=(receipt,), retry="no answer from east")
 
     monkeypatch.setattr(task, "run", run)
     monkeypatch.setattr(local, "time", SimpleNamespace(time=lambda: clock[0], monotonic=lambda: clock[0]))
     said = r"for 60 s nothing came of 1 partition\(s\) .* \(t-0 up to 5\): no answer from east"
     with pytest.raises(Unreachable, match=said):
-        copier({Partition("t", 0): Offset(5)}, 3600.0, lambda stop_ms: None)
+        copier({Partition("t", 0): Offset(5)}, 3600.0, lambda stop_ms: None, lambda deletions: None)
     assert len(list(left)) == 3
+
+
+def test_what_was_deleted_before_it_was_copied_is_told_before_the_next_round_reads_what_is_recorded(
+    copier: local.LocalCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = Partition("t", 0)
+    deletion = Deletion(partition=partition, first=Offset(2), next=Offset(4))
+    acts: list[object] = []
+
+    def assignment(copier: local.LocalCopy, ends: dict[Partition, Offset], deadline_s: float) -> Any:
+        acts.append("assigned")
+        return SimpleNamespace(stop_ms=now_ms() + 10_000)
+
+    def run(assignment: Any) -> Any:
+        first = acts == ["assigned"]
+        receipt = SimpleNamespace(partition=partition, next=Offset(2 if first else 5))
+        return SimpleNamespace(failures=(), deletions=(deletion,) * first, receipts=(receipt,), retry="it waits")
+
+    monkeypatch.setattr(local.LocalCopy, "_assignment", assignment)
+    monkeypatch.setattr(task, "run", run)
+    copier({partition: Offset(5)}, 60.0, lambda stop_ms: None, acts.append)
+    assert acts == ["assigned", (deletion,), "assigned", ()]
 
 
 def test_a_copier_whose_mirror_is_somebody_elses_begins_no_round(
@@ -57,7 +80,7 @@ def test_a_copier_whose_mirror_is_somebody_elses_begins_no_round(
     def run(assignment: Any) -> Any:
         assert told[-1] == assignment.stop_ms, "it may write for longer than it has said"
         rounds.append(assignment.stop_ms)
-        return SimpleNamespace(failures=(), receipts=(), retry="the source is silent")
+        return SimpleNamespace(failures=(), deletions=(), receipts=(), retry="the source is silent")
 
     def until(stop_ms: int) -> None:
         assert stop_ms > now_ms()
@@ -67,7 +90,7 @@ def test_a_copier_whose_mirror_is_somebody_elses_begins_no_round(
 
     monkeypatch.setattr(task, "run", run)
     with pytest.raises(LostOwnership):
-        copier({Partition("t", 0): Offset(5)}, 60.0, until)
+        copier({Partition("t", 0): Offset(5)}, 60.0, until, lambda deletions: None)
     assert rounds == told
 
 

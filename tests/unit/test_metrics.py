@@ -28,7 +28,7 @@ from mirror_core.decide.ages import Known
 from mirror_core.decide.position import Resume
 from mirror_core.model.copying import Assigned, Listening, Receipt, TaskReport
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import Desired, Mirror, NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.sighting import Sighting, TopicSeen
 
@@ -280,6 +280,20 @@ def test_what_a_comparison_beside_the_copying_found_is_told_once_there_was_one()
 # -- as Prometheus reads it ----------------------------------------------------------------------------------------
 
 
+def test_what_was_never_copied_is_told_by_topic_as_the_state_topic_has_it() -> None:
+    first, last = (
+        NeverCopied(offsets=n, since_ms=1_000, newest_ms=at_ms, first=Offset(0), next=Offset(n))
+        for n, at_ms in ((30, 9_500), (7, 2_000))
+    )
+    counting = counters(replace(status(A0), never_copied=first), replace(status(A1), never_copied=last), status(B0))
+    found = families(MIRROR, counting.snapshot(), {})
+    assert value(found, "mirrorbook_never_copied_offsets_total", topic="a") == 37
+    assert value(found, "mirrorbook_never_copied_timestamp_seconds", topic="a") == 9.5
+    assert value(found, "mirrorbook_never_copied_offsets_total", topic="b") is None
+    counting.recorded([status(A0)], None, {})  # copied anew
+    assert value(families(MIRROR, counting.snapshot(), {}), "mirrorbook_never_copied_offsets_total", topic="a") is None
+
+
 def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_table() -> None:
     counting = counters(status(A0), status(B0, PartitionState.FAILED))
     counting.reported([report(A0, 0, 50, 4000)], 30.0)
@@ -307,6 +321,8 @@ def test_what_is_served_is_openmetrics_with_the_names_types_and_labels_of_the_ta
         "mirrorbook_heartbeat_timestamp_seconds",
         "mirrorbook_lease_generation",
         "mirrorbook_throttle_bytes_per_second",
+        "mirrorbook_never_copied_offsets",  # nothing was
+        "mirrorbook_never_copied_timestamp_seconds",
         "mirrorbook_lag_seconds",  # behind when it was first looked at: since when is not known
     }
 

@@ -20,7 +20,7 @@ from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss import loss
 from mirror_core.mirrors.describe import Description, PartitionRow
 from mirror_core.model.drift import Deed, DriftRow, Part
-from mirror_core.model.mirror import Desired, FailureKind, Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import Desired, FailureKind, Lease, Mirror, NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.reckoning import Counted, Foretold
 from mirror_core.model.run import Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
@@ -121,6 +121,16 @@ def test_failed_partitions_come_first_then_unknown_lag_then_the_greatest() -> No
     found = page(seen(*rows)).partitions.rows
 
     assert [r.partition for r in found] == ["t-2", "t-1", "t-3", "t-0"]
+
+
+def test_a_partition_says_what_the_source_deleted_before_it_was_copied_also_when_no_cluster_answers() -> None:
+    never = NeverCopied(offsets=1_500, since_ms=1, newest_ms=1, first=Offset(0), next=Offset(1_500))
+    words = "1,500 offset(s) were deleted on the source before they were copied"
+    recorded = told(PartitionRecord(NAME, status(Partition("t", 0), never_copied=never)))
+
+    assert words in shown(page(seen(replace(row(0), never_copied=never))))
+    assert words in shown(page(None, one=recorded))
+    assert words not in shown(page(seen(row(0))))
 
 
 def test_of_five_thousand_partitions_a_page_shows_a_hundred_and_the_failed_one() -> None:

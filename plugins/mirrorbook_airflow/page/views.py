@@ -142,6 +142,7 @@ def _recorded(mirror: Mirror, told: Told) -> tuple[PartitionRow, ...]:
             lmo=status.lmo,
             kind=status.kind,
             reason=status.reason,
+            never_copied=status.never_copied,
             **_NOT_ASKED,
         )
         for partition, status in sorted(told.state.partitions.get(mirror.name, {}).items())
