@@ -11,6 +11,7 @@ from mirror_core.cli import completing
 from mirror_core.cli.common import ConfigOption, JsonOption, configuration, print_facts, print_json, print_table
 from mirror_core.cli.telling import tell
 from mirror_core.cli.unfence import unfence
+from mirror_core.decide.first_acl import ShutsOut
 from mirror_core.mirrors.preflight import ClusterCheck, Right, Verdict
 from mirror_core.mirrors.preflight import check as check_cluster
 from mirror_core.model.acl import Permission
@@ -48,6 +49,7 @@ def _print(found: ClusterCheck) -> None:
             "brokers": ", ".join(found.brokers),
             "features": ", ".join(f"{name} {level}" for name, level in sorted(found.features.items())) or "none",
             "authorizer": found.authorizer,
+            "a first ACL shuts others out": found.shuts_out.answer,
             "has all rights as": " and ".join(found.roles) or "neither source nor destination",
         }
     )
@@ -56,6 +58,8 @@ def _print(found: ClusterCheck) -> None:
         ["role", "principal", "user", "right", "verdict", "for", "detail"],
         [[r.role, r.principal, r.user, _what(r), r.verdict, r.why, r.detail] for r in found.rights],
     )
+    if found.shuts_out.answer is ShutsOut.UNKNOWN:
+        tell(f"warning: {found.shuts_out.words}")
     for line in found.advice:
         tell(f"advice: {line}")
     commands = list(dict.fromkeys(r.command for r in found.rights if r.verdict in WORTH_GRANTING))

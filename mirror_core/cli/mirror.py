@@ -33,7 +33,7 @@ from mirror_core.mirrors import creation, estimate, recovery, verbs
 from mirror_core.mirrors.describe import GAPS
 from mirror_core.mirrors.describe import describe as describe_mirror
 from mirror_core.mirrors.gaps import limit_in_words
-from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
+from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats, not_known_to_shut_out
 from mirror_core.mirrors.recovery_plan import survey
 from mirror_core.mirrors.recovery_words import done, left, proposed, question
 from mirror_core.model.clock import now_ms
@@ -87,6 +87,8 @@ def create(
         tell(limit)
     if lacks_heartbeats(loaded.cluster(source)):
         tell(f"{WITHOUT_HEARTBEATS}; `mirrorbook cluster check {source}` names the rights")
+    for line in not_known_to_shut_out(loaded.cluster(source), loaded.cluster(destination)):
+        tell(f"warning: {line}")
     for line in estimate.lines(link_of(loaded, checked)):
         tell(line)
     if dry_run:

@@ -69,11 +69,11 @@ def probe(client: ClusterClient) -> Probe:
     )
     answer = client.call(request, MetadataResponse)
     topics = {
-        str(topic.name): _rights(topic.topic_authorized_operations)
+        str(topic.name): rights_in(topic.topic_authorized_operations)
         for topic in answer.topics
         if topic.error_code not in DENIED and not topic.is_internal
     }
-    return Probe(topics, _rights(answer.cluster_authorized_operations) or None, _group_rights(client))
+    return Probe(topics, rights_in(answer.cluster_authorized_operations) or None, _group_rights(client))
 
 
 def cluster_rights(client: ClusterClient) -> Rights | None:
@@ -84,7 +84,7 @@ def cluster_rights(client: ClusterClient) -> Rights | None:
         include_cluster_authorized_operations=True,
         include_topic_authorized_operations=False,
     )
-    return _rights(client.call(request, MetadataResponse).cluster_authorized_operations) or None
+    return rights_in(client.call(request, MetadataResponse).cluster_authorized_operations) or None
 
 
 def may_mark(client: ClusterClient) -> bool:
@@ -125,7 +125,7 @@ def _group_rights(client: ClusterClient) -> Rights:
         return frozenset()
     if group.error_code is not ErrorCode.none:
         raise fault(client, f"group {_PROBE_GROUP}", "DescribeGroups", group.error_code)
-    return _rights(group.authorized_operations)
+    return rights_in(group.authorized_operations)
 
 
 def features(client: ClusterClient) -> dict[str, int]:
@@ -152,7 +152,7 @@ def broker_setting(client: ClusterClient, broker: int, name: str) -> tuple[str, 
     return None
 
 
-def _rights(bits: int) -> Rights:
+def rights_in(bits: int) -> Rights:
     """Kafka numbers its operations from 2 (ALL) on and sets the bit of each number."""
     if bits < 0:
         return frozenset()

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from mirror_core.decide.filters import group_filter
+from mirror_core.decide.first_acl import REFUSED
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import Config
+from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics
 from mirror_core.mirrors.gaps import chosen_gaps
+from mirror_core.mirrors.preflight import shuts_out
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.logs import logger
@@ -62,6 +64,7 @@ def create(
         if source_id == destination_id:
             reason = f"{source} and {destination} are the same cluster ({source_id}): a mirror needs two"
             raise Refused(f"mirror {name}", [reason])
+        _check_first_acls(name, there, here)
         mirror = Mirror(
             name=MirrorName(name),
             source=there.name,
@@ -110,6 +113,13 @@ def ensure_state_topic(client: ClusterClient) -> None:
     }
     create_topics(client, [NewTopic(name=TOPIC, partitions=1, replication_factor=factor, configs=configs)])
     await_leaders(client, [TOPIC])
+
+
+def _check_first_acls(mirror: str, *clusters: ClusterConfig) -> None:
+    """A guard, a copied right and a fence are ACLs. Nobody may lose rights by them who lived without any."""
+    found = ((cluster.name, shuts_out(cluster)) for cluster in clusters)
+    if reasons := [f"cluster {name}: {one.words}" for name, one in found if one.answer in REFUSED]:
+        raise Refused(f"mirror {mirror}", reasons)
 
 
 def _ensure_active_topic(*clients: ClusterClient) -> None:

@@ -8,18 +8,20 @@ from enum import StrEnum
 from typing import Final
 
 from mirror_core.decide.acls import OUR_TOPICS
+from mirror_core.decide.first_acl import REFUSED, FirstAcl, ShutsOut
 from mirror_core.decide.rights import NEEDS, Need, Role, allows
 from mirror_core.kafka.acls import Acls, AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
 from mirror_core.kafka.rights import Probe, broker_setting, features, may_mark, probe
 from mirror_core.kafka.versions import api_versions
+from mirror_core.mirrors.first_acl import look
 from mirror_core.model.acl import Operation, Permission, Resource
 from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import ClusterName
 from mirror_core.state.records import TOPIC as STATE
-from mirror_core.sync.principals import doubtful_principals
+from mirror_core.sync.principals import doubtful_principals, principal_name
 
 NEEDED_APIS: Final = (
     (0, "Produce", 8),
@@ -94,6 +96,8 @@ class ClusterCheck:
     features: dict[str, int]
     authorizer: str
     """on, off, or why it is not known."""
+    shuts_out: FirstAcl
+    """Whether a first ACL shuts out everybody else who uses the resource."""
     rights: tuple[Right, ...]
     problems: tuple[str, ...]
     """What must be mended, whatever the role."""
@@ -116,6 +120,8 @@ def check(config: ClusterConfig) -> ClusterCheck:
         probes: dict[str, Probe | str] = {"control": _probe(control), "data": _probe(data)}
         marks = isinstance(probes["data"], Probe) and may_mark(data)
         problems += [answer for answer in probes.values() if isinstance(answer, str)]
+        shuts_out = look(control, data, acls)
+        problems += [shuts_out.words] if shuts_out.answer in REFUSED else []
         problems += (
             doubtful_principals(config, acls) if isinstance(acls, Acls) and not _super(probes["control"]) else ()
         )
@@ -125,6 +131,7 @@ def check(config: ClusterConfig) -> ClusterCheck:
             brokers=tuple(f"{broker} {host}:{port}" for broker, (host, port) in sorted(view.brokers.items())),
             features=features(control),
             authorizer="off" if isinstance(acls, AuthorizerOff) else "on" if isinstance(acls, Acls) else acls,
+            shuts_out=shuts_out,
             rights=tuple(_right(config, need, probes[need.principal], acls, marks=marks) for need in NEEDS),
             problems=tuple(problems),
             advice=tuple(_advice(control, sorted(view.brokers))),
@@ -137,6 +144,18 @@ def lacks_heartbeats(source: ClusterConfig) -> bool:
         acls, probed = _acls(client), _probe(client)
         needs = [need for need in NEEDS if need.prefix]
         return any(_right(source, need, probed, acls, marks=True).verdict is Verdict.SPARED for need in needs)
+
+
+def shuts_out(config: ClusterConfig) -> FirstAcl:
+    """Whether a first ACL would shut others out of a resource of this cluster."""
+    with ClusterClient(config, Principal.CONTROL) as control, ClusterClient(config, Principal.DATA) as data:
+        return look(control, data, _acls(control))
+
+
+def not_known_to_shut_out(*clusters: ClusterConfig) -> list[str]:
+    """A line for each cluster of which nobody can tell whether a first ACL shuts others out."""
+    found = ((cluster.name, shuts_out(cluster)) for cluster in clusters)
+    return [f"cluster {name}: {one.words}" for name, one in found if one.answer is ShutsOut.UNKNOWN]
 
 
 def reach(name: str, properties: Mapping[str, str]) -> str:
@@ -249,11 +268,6 @@ def _by_acls(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff | 
     if allows(acls.entries, user, wanted.resource, wanted.name, wanted.operation):
         return Verdict.OK, "by the ACLs"
     return Verdict.MISSING, "by the ACLs"
-
-
-def principal_name(config: ClusterConfig, principal: Principal) -> str:
-    """As Kafka names it, as far as is known."""
-    return f"User:{config.user(principal) or 'SUBJECT-OF-THE-CERTIFICATE'}"
 
 
 def _probe(client: ClusterClient) -> Probe | str:

@@ -13,6 +13,11 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import State
 
 
+def principal_name(config: ClusterConfig, principal: Principal) -> str:
+    """As Kafka names it, as far as is known."""
+    return f"User:{config.user(principal) or 'SUBJECT-OF-THE-CERTIFICATE'}"
+
+
 def own_principals(link: Link) -> frozenset[str]:
     """The mirror's users on both clusters, as Kafka names them."""
     users = {cluster.user(principal) for cluster in (link.source, link.destination) for principal in Principal}

@@ -53,6 +53,7 @@ class CreateMirror(MirrorOperator):
         from mirror_core.mirrors.describe import GAPS
         from mirror_core.mirrors.estimate import lines
         from mirror_core.mirrors.gaps import limit_in_words
+        from mirror_core.mirrors.preflight import not_known_to_shut_out
         from mirror_core.model.mirror import Gaps
         from mirror_core.state.link import configured, find, link_of
 
@@ -72,6 +73,8 @@ class CreateMirror(MirrorOperator):
                     self.log.info(limit)
                 for line in lines(link_of(config, made)):
                     self.log.info(line)
+                for line in not_known_to_shut_out(config.cluster(made.source), config.cluster(made.destination)):
+                    self.log.warning(line)
                 return
             asked["gaps"] = gaps or found.gaps
             differing = [name for name, value in asked.items() if getattr(found, name) != value]

@@ -65,11 +65,13 @@ def test_cluster_check_has_a_stable_json_shape(pair: Pair) -> None:
         "brokers",
         "features",
         "authorizer",
+        "shuts_out",
         "rights",
         "problems",
         "advice",
         "roles",
     }
+    assert found["shuts_out"].keys() == {"answer", "why", "advice"}
     assert found["rights"][0].keys() == {
         "role",
         "principal",

@@ -1,0 +1,94 @@
+"""Every broker is asked whether a first ACL would shut others out. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from mirror_core.decide.first_acl import (
+    AUTHORIZER,
+    KAFKAS_OWN,
+    SETTING,
+    SUPER_USERS,
+    FirstAcl,
+    Heard,
+    Setting,
+    ShutsOut,
+    Trial,
+    Unheard,
+    first_acl,
+    trials,
+    without_acl,
+)
+from mirror_core.decide.rights import CLUSTER_NAME
+from mirror_core.kafka.acls import Acls, AuthorizerOff
+from mirror_core.kafka.admission import Admission, Named, admissions
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Principal
+from mirror_core.model.acl import Acl, Resource
+from mirror_core.model.errors import MirrorError, RemoteFault
+from mirror_core.sync.principals import principal_name
+
+_SHOWN = {"true": Setting.TRUE, "false": Setting.FALSE, None: Setting.HIDDEN}
+
+
+def look(control: ClusterClient, data: ClusterClient, acls: Acls | AuthorizerOff | str) -> FirstAcl:
+    """`acls`: what is there, or why that is not known."""
+    if isinstance(acls, AuthorizerOff):
+        return FirstAcl(ShutsOut.NO, "the cluster has no authorizer")
+    if isinstance(acls, str):
+        return FirstAcl(ShutsOut.UNKNOWN, f"the ACLs are {acls}", "grant the control principal DESCRIBE on the cluster")
+    if not without_acl(acls.entries):
+        return first_acl(acls.entries, ())
+    user = principal_name(control.config, Principal.CONTROL)
+    wanted = trials(acls.entries, user)
+    by_data = _by_data(data, acls.entries)
+    on_cluster = any(acl.resource is Resource.CLUSTER for acl in acls.entries)
+    said = list[Heard | Unheard]()
+    for broker, answer in sorted(admissions(control, (SETTING, SUPER_USERS, AUTHORIZER), _named(wanted)).items()):
+        if isinstance(answer, RemoteFault):
+            said.append(Unheard(broker, str(answer)))
+            continue
+        known = {**_outcomes(wanted, answer), **by_data.get(broker, {})}
+        if answer.settings is None:
+            known[Trial(user, Resource.CLUSTER, CLUSTER_NAME, others=on_cluster)] = False
+        said.append(_heard(broker, answer.settings, known))
+    return first_acl(acls.entries, said)
+
+
+def _by_data(data: ClusterClient, entries: frozenset[Acl]) -> Mapping[int, Mapping[Trial, bool]]:
+    """What the data principal may is one more hint. A broker that does not let it in is told of with its rights."""
+    if data.config.properties(Principal.DATA) == data.config.properties(Principal.CONTROL):
+        return {}
+    wanted = trials(entries, principal_name(data.config, Principal.DATA))
+    try:
+        found = admissions(data, (), _named(wanted))
+    except MirrorError:
+        return {}
+    return {b: _outcomes(wanted, said) for b, said in found.items() if not isinstance(said, RemoteFault)}
+
+
+def _outcomes(wanted: Collection[Trial], said: Admission) -> dict[Trial, bool]:
+    """By trial; those that the broker did not decide are left out."""
+    return {t: said.named[t.resource, t.name] for t in wanted if (t.resource, t.name) in said.named}
+
+
+def _named(wanted: Collection[Trial]) -> frozenset[Named]:
+    return frozenset((trial.resource, trial.name) for trial in wanted)
+
+
+def _heard(broker: int, settings: Mapping[str, str | None] | None, known: Mapping[Trial, bool]) -> Heard:
+    if settings is None:
+        setting = Setting.DENIED
+    elif SETTING in settings:
+        setting = _SHOWN.get(settings[SETTING], Setting.HIDDEN)
+    else:
+        setting = Setting.NOT_SET
+    kafkas_own = settings is not None and settings.get(AUTHORIZER) in KAFKAS_OWN
+    return Heard(
+        broker=broker,
+        setting=setting,
+        kafkas_own=kafkas_own,
+        super_users=settings is None or not kafkas_own or SUPER_USERS in settings,
+        allowed=frozenset(trial for trial, may in known.items() if may),
+        refused=frozenset(trial for trial, may in known.items() if not may),
+    )

@@ -1,0 +1,183 @@
+"""Clusters with `allow.everyone.if.no.acl.found`, as Amazon MSK makes them: a first ACL would shut others out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from mirror_core.decide.first_acl import AUTHORIZER, KAFKAS_OWN, SETTING, SETTLING_GROUP, SUPER_USERS, ShutsOut
+from mirror_core.kafka.admission import Admission, admissions
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig, Principal, load_config
+from mirror_core.mirrors.preflight import not_known_to_shut_out, shuts_out
+from mirror_core.model.acl import Resource
+from mirror_core.sandbox.cluster import SandboxCluster
+from tests.administering import admin_config, restore_rights, rights_of, tool_properties
+from tests.brokers import TIMEOUT_S, Pair, admin_client, grant, new_topic
+from tests.clusters import two_clusters
+from tests.commands import mirrorbook
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+EVERYBODY = (
+    *("--allow-principal", "User:*", "--operation", "All"),
+    *("--topic", "*", "--group", "*", "--transactional-id", "*", "--cluster"),
+)
+"""As docs/operate/your-clusters.md has it."""
+
+
+@pytest.fixture(scope="module")
+def open_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with two_clusters(tmp_path_factory.mktemp("open"), extra={SETTING: "true"}) as pair:
+        yield pair
+
+
+@pytest.fixture
+def bare(open_pair: Pair) -> Iterator[Pair]:
+    """Without any ACL, of ours or others, on either side."""
+    given = {cluster.name: rights_of(cluster) for cluster in (open_pair.east, open_pair.west)}
+    try:
+        for cluster in (open_pair.east, open_pair.west):
+            restore_rights(cluster, frozenset())
+        yield open_pair
+    finally:
+        for cluster in (open_pair.east, open_pair.west):
+            restore_rights(cluster, given[cluster.name])
+
+
+def config_of(pair: Pair, name: str) -> ClusterConfig:
+    return load_config(pair.config_path).cluster(name)
+
+
+def create(pair: Pair, topic: str, *more: str) -> tuple[int, str]:
+    words = ["--source", "east", "--destination", "west", "--topics", topic, "--yes", "--config", str(pair.config_path)]
+    done = mirrorbook("mirror", "create", "first", *words, *more)
+    return done.returncode, done.stdout + done.stderr
+
+
+def ours(cluster: SandboxCluster) -> set[str]:
+    return {t for t in admin_client(cluster).list_topics(timeout=TIMEOUT_S).topics if t.startswith("__mirrorbook")}
+
+
+def said_by(config: ClusterConfig, *named: tuple[Resource, str]) -> Admission:
+    with ClusterClient(config) as client:
+        [answer] = admissions(client, (SETTING, SUPER_USERS, AUTHORIZER), named).values()
+    assert isinstance(answer, Admission), answer
+    return answer
+
+
+def test_no_mirror_is_created_where_a_first_acl_would_shut_others_out(bare: Pair) -> None:
+    topic = new_topic(bare.east)
+    checked = mirrorbook("cluster", "check", "west", "--config", str(bare.config_path))
+    assert checked.returncode == 1, checked
+    assert "a first ACL shuts others out: likely" in checked.stdout
+    assert f"has set {SETTING} and hides the value" in checked.stderr
+    for dry in ((), ("--dry-run",)):
+        code, said = create(bare, topic, *dry)
+        assert code == 3, said
+        assert "cluster east: a first ACL probably shuts out" in said
+        assert "cluster west: a first ACL probably shuts out" in said
+        assert f"then set {SETTING}=false" in said
+    assert (rights_of(bare.east), rights_of(bare.west)) == (frozenset(), frozenset())
+    assert (ours(bare.east), ours(bare.west)) == (set(), set())
+
+
+def test_an_acl_that_concerns_nobody_tells_everybody_from_super_users(bare: Pair) -> None:
+    west = config_of(bare, "west")
+    assert shuts_out(west).answer is ShutsOut.LIKELY
+    assert shuts_out(admin_config(bare.west)).answer is ShutsOut.LIKELY
+    grant(bare.west, "nobody", ResourceType.GROUP, SETTLING_GROUP, [AclOperation.DESCRIBE])
+    wait_until(lambda: shuts_out(west).answer is ShutsOut.YES, timeout_s=TIMEOUT_S, why="it is told from a super user")
+    found = json.loads(mirrorbook("cluster", "check", "west", "--config", str(bare.config_path), "--json").stdout)
+    assert found["shuts_out"]["answer"] == "yes"
+    assert "is no super user" in found["shuts_out"]["why"]
+    assert [line for line in found["problems"] if "a first ACL shuts out everybody else" in line]
+    as_admin = shuts_out(admin_config(bare.west))
+    assert as_admin.answer is ShutsOut.UNKNOWN
+    assert "User:admin is a super user there" in as_admin.why
+    assert len(not_known_to_shut_out(admin_config(bare.west), west)) == 1
+
+
+def test_a_first_acl_does_shut_others_out_there(bare: Pair) -> None:
+    """What all of this is about, and that brokers answer by rights before they answer by what there is."""
+    west, topic = config_of(bare, "west"), new_topic(bare.west)
+    named = {(Resource.TOPIC, topic), (Resource.TOPIC, "no-such"), (Resource.GROUP, "no-such")}
+    named |= {(Resource.TRANSACTIONAL_ID, "no-such"), (Resource.CLUSTER, "kafka-cluster")}
+    before = said_by(west, *named)
+    assert before.named == dict.fromkeys(named, True)
+    assert before.settings is not None
+    assert (before.settings[SETTING], before.settings[SUPER_USERS]) == (None, None)
+    assert before.settings[AUTHORIZER] in KAFKAS_OWN
+    for kind, name in (
+        (ResourceType.TOPIC, topic),
+        (ResourceType.TOPIC, "no-such"),
+        (ResourceType.GROUP, "no-such"),
+        (ResourceType.TRANSACTIONAL_ID, "no-such"),
+        (ResourceType.BROKER, "kafka-cluster"),
+    ):
+        grant(bare.west, "nobody", kind, name, [AclOperation.DESCRIBE])
+    wait_until(
+        lambda: said_by(west, *named).named == dict.fromkeys(named, False), timeout_s=TIMEOUT_S, why="it is shut out"
+    )
+    denied = said_by(west, *named)
+    assert denied.settings is None  # DESCRIBE_CONFIGS on the cluster went with the rest
+
+
+def test_an_acl_for_everybody_on_everything_shuts_nobody_out(bare: Pair) -> None:
+    """The documented first step away from that setting where nothing has an ACL yet, by Kafka's own tool."""
+    west, topic = config_of(bare, "west"), new_topic(bare.west)
+    tool = ["org.apache.kafka.tools.AclCommand", "--command-config", str(tool_properties(bare.west, bare.sandbox.dir))]
+    done = bare.west.tool(*tool, "--bootstrap-server", bare.west.bootstrap, "--add", *EVERYBODY)
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: rights_of(bare.west), timeout_s=TIMEOUT_S, why="the broker shows it")
+    assert shuts_out(west).answer is ShutsOut.NO
+    named = {(Resource.TOPIC, topic), (Resource.GROUP, "g"), (Resource.TRANSACTIONAL_ID, "x")}
+    named |= {(Resource.CLUSTER, "kafka-cluster")}
+    assert said_by(west, *named).named == dict.fromkeys(named, True)
+
+
+def test_where_everything_has_an_acl_mirrors_are_created_whatever_the_setting(open_pair: Pair) -> None:
+    """With the rights of the documentation: they are on `*`, so that nobody lives on the default any more."""
+    topic = new_topic(open_pair.east)
+    assert shuts_out(config_of(open_pair, "west")).answer is ShutsOut.NO
+    code, said = create(open_pair, topic)
+    assert code == 0, said
+    assert "warning" not in said
+
+
+@pytest.mark.slow
+def test_where_the_setting_is_false_mirrors_are_created(tmp_path: Path) -> None:
+    with two_clusters(tmp_path, extra={SETTING: "false"}) as pair:
+        for cluster in (pair.east, pair.west):
+            entries = rights_of(cluster)
+            of_all = {a for a in entries if a.resource is Resource.TRANSACTIONAL_ID and a.name == "*"}
+            assert of_all
+            restore_rights(cluster, entries - of_all)
+        west = config_of(pair, "west")
+        found = shuts_out(west)
+        assert found.answer is ShutsOut.NO
+        assert "refuses User:mirror-control to TRANSACTIONAL_ID" in found.why
+        code, said = create(pair, new_topic(pair.east))
+        assert code == 0, said
+        only_super = admin_config(pair.west)  # is refused nothing, which proves nothing
+        assert shuts_out(only_super).answer is ShutsOut.UNKNOWN
+        with_data = replace(only_super, data=west.properties(Principal.DATA))
+        assert shuts_out(with_data).answer is ShutsOut.NO
+
+
+def test_where_the_setting_is_not_set_nobody_is_shut_out(pair: Pair) -> None:
+    """Also for super users, and where our own rights are not on everything."""
+    entries = rights_of(pair.west)
+    try:
+        restore_rights(pair.west, frozenset(a for a in entries if a.resource is not Resource.TRANSACTIONAL_ID))
+        assert said_by(config_of(pair, "west")).settings is not None
+        for config in (config_of(pair, "west"), admin_config(pair.west)):
+            assert shuts_out(config).answer is ShutsOut.NO
+    finally:
+        restore_rights(pair.west, entries)
