@@ -16,6 +16,8 @@ Connection = TypeVar("Connection")
 _SOME: Final = 3
 _AGAIN_S: Final = 10.0
 """So many others are connected to at a time; and where none of them answers, not more often."""
+_ENOUGH: Final = 8
+"""Connections: what does not hold for that many brokers is no fault of theirs, and may last for days."""
 
 
 class Doubts:
@@ -45,11 +47,12 @@ class Doubts:
 
     def to_open(self, known: Sequence[Address], connected: Collection[Address], now: float) -> list[Address]:
         """Others to connect to, if all that we are connected to are doubted. When all that there are have been doubted,
-        it is only the last one that is; so they are asked in turn."""
+        or enough, it is only the last one that is; so they are asked in turn."""
         if not self._anew:
             return []
         self._anew = False
-        if self._told_by is not None and self._doubted.issuperset(known):
+        enough = len(connected) >= _ENOUGH and self._doubted.issuperset(connected)
+        if self._told_by is not None and (enough or self._doubted.issuperset(known)):
             self._doubted = {self._told_by}
         elsewhere = [address for address in known if address not in self._doubted]
         if not connected or not self._doubted.issuperset(connected) or now < self._open_at:

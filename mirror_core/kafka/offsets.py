@@ -126,7 +126,7 @@ def led_offsets(client: ClusterClient, partitions: Iterable[Partition], point: P
             elif isinstance(answer, Silent):
                 silent.update(leaders[broker])
         wanted -= found.keys()
-        if wanted - silent:
+        if wanted - leaderless - silent:
             client.ask_another()
         if wanted <= leaderless | silent or time.monotonic() >= deadline:
             return Led(found, leaderless)
