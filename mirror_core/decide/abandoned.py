@@ -16,6 +16,8 @@ from mirror_core.model.mirror import Mirror
 from mirror_core.model.run import Run
 
 _NOBODY: Final = frozenset({Sign.RELEASED, Sign.GONE})
+_BETWEEN_TASKS_S: Final = 60.0
+"""For a task that has to wait for a worker, or for a container that starts slowly."""
 HELD_UP_MS: Final = 60_000
 """After a run's last word: one that nothing holds up says something sooner."""
 
@@ -23,11 +25,12 @@ HELD_UP_MS: Final = 60_000
 def conducts(found: Conducted) -> bool | None:
     """Whether anybody conducts a run; None: that is not known.
 
-    One that was let go of a moment ago counts as conducted: Airflow takes seconds from a task to the next.
+    One that was let go of a moment ago counts as conducted: Airflow takes its time from a task to the next.
     """
     if found.sign is Sign.UNKNOWN:
         return None
-    return found.sign not in _NOBODY or ((found.age_s or 0.0) < CONDUCTED_S and not found.ended)
+    patience_s = CONDUCTED_S + (_BETWEEN_TASKS_S if found.sign is Sign.RELEASED else 0.0)
+    return found.sign not in _NOBODY or ((found.age_s or 0.0) < patience_s and not found.ended)
 
 
 def abandoned(mirror: Mirror, run: Run, at: Standing, found: Conducted) -> tuple[str, ...]:

@@ -203,13 +203,15 @@ def _destination_reasons(view: View, seen: DestinationView) -> Iterator[str]:
             f"destination {view.mirror.destination} is cluster {seen.cluster_id}, the mirror was made towards "
             f"{view.mirror.destination_id}: correct mirrorbook.yaml"
         )
-    if seen.hidden.topics:
+    if seen.hidden.topics and view.mode is Mode.PLANNED:
         yield seen.hidden.why
     if view.mode is Mode.PLANNED and (leaderless := set(seen.leaderless) & set(healthy(view.statuses))):
         yield f"{view.mirror.destination}: no leader for {some(sorted(leaderless))}: restore their brokers"
     if view.mode is Mode.UNPLANNED:
         if view.statuses and len(lost_topics(view)) == len({p.topic for p in view.statuses}):
-            yield f"none of the mirror's topics is on {view.mirror.destination} any more: there is nothing to promote"
+            yield seen.hidden.why or (
+                f"none of the mirror's topics is on {view.mirror.destination} any more: there is nothing to promote"
+            )
         return  # what is lost is left out, and said
     for topic, ids in _ids(view, lambda s: s.destination_topic_id):
         if topic in seen.hidden.topics:

@@ -15,7 +15,17 @@ from mirror_core.decide.scope import lost_topics
 from mirror_core.decide.standing import pending
 from mirror_core.decide.standing import words as words_of
 from mirror_core.decide.together import of_view
-from mirror_core.decide.view import SHOWN, DestinationView, SourceView, Unseen, View, failed_of, lags_of, some
+from mirror_core.decide.view import (
+    NOTHING_HIDDEN,
+    SHOWN,
+    DestinationView,
+    SourceView,
+    Unseen,
+    View,
+    failed_of,
+    lags_of,
+    some,
+)
 from mirror_core.model.mirror import PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode
@@ -157,7 +167,10 @@ def _lost_warnings(view: View) -> Iterator[str]:
             f"no rights of applications are staged, so promotion gives none on {mirror.destination}: if they need any, "
             "grant them there by hand. `mirrorbook sync`, or DAG mirror_sync, stages them while the source lives"
         )
-    for topic in sorted(lost_topics(view)):
+    hidden = view.destination.hidden if isinstance(view.destination, DestinationView) else NOTHING_HIDDEN
+    if hidden.topics:
+        yield f"{hidden.why}. Left out, and nobody gets any rights on them by this: {some(sorted(hidden.topics))}"
+    for topic in sorted(lost_topics(view) - hidden.topics):
         yield (
             f"topic {topic} is gone from {mirror.destination}, or another one stands in its place: it is left out, and "
             "nobody gets any rights on it by this"

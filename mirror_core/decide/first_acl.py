@@ -23,6 +23,8 @@ UNUSED: Final = "unused-mirrorbook-check"
 """A name that no topic, group or transactional id has."""
 SETTLING_GROUP: Final = "mirrorbook-super-user-check"
 """A group that nobody has. An ACL on it that does not name us tells whether we are super users."""
+NAMELESS: Final = "User:SUBJECT-OF-THE-CERTIFICATE"
+"""A user whose name we do not know: what looks like the ACLs of others may be its own."""
 KAFKAS_OWN: Final = frozenset(
     {
         "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -186,7 +188,10 @@ def _no_super_user(user: str, heard: Heard) -> bool:
 
 
 def _super_user(user: str, heard: Heard) -> bool:
-    return any(trial.user == user and trial.others for trial in heard.allowed)
+    return any(
+        trial.user == user and trial.others and (user != NAMELESS or trial.name == SETTLING_GROUP)
+        for trial in heard.allowed
+    )
 
 
 def _advice(answer: ShutsOut, lacking: Sequence[Resource]) -> str:
@@ -216,6 +221,8 @@ def _foreign(there: Sequence[Acl], user: str, unused: str) -> str | None:
     """The first name that ACLs of others speak of, and none that is for this user or for everybody."""
     mine = [acl for acl in there if acl.principal in (user, EVERYBODY)]
     names = {unused if _speaks_of_all(acl) else acl.name for acl in there} - {""}
+    if user == NAMELESS and SETTLING_GROUP in names:
+        return SETTLING_GROUP
     known = Names(names)
     return min(names.difference(*(known.covered(acl) for acl in mine)), default=None)
 

@@ -75,16 +75,16 @@ def scope_of(view: View) -> Scope:
 
 
 def lost_topics(view: View) -> frozenset[str]:
-    """Mirror topics that the destination does not have any more, or has another one in place of: not to be promoted."""
+    """Mirror topics that the destination does not have any more, has another one in place of, or hides from us.
+
+    They are not to be promoted; a planned failover is refused instead."""
     if not isinstance(view.destination, DestinationView):
         return frozenset()
     ids: dict[str, set[str]] = {}
     for partition, status in view.statuses.items():
         ids.setdefault(partition.topic, set()).add(status.destination_topic_id)
-    seen, hidden = view.destination.topics, view.destination.hidden.topics
-    return frozenset(
-        name for name, known in ids.items() if name not in hidden and (name not in seen or known != {seen[name].id})
-    )
+    seen = view.destination.topics
+    return frozenset(name for name, known in ids.items() if name not in seen or known != {seen[name].id})
 
 
 def strayed(scope: Scope, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mirror_core.decide.filters import group_filter
-from mirror_core.decide.first_acl import REFUSED
+from mirror_core.decide.first_acl import REFUSED, ShutsOut
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics
@@ -118,7 +118,8 @@ def ensure_state_topic(client: ClusterClient) -> None:
 def _check_first_acls(mirror: str, *clusters: ClusterConfig) -> None:
     """A guard, a copied right and a fence are ACLs. Nobody may lose rights by them who lived without any."""
     found = ((cluster.name, shuts_out(cluster)) for cluster in clusters)
-    if reasons := [f"cluster {name}: {one.words}" for name, one in found if one.answer in REFUSED]:
+    refused = (ShutsOut.YES,) if mirror.startswith(DRILL) else REFUSED  # its mirror stands there already
+    if reasons := [f"cluster {name}: {one.words}" for name, one in found if one.answer in refused]:
         raise Refused(f"mirror {mirror}", reasons)
 
 

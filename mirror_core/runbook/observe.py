@@ -16,6 +16,7 @@ from mirror_core.decide.drills import forecast
 from mirror_core.decide.filters import group_filter, topic_filter
 from mirror_core.decide.promotion import STAGED, as_synced, promotion, unbacked
 from mirror_core.decide.rights import others_who_change
+from mirror_core.decide.strategies import came
 from mirror_core.decide.view import NOTHING_HIDDEN, DestinationView, Hidden, SourceView, Topic, Unseen, View, healthy
 from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient, TopicView
@@ -269,7 +270,8 @@ def _look_at_destination(
     try:
         with ClusterClient(link.destination, timeout_s=LIMITS.planned_answer_s) as client:
             view = client.metadata()
-            hidden = _hidden(client, recorded_topics - view.topics.keys())
+            made = {p.topic for p in came(state.partitions.get(link.mirror.name, {}))}  # what never came is not missed
+            hidden = _hidden(client, made - view.topics.keys())
             recorded = sorted(state.partitions.get(link.mirror.name, {}))
             topics = _topics({t: v for t, v in view.topics.items() if t in recorded_topics})
             present = [p for p in recorded if p.topic in topics and p.index < topics[p.topic].partitions]

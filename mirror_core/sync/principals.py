@@ -6,6 +6,7 @@ from collections.abc import Set
 from functools import partial
 
 from mirror_core.decide.acls import OUR_TOPICS, denial
+from mirror_core.decide.first_acl import NAMELESS
 from mirror_core.kafka.acls import Acls
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.model.acl import Acl, Operation, Pattern
@@ -15,7 +16,8 @@ from mirror_core.state.records import State
 
 def principal_name(config: ClusterConfig, principal: Principal) -> str:
     """As Kafka names it, as far as is known."""
-    return f"User:{config.user(principal) or 'SUBJECT-OF-THE-CERTIFICATE'}"
+    user = config.user(principal)
+    return f"User:{user}" if user else NAMELESS
 
 
 def own_principals(link: Link) -> frozenset[str]:

@@ -75,7 +75,13 @@ def debtors(names: Collection[str]) -> list[Link]:
         for state, mirror in _recorded()
         if mirror.name in state.debts or state.active_run(mirror.name) is not None
     }
-    return [link_of(config, mirror) for _, mirror in sorted(owing.items())]
+    found = []
+    for _, mirror in sorted(owing.items()):
+        try:
+            found.append(link_of(config, mirror))
+        except BadRequest as error:  # its source may be known to the command line only: no reason to look at none
+            _log.warning("mirror %s is not looked after here: %s", mirror.name, error)
+    return found
 
 
 def _recorded() -> Iterator[tuple[State, Mirror]]:

@@ -27,7 +27,7 @@ from tests.unit.test_refusals import LINK
 
 STANDS = Standing("drain", Writes.NOWHERE, 3_000)
 DIED = Conducted(sign=Sign.GONE, by="ann@desk", host="desk", pid=7, seen_ms=2_000, age_s=90.0, ended=True)
-WENT = replace(DIED, sign=Sign.RELEASED, ended=False)
+WENT = replace(DIED, sign=Sign.RELEASED, age_s=200.0, ended=False)
 HEARD = replace(DIED, sign=Sign.HEARD, age_s=3.0, ended=False)
 
 
@@ -50,6 +50,8 @@ def test_it_says_since_when_who_conducted_it_and_both_ways_on() -> None:
         (replace(DIED, age_s=1.0), False),
         (WENT, False),
         (replace(WENT, age_s=CONDUCTED_S - 1), True),
+        (replace(WENT, age_s=CONDUCTED_S + 30), True),
+        (replace(WENT, age_s=CONDUCTED_S + 61), False),
         (replace(DIED, sign=Sign.UNKNOWN), None),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 
 from mirror_core.decide.acls import denial
 from mirror_core.decide.first_acl import (
+    NAMELESS,
     SETTING,
     SETTLING_GROUP,
     UNUSED,
@@ -184,6 +185,16 @@ def test_the_acl_that_settles_a_likely_answer_does_so() -> None:
     as_anybody = replace(LIKELY, refused=frozenset({settling}))
     assert first_acl((), [as_super]).answer is ShutsOut.UNKNOWN
     assert first_acl((), [as_anybody]).answer is ShutsOut.YES
+
+
+def test_what_a_user_without_a_known_name_may_do_does_not_make_it_a_super_user() -> None:
+    """Of a certificate: the ACL that seems to be another's may be its own."""
+    own = acl(Resource.TOPIC, "orders", "User:CN=mirrorbook", Pattern.PREFIXED)
+    said = replace(LIKELY, allowed=trials({own}, NAMELESS))
+    assert first_acl({own}, [said]).answer is ShutsOut.LIKELY
+    settling = acl(Resource.GROUP, SETTLING_GROUP, "User:nobody")
+    tried = trials({own, settling}, NAMELESS)
+    assert first_acl({own, settling}, [replace(LIKELY, allowed=tried)]).answer is ShutsOut.UNKNOWN
 
 
 def test_what_another_user_may_proves_nothing_about_this_one() -> None:
