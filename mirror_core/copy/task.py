@@ -245,9 +245,9 @@ class CopyTask:
         for replicator in routed:
             broker = replicator.destination_broker
             if why := from_why.get(replicator.source_broker):
-                replicator.lose(why, self.source.name)
+                replicator.lose(why, self.source.name if self._from.failed(replicator.source_broker) else None)
             elif why := to_why.get(broker):
-                replicator.lose(why, self.destination.name)
+                replicator.lose(why, self.destination.name if self._to.failed(broker) else None)
             elif why := self.sender.owed(broker):
                 replicator.lose(why)
             else:

@@ -86,6 +86,7 @@ class Planner:
         self._begin(fresh)
         copied = [p for p, s in fresh.items() if s.state in COPIED]
         offsets = list_offsets if all_ends else _known
+        # First: while tasks copy, ends are not behind them.
         positions = offsets(self.destination, copied, Point.LOG_END)
         ends = offsets(self.source, copied, Point.STABLE_END)
         self._note_source_starts(fresh, {p: at for p, at in positions.items() if p in ends})

@@ -185,18 +185,22 @@ def test_so_was_a_produce(code: ErrorCode, misled: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "destination", "owed", "misled"),
+    ("source", "destination", "failed", "owed", "misled"),
     [
-        ({1: "refused"}, {}, "", EAST),
-        ({}, {1: "refused"}, "", WEST),
-        ({}, {}, "a quota limits what mirror may write", None),
+        ({1: "refused"}, {}, True, "", EAST),
+        ({}, {1: "refused"}, True, "", WEST),
+        ({1: "no answer yet"}, {}, False, "", None),
+        ({}, {1: "no answer yet"}, False, "", None),
+        ({}, {}, False, "a quota limits what mirror may write", None),
     ],
 )
 def test_a_leader_that_cannot_be_reached_misled_and_one_with_a_quota_did_not(
-    source: dict[int, str], destination: dict[int, str], owed: str, misled: ClusterName | None
+    source: dict[int, str], destination: dict[int, str], failed: bool, owed: str, misled: ClusterName | None
 ) -> None:
     def ahead(missing: dict[int, str]) -> SimpleNamespace:
-        return SimpleNamespace(missing=lambda brokers, limit: missing, begin_some=lambda brokers: {})
+        return SimpleNamespace(
+            missing=lambda brokers, limit: missing, begin_some=lambda brokers: {}, failed=lambda broker: failed
+        )
 
     task: Any = SimpleNamespace(
         source=Brokers(EAST),
