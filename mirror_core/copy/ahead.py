@@ -61,6 +61,10 @@ class Ahead:
                 raise error
         return found
 
+    def failed(self, broker: int) -> bool:
+        """Whether an attempt has failed, or nobody says where it is: not only that the first one takes its time."""
+        return broker in self._failed or broker not in self._opening
+
     def connect(self, client: ClusterClient, broker: int) -> Connection:
         """The one that was begun, once; or a new one."""
         begun = self._opening.pop(broker, None)

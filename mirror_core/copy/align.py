@@ -113,13 +113,15 @@ class Aligner:
         return not away
 
     def _doubt_who_told(self, replicator: PartitionReplicator, source: Leader, destination: Leader) -> None:
-        """Where the leaders that are told have led to nothing before, or one has led before the one that we know, the
-        brokers that tell them may be behind."""
-        again = replicator.losses > 1
+        """Where the leader that is told has turned out to be none before, or has led before the one that we know, the
+        broker that tells it may be behind. It tells the truth of a partition without a leader."""
+        misled = replicator.misled if replicator.losses > 1 else None
         known = replicator.source_broker, replicator.source_epoch
-        if source.epoch < replicator.source_epoch or (again and known == (source.broker, source.epoch)):
+        if source.epoch < replicator.source_epoch or (
+            misled == self.source.name and known == (source.broker, source.epoch)
+        ):
             self.source.ask_another()
-        if again and replicator.destination_broker == destination.broker:
+        if misled == self.destination.name and replicator.destination_broker == destination.broker:
             self.destination.ask_another()
 
     def _disputed(self, client: ClusterClient, topic: str, expected: str, found: str | None) -> bool:
@@ -140,7 +142,7 @@ class Aligner:
         past = {p: epoch for p, epoch in changed.items() if epoch is not None and epoch < wanted[p].source_epoch}
         ends = epoch_ends(self.source, past, _led(past, lambda p: wanted[p].source_broker))
         for partition, error in ends.unknown.items():
-            unreadable(wanted.pop(partition), error)
+            unreadable(wanted.pop(partition), error, self.source.name)
         return {p: ends.offsets.get(p, ANYWHERE) for p in changed if p in wanted}
 
     def _settled(self, replicators: Mapping[Partition, PartitionReplicator]) -> dict[Partition, Seen]:
@@ -150,7 +152,7 @@ class Aligner:
         Partitions that come to no rest stay LOST, and hold up no others.
         """
         found: dict[Partition, LogLook] = {}
-        waiting, why = list(replicators), dict[Partition, str]()
+        waiting, why, growing = list(replicators), dict[Partition, str](), set[Partition]()
         for _ in range(_SETTLE_TRIES):
             seen = look(self.destination, _led(waiting, lambda p: replicators[p].destination_broker))
             for p, error in seen.unknown.items():
@@ -163,6 +165,8 @@ class Aligner:
                 why[p] = unsettled(self.destination.name, p, log.before, log.after, log.replicated)
                 if not why[p]:
                     found[p] = log
+                elif log.before != log.after:
+                    growing.add(p)
             waiting = [p for p in waiting if p not in found]
             if not waiting:
                 break
@@ -172,7 +176,9 @@ class Aligner:
         ends = ends_of(self.source, led, Point.START, Point.LOG_END)
         for p, one in replicators.items():
             if p not in ends and one.state is State.LOST:
-                one.lose(why.get(p) or f"{p}: a leader does not say now where its log begins and ends")
+                # A leader that its replicas do not follow may be one by its own word only.
+                misled = self.source.name if p in found else None if p in growing else self.destination.name
+                one.lose(why.get(p) or f"{p}: a leader does not say now where its log begins and ends", misled)
         as_sent = self._ending_as_sent(replicators, {p: found[p] for p in ends})
         return {
             p: Seen(

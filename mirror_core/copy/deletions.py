@@ -2,7 +2,8 @@
 
 Behind the gap that is put in its place nothing tells of it any more, and only the driver writes the state topic. So a
 task waits until it hears that the deletion is recorded. It does not wait for ever: where no datagram comes through it
-goes on after a while, since what waits may be overtaken again, and its report tells of it at its end. A task that has
+goes on after a while, since what waits may be overtaken again, and its report tells of it at its end. If another leader
+of the source turns up meanwhile that still has what was deleted, it is not told any more, and copied. A task that has
 no driver, in the drain of a run, leaves the partition alone: the run records what it reports, and begins another one.
 """
 
@@ -21,7 +22,7 @@ RECORDED_S: Final = 5.0
 class Deletions:
     """Of one partition and task."""
 
-    __slots__ = ("_clock", "_counted", "_recorded", "_since", "_told", "found", "source_start")
+    __slots__ = ("_clock", "_counted", "_passed", "_recorded", "_since", "_told", "found", "source_start")
 
     def __init__(self, counted: int | None, clock: Callable[[], float], *, told: bool) -> None:
         """`counted`: as in the assignment. `told`: a driver hears of them, and answers."""
@@ -34,6 +35,8 @@ class Deletions:
         self._counted = counted
         self._recorded = -1
         """What ends there or before is recorded."""
+        self._passed = 0
+        """How many of those found copying has gone on behind."""
         self._since: float | None = None
         """Monotonic time since when it waits; None: it does not."""
 
@@ -43,6 +46,8 @@ class Deletions:
         now = self._clock()
         if self._counted is None:
             self._counted = self.reached(acknowledged)
+        while len(self.found) > self._passed and source_start < self.found[-1][1] > self._recorded:
+            self._counted, _ = self.found.pop()  # another leader still has some of it, and that is copied
         if first is not None and self._counted is not None and source_start > self._counted:
             self.found.append((max(first, self._counted), source_start))
             self._counted = source_start
@@ -50,6 +55,8 @@ class Deletions:
         self.source_start = source_start
         if self._since is not None and (not self.unrecorded or (self._told and now - self._since >= RECORDED_S)):
             self._since = None
+        if self._since is None:
+            self._passed = len(self.found)
         return self._since is None
 
     def reached(self, acknowledged: int) -> int | None:

@@ -10,7 +10,7 @@ from mirror_core.copy.states import State
 from mirror_core.copy.words import Side, denied, foreign, not_now, shifted
 from mirror_core.kafka.faults import ErrorCode, code_of
 from mirror_core.kafka.produced import Meaning, meaning
-from mirror_core.kafka.transient import TRANSIENT
+from mirror_core.kafka.transient import MISLED, TRANSIENT
 from mirror_core.model.mirror import FailureKind
 from mirror_core.wire.produce import Produced
 
@@ -31,7 +31,8 @@ def fetch_refused(replicator: PartitionReplicator, code: int, source: Side) -> N
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.unknown_server_error,
     ):
-        replicator.lose(f"{where}: Fetch answered {error.name.upper()}")  # aligning finds out what is behind it
+        # Aligning finds out what is behind it.
+        replicator.lose(f"{where}: Fetch answered {error.name.upper()}", source.name if error in MISLED else None)
     else:
         replicator.end(f"{where}: Fetch answered {error.name.upper()}", position, FailureKind.REFUSED)
 
@@ -85,7 +86,8 @@ def _refused(replicator: PartitionReplicator, sent: Sent, produced: Produced, de
     elif kind is Meaning.LOOK_AGAIN:
         if produced.error in _TAKEN:
             replicator.doubt(replicator.place.acknowledged)
-        replicator.lose(not_now(destination.name, partition, sent.base, name, remedy))
+        misled = destination.name if code_of(produced.error) in MISLED else None
+        replicator.lose(not_now(destination.name, partition, sent.base, name, remedy), misled)
     elif kind is Meaning.DENIED:
         replicator.fail(denied(destination, partition, "WRITE"), sent.base, FailureKind.DENIED)
     else:

@@ -20,6 +20,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.reader import Unreadable
 from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault
 from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import ClusterName
 
 AT_ONCE: Final = 8
 """Looks; each has its own connections, which it keeps."""
@@ -101,11 +102,12 @@ class _Closed:
         raise _LookNeeded(name)
 
 
-def unreadable(replicator: PartitionReplicator, error: RemoteFault) -> None:
-    """What cannot be read concerns this partition, and no other. It is looked at again, or only people can help."""
+def unreadable(replicator: PartitionReplicator, error: RemoteFault, misled: ClusterName | None = None) -> None:
+    """What cannot be read concerns this partition, and no other. It is looked at again, or only people can help.
+    `misled`: as in `PartitionReplicator.lose`."""
     if isinstance(error, MissingPermission):
         replicator.fail(str(error), None, FailureKind.DENIED)
     elif isinstance(error, Unreadable):
         replicator.fail(str(error), None, FailureKind.OTHER)
     else:
-        replicator.lose(str(error))
+        replicator.lose(str(error), misled)

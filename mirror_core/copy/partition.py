@@ -30,7 +30,7 @@ from mirror_core.decide.position import Resume
 from mirror_core.model.copying import Aligned, Assigned, Failure
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.wire.batch import SEQUENCE_MASK
 
 _log = logger(__name__)
@@ -67,6 +67,8 @@ class PartitionReplicator:
         """Something may be sent: it is READY or ENDING."""
         self.lost_why = ""
         """For people: what made it lose its place, or keeps it from finding it."""
+        self.misled: ClusterName | None = None
+        """The cluster whose brokers call one its leader that did not turn out to be it; None: that is not why."""
         self.losses = 0
         """Since something was acknowledged."""
         self.look_at = 0.0
@@ -164,17 +166,17 @@ class PartitionReplicator:
 
     # -- its state -----------------------------------------------------------------------------------------------
 
-    def lose(self, why: str) -> None:
+    def lose(self, why: str, misled: ClusterName | None = None) -> None:
         """Its place must be found anew; at once at first, then less often, while nothing comes through."""
         self._enter(Event.LOST)
         _log.info("its place is looked for anew: %s", why, partition=self.partition)
-        self.lost_why = why
+        self.lost_why, self.misled = why, misled
         self.look_at = self._clock() + min(_LOOK_AGAIN_S * (2.0**self.losses - 1), _LOOK_AGAIN_AT_MOST_S)
         self.losses = min(self.losses + 1, 10)
 
     def wait(self, why: str) -> None:
         """Its place is found, and not to be taken up yet."""
-        self.lost_why, self.look_at = why, self._clock() + _LOOK_AGAIN_S
+        self.lost_why, self.misled, self.look_at = why, None, self._clock() + _LOOK_AGAIN_S
 
     def not_sent(self) -> None:
         """Something was taken out of line and not sent after all."""
@@ -259,7 +261,7 @@ class PartitionReplicator:
             self.skip_to(resume.gap_end)
         self._enter(Event.ALIGNED)
         _log.debug("agrees up to %d, epoch %s", resume.offset, self.source_epoch, partition=self.partition)
-        self.lost_why = ""
+        self.lost_why, self.misled = "", None
         self.settle()
 
     # -- from the source -----------------------------------------------------------------------------------------

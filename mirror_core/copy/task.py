@@ -244,8 +244,11 @@ class CopyTask:
         found = []
         for replicator in routed:
             broker = replicator.destination_broker
-            why = from_why.get(replicator.source_broker) or to_why.get(broker) or self.sender.owed(broker)
-            if why:
+            if why := from_why.get(replicator.source_broker):
+                replicator.lose(why, self.source.name if self._from.failed(replicator.source_broker) else None)
+            elif why := to_why.get(broker):
+                replicator.lose(why, self.destination.name if self._to.failed(broker) else None)
+            elif why := self.sender.owed(broker):
                 replicator.lose(why)
             else:
                 found.append(replicator)

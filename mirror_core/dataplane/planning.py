@@ -84,10 +84,13 @@ class Planner:
                 words, kind = str(undescribed(self.source, [partition.topic])), FailureKind.DENIED
             fresh[partition] = _failed(known[partition], words, kind)
         self._begin(fresh)
-        work = {p: assigned(s) for p, s in fresh.items() if s.state in COPIED}
+        copied = [p for p, s in fresh.items() if s.state in COPIED]
         offsets = list_offsets if all_ends else _known
-        positions = offsets(self.destination, work, Point.LOG_END)  # first: while tasks copy, ends are not behind them
-        ends = offsets(self.source, work, Point.STABLE_END)
+        # First: while tasks copy, ends are not behind them.
+        positions = offsets(self.destination, copied, Point.LOG_END)
+        ends = offsets(self.source, copied, Point.STABLE_END)
+        self._note_source_starts(fresh, {p: at for p, at in positions.items() if p in ends})
+        work = {p: assigned(fresh[p]) for p in copied}
         return Work(
             partitions=work,
             lags={p: ends[p] - positions[p] for p in work if p in ends and p in positions},
@@ -131,6 +134,16 @@ class Planner:
         starts = _known(self.destination, unknown, Point.START) if unknown else {}
         fresh.update({p: replace(copied[p], began=start) for p, start in starts.items()})
         self.began = {p: s.began for p in copied if (s := fresh[p]).began is not None}
+
+    def _note_source_starts(
+        self, fresh: dict[Partition, PartitionStatus], positions: Mapping[Partition, Offset]
+    ) -> None:
+        """Where no task has told it yet, and the copy has come so far: an older version did not record it, and on the
+        way home there is a copy before the first task. What the source deletes from now on is counted."""
+        unknown = [p for p in positions if fresh[p].source_start is None]
+        starts = _known(self.source, unknown, Point.START) if unknown else {}
+        reached = {p: start for p, start in starts.items() if start <= positions[p]}
+        fresh.update({p: replace(fresh[p], source_start=start) for p, start in reached.items()})
 
     def hanging(self) -> str:
         """Brokers that let a question go unanswered lately, in words; empty when there are none."""

@@ -113,7 +113,9 @@ class Results:
             if report.retry and not final:
                 self.say(f"epoch {epoch}: {report.retry}")
         found = () if final else [failure for report in reports for failure in report.failures]
-        self.found(lease, [f for f in found if not self._easing.eased(f, epoch, newest)])
+        if failures := [f for f in found if not self._easing.eased(f, epoch, newest)]:
+            self.count(lease, final=final)  # before they are FAILED: then it would have to wait
+            self.found(lease, failures)
 
     def count(self, lease: HeldLease, *, final: bool) -> None:
         """Record what the source deleted before it was copied, as tasks have told; those that wait for it go on."""
@@ -126,9 +128,18 @@ class Results:
         except MirrorError as error:
             if not final:
                 raise
-            self.say(f"what cluster {self.link.source.name} deleted before it was copied is not recorded: {error}")
+            self._unrecorded(str(error))
             return
-        self.board.recorded(told)
+        self.board.recorded(d for d in told if d not in self._deletions)
+        if final and self._deletions:
+            self._unrecorded("they are FAILED")
+
+    def _unrecorded(self, why: str) -> None:
+        left = some(f"{d.partition} [{d.first}, {d.next})" for d in self._deletions)
+        self.say(
+            f"what cluster {self.link.source.name} deleted of these partitions before it was copied is not recorded, "
+            f"and may be missing in what is told of them: {left}: {why}"
+        )
 
     def _count(self, lease: HeldLease) -> None:
         name = self.link.mirror.name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, TypeVar
@@ -274,7 +274,8 @@ class ClusterClient:
     def _open_others(self, addresses: Sequence[tuple[str, int]]) -> None:
         if others := self._doubts.to_open(addresses, self._connections, time.monotonic()):
             limit_s = _KEPT_S + _SIGN_IN_TRIPS * max(one.round_trip_s for one in self._connections.values())
-            with closing(Opening(self.name, self.open, others)) as opening:
+            # Nobody needs them: where a file cannot be read now, we go on with the connections that we have.
+            with suppress(BadRequest), closing(Opening(self.name, self.open, others)) as opening:
                 self._connections |= next(opening.connected(limit_s), {})
 
     def address(self, broker: int | None) -> tuple[str, int]:

@@ -15,7 +15,7 @@ Connection = TypeVar("Connection")
 
 _SOME: Final = 3
 _AGAIN_S: Final = 10.0
-"""So many others are connected to at a time; and where none of them answers, not more often."""
+"""So many others are connected to at a time; and not more often, whatever they say."""
 _ENOUGH: Final = 8
 """Connections: what does not hold for that many brokers is no fault of theirs, and may last for days."""
 
@@ -32,8 +32,6 @@ class Doubts:
     def told(self, address: Address) -> None:
         """It has answered the newest question for any."""
         self._told_by = address
-        if address not in self._doubted:
-            self._open_at = -math.inf
 
     def doubt(self) -> None:
         """What was told last does not hold."""

@@ -19,7 +19,7 @@ from kio.static.primitive import i8, i32, i64
 from mirror_core.kafka.at_once import Silent, ask_brokers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.transient import TRANSIENT
+from mirror_core.kafka.transient import MISLED, TRANSIENT
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 
@@ -57,7 +57,7 @@ def list_points(
     deadline = time.monotonic() + client.timeout_s
     problem = ""
     while wanted:
-        before = len(wanted)
+        before, misled = len(wanted), False
         for broker, mine in client.leaders(sorted(wanted)).items():
             if broker < 0:
                 problem = f"no leader for {mine[0]}"
@@ -69,13 +69,15 @@ def list_points(
                         found[point][partition] = offset
                     else:
                         problem = _passing(client, partition, code)
+                        misled |= code in MISLED
             wanted = {p for p in wanted if not all(p in at for at in found.values())}
         if len(wanted) < before:
             deadline = time.monotonic() + client.timeout_s
         if wanted:
             if time.monotonic() > deadline:
                 raise Unreachable(f"cluster {client.name}: offsets not known after {client.timeout_s} s: {problem}")
-            client.ask_another()
+            if misled:
+                client.ask_another()
             time.sleep(0.05)
     return found
 
@@ -119,14 +121,18 @@ def led_offsets(client: ClusterClient, partitions: Iterable[Partition], point: P
         leaders = client.leaders(sorted(wanted)) if wanted else {}
         leaderless = frozenset(leaders.pop(-1, ()))
         silent = set[Partition]()
+        misled = False
         answers = ask_brokers(client, {broker: _asking(mine, point) for broker, mine in leaders.items()})
         for broker, answer in answers.items():
-            if not isinstance(answer, RemoteFault):
-                found |= offsets_of(answer)
-            elif isinstance(answer, Silent):
+            if isinstance(answer, Silent):
                 silent.update(leaders[broker])
+            elif isinstance(answer, RemoteFault):
+                misled = True
+            else:
+                found |= offsets_of(answer)
+                misled |= any(code in MISLED for _, code, _ in _rows(answer))
         wanted -= found.keys()
-        if wanted - leaderless - silent:
+        if misled:
             client.ask_another()
         if wanted <= leaderless | silent or time.monotonic() >= deadline:
             return Led(found, leaderless)

@@ -59,6 +59,8 @@ class Opening:
             try:
                 found[address] = future.result()
             except BadRequest:  # a file that cannot be read, a mechanism that we do not know: said before any broker
+                for one in done:
+                    _close(one)
                 raise
             except MirrorError as error:
                 self.problems.append(error)

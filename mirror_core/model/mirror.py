@@ -148,8 +148,8 @@ class PartitionStatus:
     source, somebody has deleted. None: not looked at yet, as in what older versions recorded."""
     source_start: Offset | None = None
     """The source's log start when the copy had first come so far. What the source deletes behind it before it is copied
-    was never copied; what it had deleted before it, the mirror was not to copy. None: the copy has not come so far
-    yet, or an older version recorded it."""
+    was never copied; what it had deleted before it, the mirror was not to copy. None: no task and no
+    plan has seen that yet."""
     never_copied: NeverCopied | None = None
     """None: nothing is known to be."""
 

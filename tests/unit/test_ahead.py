@@ -66,6 +66,7 @@ def test_who_takes_a_connection_and_answers_nothing_is_not_connected(addresses: 
         ahead.begin(addresses)
         assert ahead.missing([WELL], ENOUGH_S) == {}
         assert list(ahead.missing([HANGS, WELL], 0.2)) == [HANGS]
+        assert not ahead.failed(HANGS), "not yet"
         ahead.connect(client, WELL).close()
 
 
@@ -83,4 +84,5 @@ def test_the_last_reason_is_told_while_the_next_attempt_is_under_way(monkeypatch
     with closing(Ahead(client)) as ahead:
         assert ahead.missing([WELL], ENOUGH_S) == {WELL: "certificate refused"}
         assert ahead.missing([WELL], 0.0) == {WELL: "certificate refused"}, "not only that there is no answer yet"
+        assert ahead.failed(WELL)
         held.set()

@@ -39,6 +39,18 @@ def test_nobody_is_passed_over_without_a_doubt() -> None:
     assert [address for address, _ in doubts.in_order(dict.fromkeys(MANY[:3]))] == MANY[:3]
 
 
+def test_others_are_connected_to_now_and_then_whatever_those_say() -> None:
+    doubts, connected, opened = Doubts(), {MANY[0]: ""}, list[int]()
+    doubts.told(MANY[0])
+    for now in range(20):
+        doubts.doubt()
+        if some := doubts.to_open(MANY, connected, float(now)):
+            connected |= dict.fromkeys(some[:1], "")
+            opened.append(now)
+        doubts.told(doubts.in_order(connected)[0][0])
+    assert opened == [0, 10]
+
+
 def test_where_no_other_answers_they_are_not_tried_each_time() -> None:
     doubts, tried = Doubts(), list[float]()
     for now in range(30):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any, cast
@@ -91,3 +92,21 @@ def test_what_is_wrong_with_our_configuration_is_said_before_any_broker(cluster:
 
     with closing(Opening("east", unreadable, MANY)) as some, pytest.raises(BadRequest, match="no such file"):
         next(some.connected(30.0))
+
+
+def test_then_what_was_connected_at_the_same_time_is_closed(cluster: Cluster) -> None:
+    begun = threading.Barrier(3)
+
+    def open_one(address: Address) -> Connection:
+        begun.wait()
+        if address == MANY[1]:
+            raise BadRequest("no such file")
+        return cluster.open(address)
+
+    cluster.well = {MANY[0], MANY[2]}
+    with closing(Opening("east", open_one, MANY[:3])) as some:
+        some._begin(3)
+        wait(some._under_way)
+        with pytest.raises(BadRequest, match="no such file"):
+            next(some.connected(30.0))
+    assert sorted(cluster.closed) == [MANY[0], MANY[2]]

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from mirror_core.copy import align
 from mirror_core.copy.align import Aligner
+from mirror_core.copy.errors import answered, fetch_refused
+from mirror_core.copy.outbox import Sent
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.states import State
+from mirror_core.copy.task import CopyTask
+from mirror_core.copy.words import Side
+from mirror_core.decide.position import Resume
 from mirror_core.kafka.client import ClusterClient, ClusterView, Leader, TopicView
 from mirror_core.kafka.faults import ErrorCode
+from mirror_core.kafka.looking import LogLook, Looked
 from mirror_core.model.copying import Assigned
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.wire.produce import Produced
 
 PARTITION = Partition("orders", 0)
 OLD, NEW = uuid.uuid4(), uuid.uuid4()
+EAST, WEST = ClusterName("east"), ClusterName("west")
 
 
 class Brokers:
@@ -105,17 +115,19 @@ def test_where_topics_have_no_ids_a_partition_that_is_missing_is_gone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("losses", "source", "destination", "doubts"),
+    ("misled", "times", "source", "destination", "doubts"),
     [
-        (0, Leader(1, 7), Leader(1, 7), (0, 0)),
-        (2, Leader(1, 7), Leader(1, 7), (1, 1)),
-        (2, Leader(2, 8), Leader(2, 8), (0, 0)),
-        (2, Leader(1, 8), Leader(2, 8), (0, 0)),
-        (0, Leader(2, 6), Leader(1, 7), (1, 0)),
+        ("east", 1, Leader(1, 7), Leader(1, 7), (0, 0)),
+        ("east", 2, Leader(1, 7), Leader(1, 7), (1, 0)),
+        ("west", 2, Leader(1, 7), Leader(1, 7), (0, 1)),
+        (None, 2, Leader(1, 7), Leader(1, 7), (0, 0)),
+        ("east", 2, Leader(2, 8), Leader(2, 8), (0, 0)),
+        ("west", 2, Leader(1, 8), Leader(2, 8), (0, 0)),
+        (None, 0, Leader(2, 6), Leader(1, 7), (1, 0)),
     ],
 )
 def test_whose_word_has_led_to_nothing_before_is_not_believed_again_and_again(
-    losses: int, source: Leader, destination: Leader, doubts: tuple[int, int]
+    misled: ClusterName | None, times: int, source: Leader, destination: Leader, doubts: tuple[int, int]
 ) -> None:
     east, west = Brokers("east", OLD), Brokers("west", OLD)
     aligner = Aligner(cast("ClusterClient", east), cast("ClusterClient", west), 1 << 62, list)
@@ -123,9 +135,111 @@ def test_whose_word_has_led_to_nothing_before_is_not_believed_again_and_again(
         Assigned(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex)
     )
     assert aligner._route(replicator, view(OLD, Leader(1, 7)), view(OLD, Leader(1, 7)))
-    replicator.losses = losses
+    for _ in range(times):
+        replicator.lose("why", misled)
     assert aligner._route(replicator, view(OLD, source), view(OLD, destination))
     assert (east.doubts, west.doubts) == doubts
+
+
+def routed() -> PartitionReplicator:
+    made = PartitionReplicator(Assigned(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=OLD.hex))
+    made.route(1, 1, 1)
+    return made
+
+
+def test_of_a_partition_without_a_leader_the_truth_was_told() -> None:
+    east, west = Brokers("east", OLD), Brokers("west", OLD)
+    aligner = Aligner(cast("ClusterClient", east), cast("ClusterClient", west), 1 << 62, list)
+    one = routed()
+    for _ in range(20):
+        assert not aligner._route(one, view(OLD, Leader(-1, 1)), view(OLD, Leader(1, 1)))
+    assert (east.doubts, west.doubts) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "misled"),
+    [
+        (ErrorCode.not_leader_or_follower, True),
+        (ErrorCode.fenced_leader_epoch, True),
+        (ErrorCode.offset_out_of_range, False),
+        (ErrorCode.unknown_server_error, False),
+    ],
+)
+def test_a_fetch_that_no_leader_answers_was_misled(code: ErrorCode, misled: bool) -> None:
+    one = routed()
+    fetch_refused(one, code.value, Side(EAST, "mirror"))
+    assert one.misled == (EAST if misled else None)
+
+
+@pytest.mark.parametrize(
+    ("code", "misled"), [(ErrorCode.not_leader_or_follower, True), (ErrorCode.not_enough_replicas, False)]
+)
+def test_so_was_a_produce(code: ErrorCode, misled: bool) -> None:
+    one = routed()
+    one.resume_at(Resume(offset=10, sequence=10, gap_end=10, seed_end=10, check_tail=False))
+    one.place.sent(0.0)
+    sent = Sent(base=10, records=10, size=100, content=7)
+    answered(one, sent, Produced("orders", 0, code.value, -1, ""), Side(WEST, "mirror"))
+    assert one.state is State.LOST
+    assert one.misled == (WEST if misled else None)
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "failed", "owed", "misled"),
+    [
+        ({1: "refused"}, {}, True, "", EAST),
+        ({}, {1: "refused"}, True, "", WEST),
+        ({1: "no answer yet"}, {}, False, "", None),
+        ({}, {1: "no answer yet"}, False, "", None),
+        ({}, {}, False, "a quota limits what mirror may write", None),
+    ],
+)
+def test_a_leader_that_cannot_be_reached_misled_and_one_with_a_quota_did_not(
+    source: dict[int, str], destination: dict[int, str], failed: bool, owed: str, misled: ClusterName | None
+) -> None:
+    def ahead(missing: dict[int, str]) -> SimpleNamespace:
+        return SimpleNamespace(
+            missing=lambda brokers, limit: missing, begin_some=lambda brokers: {}, failed=lambda broker: failed
+        )
+
+    task: Any = SimpleNamespace(
+        source=Brokers(EAST),
+        destination=Brokers(WEST),
+        replicators=(),
+        receiver=SimpleNamespace(lanes={}),
+        sender=SimpleNamespace(links={}, owed=lambda broker: owed),
+        _from=ahead(source),
+        _to=ahead(destination),
+    )
+    one = routed()
+    assert CopyTask._connected(task, [one]) == []
+    assert one.misled == misled
+
+
+LOG = LogLook(start=Offset(0), before=Offset(9), producers=(), replicated=Offset(9), after=Offset(9))
+
+
+@pytest.mark.parametrize(
+    ("log", "misled"),
+    [
+        (None, WEST),
+        (replace(LOG, replicated=Offset(5)), WEST),
+        (replace(LOG, after=Offset(10), replicated=Offset(10)), None),
+        (LOG, EAST),
+    ],
+    ids=["it leads no more", "its replicas do not follow", "another copier is at work", "the source's leads no more"],
+)
+def test_a_leader_that_cannot_be_looked_at_misled(
+    log: LogLook | None, misled: ClusterName | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(align, "_SETTLE_WAIT_S", 0.0)
+    monkeypatch.setattr(align, "look", lambda client, led: Looked({} if log is None else {PARTITION: log}, {}))
+    monkeypatch.setattr(align, "ends_of", lambda *asked: {})
+    east, west = Brokers("east", OLD), Brokers("west", OLD)
+    one = routed()
+    aligner = Aligner(cast("ClusterClient", east), cast("ClusterClient", west), 1 << 62, list)
+    assert aligner._settled({PARTITION: one}) == {}
+    assert one.misled == misled
 
 
 @pytest.mark.parametrize(("epoch", "known"), [(7, {PARTITION: 10}), (8, {})])

@@ -22,10 +22,13 @@ from kio.schema.metadata.v12.response import (
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
+from mirror_core.kafka import offsets
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import settle
 from mirror_core.kafka.offsets import Point, led_offsets, list_offsets
+from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.names import Partition
 from tests.threads import beside
 from tests.unit.test_many_requests import METADATA, ZERO, encoded, frame
@@ -138,6 +141,15 @@ def test_who_is_doubted_is_asked_all_the_same_where_no_other_is_there(client: Cl
             client._brokers = {STALE: client._brokers[STALE], FRESH: hangs.getsockname()[:2]}
 
 
+def test_who_is_there_is_asked_on_where_a_file_cannot_be_read_for_another_one(client: ClusterClient) -> None:
+    def unreadable(address: tuple[str, int]) -> Connection:
+        raise BadRequest("cluster east: ssl.ca.location: no such file")
+
+    client.open = unreadable  # type: ignore[method-assign]
+    client.ask_another()
+    assert led_by(client) == STALE
+
+
 def test_the_only_broker_is_asked_again(client: ClusterClient, brokers: Brokers) -> None:
     del brokers.ports[FRESH]
     assert led_by(client) == STALE
@@ -153,6 +165,27 @@ def test_a_leader_that_says_it_is_none_makes_others_be_asked(client: ClusterClie
 def test_so_it_does_where_only_what_is_known_now_is_asked_for(client: ClusterClient) -> None:
     assert led_offsets(client, [P], Point.LOG_END).offsets == {}
     assert led_offsets(client, [P], Point.LOG_END).offsets == {P: OFFSET}, "the next time"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.none, ErrorCode.offset_not_available])
+def test_where_nobody_leads_or_the_leader_does_not_know_yet_nobody_is_doubted(code: ErrorCode) -> None:
+    leaders = {-1: [P]} if code is ErrorCode.none else {1: [P]}
+    row = SimpleNamespace(partition_index=P.index, error_code=code, offset=-1)
+    said = SimpleNamespace(topics=[SimpleNamespace(name=P.topic, partitions=[row])])
+    doubts = list[bool]()
+    client: Any = SimpleNamespace(
+        name="east",
+        timeout_s=0.1,
+        leaders=lambda wanted: dict(leaders),
+        call_each=lambda requests, answer, broker: [said for _ in requests],
+        ask_another=lambda: doubts.append(True),
+    )
+    with pytest.raises(Unreachable, match="offsets not known"):
+        list_offsets(client, [P], Point.LOG_END)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offsets, "ask_brokers", lambda client, asked: dict.fromkeys(asked, said))
+        assert led_offsets(client, [P], Point.LOG_END, within_s=0.1).offsets == {}
+    assert doubts == []
 
 
 @pytest.mark.parametrize(

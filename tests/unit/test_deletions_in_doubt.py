@@ -1,0 +1,157 @@
+"""What the source deleted before it was copied, where it cannot be recorded at once, or another leader still has it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirror_core.copy.deletions import RECORDED_S
+from mirror_core.copy.states import State
+from mirror_core.dataplane import planning
+from mirror_core.dataplane.planning import Planner
+from mirror_core.decide.deletions import total
+from mirror_core.kafka.client import ClusterView, Leader, TopicView
+from mirror_core.kafka.offsets import Point
+from mirror_core.model.copying import Failure, TaskReport
+from mirror_core.model.mirror import FailureKind, PartitionState
+from mirror_core.model.names import Offset, Partition
+from mirror_core.state.records import PartitionRecord
+from mirror_core.sync.topics import Placement
+from tests.unit.test_deletions import (
+    MIRROR,
+    NAME,
+    A,
+    Clock,
+    HeldState,
+    ask,
+    count,
+    deletion,
+    judged,
+    replicator,
+    reported,
+    results,
+    status,
+)
+
+# -- the driver ------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_failed_partition_missed_is_not_answered_before_it_is_recorded() -> None:
+    made, lease = results(), HeldState(status(state=PartitionState.FAILED))
+    ask(made.board, 50, 80)
+    count(made, lease)
+    assert ask(made.board, 50, 80) == []
+    lease.put(PartitionRecord(NAME, status()))
+    count(made, lease)
+    assert total(lease.state.partitions[NAME].values()) == 30
+    assert ask(made.board, 50, 80) == [("orders", 0, 80)]
+
+
+def test_what_is_not_recorded_when_the_driver_ends_is_said_by_name() -> None:
+    said: list[str] = []
+    made, lease = results(said), HeldState(status(state=PartitionState.FAILED))
+    ask(made.board, 50, 80)
+    count(made, lease)
+    assert said == []
+    count(made, lease, final=True)
+    assert said == [
+        "what cluster east deleted of these partitions before it was copied is not recorded, and may be missing in "
+        "what is told of them: orders-0 [50, 80): they are FAILED"
+    ]
+
+
+def test_so_it_is_where_the_state_topic_takes_nothing() -> None:
+    said: list[str] = []
+    made, lease = results(said), HeldState(status())
+    lease.broken = True
+    ask(made.board, 50, 80)
+    count(made, lease, final=True)
+    assert said == [
+        "what cluster east deleted of these partitions before it was copied is not recorded, and may be missing in "
+        "what is told of them: orders-0 [50, 80): not enough replicas"
+    ]
+
+
+def test_what_a_partition_missed_is_recorded_before_it_is_failed_by_the_same_report() -> None:
+    made, lease = results(), HeldState(status())
+    made._easing = cast("Any", SimpleNamespace(eased=lambda *found: False))
+    failure = Failure(partition=A, reason="r", offset=None, kind=FailureKind.OTHER)
+    one = TaskReport(receipts=(), failures=(failure,), cpu_s=0.0, deletions=(deletion(50, 80),))
+    made.take(cast("Any", lease), 1, 0, (one,), newest=1, final=False)
+    assert lease.state.partitions[NAME][A].state is PartitionState.FAILED
+    assert total(lease.state.partitions[NAME].values()) == 30
+
+
+# -- the task --------------------------------------------------------------------------------------------------------
+
+
+def test_what_another_leader_still_has_is_copied_and_not_told() -> None:
+    one = replicator(status(), told=True)
+    judged(one, 50, 80)
+    assert judged(one, 50, 50) is State.READY
+    assert one.place.position == 50
+    assert reported(one).deletions == ()
+
+
+def test_of_what_another_leader_has_in_part_the_rest_is_told() -> None:
+    one = replicator(status(), told=True)
+    judged(one, 50, 80)
+    judged(one, 50, 90)
+    assert one.deletions.unrecorded == [(50, 80), (80, 90)]
+    assert judged(one, 50, 60) is State.LOST
+    assert one.deletions.unrecorded == [(50, 60)]
+    one.deletions.recorded(60)
+    assert judged(one, 50, 60) is State.READY
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_is_passed_or_recorded_is_not_taken_back(recorded: bool) -> None:
+    clock = Clock()
+    one = replicator(status(), told=True, clock=clock)
+    judged(one, 50, 80)
+    if recorded:
+        one.deletions.recorded(80)
+    else:
+        clock.now += RECORDED_S
+        assert judged(one, 50, 80) is State.READY
+    one.deletions.may_pass(None, 60, 80)
+    assert reported(one).deletions == (deletion(50, 80),)
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known", "start", "position", "noted"),
+    [
+        (None, 30, 50, 30),
+        (None, 50, 50, 50),
+        (None, 80, 50, None),
+        (None, 30, None, None),
+        (10, 30, 50, 10),
+    ],
+    ids=["a copy was there", "just so far", "overtaken before", "nobody says how far it came", "known already"],
+)
+def test_a_copy_that_has_come_to_the_sources_log_start_counts_from_there(
+    known: int | None, start: int, position: int | None, noted: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older version has not recorded it; and on the way home the copy is there before the first task."""
+    here = {Point.LOG_END: position, Point.START: 0}
+    there = {Point.STABLE_END: 1_000, Point.START: start}
+
+    def offsets(client: Any, wanted: list[Partition], point: Point) -> dict[Partition, Offset]:
+        at = (there if client is east else here)[point]
+        return {} if at is None else dict.fromkeys(wanted, Offset(at))
+
+    view = {side: TopicView("orders", side, False, {0: Leader(1, 0)}, 1, 1) for side in "sd"}
+    monkeypatch.setattr(planning, "_known", offsets)
+    monkeypatch.setattr(planning, "mirror_topics", lambda link, client: {"orders": view["s"]})
+    monkeypatch.setattr(planning, "create_missing", lambda *asked: Placement({"orders": view["d"]}, (), {}))
+    east: Any = SimpleNamespace(metadata=lambda names: ClusterView("E", 1, {}, {}, frozenset()))
+    link: Any = SimpleNamespace(mirror=MIRROR)
+    state: Any = SimpleNamespace(partitions={NAME: {A: status(start=known)}}, active_run=lambda name: None)
+    work = Planner(link, east, cast("Any", object())).plan(state, all_ends=False)
+    assert work.partitions[A].counted == noted
+    assert [change.status.source_start for change in work.changes] == [noted]
