@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,7 @@ from mirror_core.cli.runbook import runbook
 from mirror_core.cli.standing import fence, watch
 from mirror_core.cli.telling import tell
 from mirror_core.decide.recovery import Action
+from mirror_core.decide.ruled import as_destination, as_source
 from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import creation, estimate, recovery, verbs
 from mirror_core.mirrors.describe import GAPS
@@ -86,7 +88,11 @@ def create(
         tell(limit)
     if lacks_heartbeats(loaded.cluster(source)):
         tell(f"{WITHOUT_HEARTBEATS}; `mirrorbook cluster check {source}` names the rights")
-    for line in estimate.lines(link_of(loaded, checked)):
+    rules = (
+        as_source(checked.source, loaded.cluster(source).ruling),
+        as_destination(checked.destination, loaded.cluster(destination).ruling),
+    )
+    for line in chain(*rules, estimate.lines(link_of(loaded, checked))):
         tell(line)
     if dry_run:
         return

@@ -31,5 +31,7 @@ class Debt:
     ends: Offsets = NO_OFFSETS
     """Of a fence that is paid: log ends (next to be written) when it was seen to hold. What lies between the last
     mirrored offset and them slipped in before."""
+    by_command: bool = False
+    """Of a fence that is paid: the cluster's `fence_command` has put it up, and no broker shows it."""
     trouble: str = ""
     """Why it could not be paid when it was tried last, or what is wrong with it since."""

@@ -32,6 +32,7 @@ from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permi
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
+from mirror_core.model.ruling import Barred
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.model.sighting import Sighting, TopicSeen
 from mirror_core.model.standing import Debt, Owed
@@ -43,8 +44,8 @@ OWED = Debt(mirror=MirrorName("m"), cluster=ClusterName("east"), owed=Owed.FENCE
 STANDS = replace(OWED, paid_ms=2_000, ends=ENDS)
 WATCHED = replace(OWED, ends=ENDS, trouble="cluster east has no authorizer: it cannot be kept from taking writes")
 LIFTING = replace(OWED, owed=Owed.UNFENCE)
-WELL = Shown(authorizer=True, ends={P: Offset(100)})
-OPEN = replace(WELL, authorizer=False)
+WELL = Shown(barred=Barred.BY_DENIALS, ends={P: Offset(100)})
+OPEN = replace(WELL, barred=Barred.BY_NOTHING)
 SILENT = Unseen("no broker answered")
 WRITTEN = {P: (Offset(100), Offset(103))}
 
