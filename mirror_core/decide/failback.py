@@ -205,7 +205,7 @@ def _warnings(view: FailbackView) -> Iterator[str]:
             )
         elif not view.old.authorizer:
             yield (
-                f"{view.mirror.source} has no authorizer and cannot be fenced: an application that still writes there "
+                f"{view.mirror.source} cannot be fenced by Mirrorbook: an application that still writes there "
                 "holds the failback up, since its records would be neither salvaged nor mirrored. Stop all producers"
             )
         elif not view.old.fenced:

@@ -76,7 +76,7 @@ _FAILOVER: Final = (
         name="fence",
         does="deny everybody to write the mirror's topics on {source}, and prove on every broker that its logs stand "
         "still",
-        unfenced="{source} has no authorizer and cannot be fenced: only check that its logs stand still for 2 s",
+        unfenced="{source} cannot be fenced by Mirrorbook: only check that its logs stand still for 2 s",
         by_command="close {source} to applications by its fence_command, and check that its logs stand still for 2 s",
         needs=_BOTH,
         writes=Writes.NOWHERE,

@@ -301,11 +301,15 @@ class Steps(Promotion):
         gate = self.journal.record("parity")
         promoted = set(self.scope.promoted) - set(self.scope.drained)
         lost, by = lost_behind_fence(gate.evidence if gate else {}, promoted)
-        if lost == 0 and fenced.held:
-            # No broker shows what a command has done: its log ends do.
-            denials, ends = (denials_of(self.scope.names), ()) if fenced.authorizer else ((), self.positions)
-            look = look_again(self.link, denials, ends)
-            if not (look.shown or (fenced.command and look.whole and dict(look.ends) == self.positions)):
+        if lost == 0 and fenced.command:  # no broker shows what a command has done: its log ends do
+            look = look_again(self.link, (), self.positions)
+            if not look.whole or look.ends.keys() < self.positions.keys():
+                return None, unseen_behind_fence(self.link.source.name, look.words)
+            taken = sum(max(0, end - self.positions[p]) for p, end in look.ends.items())
+            return taken, by if not taken else f"by what {self.link.source.name} took behind its fence_command"
+        if lost == 0 and fenced.authorizer:
+            look = look_again(self.link, denials_of(self.scope.names), ())
+            if not look.shown:
                 return None, unseen_behind_fence(self.link.source.name, look.words)
         return lost, by
 

@@ -33,8 +33,8 @@ from tests.unit.test_decide_standing import OWED, STANDS
 from tests.unit.test_decide_verbs import RUN
 
 MIRROR = Mirror(
-    name=MirrorName("m"), source=ClusterName("east"), destination=ClusterName("west"), source_id="E", destination_id="W",
-    topics=("orders",), producer_id=1 << 62, desired=Desired.STARTED, created_ms=1,
+    name=MirrorName("m"), source=ClusterName("east"), destination=ClusterName("west"), source_id="E",
+    destination_id="W", topics=("orders",), producer_id=1 << 62, desired=Desired.STARTED, created_ms=1,
 )  # fmt: skip
 TOPICS = ("orders", "a.b")
 
@@ -116,7 +116,7 @@ def test_who_has_lost_the_mirror_calls_nothing(link: Link) -> None:
 
 
 def test_a_run_writes_down_that_it_closes_before_it_does(tmp_path: Path) -> None:
-    """So an abort finds it, also after a crash in the middle of the command; and a person, when the destination dies."""
+    """So an abort finds it, also after a crash in the middle of it; and a person, when the destination dies."""
     link = linked(tmp_path, ends="exit 1", retries=0)
     acts = acted(link, tmp_path)
     with pytest.raises(CommandFailed):

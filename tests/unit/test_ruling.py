@@ -19,10 +19,14 @@ from mirror_core.model.ruling import Authorizer, Barred, Ruling
 COMMANDS = {"fence_command": {"command": ["/bin/close", "x"]}, "unfence_command": {"command": ["/bin/open"]}}
 
 
-def east(folder: Path, only: Principal | None = None, **entries: object) -> ClusterConfig:
+def east(folder: Path, *, only: Principal | None = None, **entries: object) -> ClusterConfig:
     path = folder / "mirrorbook.yaml"
     path.write_text(yaml.safe_dump({"clusters": {"east": {"bootstrap.servers": "h:1", **entries}}}))
     return load_config(path, only=only).cluster("east")
+
+
+def closable() -> dict[str, Any]:
+    return {**COMMANDS}
 
 
 def test_kafkas_acls_are_the_default(tmp_path: Path) -> None:
@@ -32,7 +36,7 @@ def test_kafkas_acls_are_the_default(tmp_path: Path) -> None:
 
 def test_it_is_no_client_property(tmp_path: Path) -> None:
     for only in (None, *Principal):
-        found = east(tmp_path, only, authorizer="foreign", **COMMANDS)
+        found = east(tmp_path, only=only, authorizer="foreign", **closable())
         assert found.control.keys() | found.data.keys() <= {"bootstrap.servers"}
         assert found.ruling.foreign
 
@@ -74,10 +78,10 @@ def test_commands_have_the_limits_of_hooks(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_named_without_what_was_written_for_a_command(
-    tmp_path: Path, entries: dict[str, object], refused: str
+    tmp_path: Path, entries: dict[str, Any], refused: str
 ) -> None:
     with pytest.raises(BadRequest, match=refused) as caught:
-        east(tmp_path, **entries)
+        east(tmp_path, only=None, **entries)
     assert "secret" not in str(caught.value)
 
 
@@ -95,7 +99,7 @@ def test_what_keeps_writers_out(ruling: Ruling, denials: bool, barred: Barred) -
 
 
 def test_a_command_does_and_not_for_a_drill(tmp_path: Path) -> None:
-    ruling = east(tmp_path, authorizer="foreign", **COMMANDS).ruling
+    ruling = east(tmp_path, only=None, authorizer="foreign", **closable()).ruling
     assert ruling.barred(denials=False) is Barred.BY_COMMAND
     assert ruling.without_commands() == Ruling(authorizer=Authorizer.FOREIGN)
 

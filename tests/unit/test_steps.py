@@ -80,3 +80,12 @@ def test_only_the_fence_reads_otherwise_without_an_authorizer() -> None:
     with_it, without = planned(RunKind.FAILOVER, MIRROR), planned(RunKind.FAILOVER, MIRROR, barred=Barred.BY_NOTHING)
     assert [a.name for a, b in zip(with_it, without, strict=True) if a != b] == ["fence"]
     assert "cannot be fenced" in without[1].action
+
+
+def test_a_plan_names_the_command_that_closes_the_source() -> None:
+    for mode, name in ((Mode.PLANNED, "fence"), (Mode.UNPLANNED, "stand")):
+        by_denials = planned(RunKind.FAILOVER, MIRROR, mode)
+        by_command = planned(RunKind.FAILOVER, MIRROR, mode, barred=Barred.BY_COMMAND)
+        changed = [b for a, b in zip(by_denials, by_command, strict=True) if a != b]
+        assert [step.name for step in changed] == [name]
+        assert "fence_command" in changed[0].action
