@@ -30,6 +30,8 @@ class OldSource:
     fenced: bool
     """Every mirror topic that it has is under our standing fence."""
     authorizer: bool = True
+    by_command: bool = False
+    """Its `fence_command` keeps applications out, where Kafka's ACLs do not rule it."""
     log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     sizes: Mapping[Partition, int] = field(default_factory=dict)
     """Bytes of one replica; left out where nobody tells."""
@@ -196,9 +198,14 @@ def _warnings(view: FailbackView) -> Iterator[str]:
         )
     if isinstance(view.old, OldSource):
         yield from pending(view.debt, view.active_runs)
-        if not view.old.authorizer:
+        if view.old.by_command:
             yield (
-                f"{view.mirror.source} has no authorizer and cannot be fenced: an application that still writes there "
+                f"{view.mirror.source} is closed to applications by its fence_command, which the first step calls "
+                "again: no broker can show that"
+            )
+        elif not view.old.authorizer:
+            yield (
+                f"{view.mirror.source} cannot be fenced by Mirrorbook: an application that still writes there "
                 "holds the failback up, since its records would be neither salvaged nor mirrored. Stop all producers"
             )
         elif not view.old.fenced:

@@ -29,6 +29,7 @@ from mirror_core.state.link import states
 from mirror_core.state.records import State
 from mirror_core.state.turning import turned
 from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.sync.closing_commands import Closable, open_again
 
 SEEN_S: Final = 5.0
 """What applications are told on the cluster itself gets this long: it is only for the warning."""
@@ -56,6 +57,7 @@ def look(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Outlook:
                 f"named {fence.cluster}: nothing is lifted"
             )
         held = describe_acls(client)
+    _refuse_unlike(cluster, fence)
     there = frozenset[Acl]() if isinstance(held, AuthorizerOff) else fence.denials & held.entries
     warnings = list(_told_on(cluster, fence))
     answer = _state_of(config, fence)
@@ -95,11 +97,39 @@ def lift(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -
             mark_lifted(path, replace(fence, lifted_ms=now_ms()), "whoever resumes the run is not told by this file")
         except Unwritable as error:
             trouble.append(str(error))
+        if fence.command:
+            open_again(_closable(config, cluster, fence))
+            return tuple(trouble)
         with ClusterClient(cluster) as client:
             if not isinstance(describe_acls(client), AuthorizerOff):
                 delete_acls(client, fence.denials)
                 absent_on_every_broker(client, fence.denials)
     return tuple(trouble)
+
+
+def _closable(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Closable:
+    return Closable(
+        cluster=cluster,
+        cluster_id=fence.cluster_id,
+        mirror=fence.mirror,
+        run=fence.run,
+        topics=fence.topics,
+        folder=config.path.parent,
+    )
+
+
+def _refuse_unlike(cluster: ClusterConfig, fence: FenceFile) -> None:
+    """BadRequest where the configuration has changed since the fence was raised: this would lift nothing."""
+    if fence.command and cluster.ruling.unfence is None:
+        raise BadRequest(
+            f"cluster {cluster.name} was closed by its fence_command for run {fence.run}, and mirrorbook.yaml has no "
+            f"unfence_command for it now: write it there again, or open {cluster.name} to applications by its own means"
+        )
+    if not fence.command and cluster.ruling.foreign:
+        raise BadRequest(
+            f"cluster {cluster.name}: the fence of run {fence.run} consists of Kafka's ACLs, and mirrorbook.yaml says "
+            "`authorizer: foreign`: write `authorizer: kafka` there to lift it"
+        )
 
 
 def refuse(state: State, fence: FenceFile) -> None:

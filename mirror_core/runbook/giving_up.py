@@ -14,8 +14,10 @@ from mirror_core.state.journal import told
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget
 from mirror_core.state.writer import StateWriter
+from mirror_core.sync.closing_commands import CommandFailed, closable, open_again
 from mirror_core.sync.fence import lift_fence, standing
 from mirror_core.sync.identity import check_source
+from mirror_core.sync.shutting import has_shut, owned_after
 
 
 def lift_or_owe(link: Link, writer: StateWriter, run: Run) -> str:
@@ -24,14 +26,22 @@ def lift_or_owe(link: Link, writer: StateWriter, run: Run) -> str:
     if run.state is not RunState.ABORTING:
         # Owed first: whatever happens from here on, the denials will be found.
         writer.put(replace(run, state=RunState.ABORTING), told(writer.state, run, Kind.ABORTING, {}), owed)
+    topics = {p.topic for p in writer.state.partitions.get(link.mirror.name, {})}
+    where = closable(link, link.source.name, run.id, topics)
     try:
         with ClusterClient(link.source) as source:
             if standing(link.mirror, writer, source):  # otherwise nothing is asked of a source that may be dead
                 check_source(link, source)
                 lift_fence(link.mirror, writer, source)
-        writer.put(Forget(owed))
+            if has_shut(writer.state, run):
+                check_source(link, source)
+                open_again(where, before=lambda: writer.put(owed))
+        owned_after(link, where, lambda: writer.put(Forget(owed)))
     except LostOwnership:
         raise
+    except CommandFailed as error:
+        writer.put(replace(owed, trouble=str(error)))
+        return f"{link.source.name} is still closed to applications: {error}. A watcher tries it again"
     except MirrorError as error:
         writer.put(replace(owed, trouble=str(error)))
         return f"{link.source.name} does not answer, and its fence is still there: it is lifted when it does"

@@ -21,9 +21,10 @@ from mirror_core.model.run import Evidence, Mode
 from mirror_core.model.standing import Debt
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.last_look import Look
+from mirror_core.runbook.shutting import ByCommand
 from mirror_core.runbook.unfencing import FILE, LiftFile, its_file
 from mirror_core.state.turning import Returned
-from mirror_core.sync.fence import denials_of, undenied
+from mirror_core.sync.fence import denials_of, seen_still, undenied
 from mirror_core.sync.identity import check_source
 
 
@@ -41,13 +42,13 @@ def refuse_if_lifted(acts: Acts) -> bool:
     return file is not None
 
 
-def refuse_in_doubt(acts: Acts, look: Look, *, authorizer: bool, file: bool) -> None:
+def refuse_in_doubt(acts: Acts, look: Look, *, held: bool, file: bool) -> None:
     """Of a source that does not say everything: what was not seen took nothing since the drain only if its fence stood
     all the time, by the file (`file`: it is here)."""
     name, run = acts.link.source.name, acts.journal.run_id
-    if look.whole or (authorizer and file):
+    if look.whole or (held and file):
         return
-    why = "the file that tells whether its fence stood is not here" if authorizer else "could not be fenced"
+    why = "the file that tells whether its fence stood is not here" if held else "could not be fenced"
     unseen = "does not answer" if look.silent else f"answers only in part ({'; '.join(look.unsaid)})"
     raise Refused(
         f"run {run}: promotion",
@@ -74,18 +75,22 @@ def _paid(
         with ClusterClient(acts.link.source, timeout_s=LIMITS.lost_source_s) as source:
             check_source(acts.link, source)
             denials = keep_out(acts.link, acts.writer, source, names, before=lift)
-            ends = {**before.by_partition(), **still(source, partitions)}
+            shut = isinstance(denials, AuthorizerOff) and ByCommand(acts, "stand", lift, once=True)(names)
+            ends = {**before.by_partition(), **(seen_still if shut else still)(source, partitions)}
     except LostOwnership:
         raise
     except MirrorError as error:
         acts.writer.put(replace(debt, trouble=str(error)))
         return {"fence": "pending: put up the moment it answers", "source": str(error)}
-    if isinstance(denials, AuthorizerOff):
-        trouble = f"cluster {cluster} has no authorizer: it cannot be kept from taking writes"
+    lines = {FILE: lift.words} if lift.words else {}
+    if isinstance(denials, AuthorizerOff) and not shut:
+        trouble = f"cluster {cluster} {denials.words}: it cannot be kept from taking writes"
         acts.writer.put(replace(debt, trouble=trouble, ends=Offsets.of(ends)))
-        return {"fence": "impossible: the source has no authorizer; it is only watched"}
-    acts.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(ends)))
-    return {"fence": "stands", "denials": len(denials), **({FILE: lift.words} if lift.words else {})}
+        return {"fence": f"impossible: the source {denials.words}; it is only watched"}
+    acts.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(ends), by_command=shut))
+    if isinstance(denials, AuthorizerOff):
+        return {"fence": "stands", "fence_command": "done", **lines}
+    return {"fence": "stands", "denials": len(denials), **lines}
 
 
 def paid_again(acts: Acts, names: Collection[str], partitions: Collection[Partition]) -> Evidence:
@@ -98,7 +103,8 @@ def paid_again(acts: Acts, names: Collection[str], partitions: Collection[Partit
     if debt.paid_ms is not None:
         file = its_file(acts.services, acts.journal.run_id)
         try:
-            if (file is None or file.lifted_ms is None) and not _gone(acts, names):
+            stands = debt.by_command or not _gone(acts, names)
+            if (file is None or file.lifted_ms is None) and stands:
                 return {}
         except MirrorError as error:  # a source that has died since it was fenced holds nobody up
             return {"fence": f"{cluster} was not asked again for its denials: {error}"}
@@ -117,12 +123,12 @@ def _gone(acts: Acts, names: Collection[str]) -> bool:
         return bool(undenied(source, denials_of(names)))
 
 
-def lost_while_lifted(acts: Acts, authorizer: bool) -> tuple[int | None, str] | None:
+def lost_while_lifted(acts: Acts, held: bool) -> tuple[int | None, str] | None:
     """Offsets that the source took while its fence was lifted, and how that is known; None: it never was."""
     debt, name, taken = acts.writer.state.debts.get(acts.link.mirror.name), acts.link.source.name, count(slipped(acts))
     if taken:
         return taken, f"by what {name} took while its fence was lifted"
-    if authorizer and debt is not None and debt.paid_ms is None:
+    if held and debt is not None and debt.paid_ms is None:
         return None, f"the fence on {name} was lifted, and it was not seen since"
     return None
 

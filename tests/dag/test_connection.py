@@ -166,9 +166,11 @@ def test_hooks_and_expectations_come_from_a_file_on_the_worker(airflow_database:
         hooks.write_text(yaml.safe_dump(section), encoding="utf-8")
         assert yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8")) == {"clusters": {}, **section}
         hooks.write_text("m1: {}", encoding="utf-8")
-        with pytest.raises(
-            BadRequest, match=r"mirrors.yaml: must have no other keys than evidence, expectations, mirrors, sets"
-        ):
+        known = "clusters, evidence, expectations, mirrors, sets"
+        with pytest.raises(BadRequest, match=f"mirrors.yaml: must have no other keys than {known}"):
+            write_config("m1", [])
+        hooks.write_text("clusters: {east: {sasl.password: x}}", encoding="utf-8")
+        with pytest.raises(BadRequest, match=r"clusters.east.sasl.password: is not known here; known are authorizer"):
             write_config("m1", [])
         hooks.write_text("expectations: more.yaml", encoding="utf-8")
         written = yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8"))

@@ -92,6 +92,8 @@ def test_where_nothing_can_be_denied_nobody_is_said_to_be_kept_from_writing() ->
     text = said(a_run(*PLANNED, RunState.RUNNING), steps)
     assert "NOBODY" not in text
     assert "Nothing keeps applications from writing: east has no authorizer" in text
+    closed = [replace(step, evidence={**step.evidence, "fence_command": "done"}) for step in steps]
+    assert "NOBODY CAN WRITE these topics: east is fenced" in said(a_run(*PLANNED, RunState.RUNNING), closed)
 
 
 @pytest.mark.parametrize("kind", RunKind)

@@ -147,7 +147,10 @@ def test_whether_the_old_source_is_fenced_is_said(view: FailbackView) -> None:
     unfenced = replace(old_of(view), fenced=False)
     assert not warned("fence", old_of(view))
     assert warned("not under this mirror's fence: the first step raises it", unfenced)
-    assert warned("has no authorizer and cannot be fenced", replace(unfenced, authorizer=False))
+    assert warned("cannot be fenced by Mirrorbook", replace(unfenced, authorizer=False))
+    by_command = replace(unfenced, authorizer=False, by_command=True)
+    assert warned("closed to applications by its fence_command, which the first step calls again", by_command)
+    assert not warned("cannot be fenced", by_command)
 
 
 def test_a_grant_to_everybody_on_either_side_forbids_it_before_anything_is_changed(view: FailbackView) -> None:
