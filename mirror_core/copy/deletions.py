@@ -21,17 +21,16 @@ RECORDED_S: Final = 5.0
 class Deletions:
     """Of one partition and task."""
 
-    __slots__ = ("_clock", "_counted", "_recorded", "_since", "found", "source_start", "told")
+    __slots__ = ("_clock", "_counted", "_recorded", "_since", "_told", "found", "source_start")
 
-    def __init__(self, counted: int | None, clock: Callable[[], float]) -> None:
-        """`counted`: as in the assignment."""
+    def __init__(self, counted: int | None, clock: Callable[[], float], *, told: bool) -> None:
+        """`counted`: as in the assignment. `told`: a driver hears of them, and answers."""
         self.found: list[tuple[int, int]] = []
         """[first, next) of each, in order."""
         self.source_start: int | None = None
         """The source's log start, when it was last asked."""
-        self.told = False
-        """Whether a driver hears of it, and answers."""
         self._clock = clock
+        self._told = told
         self._counted = counted
         self._recorded = -1
         """What ends there or before is recorded."""
@@ -49,7 +48,7 @@ class Deletions:
             self._counted = source_start
             self._since = now if self._since is None else self._since
         self.source_start = source_start
-        if self._since is not None and (not self.unrecorded or (self.told and now - self._since >= RECORDED_S)):
+        if self._since is not None and (not self.unrecorded or (self._told and now - self._since >= RECORDED_S)):
             self._since = None
         return self._since is None
 
@@ -64,7 +63,7 @@ class Deletions:
     @property
     def holds(self) -> bool:
         """Whether it waits for what this task will not hear."""
-        return self.waits and not self.told
+        return self.waits and not self._told
 
     @property
     def unrecorded(self) -> list[tuple[int, int]]:

@@ -49,9 +49,10 @@ class PartitionReplicator:
         hides: bool = False,
         waiting: Waiting | None = None,
         clock: Callable[[], float] = time.monotonic,
+        told: bool = False,
     ) -> None:
         """`hides`: gaps are used up by hidden records, which go the way of data, and not by markers. `waiting`: of all
-        partitions of a task together."""
+        partitions of a task together. `told`: a driver hears of deletions, and answers."""
         self.assigned = assigned
         self.hides = hides
         self.partition: Final[Partition] = assigned.partition
@@ -60,7 +61,7 @@ class PartitionReplicator:
         self.gaps = GapOwnership()
         self.source = SourceProbe()
         self.tally = Tally()
-        self.deletions = Deletions(assigned.counted, clock)
+        self.deletions = Deletions(assigned.counted, clock, told=told)
         self.state = State.LOST
         self.working = False
         """Something may be sent: it is READY or ENDING."""

@@ -99,9 +99,8 @@ class CopyTask:
         given = (replace(one, answered=one.answered and not late) for one in assignment.partitions)
         ordered = sorted(given, key=lambda assigned: assigned.partition)
         waiting = Waiting(assignment.max_bytes_in_flight)
-        self.replicators = [PartitionReplicator(assigned, hides=hides, waiting=waiting) for assigned in ordered]
-        for replicator in self.replicators:
-            replicator.deletions.told = assignment.driver is not None
+        told = assignment.driver is not None
+        self.replicators = [PartitionReplicator(one, hides=hides, waiting=waiting, told=told) for one in ordered]
         self.replicator_of = {replicator.partition: replicator for replicator in self.replicators}
         self._from, self._to = Ahead(source), Ahead(destination)
         self.receiver = Receiver(assignment, source, self.replicator_of, self._from.connect)

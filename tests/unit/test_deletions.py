@@ -168,9 +168,8 @@ class Clock:
 
 
 def replicator(of: PartitionStatus, *, told: bool, clock: Clock | None = None) -> PartitionReplicator:
-    made = PartitionReplicator(replace(assigned(of), source_epoch=1, answered=True), clock=clock or Clock())
+    made = PartitionReplicator(replace(assigned(of), source_epoch=1, answered=True), clock=clock or Clock(), told=told)
     made.route(1, 1, 1)
-    made.deletions.told = told
     return made
 
 
