@@ -211,8 +211,8 @@ def test_a_super_user_that_writes_behind_the_fence_is_reported(pair: Pair, tmp_p
     found = look_after(mirrored.link)
 
     assert found.alarms == (
-        f"cluster east has taken 3 offset(s) that no fence stopped: {partition} [{end}, {end + 3}). A super user, or "
-        "a cluster without a fence: stop that writer",
+        f"cluster east has taken 3 offset(s) that no fence stopped: {partition} [{end}, {end + 3}). Either a super "
+        "user, or a cluster without a fence: stop that writer",
     )
     assert debt_of(mirrored).trouble == f"somebody writes there all the same: {partition}"
     assert look_after(mirrored.link).deed is Deed.NOTHING, "it is recorded once"

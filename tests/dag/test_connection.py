@@ -172,6 +172,11 @@ def test_hooks_and_expectations_come_from_a_file_on_the_worker(airflow_database:
         hooks.write_text("clusters: {east: {sasl.password: x}}", encoding="utf-8")
         with pytest.raises(BadRequest, match=r"clusters.east.sasl.password: is not known here; known are authorizer"):
             write_config("m1", [])
+        add_connection("ruled", {"conn_type": "kafka_cluster", "host": "b:1"})
+        hooks.write_text("clusters: {ruled: {authorizer: foreign}, elsewhere: {authorizer: none}}", encoding="utf-8")
+        config = load_config(write_config("m5", ["ruled"]))
+        assert config.clusters.keys() == {"ruled"}
+        assert config.cluster("ruled").ruling.foreign
         hooks.write_text("expectations: more.yaml", encoding="utf-8")
         written = yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8"))
         assert written["expectations"] == str(hooks.parent / "more.yaml"), "it is written into another folder"

@@ -117,6 +117,7 @@ def test_a_run_that_waits_after_its_proof_has_stopped_nobody() -> None:
     [
         (OWED, "east is NOT fenced yet"),
         (replace(OWED, paid_ms=2), "east is fenced: nobody but a super user"),
+        (replace(OWED, paid_ms=2, by_command=True), "east is closed to applications by its fence_command"),
         (None, "Whether east is fenced is not recorded"),
     ],
 )

@@ -57,7 +57,7 @@ def test_commands_have_the_limits_of_hooks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "refused"),
     [
-        ({"authorizer": "foreing"}, r"east.authorizer: 'foreing' is none of kafka, none, foreign; is foreign meant\?"),
+        ({"authorizer": "foreigner"}, r"'foreigner' is none of kafka, none, foreign; is foreign meant\?"),
         ({"authorizer": None}, "'None' is none of"),
         ({"authorizer": ["none"]}, "is none of"),
         (COMMANDS, "fence_command: only for a cluster with `authorizer: foreign`; with `authorizer: kafka`"),
