@@ -25,7 +25,14 @@ from mirror_core.sync.access import sync_acls
 from mirror_core.sync.group_commits import GroupCommits
 from mirror_core.sync.groups import groups_in_scope, sync_groups
 from mirror_core.sync.identity import check_identity
-from mirror_core.sync.topics import Placement, create_missing, mirror_topics, stopped_topics, sync_configs
+from mirror_core.sync.topics import (
+    Placement,
+    create_missing,
+    hidden_rows,
+    mirror_topics,
+    stopped_topics,
+    sync_configs,
+)
 
 _log = logger(__name__)
 
@@ -96,7 +103,7 @@ def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part], run_
             link, state, source, destination, chosen, dry_run=log is None or Part.TOPICS not in only
         )
         if Part.TOPICS in only:
-            rows += placement.rows
+            rows += [*placement.rows, *hidden_rows(link, state, source, chosen)]
             rows += [_stopped(name) for name in sorted(stopped & chosen.keys())]
         ready = placement.ready
         if Part.CONFIGS in only:

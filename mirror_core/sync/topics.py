@@ -69,6 +69,14 @@ def stopped_topics(link: Link, state: State) -> frozenset[str]:
     return frozenset(s.partition.topic for s in statuses if s.state is PartitionState.STOPPED)
 
 
+def hidden_rows(link: Link, state: State, source: ClusterClient, listed: Collection[str]) -> list[DriftRow]:
+    """Recorded topics that the source has not listed and does not let us DESCRIBE: they are not gone."""
+    mine = {p.topic for p in state.partitions.get(link.mirror.name, {})} - stopped_topics(link, state)
+    unlisted = mine.difference(listed)
+    denied = source.metadata(unlisted).denied if unlisted else frozenset[str]()
+    return [_row(name, "", "", Deed.REFUSE, str(undescribed(source, [name]))) for name in sorted(denied)]
+
+
 def create_missing(
     link: Link,
     state: State,

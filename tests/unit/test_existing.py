@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +16,14 @@ from mirror_core.kafka.existing import existing
 from mirror_core.kafka.topics import NewTopic, TopicConfigs
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.runbook import failback, observe
 from mirror_core.runbook.checkpoints import OldTopic
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.tails import TailSteps
 from mirror_core.state.records import State
 from mirror_core.sync import topics as placing
-from mirror_core.sync.topics import Placement, create_missing
+from mirror_core.sync.topics import Placement, create_missing, hidden_rows
 
 SEEN = {name: TopicView(name, f"id-{name}", False, {0: Leader(1, 0)}, 1, 1) for name in ("orders", "paid")}
 
@@ -147,6 +148,19 @@ def test_a_topic_that_is_not_listed_any_more_is_gone_or_denied_and_then_tried_ag
     assert (change.state, change.kind) == (PartitionState.FAILED, kind)
     assert words in (change.reason or "")
     assert (change.again_ms is not None) == (kind is FailureKind.DENIED)
+
+
+def test_a_sync_says_of_a_recorded_topic_that_it_is_hidden_and_nothing_of_one_that_is_gone() -> None:
+    known = {Partition(name, 0): status(name) for name in SEEN}
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
+    state = State(partitions={MirrorName("m"): known})
+    [row] = hidden_rows(link, state, cluster(["orders"]), ["paid"])
+    assert (row.subject, row.deed) == ("orders", "refuse")
+    assert "may not DESCRIBE orders" in row.reason
+    assert hidden_rows(link, state, cluster(there=["paid"]), ["paid"]) == []
+    stopped = replace(status("orders"), state=PartitionState.STOPPED)
+    state.partitions[MirrorName("m")][stopped.partition] = stopped
+    assert hidden_rows(link, state, cluster(["orders"]), ["paid"]) == []
 
 
 def test_a_topic_that_may_not_be_seen_on_the_destination_is_not_created_and_holds_up_no_other(
