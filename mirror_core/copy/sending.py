@@ -132,10 +132,11 @@ class Sender:
         link = self.links.get(broker)
         if link is None or link.muted_s <= _PATIENCE_S:
             return ""
-        return (
-            f"broker {broker} reads nothing more from here for {link.muted_s:.0f} s: a quota limits what "
-            f"{self._side.user} may write"
-        )
+        return f"broker {broker} reads nothing more from here for {link.muted_s:.0f} s: {self._quota}"
+
+    @property
+    def _quota(self) -> str:
+        return f"a quota limits what {self._side.user} may write"
 
     def answers(self, broker: int) -> None:
         """Wait for an answer of the broker's, and take in all that have come."""
@@ -170,9 +171,11 @@ class Sender:
             limit = 0.0 if buffered else end - time.monotonic()
             ready = buffered | {waiting[sock] for sock in readable(waiting, max(0.0, limit))}
             if not ready:
-                why = "; ".join(filter(None, map(self.owed, sorted(waiting.values()))))
-                words = f"no answer from broker(s) {sorted(waiting.values())}"
-                raise Unreachable(f"cluster {self._side.name}: {words}" + (f": {why}" if why else ""))
+                throttled = [broker for broker in waiting.values() if self.links[broker].throttle_s]
+                why = f"; {self._quota}" if throttled else ""
+                raise Unreachable(
+                    f"cluster {self._side.name}: no answer from broker(s) {sorted(waiting.values())}{why}"
+                )
             for broker in ready:
                 self.answers(broker)
 

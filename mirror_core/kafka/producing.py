@@ -59,9 +59,11 @@ class ProduceLink(Generic[Tag]):
         self.outstanding: deque[_Due[Tag]] = deque()
         self.took_s = 0.0
         """From the newest answered request to its answer."""
+        self.throttle_s = 0.0
+        """For so long the broker reads nothing more after its newest answer, for a quota."""
         self._window = Window(connection.round_trip_s, most_bytes)
         self._bytes = self._answers_bytes = 0
-        self._heard_at = self._muted_until = -math.inf
+        self._heard_at = -math.inf
         self._buffer = bytearray(1 << 18)
         self._start = self._end = 0
 
@@ -96,12 +98,12 @@ class ProduceLink(Generic[Tag]):
         a thin link each request waits behind those before it."""
         if not self.outstanding:
             return 0.0
-        return time.monotonic() - max(self.outstanding[0].sent_at, self._heard_at, self._muted_until)
+        return time.monotonic() - max(self.outstanding[0].sent_at, self._heard_at + self.throttle_s)
 
     @property
     def muted_s(self) -> float:
-        """For how long the broker reads nothing more from here, as it has said: for a quota."""
-        return max(0.0, self._muted_until - time.monotonic())
+        """For how long from now on the broker reads nothing more from here, for a quota."""
+        return max(0.0, self._heard_at + self.throttle_s - time.monotonic())
 
     @property
     def full(self) -> bool:
@@ -127,7 +129,7 @@ class ProduceLink(Generic[Tag]):
         self.took_s = self._heard_at - sent_at
         self._window.acknowledged(size, self._heard_at)
         try:
-            self._muted_until = self._heard_at + produce.throttle_ms(memoryview(frame)[4:]) / 1000
+            self.throttle_s = produce.throttle_ms(memoryview(frame)[4:]) / 1000
             for row in produce.decode(memoryview(frame)[4:]):
                 tag = tags.pop((row.topic, row.partition), None)
                 if tag is None:
