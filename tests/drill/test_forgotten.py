@@ -22,6 +22,7 @@ from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
+from mirror_core.model.run import Mode
 from mirror_core.sandbox.jars import ensure_jars
 from mirror_core.wire.records import Record as LogRecord
 from tests.administering import as_admin, broker_setting
@@ -249,6 +250,26 @@ def test_idle_partitions_are_looked_at_once_there_is_something_to_copy(
         caught_up(mirrored, app.partitions)
     assert sorted(set(looked.at)) == app.partitions
     assert len(looked.by) <= AT_ONCE, "they share connections"
+    assert_same(forgetful, [app.topic])
+
+
+def test_behind_the_fence_nobody_looks_at_the_ends_that_the_run_has_compared(
+    forgetful: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Application(forgetful, 20)
+    mirrored = new_mirror(forgetful, tmp_path, app.topic)
+    app.plain(range(20), 5)
+    mirrored.copy()
+    failover = mirrored.failover
+    run = failover.begin(failover.plan(Mode.PLANNED).hash, Mode.PLANNED)
+    failover.take(run.id, ("prove",))
+    forgotten(mirrored, app.partitions)
+    app.plain([7], 5)
+    looked = Looked(monkeypatch)
+    failover.take(run.id, ("fence", "drain"))
+    assert looked.at == [app.partitions[7]], "there was something to copy"
+    failover.take(run.id, ("final_sync", "parity"))
+    failover.abort(run.id)
     assert_same(forgetful, [app.topic])
 
 
