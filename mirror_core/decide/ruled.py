@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mirror_core.decide.acls import OUR_TOPICS
 from mirror_core.decide.view import View
+from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import DRILL, ClusterName
 from mirror_core.model.ruling import Ruling
 from mirror_core.model.run import Mode
@@ -16,10 +17,20 @@ _WHO = "has an authorizer that is not Kafka's (`authorizer: foreign`)"
 def unclosable(view: View) -> Iterator[str]:
     """Why a planned failover is refused: nothing could close its source. A drill's has no applications."""
     if view.here.foreign and view.here.fence is None and not view.mirror.name.startswith(DRILL):
-        yield (
-            f"{view.mirror.source} {_WHO} and no fence_command: nobody could keep applications from writing there. "
-            "Give it fence_command and unfence_command in mirrorbook.yaml. If it is lost: --mode unplanned"
-        )
+        yield f"{_unclosable(view.mirror.source)}. If it is lost: --mode unplanned"
+
+
+def no_way_home(mirror: Mirror, new: Ruling) -> Iterator[str]:
+    """The same of a failback, which ends in a planned failover away from the new primary: it would stop half-way."""
+    if new.foreign and new.fence is None and not mirror.name.startswith(DRILL):
+        yield f"{_unclosable(mirror.destination)}, and the way home ends with a planned failover away from it"
+
+
+def _unclosable(cluster: ClusterName) -> str:
+    return (
+        f"{cluster} {_WHO} and no fence_command: nobody could keep applications from writing there. Give it "
+        "fence_command and unfence_command in mirrorbook.yaml"
+    )
 
 
 def as_source(name: ClusterName, ruling: Ruling) -> Iterator[str]:

@@ -37,7 +37,7 @@ from mirror_core.model.standing import Debt
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_whole
-from mirror_core.sync.closing_commands import closable, shut
+from mirror_core.sync.closing_commands import CommandFailed, closable, shut
 from mirror_core.sync.identity import check_source
 from mirror_core.sync.shutting import put_right
 
@@ -97,7 +97,12 @@ def raise_again(link: Link, state: State, source: ClusterClient, debt: Debt) -> 
     if isinstance(held, AuthorizerOff):
         topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
         where = closable(link, link.source.name, debt.run, topics)
-        return shut(where, once=True) and put_right(link, where, done=True)
+        try:
+            closed = shut(where, once=True)
+        except CommandFailed:
+            put_right(link, where, done=True)  # it may have closed it all the same, and too late
+            raise
+        return closed and put_right(link, where, done=True)
     wanted = frozenset(entered_denials(link, state))
     missing = wanted - held.entries
     if missing:

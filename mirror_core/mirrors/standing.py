@@ -59,10 +59,11 @@ from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
 from mirror_core.state.turning import turned
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync.closing_commands import Closable, closable, open_again, shut
+from mirror_core.sync.closing_commands import Closable, closable
 from mirror_core.sync.fence import lift_fence, seen_still
 from mirror_core.sync.identity import check_source
-from mirror_core.sync.shutting import owned_after
+from mirror_core.sync.kept_closed import stay_closed
+from mirror_core.sync.shutting import NotPutRight, closed_through, opened_through, owned_after
 
 _log = logger(__name__)
 
@@ -230,6 +231,8 @@ def _carry_out(link: Link, writer: StateWriter) -> Judgement:
         return found
     except LostOwnership:
         raise
+    except NotPutRight as error:  # the mirror is another's, who does not know of it: people do
+        return replace(judge(debt, None, Unseen(str(error))), alarms=(str(error),), silent=False)
     except MirrorError as error:
         return _failed(writer, debt, error)
 
@@ -259,10 +262,9 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
         ids = {acl.name for acl in wanted if acl.resource is Resource.TRANSACTIONAL_ID}
         by_command = False
         if isinstance(keep_out(link, writer, source, topics, ids), AuthorizerOff):
-            by_command = shut(where, once=True, before=lambda: writer.put(debt))
+            by_command = closed_through(link, where, lambda: writer.put(debt), once=True)
             if not by_command:
                 return None
-            owned_after(link, where, lambda: writer.put(debt))
         ends = (seen_still if by_command else still)(source, statuses)
         now = paid(debt, ends, now_ms(), by_command=by_command)
     now = unsaid(now, _called_for(link, writer.state, now, debt))
@@ -294,10 +296,14 @@ def _unfenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement:
         check_source(link, source)
         lift_fence(link.mirror, writer, source)
         where = _closable(link, writer.state, debt)
-        open_again(where, before=lambda: writer.put(debt))
-        owned_after(link, where, lambda: writer.put(Forget(debt)))
+        kept = frozenset[str]()
+        if debt.by_command:
+            kept = opened_through(link, writer.state, where, lambda: writer.put(debt))
+            owned_after(link, where, lambda: writer.put(Forget(debt)))
+        else:
+            writer.put(Forget(debt))
     line = f"{debt.cluster} answers again, and the fence of run {debt.run} is lifted: applications may write there"
-    return Judgement(standing=Standing.NOTHING, deed=Deed.UNFENCE, lines=(line,))
+    return Judgement(standing=Standing.NOTHING, deed=Deed.UNFENCE, lines=(line, *stay_closed(debt.cluster, kept)))
 
 
 def _closable(link: Link, state: State, debt: Debt) -> Closable:

@@ -35,8 +35,8 @@ from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state
 from mirror_core.state.turning import Returned, turned
 from mirror_core.state.writer import StateWriter, data_id
+from mirror_core.sync.closings import Shut, has_shut
 from mirror_core.sync.fence import lift_denials
-from mirror_core.sync.shutting import Shut, has_shut
 
 
 class Failover(Conductor[Mode]):
@@ -93,12 +93,13 @@ class Failover(Conductor[Mode]):
 
     def _more_of(self, run: Run, found: decision.Decision, state: State) -> tuple[Run, tuple[Record | Forget, ...]]:
         more: list[Record | Forget] = [checkpoint(run.id, "begin", found.scope)]
-        before = state.active_run(run.plan.mirror)
+        before, owed = state.active_run(run.plan.mirror), state.debts.get(run.plan.mirror)
+        left_shut = owed is not None and owed.owed is Owed.UNFENCE and owed.by_command
+        if left_shut or (before is not None and has_shut(state, before)):  # an abort of this run has to open it again
+            more.append(checkpoint(run.id, "begin", Shut(cluster=self.link.source.name)))
         if before is None:
             return run, tuple(more)
         more += [Forget(c) for c in state.checkpoints.values() if c.run == before.id]
-        if has_shut(state, before):  # an abort of this run has to open it again
-            more.append(checkpoint(run.id, "stand", Shut(cluster=self.link.source.name)))
         note = f"its source died; run {run.id} goes on from where it was"
         before = replace(before, state=RunState.SUPERSEDED, ended_ms=run.started_ms, note=note)
         more += [before, ended(state, before)]

@@ -28,22 +28,23 @@ from mirror_core.parity.check import SoFar
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, Resumes, left_by
 from mirror_core.runbook.comparing import open_gate
 from mirror_core.runbook.drained import keep_deletions, verify_drained
-from mirror_core.runbook.last_look import Look, contradicted, look_again
+from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
-from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_if_lifted, refuse_in_doubt
+from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_in_doubt, shut_again, uncontradicted
 from mirror_core.runbook.rest import MANY, ROUNDS, SHRINKS, Rest, refuse_above, rest_of
 from mirror_core.runbook.services import ParityCheck
 from mirror_core.runbook.shutting import ByCommand
 from mirror_core.runbook.unfencing import FILE, LiftFile
+from mirror_core.state.journal import checkpoint
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Forget, Record
 from mirror_core.state.writer import StateWriter, data_id
+from mirror_core.sync.closings import Shut, has_shut
 from mirror_core.sync.cycle import sync
 from mirror_core.sync.fence import EVERY_ID, denials_of, raise_fence
 from mirror_core.sync.group_commits import stop_commits
 from mirror_core.sync.groups import resumes
 from mirror_core.sync.ledger import entered
-from mirror_core.sync.shutting import has_shut
 
 SHOWN: Final = 20
 """Partitions that a refusal names."""
@@ -178,8 +179,9 @@ class Steps(Promotion):
         self.check_approval("fence", source_needed=True)
         self._refuse_if_strayed()
         owed = self.writer.state.debts.get(self.link.mirror.name)
-        if owed is not None:
-            self.writer.put(Forget(owed))  # a fence that an earlier run still had to lift
+        if owed is not None:  # a fence that an earlier run still had to lift: this one's abort has to, from here on
+            shut = [checkpoint(self.journal.run_id, "fence", Shut(cluster=owed.cluster))] if owed.by_command else []
+            self.writer.put(*shut, Forget(owed))
         with ClusterClient(self.link.source) as source:
             # Of a fence that stands already applications wait for nothing but its end.
             lift = LiftFile(self, needed=not self._may_stand())
@@ -322,17 +324,12 @@ class Steps(Promotion):
         destination.
         """
         self.check_approval("promotion", source_needed=False)
-        positions, name = self.positions, self.link.source.name
+        positions, names = self.positions, self.scope.names
         fenced = left_by(self.journal, "fence", Fenced)
-        look = look_again(self.link, denials_of(self.scope.names) if fenced.authorizer else (), positions)
-        file = refuse_if_lifted(self)
-        reasons = tuple(contradicted(look, name, positions))
-        if reasons:
-            raise Refused(
-                f"run {self.journal.run_id}: promotion, since {name} accepted writes behind the fence; abort this run, "
-                "find who writes there, and plan again",
-                reasons[:SHOWN],
-            )
+        denials = tuple(denials_of(names)) if fenced.authorizer else ()
+        look, file = uncontradicted(self, denials, positions)
+        if fenced.command and look.answers and shut_again(self, "fence", names):
+            look, file = uncontradicted(self, denials, positions)
         refuse_in_doubt(self, look, held=fenced.held, file=file)
         return look
 

@@ -37,7 +37,8 @@ from mirror_core.state.table import Event, after
 from mirror_core.state.turning import LastLook, turned
 from mirror_core.sync.access import apply_promotion
 from mirror_core.sync.closing_commands import closable, open_again
-from mirror_core.sync.shutting import Opened, opened_by_owner
+from mirror_core.sync.closings import Opened
+from mirror_core.sync.shutting import opened_by_owner
 
 LOOKS: Final = 3
 """At the source, by a process that sleeps after each of them."""

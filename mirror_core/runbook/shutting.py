@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.unfencing import LiftFile
-from mirror_core.sync.closing_commands import closable, shut
-from mirror_core.sync.shutting import Shut, owned_after
+from mirror_core.sync.closing_commands import closable
+from mirror_core.sync.closings import Shut
+from mirror_core.sync.shutting import closed_through
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,7 @@ class ByCommand:
             return False
         where = closable(link, link.source.name, self.acts.journal.run_id, topics)
         self.lift.by_command(topics)
-        shut(where, once=self.once, before=self._note)
-        owned_after(link, where, self._note)
-        return True
+        return closed_through(link, where, self._note, once=self.once)
 
     def _note(self) -> None:
         self.acts.journal.keep(self.step, Shut(cluster=self.acts.link.source.name))

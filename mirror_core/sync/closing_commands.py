@@ -15,7 +15,7 @@ from mirror_core.model.hooks import Command, Hook
 from mirror_core.model.logs import logger
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.state.link import Link
-from mirror_core.sync.programs import start
+from mirror_core.sync.programs import Tried, start
 
 _log = logger(__name__)
 
@@ -75,12 +75,7 @@ def _call(where: Closable, hook: Hook, action: str, retries: int, before: Callab
     while True:
         tries += 1
         before()
-        with tempfile.TemporaryDirectory(prefix="mirrorbook-") as folder:  # no environment holds 50,000 names
-            listed = Path(folder) / "topics"
-            listed.write_text("".join(f"{topic}\n" for topic in sorted(where.topics)), encoding="utf-8")
-            found = start(
-                program, {**_given(where, action), "MIRRORBOOK_TOPICS_FILE": str(listed)}, where.folder, hook.timeout_s
-            )
+        found = _tried(where, program, action, hook.timeout_s)
         if found.answer is Answer.DONE:
             _log.info("%s is done", hook.name, cluster=name, mirror=where.mirror)
             return
@@ -92,6 +87,18 @@ def _call(where: Closable, hook: Hook, action: str, retries: int, before: Callab
         f"cluster {name}: {hook.name} ({program[0]}) failed after {tries} time(s): {found.problem}. Its own log says "
         f"more. Mend it; or {'close' if action == 'fence' else 'open'} {name} by hand, and have the command find it so"
     )
+
+
+def _tried(where: Closable, program: tuple[str, ...], action: str, timeout_s: float) -> Tried:
+    try:
+        # A file, since no environment holds 50,000 names.
+        with tempfile.TemporaryDirectory(prefix="mirrorbook-", ignore_cleanup_errors=True) as folder:
+            listed = Path(folder) / "topics"
+            listed.write_text("".join(f"{topic}\n" for topic in sorted(where.topics)), encoding="utf-8")
+            given = {**_given(where, action), "MIRRORBOOK_TOPICS_FILE": str(listed)}
+            return start(program, given, where.folder, timeout_s)
+    except OSError as error:
+        return Tried(Answer.AGAIN, f"the file with its topics cannot be written: {error.strerror}")
 
 
 def _given(where: Closable, action: str) -> dict[str, str]:

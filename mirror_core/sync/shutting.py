@@ -7,52 +7,101 @@ and after, which only its owner can; who has lost the mirror meanwhile makes the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import replace
+from typing import Protocol
 
 from mirror_core.decide.shutting import keeps_shut
-from mirror_core.model.errors import LostOwnership
+from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Desired
-from mirror_core.model.run import Run
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_whole
 from mirror_core.sync.closing_commands import Closable, CommandFailed, open_again, shut
+from mirror_core.sync.closings import has_shut
+from mirror_core.sync.kept_closed import kept_closed
 
 _log = logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shut:
-    """Kept by a run before it calls `fence_command`, and after: an abort then opens the cluster again."""
-
-    VERSION: ClassVar[int] = 1
-    cluster: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """Kept by a run before it calls `unfence_command` for the destination, and after."""
-
-    VERSION: ClassVar[int] = 1
-    cluster: str
-
-
-def has_shut(state: State, run: Run) -> bool:
-    """Whether this run has called the source's `fence_command`, or was about to."""
-    return any(of == run.id and kind == Shut.__name__ for of, _, kind in state.checkpoints)
+class NotPutRight(MirrorError):
+    """A command was called for a mirror that was another's by then, and nobody knows whether its source is as that one
+    wants it: a person has to see to it."""
 
 
 def owned_after(link: Link, where: Closable, write: Callable[[], None]) -> None:
     """Write what only the mirror's owner can, after a command was called for its source. If the mirror is another's by
-    now, the source is made as that one's state wants it."""
+    now, the source is made as that one's state wants it; NotPutRight where that fails."""
     try:
         write()
     except LostOwnership:
-        if where.cluster.ruling.fence is not None:
+        if where.cluster.ruling.fence is None:
+            raise
+        try:
             put_right(link, where)
+        except MirrorError as error:
+            raise NotPutRight(
+                f"run {where.run} has lost mirror {where.mirror} while a command was called for cluster "
+                f"{where.cluster.name}, and whether that is closed to applications as it has to be is not known: "
+                f"{error}"
+            ) from error
         raise
+
+
+def closed_through(link: Link, where: Closable, write: Callable[[], None], *, once: bool = False) -> bool:
+    """Have the source closed by its command; False: it has none. `write`: what only the mirror's owner can, before each
+    try and after the last one. A try that failed, or came too late, may have closed it all the same."""
+
+    def close(where: Closable, *, before: Callable[[], None]) -> bool:
+        return shut(where, once=once, before=before)
+
+    closed = _through(link, where, write, close)
+    if closed:
+        owned_after(link, where, write)
+    return closed
+
+
+def opened_through(link: Link, state: State, where: Closable, write: Callable[[], None]) -> frozenset[str]:
+    """The same the other way round, for what its command has closed; `write` is called after a try only if that failed.
+    Returns topics that stay closed, since another mirror's failover keeps them so. `state`: the mirror's."""
+    if where.cluster.ruling.unfence is None:
+        raise CommandFailed(
+            f"cluster {where.cluster.name} was closed by its fence_command, and mirrorbook.yaml has no unfence_command "
+            "for it now: write it there again"
+        )
+    kept, rest = _without_kept(link, state, where)
+    if rest is not None:
+        _through(link, rest, write, open_again)
+    return kept
+
+
+class _Call(Protocol):
+    def __call__(self, where: Closable, *, before: Callable[[], None]) -> bool: ...
+
+
+def _through(link: Link, where: Closable, write: Callable[[], None], call: _Call) -> bool:
+    tried = False
+
+    def before() -> None:
+        nonlocal tried
+        if tried:
+            owned_after(link, where, write)
+        else:
+            write()
+        tried = True
+
+    try:
+        return call(where, before=before)
+    except CommandFailed:
+        owned_after(link, where, write)
+        raise
+
+
+def _without_kept(link: Link, state: State, where: Closable) -> tuple[frozenset[str], Closable | None]:
+    """Topics that must stay closed, and what is to be opened. None: nothing is left."""
+    kept = kept_closed(link, state, where.topics)
+    rest = replace(where, topics=frozenset(where.topics) - kept)
+    return kept, None if kept and not rest.topics else rest
 
 
 def opened_by_owner(link: Link, where: Closable, write: Callable[[], None]) -> None:
@@ -69,22 +118,29 @@ def opened_by_owner(link: Link, where: Closable, write: Callable[[], None]) -> N
 def put_right(link: Link, where: Closable, done: bool | None = None) -> bool:
     """Close or open the source as the mirror's state wants it now; whether it is to be closed. `done`: what it is by a
     call of ours a moment ago. Looked at again after each call, since that takes its time."""
-    while (wanted := _wanted(link, where)) != done:
+    while True:
+        state = read_whole(link.destination)
+        wanted = _wanted(link, state, where)
+        if wanted == done:
+            return wanted
         _log.info("to be put right: %s", "closed" if wanted else "open", cluster=where.cluster.name)
-        (shut if wanted else open_again)(where)
+        if wanted:
+            shut(where)
+        elif (rest := _without_kept(link, state, where)[1]) is not None:
+            open_again(rest)
         done = wanted
-    return wanted
 
 
-def _wanted(link: Link, where: Closable) -> bool:
+def _wanted(link: Link, state: State, where: Closable) -> bool:
     name = link.mirror.name
-    state = read_whole(link.destination)
     run = state.active_run(name)
-    wanted = keeps_shut(state.debts.get(name), run, begun=run is not None and has_shut(state, run))
+    begun = run is not None and has_shut(state, run)
+    wanted = keeps_shut(state.mirrors.get(name), state.debts.get(name), run, begun=begun)
     if wanted is None:
         raise CommandFailed(
             f"cluster {where.cluster.name}: a command for run {where.run} was called late, while a failback is under "
-            f"way. As long as {where.cluster.name} is a mirror's destination it must be closed to applications, and "
-            "open when they are home: see to it by its own means"
+            f"way, or behind it, or for a mirror that was deleted or stopped. As long as {where.cluster.name} is a "
+            "mirror's destination, or applications have moved away from it, it must be closed to them, and open when "
+            "they are home: see to it by its own means"
         )
     return wanted

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import yaml
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.ruling import ENTRIES
@@ -116,8 +117,19 @@ def write_config(name: str, connections: Iterable[str]) -> Path:
     for connection, ruling in _rulings(document.pop("clusters", {})).items():
         if connection in clusters:
             clusters[connection].update(ruling)
+        else:
+            _refuse_unknown(connection, clusters)
     _keep(path, yaml.safe_dump({"clusters": clusters, **document}, sort_keys=True))
     return path
+
+
+def _refuse_unknown(connection: str, wanted: Iterable[str]) -> None:
+    """A cluster whose commands nobody would call for a typing mistake. One that is only not wanted here is none."""
+    try:
+        BaseHook.get_connection(connection)
+    except AirflowNotFoundException:
+        meant = suggestion(connection, wanted)
+        raise BadRequest(f"mirrors.yaml: clusters.{connection}: there is no such connection{meant}") from None
 
 
 def _rulings(section: object) -> dict[str, dict[str, Any]]:

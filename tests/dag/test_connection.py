@@ -173,6 +173,10 @@ def test_hooks_and_expectations_come_from_a_file_on_the_worker(airflow_database:
         with pytest.raises(BadRequest, match=r"clusters.east.sasl.password: is not known here; known are authorizer"):
             write_config("m1", [])
         add_connection("ruled", {"conn_type": "kafka_cluster", "host": "b:1"})
+        hooks.write_text("clusters: {ruled: {authorizer: foreign}, rueld: {authorizer: none}}", encoding="utf-8")
+        with pytest.raises(BadRequest, match=r"clusters.rueld: there is no such connection; is ruled meant\?"):
+            write_config("m5", ["ruled"])
+        add_connection("elsewhere", {"conn_type": "kafka_cluster", "host": "b:1"})
         hooks.write_text("clusters: {ruled: {authorizer: foreign}, elsewhere: {authorizer: none}}", encoding="utf-8")
         config = load_config(write_config("m5", ["ruled"]))
         assert config.clusters.keys() == {"ruled"}

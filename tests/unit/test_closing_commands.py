@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,8 @@ from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import State
 from mirror_core.sync import closing_commands, shutting
 from mirror_core.sync.closing_commands import Closable, CommandFailed, closable, open_again, shut
-from mirror_core.sync.shutting import Shut, has_shut, opened_by_owner, owned_after, put_right
+from mirror_core.sync.closings import Shut, has_shut
+from mirror_core.sync.shutting import NotPutRight, opened_by_owner, owned_after, put_right
 from tests.memory import journal_of
 from tests.unit.test_decide_standing import OWED, STANDS
 from tests.unit.test_decide_verbs import RUN
@@ -144,30 +146,38 @@ def acted(link: Link, folder: Path, journal: Journal | None = None) -> Acts:
 
 
 UNFENCE = replace(OWED, owed=Owed.UNFENCE)
+STOPPED = replace(MIRROR, desired=Desired.STOPPED)
+MIRRORS = {MIRROR.name: MIRROR}
 FAILBACK = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
 
 
 @pytest.mark.parametrize(
-    ("debt", "run", "begun", "shut_"),
+    ("mirror", "debt", "run", "begun", "shut_"),
     [
-        (OWED, None, False, True),
-        (STANDS, None, False, True),
-        (STANDS, FAILBACK, False, True),
-        (OWED, RUN, False, True),
-        (None, RUN, True, True),
-        (None, RUN, False, False),
-        (None, None, False, False),
-        (UNFENCE, None, False, False),
-        (UNFENCE, RUN, True, True),
-        (None, replace(RUN, state=RunState.ABORTING), True, False),
-        (UNFENCE, replace(RUN, state=RunState.ABORTING), True, False),
-        (None, FAILBACK, False, None),
+        (STOPPED, OWED, None, False, True),
+        (STOPPED, STANDS, None, False, True),
+        (STOPPED, STANDS, FAILBACK, False, True),
+        (MIRROR, OWED, RUN, False, True),
+        (MIRROR, None, RUN, True, True),
+        (STOPPED, None, RUN, True, True),
+        (MIRROR, None, RUN, False, False),
+        (MIRROR, None, None, False, False),
+        (replace(MIRROR, desired=Desired.PAUSED), None, None, False, False),
+        (MIRROR, UNFENCE, None, False, False),
+        (STOPPED, UNFENCE, None, False, False),
+        (MIRROR, UNFENCE, RUN, True, True),
+        (MIRROR, None, replace(RUN, state=RunState.ABORTING), True, False),
+        (MIRROR, UNFENCE, replace(RUN, state=RunState.ABORTING), True, False),
+        (STOPPED, None, FAILBACK, False, None),
+        # The way home beside a mirror that is protected again, and one that was deleted behind a failover.
+        (STOPPED, None, None, False, None),
+        (None, None, None, False, None),
     ],
 )
 def test_the_state_says_whether_the_source_is_to_be_closed(
-    debt: Debt | None, run: Run | None, begun: bool, shut_: bool | None
+    mirror: Mirror | None, debt: Debt | None, run: Run | None, begun: bool, shut_: bool | None
 ) -> None:
-    assert keeps_shut(debt, run, begun=begun) is shut_
+    assert keeps_shut(mirror, debt, run, begun=begun) is shut_
 
 
 def lost() -> None:
@@ -180,7 +190,7 @@ def lost() -> None:
 def test_who_called_too_late_makes_it_as_the_new_owner_wants_it(
     link: Link, monkeypatch: pytest.MonkeyPatch, debts: dict[MirrorName, Debt], expected: list[str]
 ) -> None:
-    monkeypatch.setattr(shutting, "read_whole", lambda cluster: State(debts=dict(debts)))
+    monkeypatch.setattr(shutting, "read_whole", lambda cluster: State(mirrors=dict(MIRRORS), debts=dict(debts)))
     with pytest.raises(LostOwnership):
         owned_after(link, where(link), lost)
     assert called(link) == expected
@@ -188,7 +198,8 @@ def test_who_called_too_late_makes_it_as_the_new_owner_wants_it(
 
 def test_it_looks_again_after_it_has_put_it_right(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it opened the cluster another run has closed it."""
-    states = iter([State(), State(debts={OWED.mirror: OWED}), State(debts={OWED.mirror: OWED})])
+    closed = State(debts={OWED.mirror: OWED})
+    states = iter([State(mirrors=dict(MIRRORS)), closed, closed])
     monkeypatch.setattr(shutting, "read_whole", lambda cluster: next(states))
     assert put_right(link, where(link), done=True)
     assert called(link) == ["unfence", "fence"]
@@ -204,6 +215,24 @@ def test_of_a_way_home_people_are_told(link: Link, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(shutting, "read_whole", lambda cluster: State(runs={FAILBACK.id: FAILBACK}))
     with pytest.raises(CommandFailed, match="was called late, while a failback is under way"):
         put_right(link, where(link))
+    assert called(link) == []
+
+
+@pytest.mark.parametrize("mirrors", [{}, {MIRROR.name: STOPPED}])
+def test_behind_a_way_home_and_without_the_mirror_nothing_is_called_and_people_are_told(
+    link: Link, monkeypatch: pytest.MonkeyPatch, mirrors: dict[MirrorName, Mirror]
+) -> None:
+    """The source may be a mirror's destination by now, or applications have moved away from it for good."""
+    monkeypatch.setattr(shutting, "read_whole", lambda cluster: State(mirrors=dict(mirrors)))
+    with pytest.raises(NotPutRight, match=r"run r has lost mirror m while .* see to it by its own means"):
+        owned_after(link, where(link), lost)
+    assert called(link) == []
+
+
+def test_a_folder_that_takes_no_file_is_a_try_that_failed(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent/here")
+    with pytest.raises(CommandFailed, match=r"failed after 3 time\(s\): the file with its topics cannot be written"):
+        open_again(where(link))
     assert called(link) == []
 
 

@@ -21,7 +21,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import Verdict
 from mirror_core.model.run import Evidence, Fact, RunState
-from mirror_core.runbook import failover_steps, promotion
+from mirror_core.runbook import failover_steps, promotion, raised_again
 from mirror_core.runbook.checkpoints import Drained, Fenced
 from mirror_core.runbook.failover import drained_behind_fence
 from mirror_core.runbook.failover_steps import Steps
@@ -100,7 +100,7 @@ def test_a_source_that_may_have_taken_writes_is_not_promoted_as_if_it_had_stood_
     journal.keep("begin", NOTHING)
     journal.keep("drain", Drained(positions=Offsets.of({P0: Offset(5)})))
     monkeypatch.setattr(Steps, "check_approval", lambda self, what, source_needed: False)
-    monkeypatch.setattr(failover_steps, "look_again", lambda link, denials, partitions: look)
+    monkeypatch.setattr(raised_again, "look_again", lambda link, denials, partitions: look)
     if not isinstance(lifted_ms, str):
         write(path_of(tmp_path / f"run-{RUN.id}", RUN.id), replace(FENCE, lifted_ms=lifted_ms), "advice")
     steps = Steps(LINK, anything, anything, journal)

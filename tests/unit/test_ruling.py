@@ -74,6 +74,7 @@ def test_commands_have_the_limits_of_hooks(tmp_path: Path) -> None:
             "fence_command.command: must be a list",
         ),
         ({"authorizer": "foreign", **COMMANDS, "fence_command": {"command": ["x"], "http": {}}}, "unknown 'http'"),
+        ({"data": {"authorizer": "foreign"}}, r"east\.data\.authorizer: is the cluster's, not its data principal's"),
         ({"authoriser": "foreign"}, r"no such property of Kafka's client; is authorizer meant\?"),
     ],
 )
