@@ -229,10 +229,10 @@ def _carry_out(link: Link, writer: StateWriter) -> Judgement:
         if found.debt is not None:
             writer.put(found.debt)
         return found
+    except NotPutRight as error:  # the mirror is another's, who does not know of it
+        return replace(judge(debt, None, Unseen(str(error))), alarms=(str(error),), silent=False)
     except LostOwnership:
         raise
-    except NotPutRight as error:  # the mirror is another's, who does not know of it: people do
-        return replace(judge(debt, None, Unseen(str(error))), alarms=(str(error),), silent=False)
     except MirrorError as error:
         return _failed(writer, debt, error)
 

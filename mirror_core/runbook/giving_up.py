@@ -19,7 +19,7 @@ from mirror_core.sync.closings import has_shut
 from mirror_core.sync.fence import lift_fence, standing
 from mirror_core.sync.identity import check_source
 from mirror_core.sync.kept_closed import stay_closed
-from mirror_core.sync.shutting import NotPutRight, opened_through, owned_after
+from mirror_core.sync.shutting import opened_through, owned_after
 
 
 def lift_or_owe(link: Link, writer: StateWriter, run: Run) -> str:
@@ -45,7 +45,7 @@ def lift_or_owe(link: Link, writer: StateWriter, run: Run) -> str:
             owned_after(link, where, lambda: writer.put(Forget(owed)))
         else:
             writer.put(Forget(owed))
-    except (LostOwnership, NotPutRight):
+    except LostOwnership:
         raise
     except MirrorError as error:
         writer.put(replace(owed, trouble=str(error)))

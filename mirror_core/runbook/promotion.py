@@ -36,9 +36,9 @@ from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.table import Event, after
 from mirror_core.state.turning import LastLook, turned
 from mirror_core.sync.access import apply_promotion
-from mirror_core.sync.closing_commands import closable, open_again
+from mirror_core.sync.closing_commands import closable
 from mirror_core.sync.closings import Opened
-from mirror_core.sync.shutting import opened_by_owner
+from mirror_core.sync.shutting import destination_opened_through
 
 LOOKS: Final = 3
 """At the source, by a process that sleeps after each of them."""
@@ -199,10 +199,7 @@ class Promotion(Acts):
             self.journal.keep("promote", Opened(cluster=self.link.destination.name))
 
         where = closable(self.link, self.link.destination.name, self.journal.run_id, topics)
-        if not open_again(where, before=note):
-            return False
-        opened_by_owner(self.link, where, note)
-        return True
+        return destination_opened_through(self.link, where, note)
 
     def switch(self) -> Evidence:
         return switch(self.link, self.journal, by_airflow=self.services.by_airflow)

@@ -30,7 +30,6 @@ from mirror_core.state.turning import Returned, turned
 from mirror_core.sync.closing_commands import CommandFailed
 from mirror_core.sync.fence import denials_of, seen_still, undenied
 from mirror_core.sync.identity import check_source
-from mirror_core.sync.shutting import NotPutRight
 
 SHOWN: Final = 20
 """Partitions that a refusal names."""
@@ -105,7 +104,7 @@ def _paid(
             denials = keep_out(acts.link, acts.writer, source, names, before=lift)
             shut = isinstance(denials, AuthorizerOff) and ByCommand(acts, "stand", lift, once=True)(names)
             ends = {**before.by_partition(), **(seen_still if shut else still)(source, partitions)}
-    except (LostOwnership, NotPutRight):
+    except LostOwnership:
         raise
     except MirrorError as error:
         acts.writer.put(replace(debt, trouble=str(error)))
@@ -134,7 +133,7 @@ def paid_again(acts: Acts, names: Collection[str], partitions: Collection[Partit
             stands = _closed(acts, debt, names) if debt.by_command else not _gone(acts, names)
             if (file is None or file.lifted_ms is None) and stands:
                 return {}
-        except (LostOwnership, NotPutRight):
+        except LostOwnership:
             raise
         except MirrorError as error:  # a source that has died since it was fenced holds nobody up
             return {"fence": f"{cluster} was not asked again for its fence: {error}"}

@@ -6,7 +6,8 @@ and after, which only its owner can; who has lost the mirror meanwhile makes the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -24,8 +25,8 @@ from mirror_core.sync.kept_closed import kept_closed
 _log = logger(__name__)
 
 
-class NotPutRight(MirrorError):
-    """A command was called for a mirror that was another's by then, and nobody knows whether its source is as that one
+class NotPutRight(LostOwnership):
+    """A command was called for a mirror that was another's by then, and nobody knows whether the cluster is as that one
     wants it: a person has to see to it."""
 
 
@@ -37,14 +38,8 @@ def owned_after(link: Link, where: Closable, write: Callable[[], None]) -> None:
     except LostOwnership:
         if where.cluster.ruling.fence is None:
             raise
-        try:
+        with _told(where):
             put_right(link, where)
-        except MirrorError as error:
-            raise NotPutRight(
-                f"run {where.run} has lost mirror {where.mirror} while a command was called for cluster "
-                f"{where.cluster.name}, and whether that is closed to applications as it has to be is not known: "
-                f"{error}"
-            ) from error
         raise
 
 
@@ -55,9 +50,12 @@ def closed_through(link: Link, where: Closable, write: Callable[[], None], *, on
     def close(where: Closable, *, before: Callable[[], None]) -> bool:
         return shut(where, once=once, before=before)
 
-    closed = _through(link, where, write, close)
-    if closed:
+    def after() -> None:
         owned_after(link, where, write)
+
+    closed = _through(where, write, close, after)
+    if closed:
+        after()
     return closed
 
 
@@ -71,21 +69,35 @@ def opened_through(link: Link, state: State, where: Closable, write: Callable[[]
         )
     kept, rest = _without_kept(link, state, where)
     if rest is not None:
-        _through(link, rest, write, open_again)
+        _through(rest, write, open_again, lambda: owned_after(link, where, write))
     return kept
+
+
+def destination_opened_through(link: Link, where: Closable, write: Callable[[], None]) -> bool:
+    """Have a run's destination opened by its command, with `write` before each try and after the last one; False: it
+    has none. It is closed again if it is a mirror's by then."""
+
+    def after() -> None:
+        _opened_by_owner(link, where, write)
+
+    opened = _through(where, write, open_again, after)
+    if opened:
+        after()
+    return opened
 
 
 class _Call(Protocol):
     def __call__(self, where: Closable, *, before: Callable[[], None]) -> bool: ...
 
 
-def _through(link: Link, where: Closable, write: Callable[[], None], call: _Call) -> bool:
+def _through(where: Closable, write: Callable[[], None], call: _Call, after: Callable[[], None]) -> bool:
+    """`after`: writes, too, and puts right what was too late. Before each further try, and when all have failed."""
     tried = False
 
     def before() -> None:
         nonlocal tried
         if tried:
-            owned_after(link, where, write)
+            after()
         else:
             write()
         tried = True
@@ -93,8 +105,20 @@ def _through(link: Link, where: Closable, write: Callable[[], None], call: _Call
     try:
         return call(where, before=before)
     except CommandFailed:
-        owned_after(link, where, write)
+        after()
         raise
+
+
+@contextmanager
+def _told(where: Closable) -> Iterator[None]:
+    """NotPutRight in place of what goes wrong."""
+    try:
+        yield
+    except MirrorError as error:
+        raise NotPutRight(
+            f"run {where.run} has lost mirror {where.mirror} while a command was called for cluster "
+            f"{where.cluster.name}, and whether that is closed to applications as it has to be is not known: {error}"
+        ) from error
 
 
 def _without_kept(link: Link, state: State, where: Closable) -> tuple[frozenset[str], Closable | None]:
@@ -104,14 +128,14 @@ def _without_kept(link: Link, state: State, where: Closable) -> tuple[frozenset[
     return kept, None if kept and not rest.topics else rest
 
 
-def opened_by_owner(link: Link, where: Closable, write: Callable[[], None]) -> None:
-    """The same after the destination was opened: it is closed again if it is a mirror's by now."""
+def _opened_by_owner(link: Link, where: Closable, write: Callable[[], None]) -> None:
     try:
         write()
     except LostOwnership:
-        mirror = read_whole(link.destination).mirrors.get(link.mirror.name)
-        if mirror is not None and mirror.desired is not Desired.STOPPED:
-            shut(where)
+        with _told(where):
+            mirror = read_whole(link.destination).mirrors.get(link.mirror.name)
+            if mirror is not None and mirror.desired is not Desired.STOPPED:
+                shut(where)
         raise
 
 

@@ -29,7 +29,7 @@ from mirror_core.state.records import State
 from mirror_core.sync import closing_commands, shutting
 from mirror_core.sync.closing_commands import Closable, CommandFailed, closable, open_again, shut
 from mirror_core.sync.closings import Shut, has_shut
-from mirror_core.sync.shutting import NotPutRight, opened_by_owner, owned_after, put_right
+from mirror_core.sync.shutting import NotPutRight, destination_opened_through, owned_after, put_right
 from tests.memory import journal_of
 from tests.unit.test_decide_standing import OWED, STANDS
 from tests.unit.test_decide_verbs import RUN
@@ -236,15 +236,19 @@ def test_a_folder_that_takes_no_file_is_a_try_that_failed(link: Link, monkeypatc
     assert called(link) == []
 
 
+@pytest.mark.parametrize("ends", ["exit 0", '[ "$MIRRORBOOK_ACTION" = fence ]'])
 @pytest.mark.parametrize(("desired", "expected"), [(Desired.STARTED, ["fence"]), (Desired.STOPPED, [])])
 def test_a_destination_that_was_opened_too_late_is_closed_again(
-    link: Link, monkeypatch: pytest.MonkeyPatch, desired: Desired, expected: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, desired: Desired, expected: list[str], ends: str
 ) -> None:
+    """Also by a try that failed, and may have opened it all the same."""
+    link, ours = linked(tmp_path, ends=ends), iter([True])
     state = State(mirrors={MIRROR.name: replace(MIRROR, desired=desired)})
     monkeypatch.setattr(shutting, "read_whole", lambda cluster: state)
+    monkeypatch.setattr(closing_commands, "pause_s", lambda tries: 0.0)
     with pytest.raises(LostOwnership):
-        opened_by_owner(link, where(link, "west"), lost)
-    assert called(link) == expected
+        destination_opened_through(link, where(link, "west"), lambda: None if next(ours, False) else lost())
+    assert called(link) == ["unfence", *expected]
 
 
 def test_without_commands_nobody_asks_for_the_state_again(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
