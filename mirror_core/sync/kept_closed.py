@@ -22,20 +22,30 @@ from mirror_core.sync.closings import has_shut
 def kept_closed(link: Link, state: State, topics: Collection[str]) -> frozenset[str]:
     """Of these topics of the mirror's source. `state`: of its destination. CommandFailed where a cluster that may know
     of such a failover has not told: nothing is to be opened then."""
-    source, mine = link.source.name, link.mirror.name
-    answers: Iterable[tuple[ClusterName, State | MirrorError]] = ((link.destination.name, state), *states_beside(link))
-    kept, unknown = set[str](), list[str]()
-    for cluster, answer in answers:
-        try:
-            kept |= set(_kept(answer, source, cluster, mine if cluster == link.destination.name else None))
-        except MirrorError as error:
-            unknown.append(f"{cluster}: {error}")
+    source, there = link.source.name, link.destination.name
+    kept, unknown = kept_by(((there, state), *states_beside(link)), source, (there, link.mirror.name))
     if unknown:
         raise CommandFailed(
             f"cluster {source} is not opened: whether another mirror's failover keeps topics there closed is not known "
-            f"({'; '.join(sorted(unknown))}). A cluster that never comes back has to leave mirrorbook.yaml"
+            f"({'; '.join(unknown)}). A cluster that never comes back has to leave mirrorbook.yaml"
         )
-    return frozenset(kept & set(topics))
+    return kept & set(topics)
+
+
+def kept_by(
+    answers: Iterable[tuple[ClusterName, State | MirrorError]],
+    source: ClusterName,
+    mine: tuple[ClusterName, MirrorName],
+) -> tuple[frozenset[str], tuple[str, ...]]:
+    """All topics of `source` that others than this mirror (its destination, its name) keep closed, by the states of
+    these clusters; and which of them have not told, and why."""
+    kept, unknown = set[str](), list[str]()
+    for cluster, answer in answers:
+        try:
+            kept |= set(_kept(answer, source, cluster, mine[1] if cluster == mine[0] else None))
+        except MirrorError as error:
+            unknown.append(f"{cluster}: {error}")
+    return frozenset(kept), tuple(sorted(unknown))
 
 
 def stay_closed(source: ClusterName, kept: Collection[str]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from mirror_core.evidence.fence_file import path_of, write
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.config import Config
 from mirror_core.mirrors import standing as watcher
-from mirror_core.mirrors import verbs
+from mirror_core.mirrors import unfencing, verbs
 from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -466,3 +466,30 @@ def test_who_puts_a_late_command_right_leaves_them_closed_too(link: Link, monkey
     where = closing_commands.closable(link, EAST, "r", TOPICS)
     assert not shutting.put_right(link, where)
     assert topics_told(link) == ["a.b"]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_by_its_file_too_a_fence_is_lifted_but_for_what_another_failover_keeps_closed(
+    link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    """Who lifts it so is in need: a third cluster that does not answer is only named."""
+    there, silent = MemoryLog(), Unreachable("no answer")
+    there.put(*other_mirror(CLOSED, towards="north"))
+    answer = there.state if told else silent
+    asked = list[set[str]]()
+
+    def states(config: Config) -> Iterator[tuple[ClusterName, State | MirrorError]]:
+        asked.append({*config.clusters})
+        yield NORTH, answer
+
+    monkeypatch.setattr(unfencing, "states", states)
+    monkeypatch.setattr(unfencing, "_state_of", lambda config, fence: silent)
+    fence = replace(
+        FENCE, cluster=EAST, destination=ClusterName("west"), mirror=MIRROR.name, topics=TOPICS, command=True
+    )
+    trouble = unfencing.lift(link.config, link.source, fence, tmp_path / "unfence-r.json")
+    assert topics_told(link) == (["a.b"] if told else sorted(TOPICS))
+    assert bool(trouble) is told
+    unknown = unfencing._kept_closed(link.config, link.source, fence, silent)[1]
+    assert unknown == (() if told else ("north: no answer",))
+    assert asked == [set(), set()], "neither the closed cluster nor the dead destination"
