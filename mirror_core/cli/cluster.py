@@ -62,7 +62,7 @@ def _print(found: ClusterCheck) -> None:
         tell(f"warning: {found.shuts_out.words}")
     for line in found.advice:
         tell(f"advice: {line}")
-    commands = list(dict.fromkeys(r.command for r in found.rights if r.verdict in WORTH_GRANTING))
+    commands = list(dict.fromkeys(r.command for r in found.rights if r.command and r.verdict in WORTH_GRANTING))
     if commands:
         tell("To grant what is missing or could not be tested (narrow `*` to the mirror's topics if you like):")
         for command in commands:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,7 @@ from mirror_core.cli.runbook import runbook
 from mirror_core.cli.standing import fence, watch
 from mirror_core.cli.telling import tell
 from mirror_core.decide.recovery import Action
+from mirror_core.decide.ruled import as_destination, as_source
 from mirror_core.decide.standing import when
 from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import creation, estimate, recovery, verbs
@@ -89,7 +91,11 @@ def create(
         tell(f"{WITHOUT_HEARTBEATS}; `mirrorbook cluster check {source}` names the rights")
     for line in not_known_to_shut_out(loaded.cluster(source), loaded.cluster(destination)):
         tell(f"warning: {line}")
-    for line in estimate.lines(link_of(loaded, checked)):
+    rules = (
+        as_source(checked.source, loaded.cluster(source).ruling),
+        as_destination(checked.destination, loaded.cluster(destination).ruling),
+    )
+    for line in chain(*rules, estimate.lines(link_of(loaded, checked))):
         tell(line)
     if dry_run:
         return

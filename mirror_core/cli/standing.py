@@ -74,6 +74,11 @@ def fence(
 ) -> None:
     """Print the lines that fence a mirror's source, for somebody who can reach it. Asks only the destination."""
     link, state = mirror(config, name)
+    if link.source.ruling.foreign:
+        raise BadRequest(
+            f"cluster {link.source.name} has an authorizer that is not Kafka's: no line of kafka-acls.sh fences it. "
+            "Close it to applications by its own means, as its fence_command does if it has one"
+        )
     ledger, partitions = state.ledger_of(link.mirror.name), state.partitions.get(link.mirror.name, {})
     fenced = link.mirror, tuple(ledger), tuple(partitions), bootstrap_controller
     lines = fence_lines(*fenced)

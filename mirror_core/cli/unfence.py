@@ -46,9 +46,15 @@ def unfence(
 
 def _lines(name: str, fence: FenceFile, outlook: Outlook) -> list[str]:
     topics, ids = len(fence.topics), len(fence.transactional_ids)
+    fenced = f"run {fence.run} of mirror {fence.mirror} fenced {name} at {when(fence.written_ms)}, to move to "
+    if fence.command:
+        return [
+            f"{fenced}{fence.destination}",
+            f"its fence_command was called for {topics} topic(s): {some(fence.topics)}. Its unfence_command is called",
+            *(f"warning: {line}" for line in outlook.warnings),
+        ]
     return [
-        f"run {fence.run} of mirror {fence.mirror} fenced {name} at {when(fence.written_ms)}, to move to "
-        f"{fence.destination}",
+        f"{fenced}{fence.destination}",
         f"everybody is denied to write {topics} topic(s): {some(fence.topics) or 'none'}",
         f"and {ids} transactional id(s): {some(fence.transactional_ids) or 'none'}",
         f"of these {topics + ids} denial(s) {name} has {len(outlook.there)} now: they are removed, nothing else",
@@ -57,8 +63,9 @@ def _lines(name: str, fence: FenceFile, outlook: Outlook) -> list[str]:
 
 
 def _done(name: str, fence: FenceFile) -> list[str]:
+    how = "by its unfence_command" if fence.command else f"on every broker of {name}"
     return [
-        f"the fence is lifted, on every broker of {name}: whoever had a right to write there can write again",
+        f"the fence is lifted, {how}: whoever had a right to write there can write again",
         f"run {fence.run} is open on {fence.destination} still. When that answers: `mirrorbook failover abort "
         f"{fence.mirror}`; do not resume it",
     ]
@@ -76,6 +83,7 @@ def _as_json(
         "written_ms": fence.written_ms,
         "topics": fence.topics,
         "transactional_ids": fence.transactional_ids,
+        "by_command": fence.command,
         "denials_there": len(outlook.there),
         "warnings": (*outlook.warnings, *trouble),
         "lifted": done,

@@ -80,7 +80,9 @@ def _old_source(ended: Ended) -> Iterator[str]:
                 "DAG mirror_watch unpaused."
             )
         case Standing.WATCHED:
-            yield f"{source} has no authorizer and cannot be fenced: keep its applications stopped. {watch} looks."
+            yield f"{source} cannot be fenced by Mirrorbook: keep its applications stopped. {watch} looks."
+        case Standing.STANDS if ended.debt is not None and ended.debt.by_command:
+            yield f"{source} is closed to applications by its fence_command. Keep {watch} running: it looks for writes."
         case Standing.STANDS:
             yield f"{source} is fenced: nobody but a super user can write these topics there."
         case Standing.NOTHING | Standing.LIFTING:
@@ -159,7 +161,7 @@ def _writers(ended: Ended, writes: Writes) -> str:
             "up: what it still takes is lost."
         )
     fence = next((step for step in ended.steps if step.step == "fence" and step.state is StepState.DONE), None)
-    if fence is not None and fence.evidence.get("authorizer") is False:
+    if fence is not None and fence.evidence.get("authorizer") is False and "fence_command" not in fence.evidence:
         return (
             f"Nothing keeps applications from writing: {mirror.source} has no authorizer. Keep them stopped: what they "
             f"write there now is not copied, and {mirror.destination} is not promoted yet."

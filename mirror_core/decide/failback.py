@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mirror_core.decide.failover import UNSEEN, Decision, digest
+from mirror_core.decide.ruled import no_way_home
 from mirror_core.decide.standing import count, failed_over, pending, slipped_in, words
 from mirror_core.decide.steps import planned
 from mirror_core.decide.strategies import Allowed, Log, choose, costs, objections, point, tails
 from mirror_core.decide.view import SHOWN, Topic, Unseen, some
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
+from mirror_core.model.ruling import KAFKAS, Ruling
 from mirror_core.model.run import Fact, Mode, Plan, RunKind, Strategy
 from mirror_core.model.standing import Debt
 
@@ -30,6 +32,8 @@ class OldSource:
     fenced: bool
     """Every mirror topic that it has is under our standing fence."""
     authorizer: bool = True
+    by_command: bool = False
+    """Its `fence_command` keeps applications out, where Kafka's ACLs do not rule it."""
     log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     sizes: Mapping[Partition, int] = field(default_factory=dict)
     """Bytes of one replica; left out where nobody tells."""
@@ -74,6 +78,8 @@ class FailbackView:
     """What the old source is owed, or has been paid."""
     never_came: tuple[str, ...] = ()
     """Topics of the mirror that it never made on the new primary."""
+    new_ruling: Ruling = KAFKAS
+    """Who rules the access rights of the new primary."""
 
 
 def decide(view: FailbackView) -> Decision:
@@ -164,6 +170,7 @@ def _reasons(view: FailbackView) -> Iterator[str]:
             yield f"cluster {name} is {seen.cluster_id}, the mirror was made with {recorded}: correct mirrorbook.yaml"
         else:
             yield from (f"cluster {name}: writers cannot be kept from mirror topics: {why}" for why in seen.undemotable)
+    yield from no_way_home(mirror, view.new_ruling)
     if isinstance(view.new, NewPrimary):
         yield from _new_primary_reasons(view, view.new)
 
@@ -196,9 +203,14 @@ def _warnings(view: FailbackView) -> Iterator[str]:
         )
     if isinstance(view.old, OldSource):
         yield from pending(view.debt, view.active_runs)
-        if not view.old.authorizer:
+        if view.old.by_command:
             yield (
-                f"{view.mirror.source} has no authorizer and cannot be fenced: an application that still writes there "
+                f"{view.mirror.source} is closed to applications by its fence_command, which the first step calls "
+                "again: no broker can show that"
+            )
+        elif not view.old.authorizer:
+            yield (
+                f"{view.mirror.source} cannot be fenced by Mirrorbook: an application that still writes there "
                 "holds the failback up, since its records would be neither salvaged nor mirrored. Stop all producers"
             )
         elif not view.old.fenced:

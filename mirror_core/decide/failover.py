@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from mirror_core.decide.figures import figures_of, group_figures, partition_figures, unknown_of, warnings_of
 from mirror_core.decide.reckoning import foretold
+from mirror_core.decide.ruled import unclosable
 from mirror_core.decide.scope import NOTHING, Scope, lost_topics, scope_of
 from mirror_core.decide.steps import planned
 from mirror_core.decide.view import (
@@ -19,6 +20,7 @@ from mirror_core.decide.view import (
     SourceView,
     Unseen,
     View,
+    barred,
     failed_of,
     healthy,
     lags_of,
@@ -26,6 +28,7 @@ from mirror_core.decide.view import (
 )
 from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition, base_name
+from mirror_core.model.ruling import Ruling
 from mirror_core.model.run import Fact, Lasts, Mode, Plan, RunKind
 
 
@@ -50,7 +53,7 @@ def decide(view: View) -> Decision:
                 RunKind.FAILOVER,
                 view.mirror,
                 view.mode,
-                authorizer=not isinstance(view.source, SourceView) or view.source.authorizer,
+                barred=barred(view),
             ),
             bound=bound_of(view),
             warnings=tuple(warnings_of(view)),
@@ -93,6 +96,8 @@ def changed_since(approved: Iterable[Fact], now: Iterable[Fact], *, source_seen:
 
 
 UNSEEN: Final = "unseen"
+AUTHORIZER: Final = "authorizer of the source"
+"""Name of the fact; "nothing" or "fence_command" where it is not Kafka's."""
 SOME: Final = 3
 """Items that a digest names."""
 
@@ -113,7 +118,7 @@ def _bound(view: View) -> Iterator[Fact]:
     yield Fact("grants", digest(sorted(view.grants)), Lasts.WHILE_SEEN)
     if view.mode is Mode.PLANNED:
         yield Fact("states", digest(f"{p}={view.statuses[p].state}" for p in sorted(view.statuses)))
-        yield from _bound_to_source(view.source, {name: len(statuses) for name, statuses in topics.items()})
+        yield from _bound_to_source(view.source, view.here, {name: len(statuses) for name, statuses in topics.items()})
         return
     # A dying source answers now and then: an approval that is bound to what it says would never hold.
     yield Fact("left out", digest(sorted(lost_topics(view))), Lasts.UNTIL_PROMOTION)
@@ -121,9 +126,10 @@ def _bound(view: View) -> Iterator[Fact]:
         yield Fact("goes on from", view.continues)
 
 
-def _bound_to_source(source: SourceView | Unseen, topics: Mapping[str, int]) -> Iterator[Fact]:
+def _bound_to_source(source: SourceView | Unseen, here: Ruling, topics: Mapping[str, int]) -> Iterator[Fact]:
     yield Fact("source", source.cluster_id if isinstance(source, SourceView) else UNSEEN, Lasts.WHILE_SEEN)
     if isinstance(source, SourceView):
+        authorizer = str(here.barred(denials=False)) if here.foreign else str(source.authorizer)
         for name, topic in sorted(source.topics.items()):
             if name not in topics:
                 yield Fact(f"topic {name}", f"not mirrored, {topic.id}", Lasts.WHILE_SEEN)
@@ -133,7 +139,7 @@ def _bound_to_source(source: SourceView | Unseen, topics: Mapping[str, int]) -> 
                 words = f"{there} partition(s), {mirrored} mirrored"
                 yield Fact(f"topic {name} on the source", words, Lasts.WHILE_SEEN)
         yield Fact("groups", digest(sorted(source.groups)))
-        yield Fact("authorizer of the source", str(source.authorizer))
+        yield Fact(AUTHORIZER, authorizer)
 
 
 def digest(items: Iterable[str]) -> str:
@@ -224,6 +230,7 @@ def _destination_reasons(view: View, seen: DestinationView) -> Iterator[str]:
 
 def _source_reasons(view: View, seen: SourceView) -> Iterator[str]:
     name = view.mirror.source
+    yield from unclosable(view)
     if seen.cluster_id != view.mirror.source_id:
         yield (
             f"source {name} is cluster {seen.cluster_id}, the mirror was made from {view.mirror.source_id}: "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from heapq import nsmallest
 from typing import Final
 
-from mirror_core.decide import clocks, deletions
+from mirror_core.decide import clocks, deletions, ruled
 from mirror_core.decide.acls import OUR_TOPICS
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import ago, in_words, loses, loss_figures, loss_warnings
@@ -52,10 +52,11 @@ def warnings_of(view: View) -> Iterator[str]:
         yield from loss_warnings(view)
     if isinstance(view.source, SourceView):
         yield from _source_warnings(view, view.source)
+    yield from ruled.warnings(view)
     if view.mode is Mode.PLANNED and not is_fresh(view.lease, view.now_ms):
         yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
     if isinstance(view.destination, DestinationView):
-        yield from _destination_warnings(view.mirror.destination, view.destination)
+        yield from _destination_warnings(view.mirror.destination, view.destination, foreign=view.there.foreign)
     if view.unbacked:
         yield (
             f"promotion gives right(s) that nobody holds on {view.mirror.source} now: {some(view.unbacked)}. If they "
@@ -76,6 +77,7 @@ def warnings_of(view: View) -> Iterator[str]:
         )
     yield from _forgers(view)
     yield from (f"{problem}: it would fail, and the run go on without it" for problem in view.hook_problems)
+    yield from (f"{problem}: the run would stop there" for problem in view.command_problems)
 
 
 def _forgers(view: View) -> Iterator[str]:
@@ -105,7 +107,7 @@ def _where(status: PartitionStatus) -> str:
 
 
 def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
-    if not source.authorizer:
+    if not source.authorizer and not view.here.foreign:
         yield (
             f"{view.mirror.source} has no authorizer: nothing can stop a writer there. Stop all producers; "
             "the run relies on stillness"
@@ -127,8 +129,8 @@ def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
         )
 
 
-def _destination_warnings(name: str, destination: DestinationView) -> Iterator[str]:
-    if not destination.authorizer:
+def _destination_warnings(name: str, destination: DestinationView, *, foreign: bool) -> Iterator[str]:
+    if not destination.authorizer and not foreign:
         yield f"{name} has no authorizer: nothing keeps applications from writing there too early"
     if few := destination.few_in_sync:
         listed = some([f"{one.topic} ({one.in_sync} of {one.needed})" for one in few])

@@ -62,7 +62,7 @@ def _shut(mirror: Mirror, debt: Debt) -> str:
         f"{mirror.destination} at {when(debt.since_ms)}, and {source} "
     )
     if standing_of(debt) is Standing.WATCHED:
-        return f"{head}has no authorizer to fence it by. Keep applications off its listeners, then start it unchecked"
+        return f"{head}cannot be fenced by Mirrorbook. Keep applications off its listeners, then start it unchecked"
     return (
         f"{head}is not seen to be fenced. `mirrorbook mirror fence {name} --bootstrap-controller HOST:PORT` prints the "
         "lines that fence it through its controllers, before a broker runs; or keep applications off its listeners. "
@@ -75,6 +75,8 @@ def _open(mirror: Mirror, debt: Debt | None) -> str:
     if debt is None or not failed_over(debt):
         return f"{head} no failover of mirror {mirror.name}."
     seen = f"each broker of {mirror.source} had its fence at {when(debt.paid_ms or 0)}"
+    if debt.by_command:
+        seen = f"its fence_command closed {mirror.source} at {when(debt.paid_ms or 0)}, which holds while that does"
     return f"{head} a failover of mirror {mirror.name}, and that {seen}."
 
 

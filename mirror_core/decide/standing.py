@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from mirror_core.decide import steps
+from mirror_core.decide import ruled, steps
 from mirror_core.decide.view import Unseen, some
 from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition, is_way_home
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
+from mirror_core.model.ruling import Barred
 from mirror_core.model.run import Mode, Run, RunKind, RunState
 from mirror_core.model.sighting import Sighting
 from mirror_core.model.standing import Debt, Owed
@@ -34,7 +35,7 @@ class Standing(StrEnum):
     STANDS = "stands"
     """Every broker was seen to have it."""
     WATCHED = "watched"
-    """The cluster has no authorizer: it is only looked at whether it takes writes."""
+    """Nothing of ours keeps writers out of the cluster: it is only looked at whether it takes writes."""
     LIFTING = "lifting"
     """A run was given up while the cluster was silent: its fence there is to be taken down."""
 
@@ -52,7 +53,10 @@ class Deed(StrEnum):
 class Shown:
     """The cluster, seen a moment ago."""
 
-    authorizer: bool
+    barred: Barred
+    """What can keep writers out of it."""
+    foreign: bool = False
+    """Its access rights are not Kafka's ACLs."""
     bare: tuple[str, ...] = ()
     """Brokers that do not show all denials, in words."""
     ends: Mapping[Partition, Offset] = field(default_factory=dict)
@@ -211,17 +215,22 @@ def _looked(debt: Debt, standing: Standing, seen: Shown | Unseen) -> Judgement:
         return Judgement(standing=standing, lines=(*words(debt), f"no answer: {seen.reason}"), silent=waits)
     if debt.owed is Owed.UNFENCE:
         return Judgement(standing=standing, deed=Deed.UNFENCE, lines=tuple(words(debt)))
-    if not seen.authorizer:
+    if seen.barred is Barred.BY_NOTHING:
         return _watched(debt, seen)
     if debt.paid_ms is None:
         return Judgement(standing=standing, deed=Deed.FENCE, lines=tuple(words(debt)))
     return _looked_after(debt, seen)
 
 
-def paid(debt: Debt, shown: Mapping[Partition, Offset], now_ms: int) -> Debt:
-    """The debt, now that every broker shows the fence. What was paid before stays so: its ends count."""
-    ends = {**shown, **debt.ends.by_partition()}
-    return replace(debt, paid_ms=debt.paid_ms or now_ms, ends=Offsets.of(ends), trouble="")
+def paid(debt: Debt, shown: Mapping[Partition, Offset], now_ms: int, *, by_command: bool = False) -> Debt:
+    """The debt, now that every broker shows the fence. What was paid before stays so: its ends count.
+
+    `by_command`: that has ended well, and the logs stand still. What was written behind an earlier call of it slipped
+    in, too: nothing but these ends tells when it was closed again.
+    """
+    before = debt.ends.by_partition()
+    ends = {**before, **shown} if by_command else {**shown, **before}
+    return replace(debt, paid_ms=debt.paid_ms or now_ms, ends=Offsets.of(ends), by_command=by_command, trouble="")
 
 
 def slipped_in(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Ranges:
@@ -296,7 +305,8 @@ def words(debt: Debt | None) -> Iterator[str]:
         case Standing.WATCHED:
             yield f"{debt.cluster}: cannot be fenced; it is only watched since {_at(debt)}"
         case Standing.STANDS:
-            yield f"{debt.cluster}: its fence stands since {when(debt.paid_ms or 0)}"
+            how = ", closed by its fence_command, which no broker can show" if debt.by_command else ""
+            yield f"{debt.cluster}: its fence stands since {when(debt.paid_ms or 0)}{how}"
     if debt.trouble:
         yield debt.trouble
 
@@ -311,13 +321,20 @@ def _at(debt: Debt) -> str:
 
 
 def _watched(debt: Debt, seen: Shown) -> Judgement:
-    trouble = f"cluster {debt.cluster} has no authorizer: it cannot be kept from taking writes" + _writers(seen)
-    return _recorded(replace(_with_ends(debt, seen), paid_ms=None, trouble=trouble), debt, seen)
+    trouble = f"cluster {debt.cluster} {ruled.watched_only(foreign=seen.foreign)}{_writers(seen)}"
+    found = _recorded(replace(_with_ends(debt, seen), paid_ms=None, by_command=False, trouble=trouble), debt, seen)
+    if not seen.foreign:
+        return found
+    return replace(found, alarms=(ruled.to_be_closed(debt.cluster), *found.alarms), exposed=True)
 
 
 def _looked_after(debt: Debt, seen: Shown) -> Judgement:
     if seen.bare:
         alarm = f"the fence was taken away and is put up again: {some(seen.bare)}"
+        alarms = (alarm, *_alarms(debt, seen))
+        return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, alarms=alarms, once=(alarm,), written=seen.written)
+    if seen.barred is Barred.BY_COMMAND and (seen.written or not debt.by_command):
+        alarm = f"{debt.cluster}: its fence_command is called again"
         alarms = (alarm, *_alarms(debt, seen))
         return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, alarms=alarms, once=(alarm,), written=seen.written)
     return _recorded(replace(_with_ends(debt, seen), trouble=_writers(seen).removeprefix("; ")), debt, seen)

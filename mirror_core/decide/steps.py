@@ -13,6 +13,7 @@ from typing import Final
 
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import reverse_name
+from mirror_core.model.ruling import Barred
 from mirror_core.model.run import Mode, PlanStep, Run, RunKind, StepRecord, StepState
 
 
@@ -46,13 +47,18 @@ class Step:
     does: str
     """One sentence for a plan: with {source}, {destination} and {back}, the reverse mirror's name."""
     unfenced: str = ""
-    """The sentence where the source has no authorizer, if that makes a difference."""
+    """The sentence where nothing keeps writers out of the source, if that makes a difference."""
+    by_command: str = ""
+    """The same where a command of the user's does."""
     needs: frozenset[Need]
     writes: Writes
     reversible: bool = True
     """Whether an abort is possible once the step has begun."""
     if_it_fails: str
     """Advice for people on call, with the same names."""
+
+    def sentence(self, barred: Barred) -> str:
+        return {Barred.BY_NOTHING: self.unfenced, Barred.BY_COMMAND: self.by_command}.get(barred) or self.does
 
 
 _BOTH: Final = frozenset({Need.SOURCE, Need.DESTINATION})
@@ -70,7 +76,8 @@ _FAILOVER: Final = (
         name="fence",
         does="deny everybody to write the mirror's topics on {source}, and prove on every broker that its logs stand "
         "still",
-        unfenced="{source} has no authorizer and cannot be fenced: only check that its logs stand still for 2 s",
+        unfenced="{source} cannot be fenced by Mirrorbook: only check that its logs stand still for 2 s",
+        by_command="close {source} to applications by its fence_command, and check that its logs stand still for 2 s",
         needs=_BOTH,
         writes=Writes.NOWHERE,
         if_it_fails="somebody still writes, or a transaction is open: the message names it. End it, resume",
@@ -148,6 +155,8 @@ _LOST: Final = (
     Step(
         name="stand",
         does="keep {source} from taking writes from now on: fence it at once if it answers, or the moment it does",
+        by_command="keep {source} from taking writes from now on: call its fence_command at once if it answers, or the "
+        "moment it does",
         needs=_DESTINATION,
         writes=Writes.NOWHERE,
         if_it_fails="resume",
@@ -298,14 +307,14 @@ def needing(kind: RunKind, need: Need, mode: Mode = Mode.PLANNED) -> tuple[str, 
 
 
 def planned(
-    kind: RunKind, mirror: Mirror, mode: Mode = Mode.PLANNED, *, authorizer: bool = True
+    kind: RunKind, mirror: Mirror, mode: Mode = Mode.PLANNED, *, barred: Barred = Barred.BY_DENIALS
 ) -> tuple[PlanStep, ...]:
-    """The steps of this mirror's plan. `authorizer`: whether the source has one, as far as is known."""
+    """The steps of this mirror's plan. `barred`: what keeps writers out of the source, as far as is known."""
     words = {"source": mirror.source, "destination": mirror.destination, "back": reverse_name(mirror.name)}
     return tuple(
         PlanStep(
             name=step.name,
-            action=(step.does if authorizer or not step.unfenced else step.unfenced).format(**words),
+            action=step.sentence(barred).format(**words),
             reversible=step.reversible,
         )
         for step in STEPS[kind, mode]

@@ -11,6 +11,7 @@ from mirror_core.model.acl import Acl
 from mirror_core.model.mirror import GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.proof import Proof
+from mirror_core.model.ruling import KAFKAS, Barred, Ruling
 from mirror_core.model.run import Mode
 from mirror_core.model.sighting import Heartbeat, Sighting
 from mirror_core.model.standing import Debt
@@ -163,8 +164,19 @@ class View:
     """Of those that are staged, the ones that nobody holds on the source now, as far as it is seen."""
     beside: tuple[tuple[Mirror, int], ...] = ()
     """Mirrors that carry topics of this one from its source to a third cluster, and how many, as far as is known."""
+    command_problems: tuple[str, ...] = ()
+    """The same of what closes and opens a cluster."""
+    here: Ruling = KAFKAS
+    """What mirrorbook.yaml says of the source's access rights."""
+    there: Ruling = KAFKAS
+    """The same of the destination's."""
     together: tuple[tuple[str, ...], ...] = ()
     """Topics that belong together: regular expressions, by group; none: all of the mirror's."""
+
+
+def barred(view: View) -> Barred:
+    """What keeps writers out of the source, as far as is known."""
+    return view.here.barred(denials=not isinstance(view.source, SourceView) or view.source.authorizer)
 
 
 def healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:

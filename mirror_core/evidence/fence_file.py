@@ -43,11 +43,15 @@ class FenceFile:
     written_ms: int
     topics: tuple[str, ...] = ()
     transactional_ids: tuple[str, ...] = ()
+    command: bool = False
+    """`fence_command` was called for these topics, and nothing is denied: `unfence_command` lifts it."""
     lifted_ms: int | None = None
     """When somebody began to lift it by this file; None: nobody did since it was raised."""
 
     @property
     def denials(self) -> frozenset[Acl]:
+        if self.command:
+            return frozenset()
         ids = (denial(name, resource=Resource.TRANSACTIONAL_ID) for name in self.transactional_ids)
         return frozenset((*map(denial, self.topics), *ids))
 
@@ -106,6 +110,6 @@ def decode(content: bytes, where: str) -> FenceFile:
     for name in found.transactional_ids:
         if not 0 < len(name.encode()) <= _MOST_OF_A_NAME:
             raise BadRequest(f"{where}: no fence denies a transactional id {name[:300]!r}")
-    if not found.denials:
+    if not found.topics and not found.transactional_ids:
         raise BadRequest(f"{where} names nothing that was denied")
     return found

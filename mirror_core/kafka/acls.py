@@ -24,7 +24,8 @@ from kio.static.primitive import i8
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.faults import fault, settle
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
-from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.errors import BadRequest, RemoteFault, Unreachable
+from mirror_core.model.ruling import Authorizer
 
 _ANY: Final = 1
 _RESOURCES: Final[Mapping[int, Resource]] = MappingProxyType(
@@ -60,9 +61,15 @@ _NO_AUTHORIZER: Final = (ErrorCode.security_disabled,)
 
 @dataclass(frozen=True, slots=True)
 class AuthorizerOff:
-    """The cluster has no authorizer: everybody may do everything, nothing can be granted, denied or fenced."""
+    """Kafka's ACLs do not rule the cluster: nothing can be granted, denied or fenced by them."""
 
     cluster: str
+    foreign: bool = False
+    """Something else rules it (`authorizer: foreign`). Otherwise everybody may do everything."""
+
+    @property
+    def words(self) -> str:
+        return "has an authorizer that is not Kafka's" if self.foreign else "has no authorizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +82,19 @@ class Acls:
 
 
 def describe_acls(client: ClusterClient, broker: int | None = None) -> Acls | AuthorizerOff:
-    """All entries, as this broker sees them (any one, when None). Needs DESCRIBE on the cluster."""
+    """All entries, as this broker sees them (any one, when None). Needs DESCRIBE on the cluster.
+
+    Asked of nobody where mirrorbook.yaml says that Kafka's ACLs do not rule the cluster.
+    """
+    if off := unruled(client):
+        return off
     return acls_of(client, client.call(ALL, DescribeAclsResponse, broker))
+
+
+def unruled(client: ClusterClient) -> AuthorizerOff | None:
+    """What mirrorbook.yaml says; None: the brokers are asked."""
+    ruling = client.config.ruling
+    return None if ruling.authorizer is Authorizer.KAFKA else AuthorizerOff(client.name, foreign=ruling.foreign)
 
 
 def acls_of(client: ClusterClient, answer: DescribeAclsResponse) -> Acls | AuthorizerOff:
@@ -122,7 +140,7 @@ def create_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
         rows = [row for answer in answers for row in answer.results]
         return {acl: (row.error_code, row.error_message) for acl, row in zip(wanted, rows, strict=True)}
 
-    settle(client, "CreateAcls (needs ALTER on the cluster)", sorted(set(acls)), attempt)
+    settle(client, "CreateAcls (needs ALTER on the cluster)", _ruled(client, acls), attempt)
 
 
 def delete_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
@@ -139,7 +157,7 @@ def delete_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
             said[acl] = (code, row.error_message if not failed else failed[0].error_message)
         return said
 
-    settle(client, "DeleteAcls (needs ALTER on the cluster)", sorted(set(acls)), attempt)
+    settle(client, "DeleteAcls (needs ALTER on the cluster)", _ruled(client, acls), attempt)
 
 
 def present_on_every_broker(client: ClusterClient, acls: Collection[Acl], timeout_s: float = BARRIER_S) -> None:
@@ -170,6 +188,18 @@ def command_line(acl: Acl, *, bootstrap: str = "BOOTSTRAP", remove: bool = False
     if acl.host != "*":
         words.append(f"--{who}-host {acl.host}")
     return " ".join(words)
+
+
+def _ruled(client: ClusterClient, acls: Iterable[Acl]) -> list[Acl]:
+    """These entries, in order. BadRequest where the configuration forbids to touch any."""
+    wanted = sorted(set(acls))
+    if wanted and unruled(client):
+        raise BadRequest(
+            f"cluster {client.name}: {len(wanted)} access right(s) of Mirrorbook's, such as {wanted[0]}, would be "
+            f"changed there, and mirrorbook.yaml says `authorizer: {client.config.ruling.authorizer}`. They were made "
+            "when it said `authorizer: kafka`: write that again until no run is under way and no fence stands there"
+        )
+    return wanted
 
 
 def _tool_word(operation: Operation) -> str:

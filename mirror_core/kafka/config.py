@@ -21,6 +21,7 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.hooks import Hook, hooks_of
 from mirror_core.model.mirror_set import MirrorSet, sets_of
 from mirror_core.model.names import ClusterName, MirrorName, base_name
+from mirror_core.model.ruling import ENTRIES, KAFKAS, Ruling, ruling_of
 from mirror_core.model.text import suggestion
 
 ANONYMOUS: Final = "ANONYMOUS"
@@ -46,6 +47,7 @@ class ClusterConfig:
     data: Mapping[str, str] = field(repr=False)
     users: Mapping[Principal, str] = field(default_factory=dict)
     """Names that mirrorbook.yaml gives: brokers may call a client otherwise than its login or certificate says."""
+    ruling: Ruling = KAFKAS
 
     def properties(self, principal: Principal = Principal.CONTROL) -> dict[str, str]:
         """librdkafka properties, references resolved already."""
@@ -226,6 +228,11 @@ def _cluster(path: Path, name: str, raw: object, only: Principal | None) -> Clus
     overrides = raw.pop("data", {})
     if not isinstance(overrides, dict):
         raise BadRequest(f"{where}.data: must be a mapping of client properties of the data principal")
+    for entry in (key for key in ENTRIES if key in overrides):
+        raise BadRequest(
+            f"{where}.data.{entry}: is the cluster's, not its data principal's: write it to {where}.{entry}"
+        )
+    ruling = ruling_of(where, raw)
     ours, data = _user(path, where, raw), _user(path, f"{where}.data", overrides)
     is_data, is_control = only is Principal.DATA, only is Principal.CONTROL
     control = _properties(path, where, {k: v for k, v in raw.items() if not (is_data and k in overrides)})
@@ -242,6 +249,7 @@ def _cluster(path: Path, name: str, raw: object, only: Principal | None) -> Clus
         both if is_data else control,
         both,
         {p: user for p, user in users.items() if user is not None},
+        ruling,
     )
 
 

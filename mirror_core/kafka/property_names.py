@@ -9,9 +9,11 @@ from typing import Final
 from confluent_kafka import KafkaException, Producer
 
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.ruling import ENTRIES
 from mirror_core.model.text import suggestion
 
 _COMMON: Final = (
+    *ENTRIES,
     "bootstrap.servers",
     "client.id",
     "client.rack",

@@ -31,12 +31,15 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
 from mirror_core.model.offsets import Offsets
+from mirror_core.model.ruling import Barred
 from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.model.standing import Debt
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_whole
+from mirror_core.sync.closing_commands import CommandFailed, closable, shut
 from mirror_core.sync.identity import check_source
+from mirror_core.sync.shutting import put_right
 
 _log = logger(__name__)
 
@@ -49,10 +52,10 @@ def look_beside(link: Link, state: State, run: Run, debt: Debt) -> Judgement:
             check_source(link, source)
             answers = True
             if debt.paid_ms is None:  # at once: each look before it is time for writers
-                up = raise_again(link, state, source)
+                up = raise_again(link, state, source, debt)
             seen = shown(link, state, source, debt)
-            if seen.bare:
-                up = raise_again(link, state, source)
+            if seen.bare or (seen.barred is Barred.BY_COMMAND and seen.written):
+                up = raise_again(link, state, source, debt)
     except MirrorError as error:
         found = judge(debt, run, Unseen(str(error)), beside=True)
         alarms = () if error.retryable else (str(error),)
@@ -62,7 +65,8 @@ def look_beside(link: Link, state: State, run: Run, debt: Debt) -> Judgement:
     found = judge(debt, run, seen, beside=True)
     if not up:
         return found
-    line = f"{debt.cluster}: the fence is seen on every broker; {run.plan.kind} {run.id} records it when it goes on"
+    seen_up = "fence_command has closed it" if seen.barred is Barred.BY_COMMAND else "the fence is seen on every broker"
+    line = f"{debt.cluster}: {seen_up}; {run.plan.kind} {run.id} records it when it goes on"
     return replace(found, deed=Deed.FENCE, lines=(*found.lines, line))
 
 
@@ -86,12 +90,19 @@ def look_at_returned(link: Link, state: State, run: Run, debt: Debt) -> Judgemen
     return took_meanwhile(debt, run, taken, state.sightings.get(link.mirror.name))
 
 
-def raise_again(link: Link, state: State, source: ClusterClient) -> bool:
-    """Put up what is missing of the denials in the ledger, and see them on every broker. False: there is no authorizer,
-    or we have slept, and they are not wanted any more."""
+def raise_again(link: Link, state: State, source: ClusterClient, debt: Debt) -> bool:
+    """Put up what is missing of the denials in the ledger, and see them on every broker; or have its command close the
+    cluster. False: it has neither, or we have slept, and no fence is wanted any more."""
     held = describe_acls(source)
     if isinstance(held, AuthorizerOff):
-        return False
+        topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
+        where = closable(link, link.source.name, debt.run, topics)
+        try:
+            closed = shut(where, once=True)
+        except CommandFailed:
+            put_right(link, where, done=True)  # it may have closed it all the same, and too late
+            raise
+        return closed and put_right(link, where, done=True)
     wanted = frozenset(entered_denials(link, state))
     missing = wanted - held.entries
     if missing:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from mirror_core.decide.standing import Shown
-from mirror_core.kafka.acls import AuthorizerOff, describe_acls
+from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.kafka.reader import LogReader
@@ -15,6 +15,7 @@ from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, Resource
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.ruling import Barred
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
@@ -28,14 +29,19 @@ def shown(link: Link, state: State, source: ClusterClient, debt: Debt) -> Shown:
     """What the cluster shows of what it is owed. Of one that is to be left alone, only that it answers."""
     held = describe_acls(source)
     if debt.owed is Owed.UNFENCE:
-        return Shown(authorizer=not isinstance(held, AuthorizerOff))
-    authorizer = not isinstance(held, AuthorizerOff)
+        return Shown(barred=_barred(link, held))
     # Denials first: a broker that hung, and is back, may take writes until it has heard of them.
-    bare = undenied(source, denials(link, state, debt)) if authorizer else []
+    barred = _barred(link, held)
+    bare = undenied(source, denials(link, state, debt)) if barred is Barred.BY_DENIALS else []
     partitions = state.partitions.get(link.mirror.name, {})
     ends = known_offsets(source, partitions, Point.LOG_END)
     written = _written(link, source, debt, ends)
-    return Shown(authorizer=authorizer, bare=tuple(bare), ends=ends, written=written)
+    foreign = link.source.ruling.foreign
+    return Shown(barred=barred, foreign=foreign, bare=tuple(bare), ends=ends, written=written)
+
+
+def _barred(link: Link, held: Acls | AuthorizerOff) -> Barred:
+    return link.source.ruling.barred(denials=isinstance(held, Acls))
 
 
 def _written(

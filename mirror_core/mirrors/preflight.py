@@ -10,6 +10,7 @@ from typing import Final
 from mirror_core.decide.acls import OUR_TOPICS
 from mirror_core.decide.first_acl import REFUSED, FirstAcl, ShutsOut
 from mirror_core.decide.rights import NEEDS, Need, Role, allows
+from mirror_core.decide.ruled import as_destination, as_source
 from mirror_core.kafka.acls import Acls, AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal
@@ -20,6 +21,7 @@ from mirror_core.model.acl import Operation, Permission, Resource
 from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import ClusterName
+from mirror_core.model.ruling import Authorizer
 from mirror_core.state.records import TOPIC as STATE
 from mirror_core.sync.principals import doubtful_principals, principal_name
 
@@ -50,9 +52,11 @@ NEEDED_APIS: Final = (
     (66, "ListTransactions", 0),
 )
 """API key, name, and the version that Mirrorbook speaks."""
+_ACL_APIS: Final = frozenset({"DescribeAcls", "CreateAcls", "DeleteAcls"})
 WITHOUT_HEARTBEATS: Final = "no heartbeats: of what an unplanned failover loses one clock is unknown"
 WITHOUT_MARKERS: Final = "mirrors created without it fill gaps with hidden records, which every consumer drops"
 WITHOUT_COMMITS: Final = "the control principal commits instead, each time after another look at who owns the mirror"
+NOT_KAFKAS: Final = "access rights there are not Kafka's ACLs"
 KEEP_PRODUCERS: Final = "producer.id.expiration.ms"
 FOREVER_MS: Final = "2147483647"
 
@@ -81,7 +85,7 @@ class Right:
     verdict: Verdict
     detail: str = ""
     command: str = ""
-    """What would grant it, ready to paste; empty when it is there."""
+    """What would grant it, ready to paste; empty when it is there, or ACLs do not rule the cluster."""
     permission: str = Permission.ALLOW
     """DENY: a right that the principal must not have."""
 
@@ -95,7 +99,7 @@ class ClusterCheck:
     brokers: tuple[str, ...]
     features: dict[str, int]
     authorizer: str
-    """on, off, or why it is not known."""
+    """on, off, foreign, or why it is not known."""
     shuts_out: FirstAcl
     """Whether a first ACL shuts out everybody else who uses the resource."""
     rights: tuple[Right, ...]
@@ -130,12 +134,31 @@ def check(config: ClusterConfig) -> ClusterCheck:
             cluster_id=view.cluster_id,
             brokers=tuple(f"{broker} {host}:{port}" for broker, (host, port) in sorted(view.brokers.items())),
             features=features(control),
-            authorizer="off" if isinstance(acls, AuthorizerOff) else "on" if isinstance(acls, Acls) else acls,
+            authorizer=_in_one_word(acls),
             shuts_out=shuts_out,
-            rights=tuple(_right(config, need, probes[need.principal], acls, marks=marks) for need in NEEDS),
+            rights=tuple(
+                _right(config, need, probes[need.principal], acls, marks=marks)
+                for need in NEEDS
+                if not (config.ruling.foreign and _is_for_acls(need))
+            ),
             problems=tuple(problems),
-            advice=tuple(_advice(control, sorted(view.brokers))),
+            advice=(
+                *as_source(config.name, config.ruling),
+                *as_destination(config.name, config.ruling),
+                *_advice(control, sorted(view.brokers)),
+            ),
         )
+
+
+def _in_one_word(acls: Acls | AuthorizerOff | str) -> str:
+    if isinstance(acls, AuthorizerOff):
+        return "foreign" if acls.foreign else "off"
+    return "on" if isinstance(acls, Acls) else acls
+
+
+def _is_for_acls(need: Need) -> bool:
+    """Changing ACLs is all that ALTER on the cluster is for."""
+    return need.resource is Resource.CLUSTER and need.operation is Operation.ALTER
 
 
 def lacks_heartbeats(source: ClusterConfig) -> bool:
@@ -170,6 +193,9 @@ def _right(
     config: ClusterConfig, need: Need, probed: Probe | str, acls: Acls | AuthorizerOff | str, *, marks: bool
 ) -> Right:
     user = principal_name(config, Principal(need.principal))
+    foreign = config.ruling.foreign
+    if isinstance(acls, AuthorizerOff):
+        acls = NOT_KAFKAS if foreign else acls
     if isinstance(acls, AuthorizerOff):
         verdict, detail = Verdict.OK, "no authorizer: everybody may"
     elif isinstance(probed, str):
@@ -200,7 +226,7 @@ def _right(
         why=need.why,
         verdict=verdict,
         detail=detail,
-        command="" if verdict is Verdict.OK else grant,
+        command="" if verdict is Verdict.OK or foreign else grant,
         permission=need.permission,
     )
 
@@ -214,6 +240,8 @@ def _denied(need: Need, user: str, config: ClusterConfig, probed: Probe, acls: A
         return Verdict.OK, "is the control principal, too: nothing is denied"
     if _super(probed):
         return Verdict.SPARED, "a super user: nothing can be denied to it"
+    if config.ruling.foreign:
+        return Verdict.SPARED, f"not denied by Mirrorbook: {NOT_KAFKAS}"
     if isinstance(acls, str):
         return Verdict.UNKNOWN, "the ACLs cannot be read"
     if allows(acls.entries, user, need.resource, STATE, need.operation):
@@ -263,7 +291,8 @@ def _by_acls(need: Need, user: str, probed: Probe, acls: Acls | AuthorizerOff | 
     if _super(probed):
         return Verdict.OK, "may do everything on the cluster: a super user"
     if not isinstance(acls, Acls):
-        return Verdict.UNKNOWN, "the brokers do not say, and the ACLs cannot be read"
+        why = acls if acls == NOT_KAFKAS else "the ACLs cannot be read"
+        return Verdict.UNKNOWN, f"the brokers do not say, and {why}"
     wanted = need.acl(user)
     if allows(acls.entries, user, wanted.resource, wanted.name, wanted.operation):
         return Verdict.OK, "by the ACLs"
@@ -293,6 +322,8 @@ def _broker_problems(client: ClusterClient, brokers: Sequence[int]) -> list[str]
             problems.append(f"broker {broker}: {error}")
             continue
         for key, name, version in NEEDED_APIS:
+            if name in _ACL_APIS and client.config.ruling.authorizer is not Authorizer.KAFKA:
+                continue
             oldest, newest = spoken.get(key, (0, -1))
             if not oldest <= version <= newest:
                 problems.append(f"broker {broker} does not understand {name} v{version}: Kafka 3.1 or newer is needed")

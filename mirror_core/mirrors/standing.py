@@ -59,8 +59,11 @@ from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
 from mirror_core.state.turning import turned
 from mirror_core.state.writer import StateWriter
-from mirror_core.sync.fence import lift_fence
+from mirror_core.sync.closing_commands import Closable, closable
+from mirror_core.sync.fence import lift_fence, seen_still
 from mirror_core.sync.identity import check_source
+from mirror_core.sync.kept_closed import stay_closed
+from mirror_core.sync.shutting import NotPutRight, closed_through, opened_through, owned_after
 
 _log = logger(__name__)
 
@@ -226,6 +229,8 @@ def _carry_out(link: Link, writer: StateWriter) -> Judgement:
         if found.debt is not None:
             writer.put(found.debt)
         return found
+    except NotPutRight as error:  # the mirror is another's, who does not know of it
+        return replace(judge(debt, None, Unseen(str(error))), alarms=(str(error),), silent=False)
     except LostOwnership:
         raise
     except MirrorError as error:
@@ -247,23 +252,29 @@ def _failed(writer: StateWriter, debt: Debt | None, error: MirrorError) -> Judge
 
 
 def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
-    """Put the fence up, see it on every broker, and record where the logs then ended. None: there is no authorizer."""
+    """Put the fence up, see it on every broker, and record where the logs then ended. None: nothing can be put up."""
     statuses = writer.state.partitions.get(link.mirror.name, {})
+    where = _closable(link, writer.state, debt)
     with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
         check_source(link, source)
         wanted = denials(link, writer.state, debt)
         topics = {acl.name for acl in wanted if acl.resource is Resource.TOPIC}
         ids = {acl.name for acl in wanted if acl.resource is Resource.TRANSACTIONAL_ID}
+        by_command = False
         if isinstance(keep_out(link, writer, source, topics, ids), AuthorizerOff):
-            return None
-        now = paid(debt, still(source, statuses), now_ms())
+            by_command = closed_through(link, where, lambda: writer.put(debt), once=True)
+            if not by_command:
+                return None
+        ends = (seen_still if by_command else still)(source, statuses)
+        now = paid(debt, ends, now_ms(), by_command=by_command)
     now = unsaid(now, _called_for(link, writer.state, now, debt))
     writer.put(now)
     with suppress(MirrorError):  # it was silent when its applications were told where to go; nothing depends on it
         repeat(link.destination, link.source, base_name(link.mirror.name))
     lines = list(words(now))
     if debt.paid_ms is None:
-        lines.append(f"{debt.cluster} answers again, and its fence is seen on every broker")
+        seen = "its fence_command has closed it" if now.by_command else "its fence is seen on every broker"
+        lines.append(f"{debt.cluster} answers again, and {seen}")
     return _with_places(
         Judgement(
             standing=Standing.STANDS,
@@ -284,9 +295,20 @@ def _unfenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement:
     with ClusterClient(link.source, timeout_s=LIMITS.old_source_s) as source:
         check_source(link, source)
         lift_fence(link.mirror, writer, source)
-        writer.put(Forget(debt))
+        where = _closable(link, writer.state, debt)
+        kept = frozenset[str]()
+        if debt.by_command:
+            kept = opened_through(link, writer.state, where, lambda: writer.put(debt))
+            owned_after(link, where, lambda: writer.put(Forget(debt)))
+        else:
+            writer.put(Forget(debt))
     line = f"{debt.cluster} answers again, and the fence of run {debt.run} is lifted: applications may write there"
-    return Judgement(standing=Standing.NOTHING, deed=Deed.UNFENCE, lines=(line,))
+    return Judgement(standing=Standing.NOTHING, deed=Deed.UNFENCE, lines=(line, *stay_closed(debt.cluster, kept)))
+
+
+def _closable(link: Link, state: State, debt: Debt) -> Closable:
+    topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
+    return closable(link, link.source.name, debt.run, topics)
 
 
 def _judged(link: Link, state: State) -> Judgement:

@@ -20,7 +20,7 @@ METRICS: Final = (
         "gauge",
         ("cluster", "state"),
         "1 for how things stand with the old source, 0 for the others. pending: its fence is not up yet; stands; "
-        "watched: it has no authorizer, and can only be looked at; lifting: an abort left its fence there",
+        "watched: Mirrorbook cannot fence it, and only looks; lifting: an abort left its fence there",
     ),
     Described(
         "mirrorbook_standing_fence_looked_timestamp_seconds",
@@ -32,8 +32,8 @@ METRICS: Final = (
         "mirrorbook_pending_fence_answers",
         "gauge",
         ("cluster",),
-        "1: the old source answers and its fence is pending, since the failover has not ended or it does not take the "
-        "fence; 0: otherwise",
+        "1: the old source answers and its fence is pending, since the failover has not ended, it does not take the "
+        "fence, or people have to close it (`authorizer: foreign` without fence_command); 0: otherwise",
     ),
     Described(
         "mirrorbook_slipped_in_offsets",

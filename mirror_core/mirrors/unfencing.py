@@ -6,7 +6,7 @@ promotion it is refused, behind it they are put up again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,8 @@ from mirror_core.state.link import states
 from mirror_core.state.records import State
 from mirror_core.state.turning import turned
 from mirror_core.state.writer import StateWriter, control_id
+from mirror_core.sync.closing_commands import Closable, open_again
+from mirror_core.sync.kept_closed import kept_by, stay_closed
 
 SEEN_S: Final = 5.0
 """What applications are told on the cluster itself gets this long: it is only for the warning."""
@@ -56,9 +58,15 @@ def look(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Outlook:
                 f"named {fence.cluster}: nothing is lifted"
             )
         held = describe_acls(client)
+    _refuse_unlike(cluster, fence)
     there = frozenset[Acl]() if isinstance(held, AuthorizerOff) else fence.denials & held.entries
     warnings = list(_told_on(cluster, fence))
     answer = _state_of(config, fence)
+    if fence.command:
+        warnings += (
+            f"{who}: nobody knows whether a failover towards it keeps topics of {cluster.name} closed, which this opens"
+            for who in _kept_closed(config, cluster, fence, answer)[1]
+        )
     if isinstance(answer, State):
         refuse(answer, fence)
         warnings.insert(0, _answers(answer, fence))
@@ -95,11 +103,53 @@ def lift(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -
             mark_lifted(path, replace(fence, lifted_ms=now_ms()), "whoever resumes the run is not told by this file")
         except Unwritable as error:
             trouble.append(str(error))
+        if fence.command:
+            kept, _ = _kept_closed(config, cluster, fence, answer)
+            if rest := set(fence.topics) - kept:
+                open_again(_closable(config, cluster, fence, rest))
+            return (*trouble, *stay_closed(cluster.name, kept & set(fence.topics)))
         with ClusterClient(cluster) as client:
             if not isinstance(describe_acls(client), AuthorizerOff):
                 delete_acls(client, fence.denials)
                 absent_on_every_broker(client, fence.denials)
     return tuple(trouble)
+
+
+def _kept_closed(
+    config: Config, cluster: ClusterConfig, fence: FenceFile, answer: State | MirrorError
+) -> tuple[frozenset[str], tuple[str, ...]]:
+    """What other mirrors' failovers keep closed there, and who could not be asked. `answer`: of the destination, which
+    is not waited for once more."""
+    thirds = {name: one for name, one in config.clusters.items() if name not in (cluster.name, fence.destination)}
+    answers = [*states(replace(config, clusters=thirds))]
+    if isinstance(answer, State):
+        answers.append((fence.destination, answer))
+    return kept_by(answers, cluster.name, (fence.destination, fence.mirror))
+
+
+def _closable(config: Config, cluster: ClusterConfig, fence: FenceFile, topics: Collection[str]) -> Closable:
+    return Closable(
+        cluster=cluster,
+        cluster_id=fence.cluster_id,
+        mirror=fence.mirror,
+        run=fence.run,
+        topics=topics,
+        folder=config.path.parent,
+    )
+
+
+def _refuse_unlike(cluster: ClusterConfig, fence: FenceFile) -> None:
+    """BadRequest where the configuration has changed since the fence was raised: this would lift nothing."""
+    if fence.command and cluster.ruling.unfence is None:
+        raise BadRequest(
+            f"cluster {cluster.name} was closed by its fence_command for run {fence.run}, and mirrorbook.yaml has no "
+            f"unfence_command for it now: write it there again, or open {cluster.name} to applications by its own means"
+        )
+    if not fence.command and cluster.ruling.foreign:
+        raise BadRequest(
+            f"cluster {cluster.name}: the fence of run {fence.run} consists of Kafka's ACLs, and mirrorbook.yaml says "
+            "`authorizer: foreign`: write `authorizer: kafka` there to lift it"
+        )
 
 
 def refuse(state: State, fence: FenceFile) -> None:

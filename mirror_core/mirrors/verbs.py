@@ -24,8 +24,9 @@ from mirror_core.model.drift import Part
 from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Run
+from mirror_core.model.standing import Owed
 from mirror_core.state.lease import kept, new_owner, take_over
 from mirror_core.state.link import Link, states
 from mirror_core.state.pulse import conducted
@@ -169,6 +170,17 @@ def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Ite
                 yield f"cluster {name}: {entry.acl}: fail back, or remove it yourself: {remove}"
 
 
+def left_shut(state: State, mirror: MirrorName, gone: ClusterName | None = None) -> Iterator[str]:
+    """A cluster that is still closed by its command, of which nobody else would know. Not one that is gone for good."""
+    debt = state.debts.get(mirror)
+    if debt is not None and debt.owed is Owed.UNFENCE and debt.by_command and debt.cluster != gone:
+        yield (
+            f"cluster {debt.cluster} is still closed to applications: run {debt.run} was aborted, and its "
+            f"unfence_command has not opened it yet. `mirrorbook mirror watch {mirror} --once` has it called. If that "
+            f"cluster will never come back: --gone {debt.cluster}"
+        )
+
+
 def way_home(link: Link) -> Iterator[str]:
     """The failback that this mirror belongs to. A source that does not answer does not forbid to end a mirror."""
     with suppress(MirrorError):
@@ -211,7 +223,11 @@ def _more(link: Link, verb: Verb, gone: ClusterName | None = None) -> Look:
         loops = cycles(link.config, link.mirror)  # looked at once: a silent cluster costs seconds
         return lambda state: (*loops, *_strayed(link, state))
     if verb is Verb.DELETE:
-        return lambda state: (*_standing_denials(link, state, gone), *way_home(link))
+        return lambda state: (
+            *left_shut(state, link.mirror.name, gone),
+            *_standing_denials(link, state, gone),
+            *way_home(link),
+        )
     if verb is Verb.STOP:  # one that knows whose way home it is needs nobody's answer for that
         return lambda state: () if link.mirror.homecoming else way_home(link)
     return lambda state: ()

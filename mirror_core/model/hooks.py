@@ -83,6 +83,14 @@ def hooks_of(where: str, raw: object) -> tuple[Hook, ...]:
     return hooks
 
 
+def hook_of(where: str, name: str, raw: object) -> Hook:
+    """A command that is no hook of `switch` and has its own place, checked as those are."""
+    fields = _mapping(where, raw, {"timeout_s", "retries", "command"})
+    if "command" not in fields:
+        raise BadRequest(f"{where}: needs a command: the program, then each argument")
+    return _with_limits(where, name, _command(f"{where}.command", fields["command"]), fields)
+
+
 def _hook(where: str, raw: object) -> Hook:
     fields = _mapping(where, raw, {"name", "timeout_s", "retries", "command", "http", "airflow"})
     name = fields.get("name")
@@ -92,9 +100,13 @@ def _hook(where: str, raw: object) -> Hook:
     if len(kinds) != 1:
         raise BadRequest(f"{where} ({name}): needs one of command, http, airflow")
     kind = kinds[0]
+    return _with_limits(where, name, _CALLS[kind](f"{where}.{kind}", fields[kind]), fields)
+
+
+def _with_limits(where: str, name: str, call: Command | Http | AssetEvent, fields: Mapping[str, object]) -> Hook:
     return Hook(
         name=name,
-        call=_CALLS[kind](f"{where}.{kind}", fields[kind]),
+        call=call,
         timeout_s=_number(f"{where}.timeout_s", fields.get("timeout_s", TIMEOUT_S), 0.1, _MOST_S),
         retries=int(_number(f"{where}.retries", fields.get("retries", RETRIES), 0, _MOST_RETRIES)),
     )

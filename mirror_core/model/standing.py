@@ -33,5 +33,7 @@ class Debt:
     mirrored offset and them slipped in before."""
     unsaid: tuple[str, ...] = ()
     """Alarms that no later look would find again, until somebody is known to have been told of them."""
+    by_command: bool = False
+    """Of a fence that is paid, or is to be lifted: the cluster's `fence_command` put it up, and no broker shows it."""
     trouble: str = ""
     """Why it could not be paid when it was tried last, or what is wrong with it since."""

@@ -37,7 +37,14 @@ class Fenced:
     VERSION: ClassVar[int] = 2
     ends: Offsets
     authorizer: bool
-    """Whether there are denials; without an authorizer stillness was all there was."""
+    """Whether there are denials; without an authorizer stillness was all there was, or what a command has done."""
+    command: bool = False
+    """`fence_command` has closed the source."""
+
+    @property
+    def held(self) -> bool:
+        """Whether anything kept writers out."""
+        return self.authorizer or self.command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,6 +147,7 @@ class Failback(Conductor[Allowed]):
                 allowed=allowed,
                 debt=state.debts.get(mirror.name),
                 never_came=tuple(sorted(never_came)),
+                new_ruling=link.destination.ruling,
             )
         )
 
@@ -169,6 +170,7 @@ def _look_at_old(link: Link, statuses: dict[Partition, PartitionStatus], allowed
             replicas=logs.replicas,
             compacted=_compacted(client, logs.topics) if CUTTING & allowed.strategies else frozenset(),
             authorizer=isinstance(held, Acls),
+            by_command=link.source.ruling.fence is not None,
             fenced=isinstance(held, Acls) and {denial(topic) for topic in logs.topics} <= held.entries,
             undemotable=undemotable_rights(link, client.config, held, logs.topics),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -36,12 +36,15 @@ from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state, read_whole
 from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
+from mirror_core.sync.closing_commands import closable
+from mirror_core.sync.closings import Shut
 from mirror_core.sync.cycle import SyncReport, sync
 from mirror_core.sync.fence import RESOLVE_S, STILL_S, await_stillness, lift_denials
 from mirror_core.sync.homecoming import bring_home
 from mirror_core.sync.ledger import remember_there_too, stage_again
 from mirror_core.sync.lifting import forget_lifted, note_withdrawn
 from mirror_core.sync.principals import own_principals
+from mirror_core.sync.shutting import closed_through
 
 CLOSE_OFFSETS: Final = 1_000
 """Catching up is over when no more than this is left in all: the reverse failover's drain takes the rest."""
@@ -66,7 +69,7 @@ class FailbackSteps(TailSteps):
         """On the old source applications may not change the topics, the mirror may: denials first, then no fence."""
         self._await_zombies()
         topics = self._present_topics(self.link.source, self._topics())
-        rows = demote(self.link, self.writer, topics, self.link.source.name)
+        rows = demote(self.link, self.writer, topics, self.link.source.name, self._shut(self.link, self.link.source))
         return {"access": len(rows), "such_as": some(f"{r.deed} {r.subject}" for r in rows)}
 
     def create_reverse(self) -> Evidence:
@@ -167,7 +170,8 @@ class FailbackSteps(TailSteps):
             topics, cluster = sorted({p.topic for p in statuses}), self.link.destination
             with ClusterClient(cluster) as client:
                 self._await_zombies()
-                rows = demote(link, back, self._present_topics(cluster, topics), cluster.name)
+                there = self._present_topics(cluster, topics)
+                rows = demote(link, back, there, cluster.name, self._shut(link, cluster))
                 own = self._own_records(client, statuses, at_rest=not given_up)
                 lift_denials(self.link.mirror, self.writer, client)
                 stage_again(self.writer, self.link.mirror.name, client, own_principals(self.link))
@@ -222,6 +226,16 @@ class FailbackSteps(TailSteps):
         )
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    def _shut(self, link: Link, cluster: ClusterConfig) -> Callable[[Collection[str]], bool]:
+        """How topics there are closed to applications where ACLs cannot do it. `link`: of the mirror that leads away
+        from there, whose state tells what is wanted if this comes too late."""
+
+        def note() -> None:  # only who conducts this run may
+            self.journal.keep("demote", Shut(cluster=cluster.name))
+
+        run = self.journal.run_id
+        return lambda topics: closed_through(link, closable(self.link, cluster.name, run, topics), note)
 
     def _present_topics(self, cluster: ClusterConfig, topics: list[str]) -> list[str]:
         with ClusterClient(cluster) as client:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mirror_core.decide import failover as decision
+from mirror_core.decide.failover import AUTHORIZER
 from mirror_core.decide.steps import standing_still
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import AclPurpose
@@ -15,6 +16,7 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Lease, PartitionState
 from mirror_core.model.names import ClusterName
+from mirror_core.model.ruling import Barred
 from mirror_core.model.run import Evidence, Fact, Mode, Run, RunKind, RunState, StepState
 from mirror_core.model.standing import Owed
 from mirror_core.runbook.at_work import at_work
@@ -33,6 +35,7 @@ from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state
 from mirror_core.state.turning import Returned, turned
 from mirror_core.state.writer import StateWriter, data_id
+from mirror_core.sync.closings import Shut, has_shut
 from mirror_core.sync.fence import lift_denials
 
 
@@ -90,7 +93,10 @@ class Failover(Conductor[Mode]):
 
     def _more_of(self, run: Run, found: decision.Decision, state: State) -> tuple[Run, tuple[Record | Forget, ...]]:
         more: list[Record | Forget] = [checkpoint(run.id, "begin", found.scope)]
-        before = state.active_run(run.plan.mirror)
+        before, owed = state.active_run(run.plan.mirror), state.debts.get(run.plan.mirror)
+        left_shut = owed is not None and owed.owed is Owed.UNFENCE and owed.by_command
+        if left_shut or (before is not None and has_shut(state, before)):  # an abort of this run has to open it again
+            more.append(checkpoint(run.id, "begin", Shut(cluster=self.link.source.name)))
         if before is None:
             return run, tuple(more)
         more += [Forget(c) for c in state.checkpoints.values() if c.run == before.id]
@@ -164,7 +170,7 @@ def disturbing(state: State, run: Run, source: ClusterName) -> bool:
     # What an earlier run has left, and a watcher is to lift, is no fence of this one: that forgets the debt first.
     theirs = debt is not None and debt.owed is Owed.UNFENCE
     ours = (e for e in state.ledger_of(run.plan.mirror) if e.purpose is AclPurpose.FENCE and e.cluster == source)
-    return not theirs and any(ours)
+    return not theirs and (any(ours) or has_shut(state, run))
 
 
 def _held(lease: Lease | None, run_id: str) -> Lease | None:
@@ -174,5 +180,5 @@ def _held(lease: Lease | None, run_id: str) -> Lease | None:
 
 def drained_behind_fence(state: State, run: Run) -> bool:
     """Whether all that its fenced source had was copied. One that only stood still may have been written since."""
-    fenced = Fact("authorizer of the source", str(True)) in run.plan.bound
+    fenced = any(Fact(AUTHORIZER, barred) in run.plan.bound for barred in (str(True), Barred.BY_COMMAND))
     return fenced and (run.id, "drain", Drained.__name__) in state.checkpoints

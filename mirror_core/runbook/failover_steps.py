@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from mirror_core.decide.evidence import BOTH_EMPTY, NONE, NOT_COMPARED
-from mirror_core.decide.parity import NOTHING, NOTHING_HELD
+from mirror_core.decide.evidence import NONE, NOT_COMPARED
 from mirror_core.decide.reckoning import lost_behind_fence, unseen_behind_fence
 from mirror_core.decide.scope import strayed
 from mirror_core.decide.view import some
@@ -18,25 +17,29 @@ from mirror_core.mirrors.proving import compare_rest
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
-from mirror_core.model.errors import Indeterminate, MirrorError, Refused, RemoteFault
+from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
-from mirror_core.model.parity import ParityRange, ParityResult, Verdict
+from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.parity.check import SoFar
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, Resumes, left_by
+from mirror_core.runbook.comparing import open_gate
 from mirror_core.runbook.drained import keep_deletions, verify_drained
-from mirror_core.runbook.last_look import Look, contradicted, look_again
+from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
-from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_if_lifted, refuse_in_doubt
+from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_in_doubt, shut_again, uncontradicted
 from mirror_core.runbook.rest import MANY, ROUNDS, SHRINKS, Rest, refuse_above, rest_of
 from mirror_core.runbook.services import ParityCheck
+from mirror_core.runbook.shutting import ByCommand
 from mirror_core.runbook.unfencing import FILE, LiftFile
+from mirror_core.state.journal import checkpoint
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Forget, Record
 from mirror_core.state.writer import StateWriter, data_id
+from mirror_core.sync.closings import Shut, has_shut
 from mirror_core.sync.cycle import sync
 from mirror_core.sync.fence import EVERY_ID, denials_of, raise_fence
 from mirror_core.sync.group_commits import stop_commits
@@ -48,10 +51,6 @@ SHOWN: Final = 20
 ONLY_AWAITED: Final = f"transactional id {EVERY_ID}: a denial of it would deny every id, so it was only waited for"
 DRAIN_S: Final = 3600.0
 """The drain copies this long at most before the step fails; a resumed run goes on where it was."""
-
-
-class GateClosed(MirrorError):
-    """The two sides differ: nothing is promoted. The findings are in the message and in the parity report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +105,7 @@ class Steps(Promotion):
         After an hour of waiting for a person that is an hour's writes. Refused when the gate would have to read for
         longer than `limit_s` all the same. A fence that may be up already waits for nothing (None).
         """
-        if entered(self.writer, self.link.mirror.name, self.link.source.name, AclPurpose.FENCE):
+        if self._may_stand():
             return None
         self.services.check_room(self.journal.run_id)  # before applications stand still, and not while they do
         proven = left_by(self.journal, "prove", Proven).ends.by_partition()
@@ -160,7 +159,7 @@ class Steps(Promotion):
             further=(),
         )
         earlier = before.of(ranges)
-        verdict = _open_gate(result, "the proof of what is mirrored so far", earlier_records=earlier)
+        verdict = open_gate(result, "the proof of what is mirrored so far", earlier_records=earlier)
         self.writer.put(proof)
         self.journal.keep("prove", Proven(ends=Offsets.of(dict(result.proven)), records=result.records + earlier))
         offsets = sum(max(0, result.proven[r.partition] - r.start) for r in before.rest(ranges))
@@ -180,16 +179,26 @@ class Steps(Promotion):
         self.check_approval("fence", source_needed=True)
         self._refuse_if_strayed()
         owed = self.writer.state.debts.get(self.link.mirror.name)
-        if owed is not None:
-            self.writer.put(Forget(owed))  # a fence that an earlier run still had to lift
+        if owed is not None:  # a fence that an earlier run still had to lift: this one's abort has to, from here on
+            shut = [checkpoint(self.journal.run_id, "fence", Shut(cluster=owed.cluster))] if owed.by_command else []
+            self.writer.put(*shut, Forget(owed))
         with ClusterClient(self.link.source) as source:
             # Of a fence that stands already applications wait for nothing but its end.
-            entries = entered(self.writer, self.link.mirror.name, source.name, AclPurpose.FENCE)
-            lift = LiftFile(self, needed=not entries)
-            fence = raise_fence(self.link, self.writer, source, self.scope.names, self.scope.drained, before=lift)
-        self.journal.keep("fence", Fenced(ends=Offsets.of(fence.ends), authorizer=fence.authorizer))
+            lift = LiftFile(self, needed=not self._may_stand())
+            fence = raise_fence(
+                self.link,
+                self.writer,
+                source,
+                self.scope.names,
+                self.scope.drained,
+                before=lift,
+                shut=ByCommand(self, "fence", lift),
+            )
+        ends = Offsets.of(fence.ends)
+        self.journal.keep("fence", Fenced(ends=ends, authorizer=fence.authorizer, command=fence.command))
         return {
             "authorizer": fence.authorizer,
+            **({"fence_command": "done"} if fence.command else {}),
             "denials": len(fence.denials),
             "shown_by_brokers": some(fence.brokers),
             "transactions_waited_for": some(fence.transactions),
@@ -198,6 +207,11 @@ class Steps(Promotion):
             "partitions": len(fence.ends),
             **({FILE: lift.words} if lift.words else {}),
         }
+
+    def _may_stand(self) -> bool:
+        """Whether an earlier attempt has begun to fence."""
+        entries = entered(self.writer, self.link.mirror.name, self.link.source.name, AclPurpose.FENCE)
+        return bool(entries) or has_shut(self.writer.state, self.journal.run)
 
     def drain(self) -> Evidence:
         """Fence the data plane's driver out of the state topic, then copy up to the source's log ends."""
@@ -245,7 +259,7 @@ class Steps(Promotion):
             for p, end in sorted(ends.items())
         ]
         result = self.services.gate(self.link.source.name, self.link.destination.name, ranges, self.journal.run_id)
-        verdict = _open_gate(result, "the parity gate", earlier_records=proof.records)
+        verdict = open_gate(result, "the parity gate", earlier_records=proof.records)
         self.journal.keep("parity", Equal(ends=Offsets.of(ends)))
         return {
             "verdict": verdict,
@@ -273,23 +287,30 @@ class Steps(Promotion):
             owed=Owed.FENCE,
             run=self.journal.run_id,
             since_ms=now_ms(),
-            paid_ms=now_ms() if fenced.authorizer else None,
+            paid_ms=now_ms() if fenced.held else None,
             ends=fenced.ends,
-            trouble="" if fenced.authorizer else f"cluster {self.link.source.name} has no authorizer",
+            by_command=fenced.command,
+            trouble="" if fenced.held else f"cluster {self.link.source.name} could not be fenced",
         )
 
     def fenced_now(self) -> Evidence:
-        authorizer = left_by(self.journal, "fence", Fenced).authorizer
-        return paid_again(self, self.scope.names, self.scope.drained) if authorizer else {}
+        held = left_by(self.journal, "fence", Fenced).held
+        return paid_again(self, self.scope.names, self.scope.drained) if held else {}
 
     def lost(self) -> tuple[int | None, str]:
-        authorizer = left_by(self.journal, "fence", Fenced).authorizer
-        if lifted := lost_while_lifted(self, authorizer):
+        fenced = left_by(self.journal, "fence", Fenced)
+        if lifted := lost_while_lifted(self, fenced.held):
             return lifted
         gate = self.journal.record("parity")
         promoted = set(self.scope.promoted) - set(self.scope.drained)
         lost, by = lost_behind_fence(gate.evidence if gate else {}, promoted)
-        if lost == 0 and authorizer:
+        if lost == 0 and fenced.command:  # no broker shows what a command has done: its log ends do
+            look = look_again(self.link, (), self.positions)
+            if not look.whole or look.ends.keys() < self.positions.keys():
+                return None, unseen_behind_fence(self.link.source.name, look.words)
+            taken = sum(max(0, end - self.positions[p]) for p, end in look.ends.items())
+            return taken, by if not taken else f"by what {self.link.source.name} took behind its fence_command"
+        if lost == 0 and fenced.authorizer:
             look = look_again(self.link, denials_of(self.scope.names), ())
             if not look.shown:
                 return None, unseen_behind_fence(self.link.source.name, look.words)
@@ -303,18 +324,13 @@ class Steps(Promotion):
         destination.
         """
         self.check_approval("promotion", source_needed=False)
-        positions, name = self.positions, self.link.source.name
-        authorizer = left_by(self.journal, "fence", Fenced).authorizer
-        look = look_again(self.link, denials_of(self.scope.names) if authorizer else (), positions)
-        file = refuse_if_lifted(self)
-        reasons = tuple(contradicted(look, name, positions))
-        if reasons:
-            raise Refused(
-                f"run {self.journal.run_id}: promotion, since {name} accepted writes behind the fence; abort this run, "
-                "find who writes there, and plan again",
-                reasons[:SHOWN],
-            )
-        refuse_in_doubt(self, look, authorizer=authorizer, file=file)
+        positions, names = self.positions, self.scope.names
+        fenced = left_by(self.journal, "fence", Fenced)
+        denials = tuple(denials_of(names)) if fenced.authorizer else ()
+        look, file = uncontradicted(self, denials, positions)
+        if fenced.command and look.answers and shut_again(self, "fence", names):
+            look, file = uncontradicted(self, denials, positions)
+        refuse_in_doubt(self, look, held=fenced.held, file=file)
         return look
 
     def _refuse_if_strayed(self) -> None:
@@ -326,20 +342,3 @@ class Steps(Promotion):
 def _say_until(data: StateWriter, lease: Lease, until_ms: int) -> None:
     """For how long this process may write. LostOwnership when somebody else has the data plane by now."""
     data.put(replace(lease, beat_ms=now_ms(), writers_until_ms=max(lease.writers_until_ms, until_ms)))
-
-
-def _open_gate(result: ParityResult, what: str, *, earlier_records: int) -> str:
-    """Return only if equal, and what was seen. An empty rest is fine after a proof that had something to compare; so
-    are logs without a record, if they begin and end at the same offsets by both sides' leaders."""
-    if result.verdict is Verdict.PASSED:
-        return Verdict.PASSED
-    if result.findings or result.verdict is Verdict.FAILED:
-        shown = "; ".join(f"{f.partition} offset {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:10])
-        raise GateClosed(
-            f"{what} failed, {len(result.findings)} difference(s): {shown}. Report: {result.report or 'none'}"
-        )
-    if earlier_records and set(result.reasons) <= NOTHING:
-        return Verdict.PASSED
-    if result.reasons == (NOTHING_HELD,):
-        return BOTH_EMPTY
-    raise Indeterminate(f"{what} is indeterminate, so the run does not go on: {'; '.join(result.reasons[:10])}")

@@ -1,45 +1,28 @@
-"""What a hook needs, and one try of it: a program is started, or a request is sent.
+"""What a hook needs, and one try of one that is a request. Programs: see `sync.programs`.
 
-It ends within its time, and nothing that it says is kept: what a program prints and what a server answers may hold
-secrets, so exit code and status are all that is told.
+It ends within its time, and nothing that it says is kept: what a server answers may hold secrets, so its status is all
+that is told.
 """
 
 from __future__ import annotations
 
 import http.client
-import os
 import shutil
-import signal
-import subprocess
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from mirror_core.decide.calling import Answer, of_status
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.hooks import Command, Http
 from mirror_core.model.names import MirrorName
-from mirror_core.runbook.switching import Answer, of_exit, of_status
-
-_AIRFLOW: Final = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
-"""Settings of Airflow, with its keys, connections and variables: nothing for a program that moves a name."""
-_GONE_S: Final = 1.0
-"""A program that was killed is gone by then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """How one try ended; the problem in words without secrets."""
-
-    answer: Answer
-    problem: str = ""
+from mirror_core.state.link import Link
+from mirror_core.sync.programs import Tried
 
 
 def hook_problems(config: Config, mirror: MirrorName) -> Iterator[str]:
@@ -47,15 +30,27 @@ def hook_problems(config: Config, mirror: MirrorName) -> Iterator[str]:
     for hook in config.hooks(mirror):
         match hook.call:
             case Command():
-                program = hook.call.argv[0]
-                where = str(config.path.parent / program) if "/" in program else program
-                if shutil.which(where) is None:
-                    yield f"hook {hook.name}: {program} is not found or not executable"
+                yield from (f"hook {hook.name}: {problem}" for problem in _missing(config, hook.call))
             case Http():
                 try:
                     request_of(config, hook.name, hook.call)
                 except BadRequest as error:
                     yield f"hook {hook.name}: {error}"
+
+
+def command_problems(link: Link) -> Iterator[str]:
+    """The same of the commands that close and open the mirror's clusters."""
+    for side in (link.source, link.destination):
+        for hook in (side.ruling.fence, side.ruling.unfence):
+            if hook is not None and isinstance(hook.call, Command):
+                yield from (f"{hook.name} of {side.name}: {problem}" for problem in _missing(link.config, hook.call))
+
+
+def _missing(config: Config, call: Command) -> Iterator[str]:
+    program = call.argv[0]
+    where = str(config.path.parent / program) if "/" in program else program
+    if shutil.which(where) is None:
+        yield f"{program} is not found or not executable"
 
 
 def request_of(config: Config, name: str, call: Http) -> tuple[str, dict[str, str], dict[str, object]]:
@@ -73,44 +68,6 @@ def request_of(config: Config, name: str, call: Http) -> tuple[str, dict[str, st
 
     headers = {key: config.resolved(f"hook {name}", value) for key, value in call.headers.items()}
     return config.resolved(f"hook {name}", call.url), headers, {key: resolve(v) for key, v in call.json.items()}
-
-
-def start(argv: tuple[str, ...], given: Mapping[str, str], folder: Path, timeout_s: float) -> Tried:
-    """Run a program to its end, with these variables beside ours, but for what Airflow has its secrets in. Too late: it
-    is killed, and its children."""
-    nowhere = subprocess.DEVNULL
-    try:
-        process = subprocess.Popen(
-            argv,
-            stdin=nowhere,
-            stdout=nowhere,
-            stderr=nowhere,
-            env={name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOW)} | {**given},
-            cwd=folder,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        return Tried(Answer.NEVER, f"cannot be started: {getattr(error, 'strerror', None) or type(error).__name__}")
-    try:
-        code = process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        if _killed(process):
-            return Tried(Answer.AGAIN, f"not ended within {timeout_s:g} s, and killed")
-        return Tried(Answer.NEVER, f"still running after {timeout_s:g} s, and could not be killed: it may go on")
-    finally:
-        if process.returncode is None:
-            _killed(process)
-    ended = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
-    return Tried(of_exit(code), "" if code == 0 else ended)
-
-
-def _killed(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it is gone. What became another user (sudo) we may not kill: nobody waits for it."""
-    with suppress(PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_GONE_S)
-    return process.returncode is not None
 
 
 def send(url: str, method: str, headers: Mapping[str, str], body: object, timeout_s: float) -> Tried:

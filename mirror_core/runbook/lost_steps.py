@@ -21,6 +21,7 @@ from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
+from mirror_core.model.ruling import Authorizer
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import ComparedBefore, Resumes, Settled, left_by
@@ -90,7 +91,8 @@ class LostSteps(Promotion):
             run=self.journal.run_id,
             since_ms=now_ms(),
         )
-        self.writer.put(debt, *intended(self.link.mirror, cluster, denials_of(names)))
+        ruled = self.link.source.ruling.authorizer is Authorizer.KAFKA
+        self.writer.put(debt, *(intended(self.link.mirror, cluster, denials_of(names)) if ruled else ()))
         return paid(self, debt, names, self.scope.promoted)
 
     def fenced_now(self) -> Evidence:
@@ -145,7 +147,8 @@ class LostSteps(Promotion):
         self.check_approval("promotion", source_needed=False)
         names, name, run = self.scope.names, self.link.source.name, self.journal.run_id
         stands = self._debt.paid_ms is not None
-        look = look_again(self.link, denials_of(names) if stands else (), self.scope.promoted)
+        shown = stands and not self._debt.by_command  # what a command has done no broker shows
+        look = look_again(self.link, denials_of(names) if shown else (), self.scope.promoted)
         if look.bare:
             raise Refused(
                 f"run {run}: promotion, since somebody has lifted the fence on {name}, where applications may write "

@@ -39,7 +39,7 @@ from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Mode
 from mirror_core.runbook.beside import look_beside
-from mirror_core.runbook.hook_calls import hook_problems
+from mirror_core.runbook.hook_calls import command_problems, hook_problems
 from mirror_core.state.link import Link
 from mirror_core.state.records import TOPIC as STATE
 from mirror_core.state.records import State
@@ -105,6 +105,9 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, condu
         now_ms=now_ms(),
         hooks={hook.name: hook.words for hook in link.config.hooks(mirror.name)},
         hook_problems=tuple(hook_problems(link.config, mirror.name)),
+        command_problems=tuple(command_problems(link)),
+        here=link.source.ruling,
+        there=link.destination.ruling,
         sighting=state.sightings.get(mirror.name),
         proof=state.proofs.get(mirror.name),
         groups=state.groups.get(mirror.name),

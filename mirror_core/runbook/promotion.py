@@ -6,7 +6,7 @@ Nothing here needs the source. Each step may be repeated after a crash at any po
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -36,6 +36,9 @@ from mirror_core.state.records import PartitionRecord, Record
 from mirror_core.state.table import Event, after
 from mirror_core.state.turning import LastLook, turned
 from mirror_core.sync.access import apply_promotion
+from mirror_core.sync.closing_commands import closable
+from mirror_core.sync.closings import Opened
+from mirror_core.sync.shutting import destination_opened_through
 
 LOOKS: Final = 3
 """At the source, by a process that sleeps after each of them."""
@@ -184,8 +187,19 @@ class Promotion(Acts):
 
     def _give(self, before: Callable[[], None]) -> Evidence:
         lost = self.journal.run.plan.mode is Mode.UNPLANNED
-        rows = apply_promotion(self.link, self.writer, self.scope.names, ask_source=not lost, before=before)
+        rows = apply_promotion(
+            self.link, self.writer, self.scope.names, ask_source=not lost, before=before, open_to=self._open_to
+        )
         return counted(rows)
+
+    def _open_to(self, topics: Collection[str]) -> bool:
+        """A destination that ACLs do not rule: applications are let in by its `unfence_command`, if it has one."""
+
+        def note() -> None:
+            self.journal.keep("promote", Opened(cluster=self.link.destination.name))
+
+        where = closable(self.link, self.link.destination.name, self.journal.run_id, topics)
+        return destination_opened_through(self.link, where, note)
 
     def switch(self) -> Evidence:
         return switch(self.link, self.journal, by_airflow=self.services.by_airflow)

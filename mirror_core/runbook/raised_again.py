@@ -3,15 +3,18 @@ promotion has begun, it is raised again first."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Final
 
 from mirror_core.decide.reckoning import of_applications
 from mirror_core.decide.standing import count, shown_slip, slipped_in, unknown_ends, when
 from mirror_core.decide.view import some
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.mirrors.old_source import keep_out, still
+from mirror_core.model.acl import Acl
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.limits import LIMITS
@@ -20,11 +23,16 @@ from mirror_core.model.offsets import NO_OFFSETS, Offsets
 from mirror_core.model.run import Evidence, Mode
 from mirror_core.model.standing import Debt
 from mirror_core.runbook.acts import Acts
-from mirror_core.runbook.last_look import Look
+from mirror_core.runbook.last_look import Look, contradicted, look_again
+from mirror_core.runbook.shutting import ByCommand
 from mirror_core.runbook.unfencing import FILE, LiftFile, its_file
-from mirror_core.state.turning import Returned
-from mirror_core.sync.fence import denials_of, undenied
+from mirror_core.state.turning import Returned, turned
+from mirror_core.sync.closing_commands import CommandFailed
+from mirror_core.sync.fence import denials_of, seen_still, undenied
 from mirror_core.sync.identity import check_source
+
+SHOWN: Final = 20
+"""Partitions that a refusal names."""
 
 
 def refuse_if_lifted(acts: Acts) -> bool:
@@ -41,13 +49,33 @@ def refuse_if_lifted(acts: Acts) -> bool:
     return file is not None
 
 
-def refuse_in_doubt(acts: Acts, look: Look, *, authorizer: bool, file: bool) -> None:
+def uncontradicted(acts: Acts, denials: Collection[Acl], drained: Mapping[Partition, Offset]) -> tuple[Look, bool]:
+    """A look at the source, and whether the fence's file is here. Refused when the fence was lifted by it, or when the
+    source was written since it was drained up to these offsets."""
+    name = acts.link.source.name
+    look, file = look_again(acts.link, denials, drained), refuse_if_lifted(acts)
+    if reasons := tuple(contradicted(look, name, drained)):
+        raise Refused(
+            f"run {acts.journal.run_id}: promotion, since {name} accepted writes behind the fence; abort this run, "
+            "find who writes there, and plan again",
+            reasons[:SHOWN],
+        )
+    return look, file
+
+
+def shut_again(acts: Acts, step: str, names: Collection[str]) -> bool:
+    """Have the source's command close it once more: a copy of the fence's file may have opened it, and no broker shows
+    that. False: it has none now."""
+    return ByCommand(acts, step, LiftFile(acts, needed=False), once=True)(names)
+
+
+def refuse_in_doubt(acts: Acts, look: Look, *, held: bool, file: bool) -> None:
     """Of a source that does not say everything: what was not seen took nothing since the drain only if its fence stood
     all the time, by the file (`file`: it is here)."""
     name, run = acts.link.source.name, acts.journal.run_id
-    if look.whole or (authorizer and file):
+    if look.whole or (held and file):
         return
-    why = "the file that tells whether its fence stood is not here" if authorizer else "could not be fenced"
+    why = "the file that tells whether its fence stood is not here" if held else "could not be fenced"
     unseen = "does not answer" if look.silent else f"answers only in part ({'; '.join(look.unsaid)})"
     raise Refused(
         f"run {run}: promotion",
@@ -74,18 +102,22 @@ def _paid(
         with ClusterClient(acts.link.source, timeout_s=LIMITS.lost_source_s) as source:
             check_source(acts.link, source)
             denials = keep_out(acts.link, acts.writer, source, names, before=lift)
-            ends = {**before.by_partition(), **still(source, partitions)}
+            shut = isinstance(denials, AuthorizerOff) and ByCommand(acts, "stand", lift, once=True)(names)
+            ends = {**before.by_partition(), **(seen_still if shut else still)(source, partitions)}
     except LostOwnership:
         raise
     except MirrorError as error:
         acts.writer.put(replace(debt, trouble=str(error)))
         return {"fence": "pending: put up the moment it answers", "source": str(error)}
-    if isinstance(denials, AuthorizerOff):
-        trouble = f"cluster {cluster} has no authorizer: it cannot be kept from taking writes"
+    lines = {FILE: lift.words} if lift.words else {}
+    if isinstance(denials, AuthorizerOff) and not shut:
+        trouble = f"cluster {cluster} {denials.words}: it cannot be kept from taking writes"
         acts.writer.put(replace(debt, trouble=trouble, ends=Offsets.of(ends)))
-        return {"fence": "impossible: the source has no authorizer; it is only watched"}
-    acts.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(ends)))
-    return {"fence": "stands", "denials": len(denials), **({FILE: lift.words} if lift.words else {})}
+        return {"fence": f"impossible: the source {denials.words}; it is only watched"}
+    acts.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(ends), by_command=shut))
+    if isinstance(denials, AuthorizerOff):
+        return {"fence": "stands", "fence_command": "done", **lines}
+    return {"fence": "stands", "denials": len(denials), **lines}
 
 
 def paid_again(acts: Acts, names: Collection[str], partitions: Collection[Partition]) -> Evidence:
@@ -98,10 +130,13 @@ def paid_again(acts: Acts, names: Collection[str], partitions: Collection[Partit
     if debt.paid_ms is not None:
         file = its_file(acts.services, acts.journal.run_id)
         try:
-            if (file is None or file.lifted_ms is None) and not _gone(acts, names):
+            stands = _closed(acts, debt, names) if debt.by_command else not _gone(acts, names)
+            if (file is None or file.lifted_ms is None) and stands:
                 return {}
+        except LostOwnership:
+            raise
         except MirrorError as error:  # a source that has died since it was fenced holds nobody up
-            return {"fence": f"{cluster} was not asked again for its denials: {error}"}
+            return {"fence": f"{cluster} was not asked again for its fence: {error}"}
         debt, lifted = replace(debt, paid_ms=None, ends=NO_OFFSETS), True
         acts.writer.put(debt)
     again = _paid(acts, debt, names, partitions, ends)
@@ -111,18 +146,36 @@ def paid_again(acts: Acts, names: Collection[str], partitions: Collection[Partit
     return {**again, "written_meanwhile": some(written) or "nothing seen"}
 
 
+def _closed(acts: Acts, debt: Debt, names: Collection[str]) -> bool:
+    """Whether a fence by command stands, for all that can be known: until the promotion is done the command is called
+    once more, and nothing was written meanwhile. Before it a planned run has done so for its last look; behind it
+    watchers see to it."""
+    run = acts.journal.run
+    if acts.journal.done("promote") or (run.plan.mode is Mode.PLANNED and not turned(acts.writer.state, run)):
+        return True
+    recorded = debt.ends.by_partition()
+    with ClusterClient(acts.link.source, timeout_s=LIMITS.lost_source_s) as source:
+        check_source(acts.link, source)
+        try:
+            shut_again(acts, "promote", names)
+        except CommandFailed:
+            return False
+        ends = known_offsets(source, recorded, Point.LOG_END)
+    return all(end <= recorded[p] for p, end in ends.items())
+
+
 def _gone(acts: Acts, names: Collection[str]) -> bool:
     with ClusterClient(acts.link.source, timeout_s=LIMITS.lost_source_s) as source:
         check_source(acts.link, source)
         return bool(undenied(source, denials_of(names)))
 
 
-def lost_while_lifted(acts: Acts, authorizer: bool) -> tuple[int | None, str] | None:
+def lost_while_lifted(acts: Acts, held: bool) -> tuple[int | None, str] | None:
     """Offsets that the source took while its fence was lifted, and how that is known; None: it never was."""
     debt, name, taken = acts.writer.state.debts.get(acts.link.mirror.name), acts.link.source.name, count(slipped(acts))
     if taken:
         return taken, f"by what {name} took while its fence was lifted"
-    if authorizer and debt is not None and debt.paid_ms is None:
+    if held and debt is not None and debt.paid_ms is None:
         return None, f"the fence on {name} was lifted, and it was not seen since"
     return None
 

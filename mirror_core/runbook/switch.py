@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from mirror_core.decide.calling import Answer, pause_s
 from mirror_core.decide.view import Unseen, some
 from mirror_core.kafka.config import Config
 from mirror_core.model.clock import now_ms
@@ -25,12 +26,12 @@ from mirror_core.model.logs import logger
 from mirror_core.model.names import ClusterName, base_name
 from mirror_core.model.run import Evidence, Mode
 from mirror_core.runbook.checkpoints import Announced, Called, HookCall
-from mirror_core.runbook.hook_calls import Tried, request_of, send, start
+from mirror_core.runbook.hook_calls import request_of, send
 from mirror_core.runbook.observe import Ask
-from mirror_core.runbook.switching import Answer, pause_s
 from mirror_core.state.active import Active, announce, newest
 from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link
+from mirror_core.sync.programs import Tried, start
 
 STEP: Final = "switch"
 

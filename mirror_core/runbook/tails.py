@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,7 @@ from mirror_core.runbook.checkpoints import OldTopic, OldTopics, Placed, Salvage
 from mirror_core.runbook.counting import counted_later
 from mirror_core.runbook.offline import cut_offline
 from mirror_core.runbook.parking import check_majority, cut_by_replica, prepare
+from mirror_core.runbook.shutting import ByCommand
 from mirror_core.runbook.unfencing import LiftFile
 from mirror_core.state.records import PartitionRecord
 from mirror_core.sync.fence import Fence, raise_fence
@@ -47,7 +48,7 @@ class TailSteps(Acts):
         """Save the divergent tails, from the first difference on; what is saved is all that may be discarded later."""
         with ClusterClient(self.link.source) as old:
             topics, there = self._old_source(old)
-            fence = raise_fence(self.link, self.writer, old, self._topics(), there, before=LiftFile(self))
+            fence = self._raise_fence(old, self._topics(), there, "salvage")
         ends = dict(fence.ends)
         self._pay(fence)
         compared = self._compare(topics, ends)
@@ -109,11 +110,19 @@ class TailSteps(Acts):
         there = [p for p in self.statuses() if p.topic in views and p.index in views[p.topic].partitions]
         return {name: Topic(id=v.id, partitions=len(v.partitions)) for name, v in views.items()}, there
 
+    def _raise_fence(
+        self, old: ClusterClient, topics: Collection[str], there: Collection[Partition], step: str
+    ) -> Fence:
+        lift = LiftFile(self)
+        return raise_fence(self.link, self.writer, old, topics, there, before=lift, shut=ByCommand(self, step, lift))
+
     def _pay(self, fence: Fence) -> None:
         """The fence that an unplanned failover may have left owed stands now. Without an authorizer none ever does."""
         debt = self.writer.state.debts.get(self.link.mirror.name)
-        if fence.authorizer and debt is not None and debt.owed is Owed.FENCE and debt.paid_ms is None:
-            self.writer.put(replace(debt, paid_ms=now_ms(), ends=Offsets.of(fence.ends), trouble=""))
+        held = fence.authorizer or fence.command
+        if held and debt is not None and debt.owed is Owed.FENCE and debt.paid_ms is None:
+            ends = Offsets.of(fence.ends)
+            self.writer.put(replace(debt, paid_ms=now_ms(), ends=ends, by_command=fence.command, trouble=""))
 
     def _compare(self, topics: Mapping[str, Topic], ends: Mapping[Partition, Offset]) -> ParityResult | None:
         """Below the last mirrored offsets, too: an unclean election may have given the old source another past.
@@ -206,7 +215,7 @@ class TailSteps(Acts):
         ]
         if not there:
             return {}
-        ends = raise_fence(self.link, self.writer, old, views, there, before=LiftFile(self)).ends
+        ends = self._raise_fence(old, views, there, "align").ends
         before = left_by(self.journal, "salvage", Salvaged)
         saved = before.ends.by_partition()
         grown = {p: (saved.get(p, Offset(0)), end) for p, end in sorted(ends.items()) if end > saved.get(p, 0)}

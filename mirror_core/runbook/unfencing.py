@@ -31,6 +31,13 @@ class LiftFile:
         """The command that lifts the fence, or why there is none; empty while nothing was denied."""
 
     def __call__(self, acls: Collection[Acl]) -> None:
+        self._write(names_of(acls, Resource.TOPIC), names_of(acls, Resource.TRANSACTIONAL_ID), command=False)
+
+    def by_command(self, topics: Collection[str]) -> None:
+        """The same before `fence_command` is called."""
+        self._write(tuple(sorted(topics)), (), command=True)
+
+    def _write(self, topics: tuple[str, ...], ids: tuple[str, ...], *, command: bool) -> None:
         link = self._acts.link
         fence = FenceFile(
             run=self._acts.journal.run_id,
@@ -39,8 +46,9 @@ class LiftFile:
             cluster_id=link.mirror.source_id,
             destination=link.destination.name,
             written_ms=now_ms(),
-            topics=names_of(acls, Resource.TOPIC),
-            transactional_ids=names_of(acls, Resource.TRANSACTIONAL_ID),
+            topics=topics,
+            transactional_ids=ids,
+            command=command,
         )
         try:
             write(self._path, fence, ADVICE)

@@ -17,7 +17,7 @@ from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Mis
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.names import DRILL, ClusterName, MirrorName
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 
@@ -48,8 +48,11 @@ def state_on(config: Config, cluster: str) -> State:
 
 
 def link_of(config: Config, mirror: Mirror) -> Link:
-    """The link of a mirror, from its names."""
-    return Link(config, mirror, config.cluster(mirror.source), config.cluster(mirror.destination))
+    """The link of a mirror, from its names. A drill's has no commands that close a cluster: its applications stay."""
+    source, destination = config.cluster(mirror.source), config.cluster(mirror.destination)
+    if mirror.name.startswith(DRILL):
+        source, destination = (replace(side, ruling=side.ruling.without_commands()) for side in (source, destination))
+    return Link(config, mirror, source, destination)
 
 
 def find(config: Config, name: str) -> tuple[Link, State]:

@@ -53,7 +53,7 @@ def sync_acls(
     """Copy, stage and take away access rights. Without a log nothing is done, only said."""
     theirs, ours = describe_acls(source), describe_acls(destination)
     if isinstance(theirs, AuthorizerOff) or isinstance(ours, AuthorizerOff):
-        return [off(side.cluster) for side in (theirs, ours) if isinstance(side, AuthorizerOff)]
+        return [off(side) for side in (theirs, ours) if isinstance(side, AuthorizerOff)]
     scope = Scope(
         topics=topics,
         groups=groups,
@@ -82,6 +82,7 @@ def apply_promotion(
     *,
     ask_source: bool = True,
     before: Callable[[], None] = lambda: None,
+    open_to: Callable[[Collection[str]], bool] = lambda topics: False,
 ) -> tuple[DriftRow, ...]:
     """Give these mirror topics to the applications; may be repeated, and does only what is missing.
 
@@ -91,14 +92,20 @@ def apply_promotion(
     these topics earlier, on this mirror's account, and every broker shows it; then the other settings, for which nobody
     has to wait: until then the mirror's hold, which keep more.
     The topics' partitions must have stopped. `ask_source`: False when it is given up for lost, and nobody waits for it.
-    `before` is called when the destination has answered and lets us grant, and nothing was changed yet.
+    `before` is called when the destination has answered and lets us grant, and nothing was changed yet. `open_to` is
+    called instead of all grants where ACLs do not rule the destination: whether something lets applications in.
     """
     with ClusterClient(link.destination) as client:
         _check_may_grant(client)
         settings = FinalSettings(link, log.state, client, topics)
         before()
         rows = settings.before_the_first_record()
-        rows += _promote_access(link, log, client, topics, ask_source=ask_source)
+        held = describe_acls(client)
+        if isinstance(held, AuthorizerOff):
+            opened = "its unfence_command has let applications write" if open_to(topics) else ""
+            rows.append(off(held, opened))
+        else:
+            rows += _promote_access(link, log, client, held, topics, ask_source=ask_source)
         return (*rows, *settings.the_others())
 
 
@@ -111,20 +118,28 @@ def _check_may_grant(client: ClusterClient) -> None:
         raise MissingPermission(f"cluster {client.name}: {user} needs ALTER on the cluster to let applications write")
 
 
-def demote(link: Link, log: Log, topics: Collection[str], cluster: ClusterName) -> tuple[DriftRow, ...]:
+def demote(
+    link: Link,
+    log: Log,
+    topics: Collection[str],
+    cluster: ClusterName,
+    shut: Callable[[Collection[str]], bool] = lambda topics: False,
+) -> tuple[DriftRow, ...]:
     """Keep applications from changing these topics on a cluster that is about to be a mirror's destination (again).
 
     A denial for each principal that holds a right to change them, entered in `link.mirror`'s ledger (DEMOTED), seen on
     every broker; only then this mirror's FENCE entries on that cluster go, since they would stop the mirror itself, and
     before them its pending or standing fence is no watcher's business any more. Refused by name for grants to
-    everybody. May be repeated. Promotion towards this cluster takes the denials away.
+    everybody. May be repeated. Promotion towards this cluster takes the denials away. `shut`: as of
+    `raise_fence`; what it has closed stays closed until that promotion.
     """
     config = link.source if cluster == link.source.name else link.destination
     with ClusterClient(config) as client:
         held = describe_acls(client)
         if isinstance(held, AuthorizerOff):
+            closed = "its fence_command keeps applications out" if shut(topics) else ""
             forget_debt(log, link.mirror.name)
-            return (off(client.name),)
+            return (off(held, closed),)
         reasons = undemotable_rights(link, config, held, topics)
         if reasons:
             raise Refused(f"cluster {client.name}: applications cannot be kept from writing mirror topics", reasons)
@@ -180,11 +195,8 @@ def _given(link: Link, state: State, topics: Collection[str], there: Collection[
 
 
 def _promote_access(
-    link: Link, log: Log, client: ClusterClient, topics: Collection[str], *, ask_source: bool
+    link: Link, log: Log, client: ClusterClient, held: Acls, topics: Collection[str], *, ask_source: bool
 ) -> list[DriftRow]:
-    held = describe_acls(client)
-    if isinstance(held, AuthorizerOff):
-        return [off(client.name)]
     given = _given(link, log.state, topics, client.metadata().topics)
     grants = set(given.grants)
     # What somebody else has granted already stays theirs, and is not ours to take away when applications are home.

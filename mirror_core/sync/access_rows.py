@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from mirror_core.decide.access import AclPlan
-from mirror_core.kafka.acls import Acls
+from mirror_core.kafka.acls import Acls, AuthorizerOff
 from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.drift import Deed, DriftRow, Part
 
@@ -80,11 +80,14 @@ def unknown(cluster: str, acls: Acls) -> list[DriftRow]:
     ]
 
 
-def off(cluster: str) -> DriftRow:
-    return silent(
-        cluster,
-        "has no authorizer: everybody may do everything there, so nothing is copied, staged or fenced",
+def off(side: AuthorizerOff, done: str = "") -> DriftRow:
+    """What ACLs have to do with such a cluster: nothing. `done`: what a command of the user's has done instead."""
+    why = (
+        "so nothing is copied, staged, given or denied there"
+        if side.foreign
+        else ("everybody may do everything there, so nothing is copied, staged or fenced")
     )
+    return silent(side.cluster, f"{side.words}: {why}{f'; {done}' if done else ''}")
 
 
 def silent(cluster: str, reason: str) -> DriftRow:

@@ -16,7 +16,7 @@ from mirror_core.decide.acls import EVERYBODY, denial
 from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls, present_on_every_broker
 from mirror_core.kafka.acls_of_each import acls_of_each
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, list_offsets, list_points
+from mirror_core.kafka.offsets import Point, known_offsets, list_offsets, list_points
 from mirror_core.kafka.transactions import OpenTransaction, open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
 from mirror_core.model.errors import MirrorError, Unreachable
@@ -48,6 +48,8 @@ class Fence:
     """The logs did not move for so long."""
     ends: Mapping[Partition, Offset]
     """Log ends at which they stand still."""
+    command: bool = False
+    """`fence_command` has closed the cluster, where Kafka's ACLs do not rule it."""
     denials: tuple[Acl, ...] = ()
     """Shown by every one of these brokers."""
     brokers: tuple[int, ...] = ()
@@ -68,18 +70,21 @@ def raise_fence(
     *,
     resolve_s: float = RESOLVE_S,
     before: Callable[[Collection[Acl]], None] = lambda acls: None,
+    shut: Callable[[Collection[str]], bool] = lambda topics: False,
 ) -> Fence:
     """Fence these topics of the mirror's source, and prove that these of their partitions stand still.
 
     Topics are denied by name, also those that the source has lost, or that nobody drains: whatever is promoted must
     not be written there. Safe to repeat, from the start or half-way. Returns what was seen: denials, brokers that
-    showed them, and per partition the log end at which it stands still. `before`: see `deny`.
+    showed them, and per partition the log end at which it stands still. `before`: see `deny`. `shut` is called where
+    ACLs do not rule the cluster: whether something has closed these topics to applications.
     """
     transactions = open_transactions(client, {p.topic for p in partitions})
     denials = deny(link, log, client, topics, deniable(transactions), before=before)
     if isinstance(denials, AuthorizerOff):
+        command = shut(topics)
         ends = await_stillness(client, partitions, pause_s=STILL_UNFENCED_S, resolve_s=resolve_s)
-        return Fence(authorizer=False, still_s=STILL_UNFENCED_S, ends=ends)
+        return Fence(authorizer=False, command=command, still_s=STILL_UNFENCED_S, ends=ends)
     _log.info("%d denials shown by every broker; waiting until nothing moves", len(denials), cluster=client.name)
     ends = await_stillness(client, partitions, pause_s=STILL_S, resolve_s=resolve_s)
     return Fence(
@@ -176,6 +181,22 @@ def lift_fence(mirror: Mirror, log: Log, client: ClusterClient) -> None:
 def lift_denials(mirror: Mirror, log: Log, client: ClusterClient) -> None:
     """The same for all denials in the ledger of this mirror, also those against copying tasks of the past."""
     take_away_unshared(log, client, entered(log, mirror.name, client.name, AclPurpose.FENCE))
+
+
+def seen_still(client: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
+    """Log ends, of partitions that have a leader, if none moves and no transaction is open: all that is seen of a fence
+    that a command has put up. NotFenced otherwise."""
+    before = known_offsets(client, partitions, Point.LOG_END)
+    time.sleep(STILL_UNFENCED_S)
+    ends = known_offsets(client, before, Point.LOG_END)
+    stable = known_offsets(client, before, Point.STABLE_END)
+    if moving := sorted(p for p in before if not before[p] == ends.get(p) == stable.get(p)):
+        listed = ", ".join(map(str, moving[:5])) + (f" and {len(moving) - 5} more" if len(moving) > 5 else "")
+        raise NotFenced(
+            f"cluster {client.name}: fence_command has ended well, and somebody writes there all the same, or a "
+            f"transaction is open: {listed}. Find out who is let in"
+        )
+    return ends
 
 
 def await_stillness(

@@ -105,7 +105,7 @@ def stop_commits(mirror: Mirror, log: Log, client: ClusterClient) -> str:
         return "nothing: the data principal is not a user of its own, so the lease alone keeps late commits away"
     held = describe_acls(client)
     if isinstance(held, AuthorizerOff):
-        return f"nothing: cluster {client.name} has no authorizer, so the lease alone keeps late commits away"
+        return f"nothing: cluster {client.name} {held.words}, so the lease alone keeps late commits away"
     late = late_commits(user)
     of_mirrors = {e.acl for e in log.state.ledger.values() if e.cluster == client.name}
     if late not in held.entries or late in of_mirrors:  # an equal entry of somebody else's stays theirs

@@ -15,8 +15,10 @@ from typing import Any, Final
 
 import yaml
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.ruling import ENTRIES
 from mirror_core.model.text import suggestion
 from mirrorbook_airflow import kafka_type
 from mirrorbook_airflow.passwords import Passwords
@@ -33,7 +35,7 @@ _EXTRA: Final = (
 )
 _DATA_EXTRA: Final = ("data_username", "data_password")
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
-_SECTIONS: Final = frozenset({"mirrors", "evidence", "expectations", "sets"})
+_SECTIONS: Final = frozenset({"clusters", "mirrors", "evidence", "expectations", "sets"})
 _REFERENCE: Final = re.compile(r"\$\{(env|file):")
 
 
@@ -111,8 +113,34 @@ def write_config(name: str, connections: Iterable[str]) -> Path:
     }
     _keep(control, "".join(f"{line}\n" for line in passwords.control))
     _keep(data, "".join(f"{line}\n" for line in passwords.data))
-    _keep(path, yaml.safe_dump({"clusters": clusters, **_switching()}, sort_keys=True))
+    document = _switching()
+    for connection, ruling in _rulings(document.pop("clusters", {})).items():
+        if connection in clusters:
+            clusters[connection].update(ruling)
+        else:
+            _refuse_unknown(connection, clusters)
+    _keep(path, yaml.safe_dump({"clusters": clusters, **document}, sort_keys=True))
     return path
+
+
+def _refuse_unknown(connection: str, wanted: Iterable[str]) -> None:
+    """A cluster whose commands nobody would call for a typing mistake. One that is only not wanted here is none."""
+    try:
+        BaseHook.get_connection(connection)
+    except AirflowNotFoundException:
+        meant = suggestion(connection, wanted)
+        raise BadRequest(f"mirrors.yaml: clusters.{connection}: there is no such connection{meant}") from None
+
+
+def _rulings(section: object) -> dict[str, dict[str, Any]]:
+    """What mirrors.yaml says of clusters: who rules their access rights. All else of them is in connections."""
+    known = ", ".join(ENTRIES)
+    if not isinstance(section, dict) or not all(isinstance(one, dict) for one in section.values()):
+        raise BadRequest(f"mirrors.yaml: clusters: must be a mapping of connection ids to mappings with {known}")
+    for connection, ruling in section.items():
+        if unknown := sorted(ruling.keys() - set(ENTRIES)):
+            raise BadRequest(f"mirrors.yaml: clusters.{connection}.{unknown[0]}: is not known here; known are {known}")
+    return section
 
 
 def _switching() -> dict[str, Any]:

@@ -24,8 +24,8 @@ from mirror_core.model.errors import MirrorError, PartitionFailed, Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunKind, RunState, StepState
+from mirror_core.runbook.comparing import GateClosed
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.failover_steps import GateClosed
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import as_admin
 from tests.brokers import Pair, grant, new_topic, produce, read_all, read_all_aiokafka

@@ -166,10 +166,21 @@ def test_hooks_and_expectations_come_from_a_file_on_the_worker(airflow_database:
         hooks.write_text(yaml.safe_dump(section), encoding="utf-8")
         assert yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8")) == {"clusters": {}, **section}
         hooks.write_text("m1: {}", encoding="utf-8")
-        with pytest.raises(
-            BadRequest, match=r"mirrors.yaml: must have no other keys than evidence, expectations, mirrors, sets"
-        ):
+        known = "clusters, evidence, expectations, mirrors, sets"
+        with pytest.raises(BadRequest, match=f"mirrors.yaml: must have no other keys than {known}"):
             write_config("m1", [])
+        hooks.write_text("clusters: {east: {sasl.password: x}}", encoding="utf-8")
+        with pytest.raises(BadRequest, match=r"clusters.east.sasl.password: is not known here; known are authorizer"):
+            write_config("m1", [])
+        add_connection("ruled", {"conn_type": "kafka_cluster", "host": "b:1"})
+        hooks.write_text("clusters: {ruled: {authorizer: foreign}, rueld: {authorizer: none}}", encoding="utf-8")
+        with pytest.raises(BadRequest, match=r"clusters.rueld: there is no such connection; is ruled meant\?"):
+            write_config("m5", ["ruled"])
+        add_connection("elsewhere", {"conn_type": "kafka_cluster", "host": "b:1"})
+        hooks.write_text("clusters: {ruled: {authorizer: foreign}, elsewhere: {authorizer: none}}", encoding="utf-8")
+        config = load_config(write_config("m5", ["ruled"]))
+        assert config.clusters.keys() == {"ruled"}
+        assert config.cluster("ruled").ruling.foreign
         hooks.write_text("expectations: more.yaml", encoding="utf-8")
         written = yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8"))
         assert written["expectations"] == str(hooks.parent / "more.yaml"), "it is written into another folder"

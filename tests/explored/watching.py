@@ -10,6 +10,7 @@ from mirror_core.evidence.fence_file import FenceFile
 from mirror_core.mirrors import beside, old_source, unfencing
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.errors import Refused
+from mirror_core.model.ruling import Barred
 from mirror_core.model.standing import Owed
 from tests.explored.deciding import active, entered, held_home, link_of, refused
 from tests.explored.process import act, alone, answers, delete, end, forget, owns, put, settled, take_over, to
@@ -38,9 +39,9 @@ def _shown(world: World, link: int) -> Shown | Unseen:
     if not world.up[src]:
         return Unseen("silent")
     if debt is not None and debt.owed is Owed.UNFENCE:
-        return Shown(authorizer=True)
+        return Shown(barred=Barred.BY_DENIALS)
     bare = () if fence_of(link) in ACLS.values(world.acls[src]) else ("a broker",)
-    return Shown(authorizer=True, bare=bare, ends={partition_of(link): offset(world.extra[link // 2][src])})
+    return Shown(barred=Barred.BY_DENIALS, bare=bare, ends={partition_of(link): offset(world.extra[link // 2][src])})
 
 
 def _judged(world: World, link: int) -> Judgement:

@@ -92,6 +92,8 @@ def test_where_nothing_can_be_denied_nobody_is_said_to_be_kept_from_writing() ->
     text = said(a_run(*PLANNED, RunState.RUNNING), steps)
     assert "NOBODY" not in text
     assert "Nothing keeps applications from writing: east has no authorizer" in text
+    closed = [replace(step, evidence={**step.evidence, "fence_command": "done"}) for step in steps]
+    assert "NOBODY CAN WRITE these topics: east is fenced" in said(a_run(*PLANNED, RunState.RUNNING), closed)
 
 
 @pytest.mark.parametrize("kind", RunKind)
@@ -115,6 +117,7 @@ def test_a_run_that_waits_after_its_proof_has_stopped_nobody() -> None:
     [
         (OWED, "east is NOT fenced yet"),
         (replace(OWED, paid_ms=2), "east is fenced: nobody but a super user"),
+        (replace(OWED, paid_ms=2, by_command=True), "east is closed to applications by its fence_command"),
         (None, "Whether east is fenced is not recorded"),
     ],
 )
@@ -123,7 +126,7 @@ def test_after_a_failover_it_is_said_whether_the_old_source_is_closed(debt: Debt
     assert "Applications write on west" in text
     assert words in text
     assert "`mirrorbook failback plan m`" in text
-    assert ("`mirrorbook mirror watch m`" in text) is (debt is OWED)
+    assert ("`mirrorbook mirror watch m`" in text) is (debt is not None and (debt.paid_ms is None or debt.by_command))
 
 
 def test_hooks_that_failed_are_named_at_the_end() -> None:

@@ -21,7 +21,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import Verdict
 from mirror_core.model.run import Evidence, Fact, RunState
-from mirror_core.runbook import failover_steps, promotion
+from mirror_core.runbook import failover_steps, promotion, raised_again
 from mirror_core.runbook.checkpoints import Drained, Fenced
 from mirror_core.runbook.failover import drained_behind_fence
 from mirror_core.runbook.failover_steps import Steps
@@ -37,13 +37,20 @@ from tests.unit.test_refusals import LINK
 
 
 @pytest.mark.parametrize(
-    ("authorizer", "drained", "nothing_lost"), [(True, True, True), (True, False, False), (False, True, False)]
+    ("authorizer", "drained", "nothing_lost"),
+    [
+        ("True", True, True),
+        ("True", False, False),
+        ("False", True, False),
+        ("fence_command", True, True),
+        ("nothing", True, False),
+    ],
 )
 def test_nothing_is_lost_only_when_all_was_copied_from_behind_a_fence(
-    authorizer: bool, drained: bool, nothing_lost: bool
+    authorizer: str, drained: bool, nothing_lost: bool
 ) -> None:
     """Without an authorizer nobody kept applications from writing on, after the drain and until the source died."""
-    bound = (Fact("authorizer of the source", str(authorizer)),)
+    bound = (Fact("authorizer of the source", authorizer),)
     run, state = replace(RUN, plan=replace(RUN.plan, bound=bound)), State()
     if drained:
         kept = checkpoint(run.id, "drain", Drained(positions=Offsets()))
@@ -93,12 +100,34 @@ def test_a_source_that_may_have_taken_writes_is_not_promoted_as_if_it_had_stood_
     journal.keep("begin", NOTHING)
     journal.keep("drain", Drained(positions=Offsets.of({P0: Offset(5)})))
     monkeypatch.setattr(Steps, "check_approval", lambda self, what, source_needed: False)
-    monkeypatch.setattr(failover_steps, "look_again", lambda link, denials, partitions: look)
+    monkeypatch.setattr(raised_again, "look_again", lambda link, denials, partitions: look)
     if not isinstance(lifted_ms, str):
         write(path_of(tmp_path / f"run-{RUN.id}", RUN.id), replace(FENCE, lifted_ms=lifted_ms), "advice")
     steps = Steps(LINK, anything, anything, journal)
     with pytest.raises(Refused, match=refused) if refused else nullcontext():
         assert steps.check_before_promotion() is look
+
+
+@pytest.mark.parametrize(
+    ("look", "lost"),
+    [
+        (replace(ALL, ends={P0: Offset(5)}), 0),
+        (replace(ALL, ends={P0: Offset(7)}), 2),
+        (replace(ALL, ends={}), None),
+        (SILENT, None),
+        (replace(PARTLY, ends={P0: Offset(5)}), None),
+    ],
+)
+def test_of_one_that_a_command_has_closed_its_log_ends_tell(
+    monkeypatch: pytest.MonkeyPatch, look: Look, lost: int | None
+) -> None:
+    journal = journal_of(RUN.id, "parity")
+    journal.keep("begin", NOTHING)
+    journal.keep("fence", Fenced(ends=Offsets(), authorizer=False, command=True))
+    journal.keep("drain", Drained(positions=Offsets.of({P0: Offset(5)})))
+    journal.perform("parity", lambda: {"verdict": Verdict.PASSED})
+    monkeypatch.setattr(failover_steps, "look_again", lambda link, denials, partitions: look)
+    assert Steps(LINK, cast("Any", None), cast("Any", journal.log), journal).lost()[0] == lost
 
 
 @pytest.mark.parametrize(

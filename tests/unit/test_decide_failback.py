@@ -9,8 +9,10 @@ import pytest
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource, decide, written_since
 from mirror_core.decide.strategies import Allowed, tails
 from mirror_core.decide.view import Topic, Unseen
+from mirror_core.model.hooks import Command, Hook
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.ruling import Authorizer, Ruling
 from mirror_core.model.run import Strategy
 from mirror_core.model.standing import Debt, Owed
 
@@ -147,7 +149,10 @@ def test_whether_the_old_source_is_fenced_is_said(view: FailbackView) -> None:
     unfenced = replace(old_of(view), fenced=False)
     assert not warned("fence", old_of(view))
     assert warned("not under this mirror's fence: the first step raises it", unfenced)
-    assert warned("has no authorizer and cannot be fenced", replace(unfenced, authorizer=False))
+    assert warned("cannot be fenced by Mirrorbook", replace(unfenced, authorizer=False))
+    by_command = replace(unfenced, authorizer=False, by_command=True)
+    assert warned("closed to applications by its fence_command, which the first step calls again", by_command)
+    assert not warned("cannot be fenced", by_command)
 
 
 def test_a_grant_to_everybody_on_either_side_forbids_it_before_anything_is_changed(view: FailbackView) -> None:
@@ -308,3 +313,13 @@ def test_a_topic_that_never_came_to_the_new_primary_stays_where_it_is(view: Fail
     assert isinstance(view.new, NewPrimary)
     met = replace(away, new=replace(view.new, strange=("c",)))
     assert "topic c on west is not the mirror's" in reasons_of(met)
+
+
+def test_a_new_primary_that_nothing_can_close_is_no_way_home(view: FailbackView) -> None:
+    """The way home would stop half-way, with the old source's logs taken back: at the planned failover."""
+    bare = Ruling(authorizer=Authorizer.FOREIGN)
+    gate = Hook(name="fence_command", call=Command(argv=("/bin/close",)))
+    reasons = decide(replace(view, new_ruling=bare)).reasons
+    assert any("west has an authorizer that is not Kafka's" in r and "no fence_command" in r for r in reasons)
+    for ruling in (Ruling(), Ruling(authorizer=Authorizer.NONE), replace(bare, fence=gate, unfence=gate)):
+        assert decide(replace(view, new_ruling=ruling)).reasons == ()

@@ -10,9 +10,11 @@ from mirror_core.decide.failover import decide
 from mirror_core.decide.scope import strayed
 from mirror_core.decide.steps import names
 from mirror_core.decide.view import DestinationView, Hidden, SourceView, Topic, Unseen, View, healthy
+from mirror_core.model.hooks import Command, Hook
 from mirror_core.model.mirror import Desired, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
-from mirror_core.model.run import Mode, RunKind
+from mirror_core.model.ruling import KAFKAS, Authorizer, Ruling
+from mirror_core.model.run import Fact, Mode, RunKind
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 SRC, DST = "a" * 32, "b" * 32
@@ -240,6 +242,57 @@ def test_no_authorizer_is_a_warning_that_names_the_consequence(view: View) -> No
     assert "nothing can stop a writer" in decision.plan.warnings[0]
     assert "stand still" in decision.plan.steps[1].action
     assert decision.reasons == ()
+
+
+NOT_KAFKAS = Ruling(authorizer=Authorizer.FOREIGN)
+COMMAND = Hook(name="fence_command", call=Command(("/bin/close",)))
+CLOSABLE = replace(NOT_KAFKAS, fence=COMMAND, unfence=replace(COMMAND, name="unfence_command"))
+
+
+def foreign(view: View, here: Ruling = NOT_KAFKAS, there: Ruling = NOT_KAFKAS) -> View:
+    source, destination = view.source, view.destination
+    if isinstance(source, SourceView):
+        source = replace(source, authorizer=False)
+    if isinstance(destination, DestinationView):
+        destination = replace(destination, authorizer=False)
+    return replace(view, here=here, there=there, source=source, destination=destination)
+
+
+def test_a_source_that_nothing_can_close_is_not_failed_over_as_planned(view: View) -> None:
+    there = foreign(view, there=KAFKAS)
+    assert "no fence_command: nobody could keep applications from writing there" in reasons_of(there)
+    assert "--mode unplanned" in reasons_of(there)
+    drilled = replace(there, mirror=replace(there.mirror, name=MirrorName("drill.m")))
+    assert decide(drilled).reasons == (), "a drill has no applications that could write"
+
+
+def test_one_that_a_command_closes_is_and_the_plan_says_so(view: View) -> None:
+    found = decide(foreign(view, CLOSABLE))
+    assert found.reasons == ()
+    assert "fence_command" in found.plan.steps[1].action
+    assert any("closed to applications by its fence_command" in line for line in found.plan.warnings)
+    assert Fact("authorizer of the source", "fence_command") in found.plan.bound
+    assert not any("has no authorizer" in line for line in found.plan.warnings)
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_an_unplanned_failover_is_not_refused_by_either_authorizer(view: View, dead: bool) -> None:
+    lost = replace(foreign(view), mode=Mode.UNPLANNED)
+    if dead:
+        lost = replace(lost, source=Unseen("no broker answered"))
+    found = decide(lost)
+    assert found.reasons == ()
+    assert any("close it to applications yourself" in line for line in found.plan.warnings)
+    assert any("Mirrorbook gives and denies nothing there" in line for line in found.plan.warnings)
+    assert any("nothing of Mirrorbook's stops copying tasks of the past" in line for line in found.plan.warnings)
+    closable = decide(replace(lost, here=CLOSABLE))
+    assert any("its fence_command closes it when it answers" in line for line in closable.plan.warnings)
+    assert "fence_command" in closable.plan.steps[1].action
+
+
+def test_a_command_that_is_not_there_is_told_before_the_run(view: View) -> None:
+    missing = replace(foreign(view, CLOSABLE), command_problems=("fence_command of east: /x is not found",))
+    assert "fence_command of east: /x is not found: the run would stop there" in decide(missing).plan.warnings
 
 
 def test_a_partition_that_failed_and_was_stopped_is_not_healthy(view: View) -> None:

@@ -33,7 +33,8 @@ def west(*mirrors: Mirror, debt: Debt | None = None) -> dict[ClusterName, Rememb
         (LIFTING, Gate.OPEN, "west remembers no failover of mirror m."),
         (SEEN, Gate.OPEN, "each broker of east had its fence at 1970-01-01 00:00:02 UTC"),
         (OWED, Gate.SHUT, "run r-1 moved those of mirror m to west"),
-        (NO_AUTHORIZER, Gate.SHUT, "east has no authorizer to fence it by"),
+        (replace(SEEN, by_command=True), Gate.OPEN, "its fence_command closed east at 1970-01-01 00:00:02 UTC"),
+        (NO_AUTHORIZER, Gate.SHUT, "east cannot be fenced by Mirrorbook"),
     ],
 )
 @pytest.mark.parametrize("asked", ["m", "m-back"])

@@ -33,6 +33,7 @@ from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permi
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
+from mirror_core.model.ruling import Barred
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.model.sighting import Sighting, TopicSeen
 from mirror_core.model.standing import Debt, Owed
@@ -44,8 +45,11 @@ OWED = Debt(mirror=MirrorName("m"), cluster=ClusterName("east"), owed=Owed.FENCE
 STANDS = replace(OWED, paid_ms=2_000, ends=ENDS)
 WATCHED = replace(OWED, ends=ENDS, trouble="cluster east has no authorizer: it cannot be kept from taking writes")
 LIFTING = replace(OWED, owed=Owed.UNFENCE)
-WELL = Shown(authorizer=True, ends={P: Offset(100)})
-OPEN = replace(WELL, authorizer=False)
+WELL = Shown(barred=Barred.BY_DENIALS, ends={P: Offset(100)})
+OPEN = replace(WELL, barred=Barred.BY_NOTHING)
+BY_COMMAND = replace(STANDS, by_command=True)
+CLOSABLE = replace(WELL, barred=Barred.BY_COMMAND, foreign=True)
+FOREIGN = replace(OPEN, foreign=True)
 SILENT = Unseen("no broker answered")
 WRITTEN = {P: (Offset(100), Offset(103))}
 
@@ -142,6 +146,15 @@ def test_a_silent_cluster_is_waited_for_when_something_is_to_be_paid(debt: Debt)
         (STANDS, replace(WELL, ends={P: Offset(101)}), Deed.NOTHING),  # a marker of a transaction that has ended
         (LIFTING, WELL, Deed.UNFENCE),
         (LIFTING, OPEN, Deed.UNFENCE),
+        (OWED, FOREIGN, Deed.RECORD),
+        (BY_COMMAND, FOREIGN, Deed.RECORD),  # its command was taken out of the configuration
+        (OWED, CLOSABLE, Deed.FENCE),
+        (WATCHED, CLOSABLE, Deed.FENCE),  # it has a command now
+        (STANDS, CLOSABLE, Deed.FENCE),  # it had ACLs before
+        (BY_COMMAND, CLOSABLE, Deed.NOTHING),
+        (BY_COMMAND, replace(CLOSABLE, written=WRITTEN), Deed.FENCE),
+        (BY_COMMAND, replace(WELL, bare=("broker 1",)), Deed.FENCE),  # it has ACLs now
+        (LIFTING, CLOSABLE, Deed.UNFENCE),
     ],
 )
 def test_what_is_done_by_what_is_seen(debt: Debt | None, seen: Shown | Unseen, deed: Deed) -> None:
@@ -167,6 +180,38 @@ def test_a_cluster_that_cannot_be_fenced_is_said_to_be_so_and_pages_when_it_is_w
     assert (first.standing, first.debt.ends, first.alarms) == (Standing.WATCHED, ENDS, ())
     assert "has no authorizer" in first.debt.trouble
     assert judge(first.debt, None, replace(OPEN, written=WRITTEN)).alarms
+
+
+def test_people_are_called_to_close_a_cluster_that_nothing_of_ours_can_close() -> None:
+    """At every look: nobody sees whether they have done it."""
+    first = judge(OWED, None, FOREIGN)
+    assert first.debt is not None
+    assert (first.standing, first.exposed) == (Standing.WATCHED, True)
+    assert "not Kafka's, and no fence_command" in first.debt.trouble
+    again = judge(first.debt, None, FOREIGN)
+    assert again.deed is Deed.NOTHING
+    assert again.exposed
+    assert "close it by its own means, and give it fence_command" in again.alarms[0]
+    beside = judge(first.debt, RUN, FOREIGN, beside=True)
+    assert beside.held
+    assert beside.exposed
+    assert beside.alarms[0] == again.alarms[0]
+
+
+def test_what_is_written_in_spite_of_its_command_calls_people_and_it_is_closed_again() -> None:
+    found = judge(BY_COMMAND, None, replace(CLOSABLE, written=WRITTEN))
+    assert "fence_command is called again" in found.alarms[0]
+    assert "3 offset(s) that no fence stopped" in found.alarms[1]
+    assert found.written == WRITTEN
+    again = paid(BY_COMMAND, {P: Offset(103)}, 9_000, by_command=True)
+    assert again == replace(BY_COMMAND, ends=Offsets.of({P: Offset(103)}))
+    assert newly_slipped(again, BY_COMMAND, {P: status(P, 100)}) == {P: (100, 103)}
+
+
+def test_a_fence_by_command_is_not_said_to_be_seen() -> None:
+    assert "closed by its fence_command, which no broker can show" in next(words(BY_COMMAND))
+    assert "fence_command" not in next(words(STANDS))
+    assert not paid(BY_COMMAND, {}, 9_000).by_command, "it has ACLs now"
 
 
 def test_a_fence_that_was_taken_away_pages_with_what_was_written_meanwhile() -> None:

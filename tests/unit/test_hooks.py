@@ -17,6 +17,7 @@ import msgspec
 import pytest
 import yaml
 
+from mirror_core.decide.calling import Answer, of_exit, of_status, pause_s
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest, LostOwnership
 from mirror_core.model.hooks import AssetEvent
@@ -27,7 +28,6 @@ from mirror_core.model.run import Mode
 from mirror_core.runbook.checkpoints import Called, HookCall
 from mirror_core.runbook.hook_calls import hook_problems
 from mirror_core.runbook.switch import STEP, given, run_hooks
-from mirror_core.runbook.switching import Answer, of_exit, of_status, pause_s
 from mirror_core.state.active import Active
 from mirror_core.state.journal import Journal
 from mirror_core.state.link import Link, link_of

@@ -30,15 +30,16 @@ class Writer:
         self.put_last = debt
 
 
-@pytest.mark.parametrize("authorizer", [True, False])
-def test_a_fence_stands_only_where_there_is_an_authorizer(authorizer: bool) -> None:
+@pytest.mark.parametrize(("authorizer", "command"), [(True, False), (False, True), (False, False)])
+def test_a_fence_stands_only_where_something_keeps_writers_out(authorizer: bool, command: bool) -> None:
     writer: Any = Writer()
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name=OWED.mirror))
     nothing: Any = None
     steps = TailSteps(link, nothing, writer, nothing)
-    steps._pay(Fence(authorizer=authorizer, still_s=1.0, ends={A0: Offset(7)}))
-    if authorizer:
-        assert writer.put_last == replace(OWED, paid_ms=writer.put_last.paid_ms, ends=Offsets.of({A0: Offset(7)}))
+    steps._pay(Fence(authorizer=authorizer, command=command, still_s=1.0, ends={A0: Offset(7)}))
+    if authorizer or command:
+        ends = Offsets.of({A0: Offset(7)})
+        assert writer.put_last == replace(OWED, paid_ms=writer.put_last.paid_ms, ends=ends, by_command=command)
         assert writer.put_last.paid_ms is not None
     else:
         assert writer.put_last is None, "nobody is kept out there"

@@ -7,6 +7,7 @@ import pytest
 from mirror_core.decide.steps import STEPS, Need, Writes, names, planned, point_of_no_return, standing_still
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.ruling import Barred
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.failover_steps import Steps
@@ -76,6 +77,15 @@ def test_a_plan_says_each_step_with_the_clusters_names() -> None:
 
 
 def test_only_the_fence_reads_otherwise_without_an_authorizer() -> None:
-    with_it, without = planned(RunKind.FAILOVER, MIRROR), planned(RunKind.FAILOVER, MIRROR, authorizer=False)
+    with_it, without = planned(RunKind.FAILOVER, MIRROR), planned(RunKind.FAILOVER, MIRROR, barred=Barred.BY_NOTHING)
     assert [a.name for a, b in zip(with_it, without, strict=True) if a != b] == ["fence"]
     assert "cannot be fenced" in without[1].action
+
+
+def test_a_plan_names_the_command_that_closes_the_source() -> None:
+    for mode, name in ((Mode.PLANNED, "fence"), (Mode.UNPLANNED, "stand")):
+        by_denials = planned(RunKind.FAILOVER, MIRROR, mode)
+        by_command = planned(RunKind.FAILOVER, MIRROR, mode, barred=Barred.BY_COMMAND)
+        changed = [b for a, b in zip(by_denials, by_command, strict=True) if a != b]
+        assert [step.name for step in changed] == [name]
+        assert "fence_command" in changed[0].action

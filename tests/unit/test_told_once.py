@@ -15,6 +15,7 @@ from mirror_core.mirrors import standing
 from mirror_core.mirrors.standing import look_after, said
 from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset
+from mirror_core.model.ruling import Barred
 from mirror_core.model.standing import Debt
 from mirror_core.state.records import PartitionRecord
 from tests.memory import MemoryLog
@@ -144,7 +145,7 @@ def test_who_tells_first_hides_no_alarm_that_has_come_since(monkeypatch: pytest.
 
 def test_beside_a_run_nobody_is_told_again_since_nobody_could_note_it() -> None:
     debt = replace(STANDS, unsaid=("told already, as far as anybody knows",))
-    found = judge(debt, RUN, Shown(authorizer=True, ends=WELL.ends), beside=True)
+    found = judge(debt, RUN, Shown(barred=Barred.BY_DENIALS, ends=WELL.ends), beside=True)
     assert (found.alarms, found.once) == ((), ())
     assert judge(debt, None, WELL).alarms == debt.unsaid
 

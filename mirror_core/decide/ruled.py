@@ -1,0 +1,89 @@
+"""Clusters whose access rights Kafka's ACLs do not rule: which of our protections are missing there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mirror_core.decide.acls import OUR_TOPICS
+from mirror_core.decide.view import View
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import DRILL, ClusterName
+from mirror_core.model.ruling import Ruling
+from mirror_core.model.run import Mode
+
+_WHO = "has an authorizer that is not Kafka's (`authorizer: foreign`)"
+
+
+def unclosable(view: View) -> Iterator[str]:
+    """Why a planned failover is refused: nothing could close its source. A drill's has no applications."""
+    if view.here.foreign and view.here.fence is None and not view.mirror.name.startswith(DRILL):
+        yield f"{_unclosable(view.mirror.source)}. If it is lost: --mode unplanned"
+
+
+def no_way_home(mirror: Mirror, new: Ruling) -> Iterator[str]:
+    """The same of a failback, which ends in a planned failover away from the new primary: it would stop half-way."""
+    if new.foreign and new.fence is None and not mirror.name.startswith(DRILL):
+        yield f"{_unclosable(mirror.destination)}, and the way home ends with a planned failover away from it"
+
+
+def _unclosable(cluster: ClusterName) -> str:
+    return (
+        f"{cluster} {_WHO} and no fence_command: nobody could keep applications from writing there. Give it "
+        "fence_command and unfence_command in mirrorbook.yaml"
+    )
+
+
+def as_source(name: ClusterName, ruling: Ruling) -> Iterator[str]:
+    """What a mirror from there lacks."""
+    if not ruling.foreign:
+        return
+    yield f"{name} {_WHO}: access rights of its applications are not copied; see to theirs on the other side yourself"
+    if ruling.fence is None:
+        yield (
+            f"{name} has no fence_command: a planned failover is refused, and behind an unplanned one people must "
+            f"close {name} to applications before it comes back"
+        )
+
+
+def as_destination(name: ClusterName, ruling: Ruling) -> Iterator[str]:
+    """What a mirror to there lacks."""
+    if not ruling.foreign:
+        return
+    opens = "its unfence_command lets them in" if ruling.unfence else "let them in yourself"
+    yield (
+        f"{name} {_WHO}: Mirrorbook gives and denies nothing there. Keep applications from writing mirror topics "
+        f"until a failover has promoted it; then {opens}"
+    )
+    yield (
+        f"{name}: nothing of Mirrorbook's stops copying tasks of the past there: it waits until their time is over. "
+        f"Keep the data principal from writing topics that begin with {OUR_TOPICS}"
+    )
+
+
+def warnings(view: View) -> Iterator[str]:
+    """For a plan, also where a side does not answer."""
+    mirror, by_command = view.mirror, view.here.fence is not None
+    if view.here.foreign and view.mode is Mode.UNPLANNED:
+        closes = "its fence_command closes it when it answers" if by_command else "close it to applications yourself"
+        yield f"{mirror.source} {_WHO}: no denial can be put up there; {closes}"
+    if by_command and view.mode is Mode.PLANNED:
+        yield (
+            f"{mirror.source} is closed to applications by its fence_command; no broker can show that, so the run "
+            "relies on it and on stillness"
+        )
+    yield from as_destination(mirror.destination, view.there)
+
+
+def watched_only(*, foreign: bool) -> str:
+    """Why nothing of ours keeps writers out of a cluster that applications have left, after its name."""
+    if foreign:
+        return "has an authorizer that is not Kafka's, and no fence_command: Mirrorbook cannot close it to applications"
+    return "has no authorizer: it cannot be kept from taking writes"
+
+
+def to_be_closed(cluster: ClusterName) -> str:
+    """What people are called for then: nobody else can do it."""
+    return (
+        f"cluster {cluster} answers, and Mirrorbook cannot close it to applications, which have moved: close it by its "
+        "own means, and give it fence_command and unfence_command in mirrorbook.yaml, so that this is seen to"
+    )

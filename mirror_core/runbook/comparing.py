@@ -1,0 +1,29 @@
+"""Whether a comparison lets a failover go on."""
+
+from __future__ import annotations
+
+from mirror_core.decide.evidence import BOTH_EMPTY
+from mirror_core.decide.parity import NOTHING, NOTHING_HELD
+from mirror_core.model.errors import Indeterminate, MirrorError
+from mirror_core.model.parity import ParityResult, Verdict
+
+
+class GateClosed(MirrorError):
+    """The two sides differ: nothing is promoted. The findings are in the message and in the parity report."""
+
+
+def open_gate(result: ParityResult, what: str, *, earlier_records: int) -> str:
+    """Return only if equal, and what was seen. An empty rest is fine after a proof that had something to compare; so
+    are logs without a record, if they begin and end at the same offsets by both sides' leaders."""
+    if result.verdict is Verdict.PASSED:
+        return Verdict.PASSED
+    if result.findings or result.verdict is Verdict.FAILED:
+        shown = "; ".join(f"{f.partition} offset {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:10])
+        raise GateClosed(
+            f"{what} failed, {len(result.findings)} difference(s): {shown}. Report: {result.report or 'none'}"
+        )
+    if earlier_records and set(result.reasons) <= NOTHING:
+        return Verdict.PASSED
+    if result.reasons == (NOTHING_HELD,):
+        return BOTH_EMPTY
+    raise Indeterminate(f"{what} is indeterminate, so the run does not go on: {'; '.join(result.reasons[:10])}")

@@ -1,0 +1,151 @@
+"""Clusters whose ACLs Mirrorbook may not touch: mirrored, failed over with and without their source, and home again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mirror_core.decide.standing import Deed, Standing
+from mirror_core.kafka.config import load_config
+from mirror_core.mirrors import verbs
+from mirror_core.mirrors.preflight import Verdict, check
+from mirror_core.mirrors.standing import look_after
+from mirror_core.model.drift import Deed as Change
+from mirror_core.model.drift import Part
+from mirror_core.model.run import Mode, RunState
+from mirror_core.runbook.failover import Failover
+from mirror_core.state.link import find
+from tests.brokers import Pair, produce, read_all
+from tests.cluster.test_failback import failback_of, go_home
+from tests.cluster.test_failover import app_topic, denied
+from tests.cluster.test_unplanned import begin
+from tests.commands import mirrorbook
+from tests.foreign import called, foreign
+from tests.harm import killed
+from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def apart(pair: Pair, tmp_path: Path) -> Iterator[Pair]:
+    with foreign(pair, tmp_path) as changed:
+        yield changed
+
+
+def mirrored_of(pair: Pair, folder: Path, topic: str) -> Mirrored:
+    produce(pair.east, topic, 30)
+    mirrored = new_mirror(pair, folder, topic)
+    mirrored.copy()
+    rows = verbs.sync(mirrored.link).rows
+    acls = [(row.subject, row.deed) for row in rows if row.part is Part.ACLS]
+    assert acls == [("cluster east", Change.SKIP), ("cluster west", Change.SKIP)]
+    return mirrored
+
+
+def as_kafkas(mirrored: Mirrored) -> Failover:
+    """The same mirror by a configuration that does not say who rules."""
+    document = yaml.safe_load(mirrored.config.path.read_text(encoding="utf-8"))
+    for side in document["clusters"].values():
+        for entry in ("authorizer", "fence_command", "unfence_command"):
+            side.pop(entry, None)
+    path = mirrored.config.path.with_name("kafkas.yaml")
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return Failover(find(load_config(path), mirrored.name)[0], mirrored.services, started_by="test")
+
+
+def test_a_dead_source_is_left_without_any_acl_and_closed_by_its_command_when_it_is_back(
+    apart: Pair, tmp_path: Path
+) -> None:
+    topic = app_topic(apart)
+    mirrored = mirrored_of(apart, tmp_path, topic)
+    with killed(apart.east):
+        refused = as_kafkas(mirrored).decide(Mode.UNPLANNED).reasons
+        assert any("DescribeAcls" in reason for reason in refused), "nobody would need `authorizer: foreign`"
+        assert denied(apart.west, topic)
+        run = begin(mirrored.failover)
+        assert mirrored.failover.drive(run.id).state is RunState.DONE
+        assert called(apart, "west") == ["unfence"]
+        assert not denied(apart.west, topic)
+        assert called(apart, "east") == []
+    assert not denied(apart.east, topic), "it is back, and nobody has closed it yet"
+    found = wait_until(lambda: look_after(mirrored.link), timeout_s=60, why="east answers")
+    assert found is not None
+    assert (found.standing, found.deed) == (Standing.STANDS, Deed.FENCE)
+    assert called(apart, "east") == ["fence"]
+    assert denied(apart.east, topic)
+    debt = mirrored.state.debts[mirrored.name]
+    assert debt.by_command
+    assert debt.paid_ms is not None
+    assert look_after(mirrored.link).deed is Deed.NOTHING
+    produce(apart.east, topic, 2)  # as a super user, whom no command stops
+    again = look_after(mirrored.link)
+    assert any("2 offset(s) that no fence stopped" in alarm for alarm in again.alarms)
+    assert called(apart, "east") == ["fence", "fence"]
+
+
+def test_a_planned_failover_closes_its_source_by_command_and_an_abort_opens_it(apart: Pair, tmp_path: Path) -> None:
+    topic = app_topic(apart)
+    mirrored = mirrored_of(apart, tmp_path, topic)
+    failover = mirrored.failover
+    run = begin(failover, Mode.PLANNED)
+    for step in ("prove", "fence"):
+        failover.step(run.id, step)
+    assert denied(apart.east, topic)
+    assert failover.abort(run.id).state is RunState.ABORTED
+    assert called(apart, "east") == ["fence", "unfence"]
+    assert not denied(apart.east, topic)
+
+    run = begin(failover, Mode.PLANNED)
+    assert failover.drive(run.id).state is RunState.DONE
+    assert denied(apart.east, topic)
+    assert not denied(apart.west, topic)
+    assert read_all(apart.east, topic) == read_all(apart.west, topic)[: len(read_all(apart.east, topic))]
+    assert look_after(mirrored.link).standing is Standing.STANDS
+
+    failback = failback_of(mirrored)
+    home = failback.begin(failback.plan().hash)
+    assert failback.drive(home.id).state is RunState.RUNNING
+    go_home(failback, home.id)
+    assert called(apart, "west")[-1] == "fence"
+    assert called(apart, "east")[-1] == "unfence"
+    assert not denied(apart.east, topic)
+    assert denied(apart.west, topic)
+
+
+def test_without_commands_a_planned_failover_is_refused_and_people_are_called_behind_an_unplanned_one(
+    pair: Pair, tmp_path: Path
+) -> None:
+    with foreign(pair, tmp_path, commands=False) as apart:
+        topic = app_topic(apart)
+        mirrored = mirrored_of(apart, tmp_path, topic)
+        config = ("--config", str(mirrored.config.path))
+        planned = mirrorbook("failover", "plan", mirrored.name, *config)
+        assert planned.returncode == 3
+        assert "no fence_command" in planned.stdout + planned.stderr
+        assert "--mode unplanned" in planned.stdout + planned.stderr
+        with killed(apart.east):
+            run = begin(mirrored.failover)
+            assert mirrored.failover.drive(run.id).state is RunState.DONE
+        for _ in range(2):
+            found = wait_until(lambda: look_after(mirrored.link), timeout_s=60, why="east answers")
+            assert found is not None
+            assert found.standing is Standing.WATCHED
+            assert found.exposed
+            assert "close it by its own means" in found.alarms[0]
+
+
+def test_a_check_asks_for_no_right_on_acls_and_says_what_is_missing(pair: Pair, tmp_path: Path) -> None:
+    with foreign(pair, tmp_path, commands=False) as apart:
+        found = check(load_config(apart.config_path).cluster("west"))
+        assert found.authorizer == "foreign"
+        assert not [right for right in found.rights if right.verdict is Verdict.MISSING or right.command]
+        said = mirrorbook("cluster", "check", "west", "--json", "--config", str(apart.config_path))
+        advice = " ".join(json.loads(said.stdout)["advice"])
+        assert "Mirrorbook gives and denies nothing there" in advice
+        assert "a planned failover is refused" in advice

@@ -1,0 +1,135 @@
+"""`authorizer` in mirrorbook.yaml: what it may say, and that no ACL is asked for or changed where it is not Kafka's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import pytest
+import yaml
+
+from mirror_core.decide.acls import denial
+from mirror_core.kafka.acls import AuthorizerOff, create_acls, delete_acls, describe_acls
+from mirror_core.kafka.acls_of_each import acls_of_each
+from mirror_core.kafka.config import ClusterConfig, Principal, load_config
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import ClusterName
+from mirror_core.model.ruling import Authorizer, Barred, Ruling
+
+COMMANDS = {"fence_command": {"command": ["/bin/close", "x"]}, "unfence_command": {"command": ["/bin/open"]}}
+
+
+def east(folder: Path, *, only: Principal | None = None, **entries: object) -> ClusterConfig:
+    path = folder / "mirrorbook.yaml"
+    path.write_text(yaml.safe_dump({"clusters": {"east": {"bootstrap.servers": "h:1", **entries}}}))
+    return load_config(path, only=only).cluster("east")
+
+
+def closable() -> dict[str, Any]:
+    return {**COMMANDS}
+
+
+def test_kafkas_acls_are_the_default(tmp_path: Path) -> None:
+    assert east(tmp_path).ruling == Ruling() == Ruling(authorizer=Authorizer.KAFKA)
+    assert east(tmp_path, authorizer="kafka").ruling == Ruling()
+
+
+def test_it_is_no_client_property(tmp_path: Path) -> None:
+    for only in (None, *Principal):
+        found = east(tmp_path, only=only, authorizer="foreign", **closable())
+        assert found.control.keys() | found.data.keys() <= {"bootstrap.servers"}
+        assert found.ruling.foreign
+
+
+def test_commands_have_the_limits_of_hooks(tmp_path: Path) -> None:
+    limits = {"timeout_s": 60, "retries": 1}
+    fence = {"command": ["/bin/close", "x"], **limits}
+    found = east(tmp_path, authorizer="foreign", fence_command=fence, unfence_command=COMMANDS["unfence_command"])
+    assert found.ruling.fence is not None
+    assert (found.ruling.fence.name, found.ruling.fence.timeout_s, found.ruling.fence.retries) == (
+        "fence_command", 60, 1,
+    )  # fmt: skip
+    assert found.ruling.fence.words == "command /bin/close, at most 2 time(s), 60 s each"
+    assert found.ruling.unfence is not None
+    assert found.ruling.unfence.timeout_s == 30
+
+
+@pytest.mark.parametrize(
+    ("entries", "refused"),
+    [
+        ({"authorizer": "foreigner"}, r"'foreigner' is none of kafka, none, foreign; is foreign meant\?"),
+        ({"authorizer": None}, "'None' is none of"),
+        ({"authorizer": ["none"]}, "is none of"),
+        (COMMANDS, "fence_command: only for a cluster with `authorizer: foreign`; with `authorizer: kafka`"),
+        ({"authorizer": "none", **COMMANDS}, "fence_command: only for a cluster"),
+        (
+            {"authorizer": "foreign", "fence_command": COMMANDS["fence_command"]},
+            "unfence_command: is missing; .* both commands are needed",
+        ),
+        ({"authorizer": "foreign", "unfence_command": COMMANDS["unfence_command"]}, "fence_command: is missing"),
+        ({"authorizer": "foreign", **COMMANDS, "fence_command": ["x"]}, "fence_command: must be a mapping"),
+        ({"authorizer": "foreign", **COMMANDS, "fence_command": {"timeout_s": 1}}, "needs a command"),
+        (
+            {"authorizer": "foreign", **COMMANDS, "fence_command": {"command": "rm -rf secret"}},
+            "fence_command.command: must be a list",
+        ),
+        ({"authorizer": "foreign", **COMMANDS, "fence_command": {"command": ["x"], "http": {}}}, "unknown 'http'"),
+        ({"data": {"authorizer": "foreign"}}, r"east\.data\.authorizer: is the cluster's, not its data principal's"),
+        ({"authoriser": "foreign"}, r"no such property of Kafka's client; is authorizer meant\?"),
+    ],
+)
+def test_mistakes_are_named_without_what_was_written_for_a_command(
+    tmp_path: Path, entries: dict[str, Any], refused: str
+) -> None:
+    with pytest.raises(BadRequest, match=refused) as caught:
+        east(tmp_path, only=None, **entries)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ruling", "denials", "barred"),
+    [
+        (Ruling(), True, Barred.BY_DENIALS),
+        (Ruling(), False, Barred.BY_NOTHING),
+        (Ruling(authorizer=Authorizer.NONE), True, Barred.BY_NOTHING),
+        (Ruling(authorizer=Authorizer.FOREIGN), True, Barred.BY_NOTHING),
+    ],
+)
+def test_what_keeps_writers_out(ruling: Ruling, denials: bool, barred: Barred) -> None:
+    assert ruling.barred(denials=denials) is barred
+
+
+def test_a_command_does_and_not_for_a_drill(tmp_path: Path) -> None:
+    ruling = east(tmp_path, only=None, authorizer="foreign", **closable()).ruling
+    assert ruling.barred(denials=False) is Barred.BY_COMMAND
+    assert ruling.without_commands() == Ruling(authorizer=Authorizer.FOREIGN)
+
+
+class Silent:
+    """A client of a cluster whose ACL requests nobody answers."""
+
+    name, timeout_s = ClusterName("east"), 1.0
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self.config = ClusterConfig(self.name, {}, {}, ruling=Ruling(authorizer=authorizer))
+
+    def brokers(self) -> tuple[int, ...]:
+        return (1, 2)
+
+    def call(self, *arguments: object) -> NoReturn:
+        raise AssertionError("the ACL API was called")
+
+    call_controller_each = call
+
+
+@pytest.mark.parametrize("authorizer", [Authorizer.NONE, Authorizer.FOREIGN])
+def test_no_acl_is_read_or_written_where_they_do_not_rule(authorizer: Authorizer) -> None:
+    client = cast("Any", Silent(authorizer))
+    off = AuthorizerOff(client.name, foreign=authorizer is Authorizer.FOREIGN)
+    assert describe_acls(client) == describe_acls(client, 2) == off
+    assert acls_of_each(client) == {1: off, 2: off}
+    create_acls(client, [])
+    delete_acls(client, [])
+    for change in (create_acls, delete_acls):
+        with pytest.raises(BadRequest, match=f"`authorizer: {authorizer}`. They were made when it said `authorizer: k"):
+            change(client, [denial("orders")])
