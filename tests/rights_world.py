@@ -244,13 +244,13 @@ def right(topic: str, user: str, operation: Operation) -> Acl:
     return Acl(resource=Resource.TOPIC, name=topic, principal=user, operation=operation)
 
 
-def administer(world: World, name: str, user: str, deed: str, operation: Operation) -> None:
+def administer(world: World, name: str, user: str, action: str, operation: Operation) -> None:
     """Grant or revoke where the topic's applications are; of a prefix for both topics, while both are at home."""
     route = world.routes[name]
     if route.active is None:
         return
     held, acl = world.held[route.active], right(route.topic, user, operation)
-    match deed:
+    match action:
         case "grant":
             held.add(acl)
         case "deny":

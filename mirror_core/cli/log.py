@@ -11,10 +11,10 @@ import typer
 from mirror_core.cli.common import DryRunOption, JsonOption, YesOption, agree, print_json
 from mirror_core.cli.telling import tell
 from mirror_core.logdir import backup as backups
-from mirror_core.logdir.deeds import perform
+from mirror_core.logdir.actions import perform
 from mirror_core.logdir.plan import Cut, Shorten
 from mirror_core.logdir.stopped import Plan, planned, stopped
-from mirror_core.logdir.wishes import Wishes, parse_wishes, read_wishes
+from mirror_core.logdir.targets import Targets, parse_targets, read_targets
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.units import in_bytes
 
@@ -43,9 +43,9 @@ def truncate(
     as_json: JsonOption = False,
 ) -> None:
     """Cut logs of a stopped broker at a batch's end at or below an offset, where no transaction is open."""
-    wishes = _wishes(to, partition)
+    targets = _targets(to, partition)
     with stopped(log_dir) as log_dirs:
-        plan = planned(log_dirs, wishes)
+        plan = planned(log_dirs, targets)
         for line in proposed(plan, backup):
             tell(line, err=as_json)
         if not dry_run and plan.due:
@@ -80,24 +80,24 @@ def proposed(plan: Plan, backup: Path | None) -> Iterator[str]:
 
 
 def _partition(cut: Cut) -> Iterator[str]:
-    if not cut.deeds:
-        yield f"{cut.log.partition}: ends at {cut.log_end}, wished at {cut.wish}: nothing to do"
+    if not cut.actions:
+        yield f"{cut.log.partition}: ends at {cut.log_end}, target {cut.target}: nothing to do"
         return
-    yield f"{cut.log.partition}: ends at {cut.log_end}, wished at {cut.wish}, will end at {cut.offset}"
-    yield f"  the last batch that is wholly below {cut.wish} ends at {cut.boundary}"
+    yield f"{cut.log.partition}: ends at {cut.log_end}, target {cut.target}, will end at {cut.offset}"
+    yield f"  the last batch that is wholly below {cut.target} ends at {cut.boundary}"
     for producer, first in sorted(cut.open.items()):
         yield f"  open there: a transaction of producer id {producer}, since offset {first}"
     records = "an unknown number of" if cut.lost.records is None else f"{cut.lost.records:,}"
     yield f"  goes: {records} record(s) in {cut.lost.batches:,} batch(es), {in_bytes(cut.lost.bytes)}"
-    for deed in cut.deeds:
-        if isinstance(deed, Shorten):
-            yield f"  {deed.path.name} ends at byte {deed.to}"
+    for action in cut.actions:
+        if isinstance(action, Shorten):
+            yield f"  {action.path.name} ends at byte {action.to}"
 
 
-def _wishes(to: Path | None, partition: list[str] | None) -> Wishes:
+def _targets(to: Path | None, partition: list[str] | None) -> Targets:
     if (to is None) == (not partition):
         raise BadRequest("where should logs end? Give --to FILE, or --partition TOPIC-NUMBER=OFFSET")
-    return read_wishes(to) if to is not None else parse_wishes(partition or [])
+    return read_targets(to) if to is not None else parse_targets(partition or [])
 
 
 def _document(plan: Plan, backup: Path | None, *, done: bool) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _document(plan: Plan, backup: Path | None, *, done: bool) -> dict[str, Any]:
                 "topic_id": cut.log.topic_id,
                 "log_start": cut.log.start,
                 "log_end": cut.log_end,
-                "wish": cut.wish,
+                "target": cut.target,
                 "boundary": cut.boundary,
                 "offset": cut.offset,
                 "open": [{"producer_id": producer, "since": first} for producer, first in sorted(cut.open.items())],

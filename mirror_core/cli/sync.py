@@ -22,7 +22,7 @@ from mirror_core.cli.common import (
 from mirror_core.cli.telling import tell
 from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import verbs
-from mirror_core.model.drift import Deed, Part
+from mirror_core.model.drift import Action, Part
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.sync.cycle import SyncReport, survey
 
@@ -72,11 +72,11 @@ def parse_parts(only: str | None) -> frozenset[Part]:
 
 
 def _print(report: SyncReport) -> None:
-    shown = [row for row in report.rows if row.deed is not Deed.EQUAL]
+    shown = [row for row in report.rows if row.action is not Action.EQUAL]
     print_table(
         f"Drift of {report.mirror}" + (" (dry run)" if report.dry_run else ""),
-        ["part", "what", "source", "destination", "deed", "done", "reason"],
-        [[r.part, r.subject, r.source, r.destination, r.deed, "yes" if r.done else "", r.reason] for r in shown],
+        ["part", "what", "source", "destination", "action", "done", "reason"],
+        [[r.part, r.subject, r.source, r.destination, r.action, "yes" if r.done else "", r.reason] for r in shown],
     )
-    counts = Counter(str(row.deed) for row in report.rows)
-    tell(", ".join(f"{count} {deed}" for deed, count in sorted(counts.items())) or "nothing in scope")
+    counts = Counter(str(row.action) for row in report.rows)
+    tell(", ".join(f"{count} {action}" for action, count in sorted(counts.items())) or "nothing in scope")

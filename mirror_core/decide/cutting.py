@@ -22,10 +22,10 @@ NONE_OPEN: Final[Mapping[int, Offset]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPoint:
-    """Where a log can end that is wished to end at an offset. Each is the log end that brokers would show."""
+    """Where a log can end that is targets to end at an offset. Each is the log end that brokers would show."""
 
     boundary: Offset
-    """Where the last batch that is wholly below the wish ends."""
+    """Where the last batch that is wholly below the target ends."""
     offset: Offset | None
     """The same, or lower: no transaction is open here. None when one that had begun before the walk is open at all
     places that were seen: walk from further below."""
@@ -34,19 +34,19 @@ class CutPoint:
 
 
 def cut_point(
-    batches: Iterable[BatchHeader], wish: Offset, start: Offset, open_before: Mapping[int, Offset] = NONE_OPEN
+    batches: Iterable[BatchHeader], target: Offset, start: Offset, open_before: Mapping[int, Offset] = NONE_OPEN
 ) -> CutPoint:
-    """The highest place at or below `wish` where the log can be cut.
+    """The highest place at or below `target` where the log can be cut.
 
     `batches`: all of the log from `start` on, control batches and aborted transactions' included; no more of them are
-    asked for than are needed. `start`: where the log would end if none of them were left, at or below the wish.
+    asked for than are needed. `start`: where the log would end if none of them were left, at or below the target.
     `open_before`: what is open there.
     """
     boundary = start
     under_way = dict(open_before)
     safe = None if under_way else start
     for header in batches:
-        if header.next_offset > wish:
+        if header.next_offset > target:
             break
         boundary = Offset(header.next_offset)
         follow(under_way, header)

@@ -12,7 +12,7 @@ from mirror_core.decide.ages import OLD_S, REMEDY, WORDS, Known
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss_figures import ago
 from mirror_core.decide.steps import Standing
-from mirror_core.model.drift import CHANGES, Deed, DriftRow
+from mirror_core.model.drift import CHANGES, Action, DriftRow
 from mirror_core.model.mirror import Mirror
 
 
@@ -75,17 +75,17 @@ def of_ages(mirror: str, known_ms: Mapping[Known, int], now_ms: int) -> Iterator
             yield Point(Weight.WARNING, f"{WORDS[what]} {since}", REMEDY[what].format(mirror=mirror))
 
 
-_DRIFT: Final = CHANGES - {Deed.STAGE, Deed.COMMIT}
+_DRIFT: Final = CHANGES - {Action.STAGE, Action.COMMIT}
 """What is staged waits for the promotion, and groups always move: how old their offsets are is a point of its own."""
 
 
 def of_drift(mirror: str, rows: Iterable[DriftRow]) -> Iterator[Point]:
     """What a sync would change now, or a person has to decide."""
     found = list(rows)
-    pending = Counter(str(row.part) for row in found if row.deed in _DRIFT and not row.done)
+    pending = Counter(str(row.part) for row in found if row.action in _DRIFT and not row.done)
     if pending:
         words = ", ".join(f"{count} of {part}" for part, count in sorted(pending.items()))
         yield Point(Weight.WARNING, f"the two sides differ: {words}", f"`mirrorbook sync {mirror}`; often the next one")
     for row in found:
-        if row.deed is Deed.REFUSE:
+        if row.action is Action.REFUSE:
             yield Point(Weight.WARNING, f"{row.part}, {row.subject}: {row.reason}")

@@ -40,7 +40,7 @@ class Standing(StrEnum):
     """A run was given up while the cluster was silent: its fence there is to be taken down."""
 
 
-class Deed(StrEnum):
+class Action(StrEnum):
     """What is to be done now."""
 
     NOTHING = "nothing"
@@ -70,7 +70,7 @@ class Judgement:
     """What was found, what is to be done, and what people are told."""
 
     standing: Standing
-    deed: Deed = Deed.NOTHING
+    action: Action = Action.NOTHING
     debt: Debt | None = None
     """As it is to be recorded; None: as it is."""
     lines: tuple[str, ...] = ()
@@ -154,7 +154,7 @@ def judge(debt: Debt | None, run: Run | None, seen: Shown | Unseen, *, beside: b
         line = f"{run.plan.kind} {run.id} holds the mirror: nothing is done to cluster {debt.cluster} meanwhile"
         return Judgement(standing=standing, lines=(line,), held=True)
     unnoted = replace(debt, unsaid=())  # nobody could note that they were told: told after the run, if they still count
-    found = replace(_judged(unnoted, standing, seen), deed=Deed.NOTHING, debt=None, once=(), held=True)
+    found = replace(_judged(unnoted, standing, seen), action=Action.NOTHING, debt=None, once=(), held=True)
     if isinstance(seen, Unseen) or standing is not Standing.OWED:
         return found
     return replace(found, alarms=(*pending(debt, (run.id,)), *found.alarms), exposed=True)
@@ -214,11 +214,11 @@ def _looked(debt: Debt, standing: Standing, seen: Shown | Unseen) -> Judgement:
         waits = debt.paid_ms is None
         return Judgement(standing=standing, lines=(*words(debt), f"no answer: {seen.reason}"), silent=waits)
     if debt.owed is Owed.UNFENCE:
-        return Judgement(standing=standing, deed=Deed.UNFENCE, lines=tuple(words(debt)))
+        return Judgement(standing=standing, action=Action.UNFENCE, lines=tuple(words(debt)))
     if seen.barred is Barred.BY_NOTHING:
         return _watched(debt, seen)
     if debt.paid_ms is None:
-        return Judgement(standing=standing, deed=Deed.FENCE, lines=tuple(words(debt)))
+        return Judgement(standing=standing, action=Action.FENCE, lines=tuple(words(debt)))
     return _looked_after(debt, seen)
 
 
@@ -332,19 +332,23 @@ def _looked_after(debt: Debt, seen: Shown) -> Judgement:
     if seen.bare:
         alarm = f"the fence was taken away and is put up again: {some(seen.bare)}"
         alarms = (alarm, *_alarms(debt, seen))
-        return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, alarms=alarms, once=(alarm,), written=seen.written)
+        return Judgement(
+            standing=Standing.STANDS, action=Action.FENCE, alarms=alarms, once=(alarm,), written=seen.written
+        )
     if seen.barred is Barred.BY_COMMAND and (seen.written or not debt.by_command):
         alarm = f"{debt.cluster}: its fence_command is called again"
         alarms = (alarm, *_alarms(debt, seen))
-        return Judgement(standing=Standing.STANDS, deed=Deed.FENCE, alarms=alarms, once=(alarm,), written=seen.written)
+        return Judgement(
+            standing=Standing.STANDS, action=Action.FENCE, alarms=alarms, once=(alarm,), written=seen.written
+        )
     return _recorded(replace(_with_ends(debt, seen), trouble=_writers(seen).removeprefix("; ")), debt, seen)
 
 
 def _recorded(now: Debt, before: Debt, seen: Shown) -> Judgement:
-    deed = Deed.NOTHING if now == before else Deed.RECORD
+    action = Action.NOTHING if now == before else Action.RECORD
     alarms = tuple(_alarms(now, seen))
     return Judgement(
-        standing=standing_of(now), deed=deed, debt=now, lines=tuple(words(now)), alarms=alarms, written=seen.written
+        standing=standing_of(now), action=action, debt=now, lines=tuple(words(now)), alarms=alarms, written=seen.written
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from mirror_core.decide.expected import LIMITS, NOTHING, Expected, Judging, Own
-from mirror_core.model.drift import Deed, Part
+from mirror_core.model.drift import Action, Part
 from mirror_core.model.mirror import PartitionState
 
 TIER: Final = "tier"
@@ -190,7 +190,7 @@ SYNC: Final = Suite(
         _TIER,
         Column("source", pa.string(), "the source's value; empty: it has none"),
         Column("destination", pa.string(), "the destination's value; empty: it has none"),
-        Column("deed", pa.string(), f"what a sync would do: {', '.join(Deed)}"),
+        Column("action", pa.string(), f"what a sync would do: {', '.join(Action)}"),
         Column("pending", pa.bool_(), "a sync would change something"),
         Column("reason", pa.string(), "why so, or why nothing is done"),
     ),
@@ -198,7 +198,7 @@ SYNC: Final = Suite(
     place="{part} {subject}",
     ours=(
         _expect("table_row_count_to_be_between", looks=True, min_value=1),
-        _expect("column_values_to_not_be_in_set", column="deed", value_set=[str(Deed.REFUSE)]),
+        _expect("column_values_to_not_be_in_set", column="action", value_set=[str(Action.REFUSE)]),
     ),
 )
 

@@ -48,14 +48,14 @@ def code_of(number: int) -> ErrorCode:
 def fault(
     client: ClusterClient,
     subject: str,
-    deed: str,
+    action: str,
     code: ErrorCode,
     words: str | None = None,
     refused: Mapping[Any, RemoteFault] = _NONE,
 ) -> RemoteFault:
-    """The error for one refused request; `deed` names the operation and the right that it needs."""
+    """The error for one refused request; `action` names the operation and the right that it needs."""
     detail = f"{code.name}" + (f" ({words})" if words else "")
-    where = f"cluster {client.name}, {subject}: {deed}: {detail}"
+    where = f"cluster {client.name}, {subject}: {action}: {detail}"
     if code in DENIED:
         who = client.config.user(client.principal) or "this principal"
         return MissingPermission(
@@ -66,7 +66,7 @@ def fault(
 
 def settle(
     client: ClusterClient,
-    deed: str,
+    action: str,
     wanted: Collection[Key],
     attempt: Callable[[list[Key]], Answers[Key]],
     *,
@@ -91,10 +91,10 @@ def settle(
         if refused and refusals is None:
             key, code, words = refused[0]
             more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-            each = {key: fault(client, str(key), deed, code, words) for key, code, words in refused}
-            raise fault(client, str(key) + more, deed, code, words, each)
+            each = {key: fault(client, str(key), action, code, words) for key, code, words in refused}
+            raise fault(client, str(key) + more, action, code, words, each)
         if refusals is not None:
-            refusals.update({key: fault(client, str(key), deed, code, words) for key, code, words in refused})
+            refusals.update({key: fault(client, str(key), action, code, words) for key, code, words in refused})
         settled = {key: code for key, (code, _) in answers.items() if code not in _AGAIN}
         done.update({key: code for key, code in settled.items() if not refusals or key not in refusals})
         rest = [key for key in rest if key not in settled]
@@ -102,7 +102,7 @@ def settle(
             if time.monotonic() > deadline:
                 last = answers[rest[0]][0].name if rest[0] in answers else "no answer"
                 raise Unreachable(
-                    f"cluster {client.name}, {rest[0]}: {deed}: not settled within {client.timeout_s} s ({last})"
+                    f"cluster {client.name}, {rest[0]}: {action}: not settled within {client.timeout_s} s ({last})"
                 )
             if any(code in MISLED for code, _ in answers.values()):
                 client.ask_another()

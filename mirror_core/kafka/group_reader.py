@@ -96,8 +96,8 @@ def _consumer(config: ClusterConfig, group: str) -> Consumer:
         raise BadRequest(f"cluster {config.name}: {error.args[0].str()}") from None
 
 
-def _fault(config: ClusterConfig, group: str, error: KafkaError, deed: str) -> MirrorError:
-    where = f"cluster {config.name}, group {group}: cannot {deed}: {error.name()}"
+def _fault(config: ClusterConfig, group: str, error: KafkaError, action: str) -> MirrorError:
+    where = f"cluster {config.name}, group {group}: cannot {action}: {error.name()}"
     if error.code() in _DENIED:
         return MissingPermission(f"{where} for {config.user() or 'this principal'}")
     return RemoteFault(f"{where}: {error.str()}")

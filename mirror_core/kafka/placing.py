@@ -113,17 +113,17 @@ def _alter(
         )
         answer = client.call_controller(request, AlterPartitionReassignmentsResponse)
         if answer.error_code is not ErrorCode.none:
-            raise fault(client, "partitions", _DEED, answer.error_code, answer.error_message)
+            raise fault(client, "partitions", _ACTION, answer.error_code, answer.error_message)
         return {
             Partition(str(topic.name), int(row.partition_index)): (row.error_code, row.error_message)
             for topic in answer.responses
             for row in topic.partitions
         }
 
-    settle(client, _DEED, list(wanted), attempt, expected=expected)
+    settle(client, _ACTION, list(wanted), attempt, expected=expected)
 
 
-_DEED: Final = "AlterPartitionReassignments (needs ALTER on the cluster)"
+_ACTION: Final = "AlterPartitionReassignments (needs ALTER on the cluster)"
 
 
 def elect_unclean(client: ClusterClient, partitions: Iterable[Partition]) -> None:

@@ -74,5 +74,5 @@ def set_rate(client: ClusterClient, broker: int, rate: str | None) -> None:
     request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
     row = client.call_controller(request, IncrementalAlterConfigsResponse, broker).responses[0]
     if row.error_code is not ErrorCode.none:
-        deed = "IncrementalAlterConfigs (needs ALTER_CONFIGS on the cluster)"
-        raise fault(client, f"broker {broker}", deed, row.error_code, row.error_message)
+        action = "IncrementalAlterConfigs (needs ALTER_CONFIGS on the cluster)"
+        raise fault(client, f"broker {broker}", action, row.error_code, row.error_message)

@@ -94,8 +94,8 @@ def told_configs(
         if result.error_code is ErrorCode.unknown_topic_or_partition:
             continue
         if result.error_code is not ErrorCode.none:
-            name, deed = result.resource_name, "DescribeConfigs (needs DESCRIBE_CONFIGS)"
-            refused[name] = fault(client, f"topic {name}", deed, result.error_code, result.error_message)
+            name, action = result.resource_name, "DescribeConfigs (needs DESCRIBE_CONFIGS)"
+            refused[name] = fault(client, f"topic {name}", action, result.error_code, result.error_message)
             continue
         rows = result.configs
         found[result.resource_name] = TopicConfigs(

@@ -101,11 +101,11 @@ def _begun(folder: Path) -> Manifest | None:
 
 
 def _sources(cut: Cut) -> Iterator[tuple[Path, int]]:
-    for deed in cut.deeds:
-        if isinstance(deed, Remove):
-            yield from ((path, 0) for path in deed.paths)
-        elif isinstance(deed, Shorten):
-            yield deed.path, deed.to
+    for action in cut.actions:
+        if isinstance(action, Remove):
+            yield from ((path, 0) for path in action.paths)
+        elif isinstance(action, Shorten):
+            yield action.path, action.to
 
 
 def _copy(folder: Path, cut: Cut) -> Kept:

@@ -1,7 +1,7 @@
-"""What cutting a partition's log would do: where it can end, what goes by that, and which deeds it takes.
+"""What cutting a partition's log would do: where it can end, what goes by that, and which actions it takes.
 
-Deeds are in an order in which the log is whole after each of them, and can be cut again: whoever is killed repeats the
-command. Indexes go before the segment that they belong to is cut. A broker believes an index that it finds: of one that
+Actions are in an order in which the log is whole after each of them, and can be cut again: whoever is killed
+repeats the command. Indexes go before the segment that they belong to is cut. A broker believes an index that it finds: of one that
 tells of more than the segment holds it takes a wrong log end, silently, and appends over records. Without one it reads
 the segment, and learns its producers anew by that.
 """
@@ -29,7 +29,7 @@ class Lower:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """These files go, and have gone for good before the next deed."""
+    """These files go, and have gone for good before the next action."""
 
     paths: Sequence[Path]
 
@@ -42,7 +42,7 @@ class Shorten:
     to: int
 
 
-Deed = Lower | Remove | Shorten
+Action = Lower | Remove | Shorten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,28 +62,28 @@ class Cut:
     """A partition, and what becomes of it."""
 
     log: PartitionLog
-    wish: Offset
+    target: Offset
     log_end: Offset
     boundary: Offset
-    """Where a batch ends, at or below the wish."""
+    """Where a batch ends, at or below the target."""
     offset: Offset
     """The log end afterwards. Lower than the boundary where transactions are open there."""
     open: Mapping[int, Offset]
     """At the boundary: producer id, and where its transaction began."""
     lost: Lost
-    deeds: Sequence[Deed]
+    actions: Sequence[Action]
     """None: it ends there already."""
 
 
-def plan(log: PartitionLog, wish: Offset) -> Cut:
+def plan(log: PartitionLog, target: Offset) -> Cut:
     """Unfit says why it cannot be cut."""
-    if wish < log.start:
-        raise Unfit(f"the log starts at {log.start}, behind {wish}: none of it would be left. Recreate the topic")
+    if target < log.start:
+        raise Unfit(f"the log starts at {log.start}, behind {target}: none of it would be left. Recreate the topic")
     end = log_end(log)
-    point = _point(log, wish)
+    point = _point(log, target)
     if point.offset is None or point.offset < log.start:
         raise Unfit(
-            f"at {wish} or below no batch ends, without a transaction being open, behind the log start {log.start}: "
+            f"at {target} or below no batch ends, without a transaction being open, behind the log start {log.start}: "
             "recreate the topic"
         )
     if point.offset < end and (left := open_at(log, end)):
@@ -92,15 +92,15 @@ def plan(log: PartitionLog, wish: Offset) -> Cut:
             "coordinator would append their markers to what is left. Start the broker, end them "
             "(kafka-transactions.sh), stop it and come back"
         )
-    lost, deeds = Lost(batches=0, records=0, bytes=0), list[Deed]()
+    lost, actions = Lost(batches=0, records=0, bytes=0), list[Action]()
     if point.offset < end:
         kept = _kept(log, point.offset)
         place = place_of(kept, point.offset)
         lost = _lost(log, kept, point.offset, place)
-        deeds = list(_deeds(log, kept, point.offset, place))
+        actions = list(_actions(log, kept, point.offset, place))
     return Cut(
-        log=log, wish=wish, log_end=end, boundary=point.boundary, offset=point.offset, open=point.open, lost=lost,
-        deeds=deeds,
+        log=log, target=target, log_end=end, boundary=point.boundary, offset=point.offset, open=point.open, lost=lost,
+        actions=actions,
     )  # fmt: skip
 
 
@@ -112,21 +112,21 @@ def verify(cut: Cut, log: PartitionLog) -> None:
     place_of(log.segments[-1], end)
     left = [path for base, path in log.numbered(*INDEXES) if base >= log.segments[-1].base]
     left += [path for base, path in log.numbered(SNAPSHOT) if base > end]
-    if cut.deeds and left:
+    if cut.actions and left:
         raise Unfit(f"{', '.join(map(str, left))} should not be there any more")
 
 
-def _point(log: PartitionLog, wish: Offset) -> CutPoint:
+def _point(log: PartitionLog, target: Offset) -> CutPoint:
     """Walks as little as it can: from the newest segment that the broker left notes of open transactions for."""
     bases = [segment.base for segment in log.segments]
-    first = max((number for number, base in enumerate(bases) if base <= wish), default=0)
+    first = max((number for number, base in enumerate(bases) if base <= target), default=0)
     while True:
         open_before = open_at(log, bases[first])
         if open_before is None and first:
             first -= 1
             continue
         found = headers(log.segments[first:], torn_end=not log.clean)
-        point = cut_point(found, wish, bases[first], open_before or NONE_OPEN)
+        point = cut_point(found, target, bases[first], open_before or NONE_OPEN)
         # Where its segment begins is not where the log would end: compaction may have left a hole before it.
         if not first or (point.offset is not None and point.offset > bases[first]):
             return point
@@ -158,7 +158,7 @@ def _lost(log: PartitionLog, kept: Segment, offset: Offset, place: int) -> Lost:
     return Lost(batches=count, records=records if whole else None, bytes=size)
 
 
-def _deeds(log: PartitionLog, kept: Segment, offset: Offset, place: int) -> Iterator[Deed]:
+def _actions(log: PartitionLog, kept: Segment, offset: Offset, place: int) -> Iterator[Action]:
     noted = checkpoint(log.log_dir / CLEANED).get(log.partition)
     if noted is not None and noted > offset:
         yield Lower(log.log_dir / CLEANED, offset)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mirror_core.logdir.layout import LogDir, Moved, Owner, PartitionLog, Unfit, owner_of, read_log_dir, read_partition
 from mirror_core.logdir.plan import Cut, plan
-from mirror_core.logdir.wishes import Wishes
+from mirror_core.logdir.targets import Targets
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Partition
 
@@ -31,7 +31,7 @@ class Plan:
     @property
     def due(self) -> Sequence[Cut]:
         """Those in which there is something to do."""
-        return [cut for cut in self.cuts if cut.deeds]
+        return [cut for cut in self.cuts if cut.actions]
 
 
 @contextmanager
@@ -57,29 +57,29 @@ def stopped(paths: Sequence[Path]) -> Iterator[Sequence[LogDir]]:
         yield found
 
 
-def planned(log_dirs: Sequence[LogDir], wishes: Wishes) -> Plan:
-    """What it takes to fulfil the wishes. Refused with every reason: all of them are fulfilled, or none is."""
+def planned(log_dirs: Sequence[LogDir], targets: Targets) -> Plan:
+    """What it takes to reach the targets. Refused with every reason: all of them are reached, or none is."""
     owner = log_dirs[0].owner
-    if wishes.cluster_id not in (None, owner.cluster_id):
-        reason = f"{log_dirs[0].path} is of cluster {owner.cluster_id}, {wishes.origin} is for {wishes.cluster_id}"
+    if targets.cluster_id not in (None, owner.cluster_id):
+        reason = f"{log_dirs[0].path} is of cluster {owner.cluster_id}, {targets.origin} is for {targets.cluster_id}"
         raise Refused(NOT_DONE, [reason])
     cuts, elsewhere, reasons = list[Cut](), list[Partition](), list[str]()
-    for partition, wish in sorted(wishes.offsets.items()):
+    for partition, target in sorted(targets.offsets.items()):
         try:
             log = read_partition(log_dirs, partition)
             if log is None:
                 elsewhere.append(partition)
                 continue
-            _check_id(log, wishes.topic_ids)
-            cuts.append(plan(log, wish))
+            _check_id(log, targets.topic_ids)
+            cuts.append(plan(log, target))
         except Moved as moved:
-            if wishes.all_here:
+            if targets.all_here:
                 reasons.append(f"{partition}: {moved}")
             else:
                 elsewhere.append(partition)
         except Unfit as unfit:
             reasons.append(f"{partition}: {unfit}")
-    if elsewhere and (wishes.all_here or not cuts):
+    if elsewhere and (targets.all_here or not cuts):
         where = ", ".join(str(log_dir.path) for log_dir in log_dirs)
         reasons += [f"{partition} is not in {where}: is that all of log.dirs?" for partition in elsewhere]
     if reasons:
@@ -97,7 +97,9 @@ def _read(path: Path) -> LogDir:
 def _check_id(log: PartitionLog, ids: Mapping[str, str]) -> None:
     wanted = ids.get(log.partition.topic)
     if wanted not in (None, log.topic_id):
-        raise Unfit(f"{log.folder} is of the topic with id {log.topic_id}, the wish is for {wanted}: it was recreated")
+        raise Unfit(
+            f"{log.folder} is of the topic with id {log.topic_id}, the target is for {wanted}: it was recreated"
+        )
 
 
 @contextmanager

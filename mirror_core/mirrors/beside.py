@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from mirror_core.decide.reckoning import of_applications
 from mirror_core.decide.standing import (
-    Deed,
+    Action,
     Judgement,
     Standing,
     failed_over,
@@ -67,7 +67,7 @@ def look_beside(link: Link, state: State, run: Run, debt: Debt) -> Judgement:
         return found
     seen_up = "fence_command has closed it" if seen.barred is Barred.BY_COMMAND else "the fence is seen on every broker"
     line = f"{debt.cluster}: {seen_up}; {run.plan.kind} {run.id} records it when it goes on"
-    return replace(found, deed=Deed.FENCE, lines=(*found.lines, line))
+    return replace(found, action=Action.FENCE, lines=(*found.lines, line))
 
 
 def look_at_returned(link: Link, state: State, run: Run, debt: Debt) -> Judgement:

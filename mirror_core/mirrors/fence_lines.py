@@ -32,8 +32,8 @@ def fence_lines(
     where = "--bootstrap-server BOOTSTRAP"
     if bootstrap_controller is not None:
         where = f"--bootstrap-controller {quote(bootstrap_controller)}"
-    deed = "--remove --force" if remove else "--add"
-    words = f"kafka-acls.sh {where} --command-config ADMIN.properties {deed} --deny-principal '{EVERYBODY}'"
+    action = "--remove --force" if remove else "--add"
+    words = f"kafka-acls.sh {where} --command-config ADMIN.properties {action} --deny-principal '{EVERYBODY}'"
     lines = []
     for resource, option in ((Resource.TOPIC, "--topic"), (Resource.TRANSACTIONAL_ID, "--transactional-id")):
         wanted = sorted(names.get(resource, ()))

@@ -17,7 +17,7 @@ from typing import Final
 
 from mirror_core.decide.abandoned import abandoned, held_up
 from mirror_core.decide.standing import (
-    Deed,
+    Action,
     Judgement,
     Standing,
     fenced_beside,
@@ -86,10 +86,10 @@ def look_after(link: Link) -> Judgement:
     state = read_state(link.destination)
     state.require(link.mirror.name)
     found = _beside(link, state) or _judged(link, state)
-    if found.held or found.deed is Deed.NOTHING:
+    if found.held or found.action is Action.NOTHING:
         return found
     debt = state.debts.get(link.mirror.name)
-    taken_away = found.deed is Deed.FENCE and found.standing is Standing.STANDS
+    taken_away = found.action is Action.FENCE and found.standing is Standing.STANDS
     if debt is not None and taken_away and waits_for_home(link.mirror.name, debt):
         failback = failback_over(link)
         if failback is not None:  # its mirror: what is missing of the fence is put up without taking it over
@@ -98,7 +98,7 @@ def look_after(link: Link) -> Judgement:
         with door(link, Verb.WATCH, _held(link)) as writer:
             return _carry_out(link, writer)
     except Refused as held:
-        return replace(found, deed=Deed.NOTHING, debt=None, lines=held.reasons, alarms=(), once=())
+        return replace(found, action=Action.NOTHING, debt=None, lines=held.reasons, alarms=(), once=())
 
 
 def said(link: Link, alarms: Collection[str]) -> None:
@@ -156,7 +156,7 @@ def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None], 
             elif found.silent:
                 answers(link, stop)
             else:
-                bare = found.standing is Standing.OWED and found.deed is Deed.NOTHING
+                bare = found.standing is Standing.OWED and found.action is Action.NOTHING
                 stop.wait(HELD_S if found.held and bare else LOOK_S)
         except LostOwnership as error:
             # Another watcher, or a verb: not the same moment again.
@@ -215,11 +215,11 @@ def _carry_out(link: Link, writer: StateWriter) -> Judgement:
             if fenced is not None:
                 return fenced
         found = _judged(link, writer.state)
-        if debt is None or found.deed is Deed.NOTHING:
+        if debt is None or found.action is Action.NOTHING:
             return found
-        if found.deed is Deed.UNFENCE:
+        if found.action is Action.UNFENCE:
             return _unfenced(link, writer, debt)
-        if found.deed is Deed.FENCE:
+        if found.action is Action.FENCE:
             debt = unsaid(debt, found.once)
             writer.put(debt)  # before the fence is up again, and no look finds that it was not
             again = _fenced(link, writer, debt)
@@ -278,7 +278,7 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
     return _with_places(
         Judgement(
             standing=Standing.STANDS,
-            deed=Deed.FENCE,
+            action=Action.FENCE,
             debt=now,
             lines=tuple(lines),
             alarms=now.unsaid,
@@ -303,7 +303,7 @@ def _unfenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement:
         else:
             writer.put(Forget(debt))
     line = f"{debt.cluster} answers again, and the fence of run {debt.run} is lifted: applications may write there"
-    return Judgement(standing=Standing.NOTHING, deed=Deed.UNFENCE, lines=(line, *stay_closed(debt.cluster, kept)))
+    return Judgement(standing=Standing.NOTHING, action=Action.UNFENCE, lines=(line, *stay_closed(debt.cluster, kept)))
 
 
 def _closable(link: Link, state: State, debt: Debt) -> Closable:

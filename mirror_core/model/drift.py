@@ -22,7 +22,7 @@ class Part(StrEnum):
     GROUPS = "groups"
 
 
-class Deed(StrEnum):
+class Action(StrEnum):
     """What is done about a difference, or why nothing is."""
 
     CREATE = "create"
@@ -46,8 +46,8 @@ class Deed(StrEnum):
     """Dangerous: a person must decide."""
 
 
-CHANGES = frozenset({Deed.CREATE, Deed.WIDEN, Deed.ADOPT, Deed.SET, Deed.REMOVE, Deed.COMMIT, Deed.STAGE})
-"""Deeds that write something; the others only say."""
+CHANGES = frozenset({Action.CREATE, Action.WIDEN, Action.ADOPT, Action.SET, Action.REMOVE, Action.COMMIT, Action.STAGE})
+"""Actions that write something; the others only say."""
 
 
 _ON_TOPIC: Final = re.compile(r"\w+ \w+ on TOPIC literal '([a-zA-Z0-9._-]+)' for ")
@@ -64,13 +64,13 @@ class DriftRow:
     """The source's value; empty when it has none."""
     destination: str
     """The destination's value before anything was done; empty when it has none."""
-    deed: Deed
+    action: Action
     reason: str = ""
     done: bool = False
-    """The deed was carried out; in a dry run only what an earlier sync has staged for promotion."""
+    """The action was carried out; in a dry run only what an earlier sync has staged for promotion."""
     offset: int | UnsetType = UNSET
-    """Of a group: what the deed commits on the destination, or what is committed there and stays. Unset, and not in the
-    JSON, where there is none."""
+    """Of a group: what the action commits on the destination, or what is committed there and stays. Unset, and not in
+    the JSON, where there is none."""
 
     @property
     def topic(self) -> str:

@@ -18,7 +18,7 @@ from mirror_core.decide.expected import Expected, Judging
 from mirror_core.decide.ready_rows import readiness
 from mirror_core.evidence.expectations import Judged, great_expectations, judge_tables, verdict_of
 from mirror_core.evidence.suites import READINESS, SYNC, Demands
-from mirror_core.model.drift import CHANGES, Deed, DriftRow, Part
+from mirror_core.model.drift import CHANGES, Action, DriftRow, Part
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.files import writing
 from mirror_core.model.parity import Verdict
@@ -114,7 +114,7 @@ def _sync_rows(report: SyncReport) -> Iterator[dict[str, object]]:
     rows = list(report.rows)
     differing = {row.topic for row in rows if row.part in (Part.TOPICS, Part.CONFIGS)}
     rows += [
-        DriftRow(part=Part.TOPICS, subject=name, source="", destination="", deed=Deed.EQUAL)
+        DriftRow(part=Part.TOPICS, subject=name, source="", destination="", action=Action.EQUAL)
         for name in sorted(report.topics - differing)
     ]
     for row in rows:
@@ -124,7 +124,7 @@ def _sync_rows(report: SyncReport) -> Iterator[dict[str, object]]:
             "topic": row.topic if row.part is not Part.GROUPS or row.topic in report.topics else "",
             "source": row.source,
             "destination": row.destination,
-            "deed": row.deed,
-            "pending": row.deed in CHANGES and not row.done,
+            "action": row.action,
+            "pending": row.action in CHANGES and not row.done,
             "reason": row.reason,
         }

@@ -70,7 +70,7 @@ class FailbackSteps(TailSteps):
         self._await_zombies()
         topics = self._present_topics(self.link.source, self._topics())
         rows = demote(self.link, self.writer, topics, self.link.source.name, self._shut(self.link, self.link.source))
-        return {"access": len(rows), "such_as": some(f"{r.deed} {r.subject}" for r in rows)}
+        return {"access": len(rows), "such_as": some(f"{r.action} {r.subject}" for r in rows)}
 
     def create_reverse(self) -> Evidence:
         """Record M-back with all partitions that are there already: their logs are aligned, so copying may begin."""
@@ -195,7 +195,7 @@ class FailbackSteps(TailSteps):
             note_withdrawn(self.link, back.state, self.writer, old)
         return {
             "access": len(rows),
-            "such_as": some(f"{r.deed} {r.subject}" for r in rows),
+            "such_as": some(f"{r.action} {r.subject}" for r in rows),
             "settings_changed": _settings_changed(report),
             "partitions": len(statuses),
             **({"to_be_saved": some(f"{p} {went}" for p, went in own.items())} if own else {}),

@@ -18,7 +18,7 @@ from mirror_core.decide.view import SourceView, Unseen, some
 from mirror_core.evidence.run_report import write_run_report
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
-from mirror_core.model.drift import Deed, DriftRow
+from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
@@ -75,16 +75,16 @@ class Promotion(Acts):
     def act(self, name: str) -> Callable[[], Evidence]:
         """From the promotion on a source that answers must not take writes beside the destination: each of these
         steps sees to the fence first. As long as nothing was given, the promotion looks at the source before it."""
-        deed, steps, run = super().act(name), self.journal.steps, self.journal.run
+        action, steps, run = super().act(name), self.journal.steps, self.journal.run
         turning = point_of_no_return(RunKind.FAILOVER, run.plan.mode)
         if steps.index(name) < steps.index(turning):
-            return deed
+            return action
         if name == turning and not turned(self.writer.state, run):
             return partial(self._promote_first, self._last_look())
 
         def behind_the_fence() -> Evidence:
             fenced = self.fenced_now()
-            return {**deed(), **fenced}
+            return {**action(), **fenced}
 
         return behind_the_fence
 
@@ -241,7 +241,7 @@ def stopped(
 
 
 def counted(rows: tuple[DriftRow, ...] | list[DriftRow]) -> Evidence:
-    """How many rows of each deed, and the first ones that could not be done, in words."""
-    counts = {f"{deed}": sum(r.deed is deed for r in rows) for deed in Deed}
-    skipped = [f"{r.part} {r.subject}: {r.reason}" for r in rows if r.deed in (Deed.SKIP, Deed.REFUSE)]
+    """How many rows of each action, and the first ones that could not be done, in words."""
+    counts = {f"{action}": sum(r.action is action for r in rows) for action in Action}
+    skipped = [f"{r.part} {r.subject}: {r.reason}" for r in rows if r.action in (Action.SKIP, Action.REFUSE)]
     return {**{k: v for k, v in counts.items() if v}, "not_done": some(skipped) or "none"}

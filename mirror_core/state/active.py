@@ -180,9 +180,9 @@ def _left(deadline: float) -> float:
     return max(0.1, deadline - time.monotonic())
 
 
-def _translated(config: ClusterConfig, error: KafkaException, deed: str) -> RemoteFault:
+def _translated(config: ClusterConfig, error: KafkaException, action: str) -> RemoteFault:
     reason: KafkaError = error.args[0]
-    where = f"cluster {config.name}, topic {ACTIVE_TOPIC}: cannot {deed}: {reason.name()}"
+    where = f"cluster {config.name}, topic {ACTIVE_TOPIC}: cannot {action}: {reason.name()}"
     if reason.code() in _DENIED:
         return MissingPermission(f"{where} for {config.user() or 'this principal'}")
     if reason.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):

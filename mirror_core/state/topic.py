@@ -203,9 +203,9 @@ def client(kind: Callable[[dict[str, Any]], Client], cluster: ClusterConfig, pro
         raise BadRequest(f"cluster {cluster.name}: {error.args[0].str()}") from None
 
 
-def translate(cluster: ClusterConfig, error: KafkaException, deed: str) -> Exception:
+def translate(cluster: ClusterConfig, error: KafkaException, action: str) -> Exception:
     reason: KafkaError = error.args[0]
-    where = f"cluster {cluster.name}, state topic {TOPIC}: cannot {deed}"
+    where = f"cluster {cluster.name}, state topic {TOPIC}: cannot {action}"
     if reason.code() in FENCED:
         return LostOwnership(f"{where}: another process now controls this mirror; stopping")
     if reason.code() in _DENIED:

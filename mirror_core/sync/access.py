@@ -1,6 +1,6 @@
 """Who may change mirror topics: nobody while they are mirrored, the applications after promotion, nobody again later.
 
-Each deed goes through the ledger (`sync/ledger.py`), so a crash anywhere leaves nothing of ours that nobody remembers.
+Each action goes through the ledger (`sync/ledger.py`), so a crash leaves nothing of ours that nobody remembers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.rights import cluster_rights
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
-from mirror_core.model.drift import Deed, DriftRow
+from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.errors import MirrorError, MissingPermission, Refused
 from mirror_core.model.names import ClusterName
 from mirror_core.state.journal import Log
@@ -151,9 +151,9 @@ def demote(
         fence = entered(log, link.mirror.name, client.name, AclPurpose.FENCE)
         forget_debt(log, link.mirror.name)
         take_away_unshared(log, client, fence)
-        rows = [row(acl, Deed.CREATE, "keeps it a mirror topic") for acl in deny - held.entries]
-        rows += [row(acl, Deed.KEEP, "denied already, by somebody else's hand", done=False) for acl in foreign]
-        rows += [row(e.acl, Deed.REMOVE, "the fence is not needed any more") for e in fence]
+        rows = [row(acl, Action.CREATE, "keeps it a mirror topic") for acl in deny - held.entries]
+        rows += [row(acl, Action.KEEP, "denied already, by somebody else's hand", done=False) for acl in foreign]
+        rows += [row(e.acl, Action.REMOVE, "the fence is not needed any more") for e in fence]
         return tuple(sorted(rows, key=lambda row: row.subject))
 
 
@@ -207,14 +207,14 @@ def _promote_access(
     gone, rows = lift(link, log, client, topics, ask_source=ask_source)
     lifted = gone & held.entries
     left = stays(link, log.state, held.entries - gone, given.grants, topics)
-    rows += [row(acl, Deed.KEEP, words, done=False) for acl, words in left]
-    rows += [row(acl, Deed.REFUSE, forgery(acl, why), done=False) for acl, why in given.refused.items()]
-    rows += [row(a, Deed.KEEP, narrowing(a, too, client.name), done=False) for a, too in given.narrowed.items()]
-    rows += [row(acl, Deed.CREATE, "staged until promotion") for acl in sorted(grants - held.entries)]
+    rows += [row(acl, Action.KEEP, words, done=False) for acl, words in left]
+    rows += [row(acl, Action.REFUSE, forgery(acl, why), done=False) for acl, why in given.refused.items()]
+    rows += [row(a, Action.KEEP, narrowing(a, too, client.name), done=False) for a, too in given.narrowed.items()]
+    rows += [row(acl, Action.CREATE, "staged until promotion") for acl in sorted(grants - held.entries)]
     past = "copying tasks of the past"
     stops = f"may stop {past}: {silenced.doubt}" if silenced.doubt else f"stops {past}"
-    rows += [row(acl, Deed.CREATE, stops) for acl in sorted(silenced.denials - held.entries)]
-    return rows + [row(acl, Deed.REMOVE, "kept it a mirror topic") for acl in sorted(lifted)]
+    rows += [row(acl, Action.CREATE, stops) for acl in sorted(silenced.denials - held.entries)]
+    return rows + [row(acl, Action.REMOVE, "kept it a mirror topic") for acl in sorted(lifted)]
 
 
 def _promoted(state: State, cluster: ClusterName) -> set[Acl]:

@@ -8,32 +8,32 @@ from typing import Final
 from mirror_core.decide.access import AclPlan
 from mirror_core.kafka.acls import Acls, AuthorizerOff
 from mirror_core.model.acl import Acl, AclPurpose
-from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.drift import Action, DriftRow, Part
 
-_Group = tuple[Callable[[AclPlan], Iterable[Acl]], Deed, str]
+_Group = tuple[Callable[[AclPlan], Iterable[Acl]], Action, str]
 _TABLE: Final[tuple[_Group, ...]] = (
-    (lambda plan: plan.create, Deed.CREATE, ""),
-    (lambda plan: plan.stage, Deed.STAGE, "created at promotion"),
-    (lambda plan: plan.waiting, Deed.STAGE, "created at promotion"),
-    (lambda plan: plan.share, Deed.EQUAL, "copied by another mirror, too"),
-    (lambda plan: plan.equal, Deed.EQUAL, ""),
-    (lambda plan: plan.foreign, Deed.KEEP, "was there before the mirror: kept, and never deleted by it"),
-    (lambda plan: [e.acl for e in plan.remove], Deed.REMOVE, "gone from the source"),
-    (lambda plan: [e.acl for e in plan.forget], Deed.REMOVE, "gone from the source; only forgotten here"),
-    (lambda plan: [e.acl for e in plan.out_of_scope], Deed.KEEP, "no longer matched by a filter: kept"),
+    (lambda plan: plan.create, Action.CREATE, ""),
+    (lambda plan: plan.stage, Action.STAGE, "created at promotion"),
+    (lambda plan: plan.waiting, Action.STAGE, "created at promotion"),
+    (lambda plan: plan.share, Action.EQUAL, "copied by another mirror, too"),
+    (lambda plan: plan.equal, Action.EQUAL, ""),
+    (lambda plan: plan.foreign, Action.KEEP, "was there before the mirror: kept, and never deleted by it"),
+    (lambda plan: [e.acl for e in plan.remove], Action.REMOVE, "gone from the source"),
+    (lambda plan: [e.acl for e in plan.forget], Action.REMOVE, "gone from the source; only forgotten here"),
+    (lambda plan: [e.acl for e in plan.out_of_scope], Action.KEEP, "no longer matched by a filter: kept"),
     (
         lambda plan: [e.acl for e in plan.judged_again if e.purpose is AclPurpose.WITHDRAWN],
-        Deed.KEEP,
+        Action.KEEP,
         "the source grants it no more: promotion leaves this denial",
     ),
     (
         lambda plan: [e.acl for e in plan.judged_again if e.purpose is AclPurpose.DEMOTED],
-        Deed.KEEP,
+        Action.KEEP,
         "the source grants it again: until promotion",
     ),
     (
         lambda plan: plan.open_doors,
-        Deed.REFUSE,
+        Action.REFUSE,
         "lets an application change a mirror topic, and is not ours to remove: remove it, or its writes make "
         "partitions FAILED",
     ),
@@ -43,24 +43,26 @@ _TABLE: Final[tuple[_Group, ...]] = (
 def rows_of(plan: AclPlan, *, done: bool) -> list[DriftRow]:
     staged = frozenset(plan.waiting)  # also in a dry run, where the others are not: an earlier sync did it
     rows = [
-        row(acl, deed, reason, done=(done and deed in (Deed.CREATE, Deed.STAGE, Deed.REMOVE)) or acl in staged)
-        for acls_of, deed, reason in _TABLE
+        row(
+            acl, action, reason, done=(done and action in (Action.CREATE, Action.STAGE, Action.REMOVE)) or acl in staged
+        )
+        for acls_of, action, reason in _TABLE
         for acl in acls_of(plan)
     ]
-    return rows + [row(acl, Deed.SKIP, reason) for acl, reason in plan.left_out]
+    return rows + [row(acl, Action.SKIP, reason) for acl, reason in plan.left_out]
 
 
-_THERE: Final = frozenset({Deed.KEEP, Deed.EQUAL, Deed.REMOVE, Deed.REFUSE})
-_NOT_ON_SOURCE: Final = frozenset({Deed.REMOVE, Deed.REFUSE})
+_THERE: Final = frozenset({Action.KEEP, Action.EQUAL, Action.REMOVE, Action.REFUSE})
+_NOT_ON_SOURCE: Final = frozenset({Action.REMOVE, Action.REFUSE})
 
 
-def row(acl: Acl, deed: Deed, reason: str = "", *, done: bool = True) -> DriftRow:
+def row(acl: Acl, action: Action, reason: str = "", *, done: bool = True) -> DriftRow:
     return DriftRow(
         part=Part.ACLS,
         subject=str(acl),
-        source="" if deed in _NOT_ON_SOURCE else "present",
-        destination="present" if deed in _THERE else "",
-        deed=deed,
+        source="" if action in _NOT_ON_SOURCE else "present",
+        destination="present" if action in _THERE else "",
+        action=action,
         reason=reason,
         done=done,
     )
@@ -73,7 +75,7 @@ def unknown(cluster: str, acls: Acls) -> list[DriftRow]:
             subject=words,
             source="",
             destination="",
-            deed=Deed.SKIP,
+            action=Action.SKIP,
             reason=f"cluster {cluster}: an entry of a kind that this Mirrorbook does not know: left alone",
         )
         for words in acls.unknown
@@ -92,5 +94,5 @@ def off(side: AuthorizerOff, done: str = "") -> DriftRow:
 
 def silent(cluster: str, reason: str) -> DriftRow:
     return DriftRow(
-        part=Part.ACLS, subject=f"cluster {cluster}", source="", destination="", deed=Deed.SKIP, reason=reason
+        part=Part.ACLS, subject=f"cluster {cluster}", source="", destination="", action=Action.SKIP, reason=reason
     )

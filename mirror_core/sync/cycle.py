@@ -12,7 +12,7 @@ import msgspec
 from mirror_core.decide.verbs import held_by
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.model.clock import FRESH_S, now_ms
-from mirror_core.model.drift import CHANGES, Deed, DriftRow, Part
+from mirror_core.model.drift import CHANGES, Action, DriftRow, Part
 from mirror_core.model.errors import HeldByRun, Refused
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import GroupsSeen
@@ -53,12 +53,12 @@ class SyncReport:
     @property
     def refused(self) -> tuple[DriftRow, ...]:
         """Rows that need a person."""
-        return tuple(row for row in self.rows if row.deed is Deed.REFUSE)
+        return tuple(row for row in self.rows if row.action is Action.REFUSE)
 
     @property
     def pending(self) -> tuple[DriftRow, ...]:
         """Changes that were not carried out; all of them, in a dry run."""
-        return tuple(row for row in self.rows if row.deed in CHANGES and not row.done)
+        return tuple(row for row in self.rows if row.action in CHANGES and not row.done)
 
     def as_json(self) -> dict[str, Any]:
         """For machines: a stable shape."""
@@ -126,8 +126,8 @@ def _sync(link: Link, state: State, log: Log | None, only: frozenset[Part], run_
                     rows += sync_groups(link, source, destination, ready, commits, followed=followed)
                 _remember_groups(link, log, began)
     for row in rows:
-        if row.done or row.deed in (Deed.SKIP, Deed.REFUSE):
-            did = row.deed if row.done else f"{row.deed}, since {row.reason}"
+        if row.done or row.action in (Action.SKIP, Action.REFUSE):
+            did = row.action if row.done else f"{row.action}, since {row.reason}"
             _log.info("%s %s: %s", row.part, row.subject, did, mirror=link.mirror.name)
     return SyncReport(
         mirror=link.mirror.name,
@@ -163,7 +163,7 @@ def _remember_groups(link: Link, log: Log, began_ms: int) -> None:
 
 def _names(ready: Mapping[str, TopicView], chosen: Mapping[str, TopicView], placement: Placement) -> frozenset[str]:
     """Topics whose access rights are the mirror's business: those there, and those about to be created."""
-    coming = {row.subject for row in placement.rows if row.deed is Deed.CREATE}
+    coming = {row.subject for row in placement.rows if row.action is Action.CREATE}
     return frozenset(ready) | (coming & chosen.keys())
 
 
@@ -173,6 +173,6 @@ def _stopped(name: str) -> DriftRow:
         subject=name,
         source="",
         destination="",
-        deed=Deed.SKIP,
+        action=Action.SKIP,
         reason="was stopped: it is the applications' topic now, and nothing of it is synced",
     )

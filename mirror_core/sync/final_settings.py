@@ -11,7 +11,7 @@ from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.defaults import default_of
 from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.topics import told_configs
-from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
+from mirror_core.model.drift import Action, DriftRow, Part, TopicSettings
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
@@ -85,7 +85,7 @@ class FinalSettings:
     def _unknown(self) -> Iterator[DriftRow]:
         for topic, error in sorted(self._hidden.items()):
             yield DriftRow(
-                part=Part.CONFIGS, subject=topic, source="", destination="", deed=Deed.SKIP, reason=str(error)
+                part=Part.CONFIGS, subject=topic, source="", destination="", action=Action.SKIP, reason=str(error)
             )
         for topic, settings in self._synced.items():
             if settings is None:
@@ -94,6 +94,6 @@ class FinalSettings:
                     subject=topic,
                     source="unknown",
                     destination="",
-                    deed=Deed.SKIP,
+                    action=Action.SKIP,
                     reason="its settings were never synced, so it keeps those of a mirror topic: set them by hand",
                 )

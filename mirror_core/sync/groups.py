@@ -11,7 +11,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.group_batches import DONE, JOINED, Fetched, GroupBatches, fetch_all
 from mirror_core.kafka.groups import OFFSET_KINDS, Committed, Group, Offsets, list_groups
 from mirror_core.kafka.offsets import Point, known_offsets, list_points
-from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.errors import MissingPermission, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.state.link import Link
@@ -163,42 +163,42 @@ def _judge(
             )
         elif decision.clamped:
             reason += f"the destination begins at {log.start}"
-        deed, offset = Deed.COMMIT, decision.offset
+        action, offset = Action.COMMIT, decision.offset
     else:
-        deed, reason, offset = Deed.EQUAL if decision.equal else Deed.SKIP, decision.reason, None
+        action, reason, offset = Action.EQUAL if decision.equal else Action.SKIP, decision.reason, None
     there = before.offset if before else None
-    row = _row(subject, deed, committed.offset, there, reason)
+    row = _row(subject, action, committed.offset, there, reason)
     stands = there if offset is None else offset
     return row if stands is None else replace(row, offset=stands), offset
 
 
 def _row(
-    subject: str, deed: Deed, source: Offset | None = None, destination: Offset | None = None, reason: str = ""
+    subject: str, action: Action, source: Offset | None = None, destination: Offset | None = None, reason: str = ""
 ) -> DriftRow:
     return DriftRow(
         part=Part.GROUPS,
         subject=subject,
         source="" if source is None else str(source),
         destination="" if destination is None else str(destination),
-        deed=deed,
+        action=action,
         reason=reason,
     )
 
 
 def _skip(subject: str, reason: str, source: Offset | None = None) -> DriftRow:
-    return _row(subject, Deed.SKIP, source, reason=reason)
+    return _row(subject, Action.SKIP, source, reason=reason)
 
 
 def _outcome(row: DriftRow, words: Mapping[str, str]) -> DriftRow:
-    if row.deed is not Deed.COMMIT:
+    if row.action is not Action.COMMIT:
         return row
     word = words.get(row.subject)
     if word is None:
-        return replace(row, deed=Deed.SKIP, reason="the group goes on while it is looked at, and is followed")
+        return replace(row, action=Action.SKIP, reason="the group goes on while it is looked at, and is followed")
     if word == DONE:
         return replace(row, done=True)
     why = "a member joined on the destination in this moment" if word in JOINED else "refused by the destination"
-    return replace(row, deed=Deed.SKIP, reason=f"{why} ({word})")
+    return replace(row, action=Action.SKIP, reason=f"{why} ({word})")
 
 
 def clamp_groups(link: Link, topics: Collection[str]) -> list[DriftRow]:
@@ -248,12 +248,12 @@ def _clamped(
     """`said`: the broker's word for each partition that was committed for."""
     return [
         replace(
-            _row(f"{name} {p}", Deed.COMMIT, None, mine[p].offset, f"the log is [{logs[p].start}, {logs[p].end}]"),
+            _row(f"{name} {p}", Action.COMMIT, None, mine[p].offset, f"the log is [{logs[p].start}, {logs[p].end}]"),
             done=said[p] == DONE,
             offset=clamp(mine[p].offset, logs[p].start, logs[p].end),
         )
         if p in said
-        else replace(_row(f"{name} {p}", Deed.EQUAL, None, mine[p].offset), offset=mine[p].offset)
+        else replace(_row(f"{name} {p}", Action.EQUAL, None, mine[p].offset), offset=mine[p].offset)
         for p in sorted(mine)
     ]
 
@@ -262,7 +262,7 @@ def resumes(rows: Iterable[DriftRow]) -> dict[str, dict[Partition, Offset]]:
     """By group, where it goes on on the destination, by the rows of one round: of those that we could commit for."""
     found = dict[str, dict[Partition, Offset]]()
     for row in rows:
-        if row.part is Part.GROUPS and isinstance(row.offset, int) and (row.done or row.deed is Deed.EQUAL):
+        if row.part is Part.GROUPS and isinstance(row.offset, int) and (row.done or row.action is Action.EQUAL):
             group, _, partition = row.subject.rpartition(" ")
             topic, _, index = partition.rpartition("-")
             found.setdefault(group, {})[Partition(topic, int(index))] = Offset(row.offset)

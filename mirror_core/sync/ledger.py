@@ -1,7 +1,7 @@
 """The ledger and the clusters: an entry of ours is remembered before it exists, and forgotten after it is gone.
 
 So a crash anywhere leaves entries that a second call finds, and never one of ours that nobody remembers. Rights on a
-cluster know no owner: who has slept before a deed learns only after it that the mirror is another's by now. Then he
+cluster know no owner: who has slept before an action learns only after it that the mirror is another's by now. Then he
 makes the cluster hold what is in the ledger.
 """
 

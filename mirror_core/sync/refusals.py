@@ -10,7 +10,7 @@ from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind
 
 
-def each(deed: Callable[[list[str]], object], names: Iterable[str], *, of: int = 0) -> dict[str, RemoteFault]:
+def each(action: Callable[[list[str]], object], names: Iterable[str], *, of: int = 0) -> dict[str, RemoteFault]:
     """Do it for all at once; if the broker refuses, for those that it did not name, or for each half. Returns the
     refused, with the reason.
 
@@ -21,7 +21,7 @@ def each(deed: Callable[[list[str]], object], names: Iterable[str], *, of: int =
     todo = list(names)
     try:
         if todo:
-            deed(todo)
+            action(todo)
         return {}
     except Unreachable:
         raise
@@ -32,9 +32,9 @@ def each(deed: Callable[[list[str]], object], names: Iterable[str], *, of: int =
         if len(todo) == 1:
             return refused or {todo[0]: error}
     if refused:
-        return {**refused, **each(deed, [name for name in todo if name not in refused], of=of)}
+        return {**refused, **each(action, [name for name in todo if name not in refused], of=of)}
     half = len(todo) // 2
-    return {**each(deed, todo[:half], of=of), **each(deed, todo[half:], of=of)}
+    return {**each(action, todo[:half], of=of), **each(action, todo[half:], of=of)}
 
 
 def _all_denied(refused: Mapping[str, RemoteFault], of: int) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.model.acl import Acl, AclPurpose, Permission, Resource
-from mirror_core.model.drift import Deed, DriftRow
+from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName
 from mirror_core.state.link import Link, states_beside
@@ -33,7 +33,7 @@ class Thirds:
             f"{', '.join(self.silent)}: no answer, so a mirror towards it may have put this up to fence the source. "
             "Not copied now: a later sync finds out"
         )
-        return [row(acl, Deed.SKIP, reason) for acl in sorted(self.doubtful)]
+        return [row(acl, Action.SKIP, reason) for acl in sorted(self.doubtful)]
 
 
 def thirds(link: Link, new: Set[Acl]) -> Thirds:

@@ -30,7 +30,7 @@ from mirror_core.kafka.topics import (
     describe_configs,
     try_alter_configs,
 )
-from mirror_core.model.drift import Deed, DriftRow, Part, TopicSettings
+from mirror_core.model.drift import Action, DriftRow, Part, TopicSettings
 from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import FailureKind, Gaps, PartitionState
 from mirror_core.state.link import Link
@@ -74,7 +74,7 @@ def hidden_rows(link: Link, state: State, source: ClusterClient, listed: Collect
     mine = {p.topic for p in state.partitions.get(link.mirror.name, {})} - stopped_topics(link, state)
     unlisted = mine.difference(listed)
     denied = source.metadata(unlisted).denied if unlisted else frozenset[str]()
-    return [_row(name, "", "", Deed.REFUSE, str(undescribed(source, [name]))) for name in sorted(denied)]
+    return [_row(name, "", "", Action.REFUSE, str(undescribed(source, [name]))) for name in sorted(denied)]
 
 
 def create_missing(
@@ -108,7 +108,7 @@ def create_missing(
     strange = Strange(link, state, destination, [present[name] for name in unknown if name in present])
     refused = {name: str(error) for name, error in denied.items()}
     kinds = {name: kind(error) for name, error in denied.items()}
-    rows = [_row(name, "", "", Deed.REFUSE, why) for name, why in sorted(refused.items())]
+    rows = [_row(name, "", "", Action.REFUSE, why) for name, why in sorted(refused.items())]
     new, adopted, wider = list[NewTopic](), dict[str, dict[str, str | None]](), dict[str, int]()
     for name, view in sorted(topics.items()):
         there = present.get(name)
@@ -116,35 +116,35 @@ def create_missing(
         if name in hidden:
             refused[name], kinds[name] = str(hidden[name]), kind(hidden[name])
             here = f"{len(there.partitions)} partitions" if there else ""
-            rows.append(_row(name, f"{width} partitions", here, Deed.REFUSE, refused[name]))
+            rows.append(_row(name, f"{width} partitions", here, Action.REFUSE, refused[name]))
             continue
         if name in unknown and name not in settings:
             refused[name] = f"topic {name} was deleted on cluster {source.name} in this moment"
             kinds[name] = FailureKind.GONE
             rows.append(
-                _row(name, "", f"{len(there.partitions)} partitions" if there else "", Deed.SKIP, refused[name])
+                _row(name, "", f"{len(there.partitions)} partitions" if there else "", Action.SKIP, refused[name])
             )
             continue
         if there is None:
             factor = mirror_replication_factor(view.replication_factor, brokers)
             configs = _only(known, wanted_configs(settings[name].overrides, settings[name].effective, factor))
             new.append(NewTopic(name=name, partitions=width, replication_factor=factor, configs=configs))
-            rows.append(_row(name, f"{width} partitions", "", Deed.CREATE))
+            rows.append(_row(name, f"{width} partitions", "", Action.CREATE))
             continue
         ours = (name, there.id) in recorded
         problem = wider_than(destination, there, width) or (None if ours else strange.problem(there))
         if problem:
             refused[name], kinds[name] = problem
             words = refused[name]
-            rows.append(_row(name, f"{width} partitions", f"{len(there.partitions)} partitions", Deed.REFUSE, words))
+            rows.append(_row(name, f"{width} partitions", f"{len(there.partitions)} partitions", Action.REFUSE, words))
             continue
         if not ours:
             wanted = wanted_configs(settings[name].overrides, settings[name].effective, there.replication_factor)
             adopted[name] = config_changes(_only(known, wanted), {})
-            rows.append(_row(name, f"{width} partitions", "empty topic, not ours", Deed.ADOPT))
+            rows.append(_row(name, f"{width} partitions", "empty topic, not ours", Action.ADOPT))
         if len(there.partitions) < width:
             wider[name] = width
-            rows.append(_row(name, f"{width} partitions", f"{len(there.partitions)} partitions", Deed.WIDEN))
+            rows.append(_row(name, f"{width} partitions", f"{len(there.partitions)} partitions", Action.WIDEN))
     if not dry_run:
         existed = set[str]()
         by_name = {topic.name: topic for topic in new}
@@ -186,7 +186,7 @@ def sync_configs(
     cleaned -= behind(source, destination, new, 0.0 if dry_run else _CATCH_UP_S)
     remember, changes = list[TopicSettings](), dict[str, Mapping[str, str | None]]()
     rows = [
-        DriftRow(part=Part.CONFIGS, subject=name, source="", destination="", deed=Deed.SKIP, reason=str(error))
+        DriftRow(part=Part.CONFIGS, subject=name, source="", destination="", action=Action.SKIP, reason=str(error))
         for name, error in sorted({**hidden_here, **hidden}.items())
     ]
     both = sorted(set(theirs) & set(ours))
@@ -244,7 +244,7 @@ def change_rows(
             subject=f"{topic}: {key}",
             source=source.get(key, ""),
             destination=before.get(key, ""),
-            deed=Deed.SKIP if key in refused else Deed.REMOVE if value is None else Deed.SET,
+            action=Action.SKIP if key in refused else Action.REMOVE if value is None else Action.SET,
             reason=refused.get(key, _needed(key, value) if value != source.get(key) else ""),
             done=not dry_run and key not in refused,
         )
@@ -271,11 +271,11 @@ def _waiting_rows(
     for key, value in sorted(source.overrides.items()):
         here = destination.overrides.get(key, "")
         if key in NEVER:
-            deed, reason = Deed.KEEP, "belongs to the cluster: never copied"
+            action, reason = Action.KEEP, "belongs to the cluster: never copied"
         elif known and key not in known:
-            deed, reason = Deed.SKIP, "the destination's brokers do not know this setting"
+            action, reason = Action.SKIP, "the destination's brokers do not know this setting"
         elif key in HELD and here != value:
-            deed, reason = Deed.STAGE, f"set to {final[key]} at promotion"
+            action, reason = Action.STAGE, f"set to {final[key]} at promotion"
         else:
             continue
         rows.append(
@@ -284,9 +284,9 @@ def _waiting_rows(
                 subject=f"{topic}: {key}",
                 source=value,
                 destination=here,
-                deed=deed,
+                action=action,
                 reason=reason,
-                done=deed is Deed.STAGE,
+                done=action is Action.STAGE,
             )
         )
     return rows
@@ -316,13 +316,15 @@ def _only(known: frozenset[str], configs: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in configs.items() if not known or key in known}
 
 
-def _row(name: str, source: str, destination: str, deed: Deed, reason: str = "") -> DriftRow:
-    return DriftRow(part=Part.TOPICS, subject=name, source=source, destination=destination, deed=deed, reason=reason)
+def _row(name: str, source: str, destination: str, action: Action, reason: str = "") -> DriftRow:
+    return DriftRow(
+        part=Part.TOPICS, subject=name, source=source, destination=destination, action=action, reason=reason
+    )
 
 
 def _outcome(row: DriftRow, refused: Mapping[str, str]) -> DriftRow:
-    if row.deed is Deed.SKIP:
+    if row.action is Action.SKIP:
         return row
     if row.subject in refused:
-        return replace(row, deed=Deed.REFUSE, reason=refused[row.subject])
+        return replace(row, action=Action.REFUSE, reason=refused[row.subject])
     return replace(row, done=True)

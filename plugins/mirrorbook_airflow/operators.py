@@ -106,7 +106,7 @@ class SyncMirror(MirrorOperator):
             except LostOwnership as error:
                 raise AirflowSkipException(f"{error}: the next sync looks again") from None
             for row in report.rows:
-                self.log.info("%s %s: %s %s", row.part, visible(row.subject), row.deed, visible(row.reason))
+                self.log.info("%s %s: %s %s", row.part, visible(row.subject), row.action, visible(row.reason))
             if report.refused:
                 reasons = [f"{row.part} {row.subject}: {row.reason}" for row in report.refused]
                 raise Refused(f"sync of mirror {self.mirror}, the rest is done", reasons)

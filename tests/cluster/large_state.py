@@ -2,7 +2,7 @@
 
     python -m tests.cluster.large_state STAGE CONFIG EVIDENCE
 
-Prints what it took as JSON: `mib` above the idle process, `seconds` of each deed. The topics are nowhere: what a
+Prints what it took as JSON: `mib` above the idle process, `seconds` of each action. The topics are nowhere: what a
 broker would say of them is made up; the state topic is real.
 """
 
@@ -79,7 +79,7 @@ def topics(side: str) -> dict[str, Topic]:
 
 
 class Measured:
-    """What deeds take: seconds, of which this process worked so many, and how far it grew meanwhile."""
+    """What actions take: seconds, of which this process worked so many, and how far it grew meanwhile."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -87,7 +87,7 @@ class Measured:
         self._idle = self._now("VmRSS")
 
     @contextmanager
-    def deed(self, name: str) -> Iterator[None]:
+    def action(self, name: str) -> Iterator[None]:
         started, idle = time.monotonic(), time.process_time()
         yield
         self.seconds[name] = round(time.monotonic() - started, 2)
@@ -175,7 +175,7 @@ class Stages:
 
     def partitions(self) -> None:
         """As a data plane records them."""
-        with self.writer() as writer, self.measured.deed("partitions"):
+        with self.writer() as writer, self.measured.action("partitions"):
             writer.put(
                 *(
                     PartitionRecord(
@@ -193,10 +193,10 @@ class Stages:
 
     def begin(self) -> None:
         failover = LargeFailover(self.link, self.services, started_by="large")
-        with self.measured.deed("plan"):
+        with self.measured.action("plan"):
             found = failover.decide()
         assert found.reasons == (), found.reasons[:3]
-        with self.measured.deed("begin"):
+        with self.measured.action("begin"):
             run = failover.begin(found.plan.hash)
         bound = [fact.name for fact in run.plan.bound if fact.name.startswith("topic ")]
         assert len(bound) == TOPICS
@@ -208,7 +208,7 @@ class Stages:
             journal = self.journal(writer, RunKind.FAILOVER)
 
             def take(step: str, act: Callable[[], Evidence]) -> None:
-                with self.measured.deed(step):
+                with self.measured.action(step):
                     journal.perform(step, act)
 
             def kept(step: str, value: Proven | Fenced | Drained | Equal) -> Evidence:
@@ -230,7 +230,7 @@ class Stages:
                 writer.put(*stopped(self.mirror, statuses, offsets(statuses)))
                 return {"partitions": PARTITIONS}
 
-            with self.measured.deed("record_lmo"):
+            with self.measured.action("record_lmo"):
                 journal.perform("record_lmo", act)
 
     def report(self) -> None:
@@ -238,17 +238,17 @@ class Stages:
             journal = self.journal(writer, RunKind.FAILOVER)
             for name in ("promote", "switch", "canary"):
                 journal.perform(name, dict)
-            with self.measured.deed("report"):
+            with self.measured.action("report"):
                 journal.perform("report", Steps(self.link, self.services, writer, journal).report)
-            with self.measured.deed("end"):
+            with self.measured.action("end"):
                 journal.end(RunState.DONE)
 
     def failback(self) -> None:
         failback = LargeFailback(self.link, self.services, started_by="large")
-        with self.measured.deed("plan"):
+        with self.measured.action("plan"):
             found = failback.decide()
         assert found.reasons == (), found.reasons[:3]
-        with self.measured.deed("begin"):
+        with self.measured.action("begin"):
             run = failback.begin(found.plan.hash)
         assert set(run.plan.strategies.values()) == {Strategy.RECREATE}
         assert run.plan.discarded == 7 * PARTITIONS
@@ -256,10 +256,10 @@ class Stages:
     def failback_steps(self) -> None:
         with self.writer() as writer:
             journal = self.journal(writer, RunKind.FAILBACK)
-            with self.measured.deed("salvage"):
+            with self.measured.action("salvage"):
                 ends = offsets(writer.state.partitions[self.mirror.name], 7)
                 journal.keep("salvage", Salvaged(ends=Offsets.of(ends)))
-            with self.measured.deed("align"):
+            with self.measured.action("align"):
                 journal.keep(
                     "align",
                     OldTopics(
@@ -272,7 +272,7 @@ class Stages:
 
     def read(self) -> None:
         """Everything is there, as another process finds it."""
-        with self.measured.deed("read"):
+        with self.measured.action("read"):
             state = read_state(self.link.destination)
         statuses = state.partitions[self.mirror.name]
         assert len(statuses) == PARTITIONS

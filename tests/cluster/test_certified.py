@@ -350,15 +350,15 @@ class Mortal(LocalFolder):
         self.left, self.after = left, after
 
     def write(self, what: str, name: str, content: bytes, advice: str) -> None:
-        self._deed(lambda: super(Mortal, self).write(what, name, content, advice))
+        self._action(lambda: super(Mortal, self).write(what, name, content, advice))
 
     def remove(self, what: str, name: str, advice: str) -> None:
-        self._deed(lambda: super(Mortal, self).remove(what, name, advice))
+        self._action(lambda: super(Mortal, self).remove(what, name, advice))
 
-    def _deed(self, deed: Callable[[], None]) -> None:
+    def _action(self, action: Callable[[], None]) -> None:
         if not self.left and not self.after:
             raise Killed
-        deed()
+        action()
         if not self.left:
             raise Killed
         self.left -= 1
@@ -368,7 +368,7 @@ TOMORROW = "9999-01-01"
 
 
 @pytest.mark.slow
-def test_a_compaction_killed_at_any_deed_leaves_receipts_that_say_the_same(pair: Pair, tmp_path: Path) -> None:
+def test_a_compaction_killed_at_any_action_leaves_receipts_that_say_the_same(pair: Pair, tmp_path: Path) -> None:
     made = copied(pair, tmp_path, mixed(100), content(30))
     link, before, whole = made.mirrored.link, made.scope.vouched, tmp_path / "whole"
     shutil.copytree(made.receipts.path, whole)

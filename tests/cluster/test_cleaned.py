@@ -13,7 +13,7 @@ from mirror_core.decide.position import MARKED_START
 from mirror_core.kafka.offsets import Point, ProducerView, describe_producers, list_offsets
 from mirror_core.kafka.topics import alter_configs, delete_records, describe_configs
 from mirror_core.mirrors.describe import describe
-from mirror_core.model.drift import CHANGES, Deed, Part
+from mirror_core.model.drift import CHANGES, Action, Part
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import Verdict
@@ -57,12 +57,12 @@ def set_policy(cluster: SandboxCluster, topic: str, value: str) -> None:
         )
 
 
-def sync_settings(mirrored: Mirrored) -> set[tuple[str, Deed, str]]:
+def sync_settings(mirrored: Mirrored) -> set[tuple[str, Action, str]]:
     """What a sync does to settings, or leaves until promotion."""
     with writer_of(mirrored.link) as writer:
         report = sync(mirrored.link, writer, only=CONFIGS)
-    assert not [row for row in report.rows if row.deed in CHANGES and not row.done]
-    return {(row.subject.partition(": ")[2], row.deed, row.reason) for row in report.rows}
+    assert not [row for row in report.rows if row.action in CHANGES and not row.done]
+    return {(row.subject.partition(": ")[2], row.action, row.reason) for row in report.rows}
 
 
 def policy(pair: Pair, topic: str) -> str:
@@ -163,10 +163,10 @@ def test_a_mirror_topic_is_cleaned_of_records_and_markers_while_it_is_mirrored(p
     assert described(mirrored) == f"{growing}{mirrored.name}` finds the copy caught up: {topic}"
     assert markers(pair.west, topic, 1 << 40) == 6 + 3 * 11, "for each commit, and for all that was aborted"
     written = sum(header.length for header in stored(pair.west, topic))
-    assert ("cleanup.policy", Deed.SET, "mirror needs compact,delete") in sync_settings(mirrored)
+    assert ("cleanup.policy", Action.SET, "mirror needs compact,delete") in sync_settings(mirrored)
     assert policy(pair, topic) == "compact,delete"
     assert described(mirrored) == "1"
-    waiting = {("cleanup.policy", Deed.STAGE, "set to compact at promotion")}
+    waiting = {("cleanup.policy", Action.STAGE, "set to compact at promotion")}
     assert {row for row in sync_settings(mirrored) if row[0] in ("cleanup.policy", "delete.retention.ms")} == waiting
 
     with broker_setting(pair.west, "log.cleaner.backoff.ms", "100"):
@@ -227,7 +227,7 @@ def test_tombstones_stay_as_long_as_the_sources_brokers_say_not_the_destinations
         broker_setting(pair.west, "log.cleaner.delete.retention.ms", "1"),
         broker_setting(pair.west, "log.cleaner.backoff.ms", "100"),
     ):
-        assert ("delete.retention.ms", Deed.SET, "mirror needs 86400000") in sync_settings(mirrored)
+        assert ("delete.retention.ms", Action.SET, "mirror needs 86400000") in sync_settings(mirrored)
         application = Application(pair, topic)
         application.write(2, 1)
         application.delete(b"k3")

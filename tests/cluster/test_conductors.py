@@ -221,7 +221,7 @@ def test_a_run_is_taken_over_from_a_conductor_that_hangs_and_beats_and_that_one_
 
 def test_a_run_whose_conductor_was_killed_is_resumed_at_once(pair: Pair, tmp_path: Path) -> None:
     mirrored, topic = mirrored_topic(pair, tmp_path)
-    first = command(mirrored, "failover", "run", "--yes", log="first", before=Death("prove", 1, tmp_path / "deeds"))
+    first = command(mirrored, "failover", "run", "--yes", log="first", before=Death("prove", 1, tmp_path / "actions"))
     assert first.wait(patience(TIMEOUT_S)) == -signal.SIGKILL
     code, words = said(mirrored, "failover", "status", "--json")
     shown = json.loads(words)["conducted"]

@@ -148,7 +148,7 @@ def test_a_partition_that_fails_after_the_approval_is_not_promoted_as_healthy(pa
 def test_a_fence_that_is_put_up_after_somebody_elses_abort_is_withdrawn(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The conductor sleeps between its ledger and the deed; meanwhile the run is given up."""
+    """The conductor sleeps between its ledger and the action; meanwhile the run is given up."""
     mirrored, topic = copied(pair, tmp_path)
     before = acls(mirrored, "east")
     link = mirrored.link

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mirror_core.decide.standing import Deed, Standing
+from mirror_core.decide.standing import Action, Standing
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.preflight import Verdict, check
 from mirror_core.mirrors.standing import look_after
-from mirror_core.model.drift import Deed as Change
+from mirror_core.model.drift import Action as Change
 from mirror_core.model.drift import Part
 from mirror_core.model.run import Mode, RunState
 from mirror_core.runbook.failover import Failover
@@ -43,7 +43,7 @@ def mirrored_of(pair: Pair, folder: Path, topic: str) -> Mirrored:
     mirrored = new_mirror(pair, folder, topic)
     mirrored.copy()
     rows = verbs.sync(mirrored.link).rows
-    acls = [(row.subject, row.deed) for row in rows if row.part is Part.ACLS]
+    acls = [(row.subject, row.action) for row in rows if row.part is Part.ACLS]
     assert acls == [("cluster east", Change.SKIP), ("cluster west", Change.SKIP)]
     return mirrored
 
@@ -76,13 +76,13 @@ def test_a_dead_source_is_left_without_any_acl_and_closed_by_its_command_when_it
     assert not denied(apart.east, topic), "it is back, and nobody has closed it yet"
     found = wait_until(lambda: look_after(mirrored.link), timeout_s=60, why="east answers")
     assert found is not None
-    assert (found.standing, found.deed) == (Standing.STANDS, Deed.FENCE)
+    assert (found.standing, found.action) == (Standing.STANDS, Action.FENCE)
     assert called(apart, "east") == ["fence"]
     assert denied(apart.east, topic)
     debt = mirrored.state.debts[mirrored.name]
     assert debt.by_command
     assert debt.paid_ms is not None
-    assert look_after(mirrored.link).deed is Deed.NOTHING
+    assert look_after(mirrored.link).action is Action.NOTHING
     produce(apart.east, topic, 2)  # as a super user, whom no command stops
     again = look_after(mirrored.link)
     assert any("2 offset(s) that no fence stopped" in alarm for alarm in again.alarms)

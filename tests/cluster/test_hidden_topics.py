@@ -15,7 +15,7 @@ from mirror_core.kafka.existing import existing
 from mirror_core.mirrors import verbs
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.clock import now_ms
-from mirror_core.model.drift import Deed
+from mirror_core.model.drift import Action
 from mirror_core.model.errors import MissingPermission, Refused
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Partition
@@ -107,7 +107,7 @@ def test_what_is_hidden_from_the_data_planes_driver_is_denied_and_goes_on_afterw
             )
             assert "--operation Describe" in (mirrored.statuses[mine].reason or "")
             assert mirrored.statuses[Partition(other, 0)].state is PartitionState.MIRRORING
-            refused = [row.subject for row in verbs.sync(mirrored.link).rows if row.deed is Deed.REFUSE]
+            refused = [row.subject for row in verbs.sync(mirrored.link).rows if row.action is Action.REFUSE]
             assert refused == [topic]
         produce(pair.east, topic, 5)
         with monkeypatch.context() as patched:

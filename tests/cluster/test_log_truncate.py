@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 
 from mirror_core.kafka.offsets import Point, describe_producers, list_offsets
 from mirror_core.kafka.topics import delete_records
-from mirror_core.logdir.deeds import do
+from mirror_core.logdir.actions import do
 from mirror_core.logdir.stopped import planned, stopped
-from mirror_core.logdir.wishes import parse_wishes
+from mirror_core.logdir.targets import parse_targets
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.wire.batch import BatchHeader, batches
@@ -80,7 +80,7 @@ def seen(cluster: SandboxCluster, topic: str) -> tuple[list[Record], list[Record
     return read_all(cluster, topic), read_all(cluster, topic, committed=False)
 
 
-def wished(offsets: Mapping[str, int]) -> list[str]:
+def as_options(offsets: Mapping[str, int]) -> list[str]:
     return [word for topic, offset in offsets.items() for word in ("--partition", f"{topic}-0={offset}")]
 
 
@@ -101,7 +101,7 @@ def test_logs_end_where_it_is_said_and_go_on_from_there(desk: Desk, tmp_path: Pa
     offsets = {inside: 1250, parted: 1250, mixed: 75, whole: 2000, first: 99, cleaned: 200}
     holed = next(iter(partitions))
     folder = str(east.log_dir())
-    command = ("log", "truncate", "--log-dir", folder, *wished(offsets), "--partition", f"{holed}=3000")
+    command = ("log", "truncate", "--log-dir", folder, *as_options(offsets), "--partition", f"{holed}=3000")
 
     said = desk.run(*command, "--dry-run")
     assert (said.code, said.out) == (3, "")
@@ -113,10 +113,10 @@ def test_logs_end_where_it_is_said_and_go_on_from_there(desk: Desk, tmp_path: Pa
         untouched = contents(east.log_dir())
         said = desk.run(*command, "--dry-run")
         assert said.code == 0, said.err
-        assert f"{inside}-0: ends at 2000, wished at 1250, will end at 1200\n" in said.out
-        assert f"{mixed}-0: ends at 112, wished at 75, will end at 50\n  the last batch" in said.out
+        assert f"{inside}-0: ends at 2000, target 1250, will end at 1200\n" in said.out
+        assert f"{mixed}-0: ends at 112, target 75, will end at 50\n  the last batch" in said.out
         assert "since offset 60\n" in said.out
-        assert f"{whole}-0: ends at 2000, wished at 2000: nothing to do\n" in said.out
+        assert f"{whole}-0: ends at 2000, target 2000: nothing to do\n" in said.out
         assert desk.run(*command).code == 3, "nobody is there to ask"
         assert contents(east.log_dir()) == untouched
 
@@ -178,14 +178,14 @@ def test_whoever_is_killed_in_the_middle_repeats_the_command(desk: Desk, tmp_pat
         hundreds(east, topic, 20)
     before = {topic: read_all(east, topic) for topic in topics}
     offsets = dict.fromkeys(topics, 1075)
-    command = ("log", "truncate", "--log-dir", str(east.log_dir()), *wished(offsets), "--yes")
+    command = ("log", "truncate", "--log-dir", str(east.log_dir()), *as_options(offsets), "--yes")
     east.terminate()
     try:
         with stopped([east.log_dir()]) as log_dirs:
-            plan = planned(log_dirs, parse_wishes(command[5:-1:2]))
+            plan = planned(log_dirs, parse_targets(command[5:-1:2]))
             for number, cut in enumerate(plan.due, start=1):
-                for deed in cut.deeds[: len(cut.deeds) * number // len(plan.due)]:
-                    do(cut.log.partition, deed)
+                for action in cut.actions[: len(cut.actions) * number // len(plan.due)]:
+                    do(cut.log.partition, action)
         # Whoever starts the broker now has logs that are whole, only longer than they should be.
         east.start()
         middle = ends(east, topics)
@@ -211,18 +211,18 @@ def test_what_cannot_be_cut_is_refused_with_all_reasons(desk: Desk, tmp_path: Pa
     producer = transactional(east)
     producer.begin_transaction()
     write(producer, open_, 5)
-    wishes = {begun: 240, fine: 150, open_: 250}
+    targets = {begun: 240, fine: 150, open_: 250}
     command = ["log", "truncate", "--log-dir", str(east.log_dir()), "--yes"]
     east.terminate()
     try:
         untouched = contents(east.log_dir())
-        said = desk.run(*command, *wished(wishes), "--partition", "__consumer_offsets-0=0")
+        said = desk.run(*command, *as_options(targets), "--partition", "__consumer_offsets-0=0")
         assert said.code == 3
         assert f"{begun}-0: the log starts at 250, behind 240: none of it would be left. Recreate the topic" in said.err
         assert f"{open_}-0: transactions are open at its end 305" in said.err
         assert "__consumer_offsets-0: it is an internal topic" in said.err
         assert f"{fine}-0" not in said.err
-        said = desk.run(*command, *wished({begun: 299}))
+        said = desk.run(*command, *as_options({begun: 299}))
         assert said.code == 3
         assert "behind the log start 250: recreate the topic" in said.err
         file = tmp_path / "points.json"

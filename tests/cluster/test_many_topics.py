@@ -86,7 +86,7 @@ def life(pair: Pair, evidence: Path, count: int, monkeypatch: pytest.MonkeyPatch
 
 
 def work_through(mirrored: Mirrored, topics: Sequence[str], doing: list[str]) -> None:
-    """Each deed is noted before it is done."""
+    """Each action is noted before it is done."""
     doing.append("first plan")
     with ClusterClient(mirrored.link.source) as east, ClusterClient(mirrored.link.destination) as west:
         assert (
@@ -120,4 +120,4 @@ def test_many_topics_and_groups_are_asked_about_together(
         print(*what, few[what], count)
     grown = {what: (few[what], count) for what, count in many.items() if count > few[what] + SPARE}
     assert {what: counts for what, counts in grown.items() if what not in WAITED_FOR} == {}
-    assert {deed for deed, _ in many} >= {"first plan", "plan", "first sync", "sync", "failover"}, "was not counted"
+    assert {action for action, _ in many} >= {"first plan", "plan", "first sync", "sync", "failover"}, "was not counted"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mirror_core.decide.standing import Deed
+from mirror_core.decide.standing import Action
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.standing import look_after
@@ -52,10 +52,10 @@ def test_a_name_that_leads_to_the_new_primary_fences_it_not(pair: Pair, tmp_path
         found = look_after(moved.link)
 
         assert not denied(pair.west, topic), "the watch fenced the new primary"
-        assert found.deed is Deed.NOTHING
+        assert found.action is Action.NOTHING
         assert "correct the address" in found.alarms[0]
         assert debt_of(mirrored).paid_ms is None
-    assert look_after(mirrored.link).deed is Deed.FENCE
+    assert look_after(mirrored.link).action is Action.FENCE
     assert denied(pair.east, topic)
 
 
@@ -73,7 +73,7 @@ def test_a_fence_is_owed_to_be_lifted_where_it_is(pair: Pair, tmp_path: Path) ->
         assert debt_of(mirrored).owed is Owed.UNFENCE
         assert "correct the address" in debt_of(mirrored).trouble
         assert look_after(moved.link).alarms
-    assert look_after(mirrored.link).deed is Deed.UNFENCE
+    assert look_after(mirrored.link).action is Action.UNFENCE
     assert rights_of(pair.east) == before
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from mirror_core.decide.acls import OUR_NAMES, OUR_TOPICS, denial, may_change
 from mirror_core.kafka.acls import create_acls, delete_acls, present_on_every_broker
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Resource
-from mirror_core.model.drift import Deed, Part
+from mirror_core.model.drift import Action, Part
 from mirror_core.model.run import Mode, RunState
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.records import TOPIC as STATE
@@ -78,7 +78,7 @@ def test_a_transactional_application_goes_over_with_nothing_done_by_hand(pair: P
     mirrored = new_mirror(pair, tmp_path, topic, groups=(group,))
     mirrored.copy()
     with writer_of(mirrored.link) as writer:
-        assert not [row for row in sync(mirrored.link, writer, only=ACLS).rows if row.deed is Deed.SKIP]
+        assert not [row for row in sync(mirrored.link, writer, only=ACLS).rows if row.action is Action.SKIP]
     early = transactional(pair.west, ids + "1")
     early.begin_transaction()
     early.produce(topic, b"too early")
@@ -126,9 +126,9 @@ def test_delegation_between_applications_is_carried(pair: Pair) -> None:
     grant(pair.east, *for_app, *for_all, *readers)
     link = new_link(pair, topic)
     with writer_of(link) as writer:
-        rows = {row.subject: row.deed for row in sync(link, writer, only=ACLS).rows}
-    assert {rows[str(a)] for a in for_app} == {Deed.CREATE}
-    assert {rows[str(a)] for a in for_all} == {Deed.SKIP}
+        rows = {row.subject: row.action for row in sync(link, writer, only=ACLS).rows}
+    assert {rows[str(a)] for a in for_app} == {Action.CREATE}
+    assert {rows[str(a)] for a in for_all} == {Action.SKIP}
     assert for_app <= rights_of(pair.west)
     assert not for_all & rights_of(pair.west)
 
@@ -152,7 +152,7 @@ def test_a_forged_record_makes_nobody_an_administrator(pair: Pair, tmp_path: Pat
         assert [w for w in plan.warnings if w.startswith(f"{acl} is recorded as staged, but will not be granted")]
     with writer_of(link) as writer:
         rows = {row.subject: row for row in apply_promotion(link, writer, [topic])}
-    assert {rows[str(acl)].deed for acl in forged} == {Deed.REFUSE}
+    assert {rows[str(acl)].action for acl in forged} == {Action.REFUSE}
     assert not rights_of(pair.west) & forged
     assert not denied(pair.west, topic), "held up by it"
 

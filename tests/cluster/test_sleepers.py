@@ -1,4 +1,4 @@
-"""A conductor sleeps for minutes before a deed, and wakes up when the mirror is another's: what he then does is undone.
+"""A conductor sleeps for minutes before an action, and wakes up when the mirror is another's: what he does is undone.
 
 Each test puts him to sleep right before the request that changes rights, by a detour around it.
 """
@@ -33,22 +33,22 @@ from tests.mirroring import Mirrored
 
 pytestmark = pytest.mark.cluster
 
-Deed = Callable[[ClusterClient, Collection[Acl]], None]
+Action = Callable[[ClusterClient, Collection[Acl]], None]
 
 
 def another(mirrored: Mirrored) -> Failover:
     return Failover(mirrored.link, mirrored.services, started_by="another")
 
 
-def asleep_before(deed: Deed, meanwhile: Callable[[], object], wanted: Callable[[Acl], bool]) -> Deed:
-    """The deed, before whose first request about such entries something else happens."""
+def asleep_before(action: Action, meanwhile: Callable[[], object], wanted: Callable[[Acl], bool]) -> Action:
+    """The action, before whose first request about such entries something else happens."""
     slept = list[int]()
 
     def late(client: ClusterClient, acls: Collection[Acl]) -> None:
         if not slept and any(wanted(acl) for acl in acls):
             slept.append(1)
             meanwhile()
-        deed(client, acls)
+        action(client, acls)
 
     return late
 

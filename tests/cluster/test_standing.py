@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.standing import Deed, Judgement, Standing, slipped_in
+from mirror_core.decide.standing import Action, Judgement, Standing, slipped_in
 from mirror_core.kafka.acls import create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
@@ -126,7 +126,7 @@ def stands(pair: Pair, folder: Path, topic: str) -> Mirrored:
         promoted(mirrored)
     found = wait_until(lambda: stood(look_after(mirrored.link)), timeout_s=TIMEOUT_S, why="east answers again")
     assert found is not None
-    assert found.deed is Deed.FENCE
+    assert found.action is Action.FENCE
     return mirrored
 
 
@@ -172,7 +172,7 @@ def test_a_source_that_comes_back_with_writers_is_fenced_and_what_slipped_in_is_
             wait_until(
                 lambda: named in watched.all_told(), timeout_s=TIMEOUT_S, why="the watcher names what slipped in"
             )
-            assert look_after(mirrored.link).deed is Deed.NOTHING
+            assert look_after(mirrored.link).action is Action.NOTHING
     assert denied(pair.east, topic)
 
 
@@ -187,7 +187,7 @@ def test_denials_that_somebody_took_away_are_put_up_again(pair: Pair, tmp_path: 
 
     found = look_after(mirrored.link)
 
-    assert found.deed is Deed.FENCE
+    assert found.action is Action.FENCE
     assert "taken away and is put up again: cluster east, broker 1: 1 denial(s) gone" in found.alarms[0]
     assert ours <= rights_of(pair.east)
     assert denied(pair.east, topic)
@@ -215,7 +215,7 @@ def test_a_super_user_that_writes_behind_the_fence_is_reported(pair: Pair, tmp_p
         "user, or a cluster without a fence: stop that writer",
     )
     assert debt_of(mirrored).trouble == f"somebody writes there all the same: {partition}"
-    assert look_after(mirrored.link).deed is Deed.NOTHING, "it is recorded once"
+    assert look_after(mirrored.link).action is Action.NOTHING, "it is recorded once"
     assert look_after(mirrored.link).alarms == found.alarms, "and said at every look"
 
 
@@ -235,7 +235,7 @@ def test_what_is_left_of_a_transaction_is_no_writer(pair: Pair, tmp_path: Path) 
     with killed(pair.east):
         promoted(mirrored)
     fenced = look_after(mirrored.link)
-    assert fenced.deed is Deed.FENCE
+    assert fenced.action is Action.FENCE
     standing.said(mirrored.link, fenced.once)
     end = debt_of(mirrored).ends.by_partition()[partition]
     with pytest.raises(KafkaException):
@@ -277,7 +277,7 @@ def test_a_failback_that_holds_the_mirror_is_not_disturbed(pair: Pair, tmp_path:
     run = failback.begin(failback.plan().hash)
     with StateWriter(mirrored.link.destination, control_id(mirrored.name)) as conductor:
         found = look_after(mirrored.link)
-        assert (found.deed, found.alarms) == (Deed.NOTHING, ())
+        assert (found.action, found.alarms) == (Action.NOTHING, ())
         assert f"failback {run.id} holds the mirror" in found.lines[0]
         conductor.put(conductor.state.debts[mirrored.name])  # LostOwnership, had it been taken over
 
@@ -407,6 +407,6 @@ def test_a_reverse_mirrors_fence_is_its_failbacks_business(pair: Pair, tmp_path:
     restore_rights(pair.west, rights_of(pair.west) - ours)
     with StateWriter(home.link.destination, control_id(home.link.mirror.name)) as conductor:
         found = look_after(home.link)
-        assert found.deed is Deed.NOTHING
+        assert found.action is Action.NOTHING
         assert f"failback {run.id} is under way" in found.lines[0]
         conductor.put(conductor.state.debts[home.link.mirror.name])  # LostOwnership, had it been taken over

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
-from mirror_core.decide.standing import Deed, Standing
+from mirror_core.decide.standing import Action, Standing
 from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
@@ -112,20 +112,20 @@ def test_a_conductor_in_the_middle_of_its_canary_is_not_disturbed(
 ) -> None:
     topic = app_topic(pair)
     produce(pair.east, topic, 20)
-    mirrored, looked = copied(pair, tmp_path, topic), list[Deed]()
+    mirrored, looked = copied(pair, tmp_path, topic), list[Action]()
     with ExitStack() as harmed:
         harmed.enter_context(suspended(pair.east))
 
         def canary(cluster: ClusterConfig, name: MirrorName, note: str, topics: frozenset[str]) -> Evidence:
             harmed.close()
-            looked.append(look_after(mirrored.link).deed)
+            looked.append(look_after(mirrored.link).action)
             assert denied(pair.east, topic)
             assert debt_of(mirrored).paid_ms is None
             return run_canary(cluster, name, note, topics)
 
         monkeypatch.setattr("mirror_core.runbook.promotion.run_canary", canary)
         assert mirrored.failover.drive(begin(mirrored.failover).id).state is RunState.DONE
-    assert looked == [Deed.FENCE]
+    assert looked == [Action.FENCE]
     assert debt_of(mirrored).paid_ms
 
 
@@ -140,7 +140,7 @@ def test_before_the_promotion_the_run_decides_and_its_abort_gives_the_source_bac
             mirrored.failover.step(run.id, name)
     assert debt_of(mirrored).paid_ms is None
     found = look_after(mirrored.link)
-    assert (found.deed, found.held, found.alarms) == (Deed.NOTHING, True, ())
+    assert (found.action, found.held, found.alarms) == (Action.NOTHING, True, ())
     assert not denied(pair.east, topic)
     assert mirrored.failover.abort(run.id).state is RunState.ABORTED
     assert rights_of(pair.east) == before
@@ -198,7 +198,7 @@ def test_a_watcher_that_slept_until_the_fence_was_lifted_leaves_nothing(
     monkeypatch.setattr("mirror_core.mirrors.beside.create_acls", late)
     found = look_after(mirrored.link)
     assert slept
-    assert found.deed is Deed.NOTHING
+    assert found.action is Action.NOTHING
     assert rights_of(pair.east) == before
     assert not denied(pair.east, topic)
 

@@ -15,7 +15,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.creation import ensure_state_topic
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
-from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import reverse_name
@@ -131,8 +131,8 @@ def may_write(cluster: SandboxCluster, topic: str, user: str = "app") -> bool:
 
 def test_reading_is_granted_at_once_and_writing_only_by_promotion(pair: Pair, link: Link, topic: str) -> None:
     rows = synced(link)
-    assert rows[str(acl(topic, Operation.READ))].deed is Deed.CREATE
-    assert rows[str(acl(topic, Operation.WRITE))].deed is Deed.STAGE
+    assert rows[str(acl(topic, Operation.READ))].action is Action.CREATE
+    assert rows[str(acl(topic, Operation.WRITE))].action is Action.STAGE
     assert on(link, "destination", topic) == {acl(topic, Operation.READ)}
     assert not may_write(pair.west, topic)
     with writer_of(link) as writer:
@@ -145,7 +145,7 @@ def test_a_second_cycle_changes_nothing(link: Link, topic: str) -> None:
     synced(link)
     before = on(link, "destination", topic)
     again = synced(link)
-    assert {row.deed for subject, row in again.items() if topic in subject} == {Deed.EQUAL, Deed.STAGE}
+    assert {row.action for subject, row in again.items() if topic in subject} == {Action.EQUAL, Action.STAGE}
     assert on(link, "destination", topic) == before
 
 
@@ -154,10 +154,10 @@ def test_only_our_own_copies_go_when_the_source_withdraws(link: Link, topic: str
     mine_too = acl(topic, Operation.DESCRIBE)
     grant(link, local, mine_too, side="destination")
     grant(link, mine_too)
-    assert synced(link)[str(mine_too)].deed is Deed.KEEP
+    assert synced(link)[str(mine_too)].action is Action.KEEP
     withdraw(link, acl(topic, Operation.READ), acl(topic, Operation.WRITE), mine_too)
     rows = synced(link)
-    assert rows[str(acl(topic, Operation.READ))].deed is Deed.REMOVE
+    assert rows[str(acl(topic, Operation.READ))].action is Action.REMOVE
     assert on(link, "destination", topic) == {local, mine_too}
     with writer_of(link) as writer:
         assert not [e for e in writer.state.ledger_of(link.mirror.name) if e.acl.name == topic]
@@ -166,7 +166,7 @@ def test_only_our_own_copies_go_when_the_source_withdraws(link: Link, topic: str
 def test_a_copy_that_was_deleted_on_the_destination_comes_back(link: Link, topic: str) -> None:
     synced(link)
     withdraw(link, acl(topic, Operation.READ), side="destination")
-    assert synced(link)[str(acl(topic, Operation.READ))].deed is Deed.CREATE
+    assert synced(link)[str(acl(topic, Operation.READ))].action is Action.CREATE
     assert on(link, "destination", topic) == {acl(topic, Operation.READ)}
 
 
@@ -188,7 +188,7 @@ def test_an_application_that_could_write_a_mirror_topic_anyhow_is_named(link: Li
     )
     grant(link, door, side="destination")
     try:
-        assert synced(link)[str(door)].deed is Deed.REFUSE
+        assert synced(link)[str(door)].action is Action.REFUSE
     finally:
         withdraw(link, door, side="destination")
 
@@ -243,7 +243,7 @@ def test_demotion_is_undone_by_the_next_promotion(pair: Pair, link: Link, topic:
             demote(link, writer, [topic], link.destination.name)
     assert not may_write(pair.west, topic)
     assert may_write(pair.west, topic, "mirror-data")
-    assert not [row for row in synced(link).values() if row.deed is Deed.REFUSE and topic in row.subject]
+    assert not [row for row in synced(link).values() if row.action is Action.REFUSE and topic in row.subject]
     with writer_of(link) as writer:
         apply_promotion(link, writer, [topic])
         assert not [e for e in writer.state.ledger.values() if e.purpose is AclPurpose.DEMOTED and e.acl.name == topic]
@@ -277,7 +277,7 @@ def test_a_demotion_by_another_mirror_stays_also_on_a_promoted_topic_and_is_told
         [told] = [
             row
             for row in apply_promotion(link, writer, [topic])
-            if row.subject == str(denied) and row.deed is Deed.KEEP
+            if row.subject == str(denied) and row.action is Action.KEEP
         ]
         assert f"it is mirror {another.mirror.name}'s. If it should not: kafka-acls" in told.reason
         with ClusterClient(link.destination) as client:
@@ -365,7 +365,7 @@ def test_a_right_that_the_source_withdrew_is_not_given_by_the_next_promotion(
         home_again(link, writer, topic)
     assert acl(topic, Operation.WRITE) not in on(link, "destination", topic)
     withdraw(link, acl(topic, Operation.WRITE))
-    assert synced(link)[str(acl(topic, Operation.WRITE))].deed is Deed.REMOVE
+    assert synced(link)[str(acl(topic, Operation.WRITE))].action is Action.REMOVE
     with writer_of(link) as writer:
         apply_promotion(link, writer, [topic])
         assert not entered(writer, link.mirror.name, link.destination.name, AclPurpose.PROMOTED)
@@ -386,7 +386,7 @@ def test_a_withdrawn_right_that_somebody_granted_there_by_hand_stays_denied_unti
     denied = replace(by_hand, permission=Permission.DENY)
     assert synced(link)[str(denied)].reason == "the source grants it no more: promotion leaves this denial"
     with writer_of(link) as writer:
-        rows = {row.subject: row for row in apply_promotion(link, writer, [topic]) if row.deed is Deed.KEEP}
+        rows = {row.subject: row for row in apply_promotion(link, writer, [topic]) if row.action is Action.KEEP}
     assert f"stays at promotion, since {link.source.name} has withdrawn the right" in rows[str(denied)].reason
     assert not may_write(pair.west, topic)
     grant(link, by_hand)

@@ -20,7 +20,7 @@ def test_a_dry_run_prints_what_the_sync_then_does(pair: Pair) -> None:
     command = ("sync", link.mirror.name, "--config", str(pair.config_path), "--only", "topics,configs", "--json")
     said, done = mirrorbook(*command, "--dry-run"), mirrorbook(*command)
     assert (said.returncode, done.returncode) == (0, 0), said.stderr + done.stderr
-    plan, deeds = json.loads(said.stdout), json.loads(done.stdout)
+    plan, actions = json.loads(said.stdout), json.loads(done.stdout)
     assert plan == {
         "mirror": link.mirror.name,
         "dry_run": True,
@@ -31,13 +31,13 @@ def test_a_dry_run_prints_what_the_sync_then_does(pair: Pair) -> None:
                 "subject": topic,
                 "source": "1 partitions",
                 "destination": "",
-                "deed": "create",
+                "action": "create",
                 "reason": "",
                 "done": False,
             }
         ],
     }
-    assert deeds["rows"] == [{**plan["rows"][0], "done": True}]
+    assert actions["rows"] == [{**plan["rows"][0], "done": True}]
     record(link, [topic])
     assert json.loads(mirrorbook(*command).stdout)["rows"] == []
 

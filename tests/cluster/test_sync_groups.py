@@ -13,7 +13,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.groups import Committed, list_groups
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.clock import now_ms
-from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import Desired, GroupsSeen
 from mirror_core.model.names import Offset, Partition
@@ -96,9 +96,9 @@ def test_a_group_never_starts_ahead_of_what_was_copied(
 ) -> None:
     commit(link, "source", group, topic, source, "stream-time-7")
     row = synced(link)[0]
-    assert (row.deed, row.done, row.source, row.reason) == (Deed.COMMIT, True, str(source), reason)
+    assert (row.action, row.done, row.source, row.reason) == (Action.COMMIT, True, str(source), reason)
     assert committed(link, group, topic) == Committed(Offset(expected), -1, "stream-time-7")
-    assert [row.deed for row in synced(link)] == [Deed.EQUAL]
+    assert [row.action for row in synced(link)] == [Action.EQUAL]
 
 
 def test_a_group_never_starts_before_the_destinations_log(link: Link, group: str, topic: str) -> None:
@@ -115,7 +115,7 @@ def test_a_real_consumer_resumes_exactly_where_it_was(
 ) -> None:
     with consumer(pair.east, group, topic, protocol) as member:
         member.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
-    assert synced(link)[0].deed is Deed.COMMIT
+    assert synced(link)[0].action is Action.COMMIT
     config = {"group.id": group, "auto.offset.reset": "error", "group.protocol": protocol, "log_level": 0}
     again = Consumer({**pair.west.client_config("admin"), **config})
     try:
@@ -136,7 +136,7 @@ def test_a_group_with_members_on_the_destination_is_left_alone(
     with consumer(pair.west, group, topic, protocol) as member:
         member.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)
         row = synced(link)[0]
-        assert row.deed is Deed.SKIP
+        assert row.action is Action.SKIP
         assert "has members on the destination" in row.reason
         with ClusterClient(link.destination) as client:  # should it have joined after the sync had looked
             refused = commit_offsets(client, group, {Partition(topic, 0): (Offset(2), "")})
@@ -160,7 +160,7 @@ def test_a_consumers_own_progress_on_the_destination_is_not_taken_back(
     assert before.offset > 1
     commit(link, "source", group, topic, 0)
     row = synced(link)[0]
-    assert (row.deed, row.done) == (Deed.SKIP, False)
+    assert (row.action, row.done) == (Action.SKIP, False)
     assert "which is ahead" in row.reason
     assert committed(link, group, topic) == before
 
@@ -190,7 +190,7 @@ def test_a_sync_takes_back_nothing_that_was_followed_meanwhile(
     with writer_of(link) as writer:
         writer.put(GroupsSeen(mirror=link.mirror.name, synced_ms=now_ms(), followed=True))
     row = synced(link)[0]
-    assert (row.deed, row.done) == (Deed.SKIP, False)
+    assert (row.action, row.done) == (Action.SKIP, False)
     assert "is followed" in row.reason
     assert committed(link, group, topic) == Committed(Offset(5), -1, "")
 
@@ -199,8 +199,8 @@ def test_every_group_in_scope_is_accounted_for(pair: Pair, link: Link, group: st
     other = new_topic(pair.east)
     commit(link, "source", group, other, 0)
     rows = synced(link)
-    assert [(row.subject, row.deed, row.reason) for row in rows] == [
-        (group, Deed.SKIP, "has committed nothing on mirror topics")
+    assert [(row.subject, row.action, row.reason) for row in rows] == [
+        (group, Action.SKIP, "has committed nothing on mirror topics")
     ]
 
 
@@ -214,7 +214,7 @@ def test_an_offset_of_an_open_transaction_waits(pair: Pair, link: Link, group: s
         assert "transaction that is still open" in synced(link)[0].reason
         producer.commit_transaction(60)
         wait_until(
-            lambda: synced(link)[0].deed in (Deed.COMMIT, Deed.EQUAL), timeout_s=60, why="the transaction is over"
+            lambda: synced(link)[0].action in (Action.COMMIT, Action.EQUAL), timeout_s=60, why="the transaction is over"
         )
     left = committed(link, group, topic)
     assert left is not None

@@ -13,7 +13,7 @@ from mirror_core.kafka.acls import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors.preflight import Verdict, check
-from mirror_core.model.drift import Deed, Part
+from mirror_core.model.drift import Action, Part
 from mirror_core.model.run import Mode, RunState
 from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.sandbox.state import load_state, save_state
@@ -53,16 +53,16 @@ def test_sync_promotion_and_demotion_work_without_an_authorizer_and_say_so(open_
         assert describe_acls(client) == AuthorizerOff("west")
     with writer_of(link) as writer:
         rows = sync(link, writer).rows
-    assert [(row.subject, row.deed) for row in rows if row.part is Part.TOPICS] == [(topic, Deed.CREATE)]
-    said = [(row.subject, row.deed) for row in rows if row.part is Part.ACLS]
-    assert said == [("cluster east", Deed.SKIP), ("cluster west", Deed.SKIP)]
+    assert [(row.subject, row.action) for row in rows if row.part is Part.TOPICS] == [(topic, Action.CREATE)]
+    said = [(row.subject, row.action) for row in rows if row.part is Part.ACLS]
+    assert said == [("cluster east", Action.SKIP), ("cluster west", Action.SKIP)]
     assert all("no authorizer" in row.reason for row in rows if row.part is Part.ACLS)
     record(link, [topic])
     with writer_of(link) as writer:
         promoted = apply_promotion(link, writer, [topic])
-        assert f"{topic}: retention.ms" in {row.subject for row in promoted if row.deed is Deed.SET}
-        assert [row.deed for row in promoted if row.part is Part.ACLS] == [Deed.SKIP]
-        assert [row.deed for row in demote(link, writer, [topic], link.destination.name)] == [Deed.SKIP]
+        assert f"{topic}: retention.ms" in {row.subject for row in promoted if row.action is Action.SET}
+        assert [row.action for row in promoted if row.part is Part.ACLS] == [Action.SKIP]
+        assert [row.action for row in demote(link, writer, [topic], link.destination.name)] == [Action.SKIP]
 
 
 def test_every_right_is_there_and_the_reason_is_given(open_pair: Pair) -> None:

@@ -14,7 +14,7 @@ from mirror_core.kafka.topics import (
     delete_topics,
     describe_configs,
 )
-from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import ClusterName
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -57,14 +57,14 @@ def test_a_missing_topic_is_created_as_wide_as_the_sources_and_never_deletes_by_
     with writer_of(link) as writer:
         report = sync(link, writer, only=BOTH)
         state = writer.state
-    assert by_subject(report.rows)[topic].deed is Deed.CREATE
+    assert by_subject(report.rows)[topic].action is Action.CREATE
     assert width(pair.west, topic) == 3
     there = overrides(pair, "west", topic)
     assert there["segment.bytes"] == "2000000"
     assert (there["retention.ms"], there["retention.bytes"], there["cleanup.policy"]) == ("-1", "-1", "compact,delete")
     assert (there["compression.type"], there["message.timestamp.type"]) == ("producer", "CreateTime")
     assert int(there["max.message.bytes"]) > 1_048_588
-    waiting = {s: r.reason for s, r in by_subject(report.rows).items() if r.deed is Deed.STAGE}
+    waiting = {s: r.reason for s, r in by_subject(report.rows).items() if r.action is Action.STAGE}
     assert waiting == {
         f"{topic}: cleanup.policy": "set to compact at promotion",
         f"{topic}: retention.ms": "set to 1000 at promotion",
@@ -79,7 +79,7 @@ def test_a_dry_run_says_the_same_and_does_nothing(pair: Pair) -> None:
     topic = new_topic(pair.east, partitions=2)
     link = new_link(pair, topic)
     said = survey(link, read_state(link.destination), only=BOTH)
-    assert [(row.subject, row.deed, row.done) for row in said.rows] == [(topic, Deed.CREATE, False)]
+    assert [(row.subject, row.action, row.done) for row in said.rows] == [(topic, Action.CREATE, False)]
     with client(pair, "west") as west:
         assert west.metadata([topic]).topics == {}
 
@@ -93,7 +93,7 @@ def test_a_foreign_topic_with_data_is_refused_by_name_and_the_others_go_on(pair:
     with writer_of(link) as writer:
         report = sync(link, writer, only=BOTH)
     rows = by_subject(report.rows)
-    assert (rows[good].deed, rows[empty].deed, rows[taken].deed) == (Deed.CREATE, Deed.ADOPT, Deed.REFUSE)
+    assert (rows[good].action, rows[empty].action, rows[taken].action) == (Action.CREATE, Action.ADOPT, Action.REFUSE)
     assert f"destination topic {taken} on cluster west already holds 5 records" in rows[taken].reason
     assert "retention.ms" not in overrides(pair, "west", taken)
     assert overrides(pair, "west", empty)["retention.ms"] == "-1"
@@ -124,7 +124,7 @@ def test_new_partitions_cross_and_a_wider_destination_is_refused(pair: Pair) -> 
     with client(pair, "east") as east:
         create_partitions(east, {topic: 5})
     with writer_of(link) as writer:
-        assert by_subject(sync(link, writer, only=TOPICS).rows)[topic].deed is Deed.WIDEN
+        assert by_subject(sync(link, writer, only=TOPICS).rows)[topic].action is Action.WIDEN
     assert width(pair.west, topic) == 5
 
 
@@ -140,13 +140,13 @@ def test_settings_are_set_and_removed_but_not_those_that_the_mirror_needs(pair: 
         alter_configs(west, {topic: {"flush.ms": "7", "retention.bytes": "1000"}})
     with writer_of(link) as writer:
         report = sync(link, writer, only=BOTH)
-    deeds = {row.subject.removeprefix(f"{topic}: "): row.deed for row in report.rows}
-    assert deeds == {
-        "segment.bytes": Deed.REMOVE,
-        "segment.ms": Deed.SET,
-        "flush.ms": Deed.REMOVE,
-        "retention.bytes": Deed.SET,
-        "retention.ms": Deed.STAGE,
+    actions = {row.subject.removeprefix(f"{topic}: "): row.action for row in report.rows}
+    assert actions == {
+        "segment.bytes": Action.REMOVE,
+        "segment.ms": Action.SET,
+        "flush.ms": Action.REMOVE,
+        "retention.bytes": Action.SET,
+        "retention.ms": Action.STAGE,
     }
     there = overrides(pair, "west", topic)
     assert there["segment.ms"] == "99000"
@@ -164,5 +164,5 @@ def test_a_stopped_topic_belongs_to_the_applications(pair: Pair) -> None:
         alter_configs(west, {topic: {"retention.ms": "12345"}})
     with writer_of(link) as writer:
         report = sync(link, writer)
-    assert [(row.subject, row.deed) for row in report.rows] == [(topic, Deed.SKIP)]
+    assert [(row.subject, row.action) for row in report.rows] == [(topic, Action.SKIP)]
     assert overrides(pair, "west", topic)["retention.ms"] == "12345"

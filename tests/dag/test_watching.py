@@ -187,8 +187,8 @@ class World:
         )
         monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", setting)
         monkeypatch.setattr("mirrorbook_airflow.replicating.find_mirror", lambda name: (link, state_of()))
-        for deed in ("ensure", "stop", "status"):
-            monkeypatch.setattr(f"mirror_core.supervisor.supervise.{deed}", self._doing(deed))
+        for action in ("ensure", "stop", "status"):
+            monkeypatch.setattr(f"mirror_core.supervisor.supervise.{action}", self._doing(action))
         monkeypatch.setattr("mirror_core.state.link.configured", lambda path: None)
         monkeypatch.setattr("mirror_core.state.link.state_on", lambda config, cluster: state_of())
         self.task = WatchDataPlane(task_id="watch", mirror=NAME)
@@ -199,8 +199,8 @@ class World:
         assert self.trigger is not None
         self.trigger._look()
 
-    def _doing(self, deed: str) -> Callable[..., None]:
-        return lambda *arguments, **options: self.done.append(deed)
+    def _doing(self, action: str) -> Callable[..., None]:
+        return lambda *arguments, **options: self.done.append(action)
 
     def finish(self, status: str) -> str:
         context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: None)}

@@ -1,4 +1,4 @@
-"""A conductor that dies by SIGKILL in a step, or falls asleep, at a deed that is counted: there, or the test fails."""
+"""A conductor that dies by SIGKILL in a step, or falls asleep, at an action that is counted: there, or the test fails."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class DeathAt:
-    """The same, at a deed that has a name: right before a function of a module is called, or after."""
+    """The same, at an action that has a name: right before a function of a module is called, or after."""
 
     module: str
     function: str
@@ -45,11 +45,11 @@ class DeathAt:
 
     def __call__(self) -> None:
         module = import_module(self.module)
-        deed = getattr(module, self.function)
+        action = getattr(module, self.function)
 
         def deadly(*arguments: object, **named: object) -> None:
             if not self.before:
-                deed(*arguments, **named)
+                action(*arguments, **named)
             _end(signal.SIGKILL)
 
         patch.object(module, self.function, deadly).start()
@@ -60,7 +60,7 @@ class _Doomed:
 
     def __init__(self, death: Death) -> None:
         self.death = death
-        self.deeds = 0
+        self.actions = 0
         self.acting = False
         self.greeting = threading.local()
 
@@ -69,7 +69,7 @@ class _Doomed:
 
         def watched_send(connection: Connection, parts: Sequence[Buffer]) -> None:
             send(connection, parts)
-            if not getattr(self.greeting, "now", False):  # to say who one is, is no deed
+            if not getattr(self.greeting, "now", False):  # to say who one is, is no action
                 self.count()
 
         def watched_greet(connection: Connection, *arguments: object, **named: object) -> None:
@@ -103,14 +103,14 @@ class _Doomed:
 
     def count(self) -> None:
         if self.acting:
-            self.deeds += 1
-            if self.deeds == self.death.after:
+            self.actions += 1
+            if self.actions == self.death.after:
                 self.die()
 
     def die(self) -> None:
         if self.death.told.exists():
             return  # it has slept already
-        self.death.told.write_text(str(self.deeds), encoding="utf-8")
+        self.death.told.write_text(str(self.actions), encoding="utf-8")
         _end(self.death.by)
 
 

@@ -1,7 +1,7 @@
 """Random histories of a source, of its copiers and of both clusters' brokers; and what must hold after each.
 
-A history is a list of deeds drawn from a seed. Its copiers are the function that executors run, in processes without a
-lease, so that they can be killed and doubled at any moment: what keeps the copy right must be in the log.
+A history is a list of actions drawn from a seed. Its copiers are the function that executors run, in processes without
+a lease, so that they can be killed and doubled at any moment: what keeps the copy right must be in the log.
 
     python -m tests.drill.histories --minutes 30 --nodes 3 [--seed N] [--hidden] [--weather]
 """
@@ -56,7 +56,7 @@ class History:
         self.pair = pair
         self.folder = folder
         self.chance = random.Random(seed)
-        self.deeds: Counter[str] = Counter()
+        self.actions: Counter[str] = Counter()
         self.down: dict[str, int] = {}
         # Many small segments, so that there is something to clean, to roll and to delete.
         small = {"segment_ms": "2000", "retention_ms": "-1"}
@@ -90,8 +90,8 @@ class History:
             return None
 
     def run(self, enough: Callable[[], bool]) -> None:
-        """Deeds until there were enough; those are counted that had something to strike."""
-        deeds: list[tuple[int, Callable[[], object]]] = [
+        """Actions until there were enough; those are counted that had something to strike."""
+        actions: list[tuple[int, Callable[[], object]]] = [
             (6, self.writers.plain),
             (8, self.writers.transact),
             (4, self.writers.leave_open),
@@ -104,13 +104,13 @@ class History:
             (1, self.delete_records),
             (1, self.crash),
             (1, self.move_leaders),
-            *(self.days.deeds if self.days else ()),
+            *(self.days.actions if self.days else ()),
         ]
-        weights, acts = zip(*deeds, strict=True)
+        weights, acts = zip(*actions, strict=True)
         while not enough():
             act = self.chance.choices(acts, weights)[0]
             if act() is not False:
-                self.deeds[act.__name__] += 1
+                self.actions[act.__name__] += 1
             self.bring_back(self.chance.random() < 0.2)
 
     # -- what happens to the clusters ----------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class History:
             self.days.back_up()
             if self.chance.random() < 0.5:
                 self.days.restore()
-                self.deeds["restore"] += 1
+                self.actions["restore"] += 1
         self.bring_back(len(cluster.brokers) == 1)
         return True
 
@@ -187,7 +187,7 @@ class History:
 
         self.usurper(copied)
         self.days.struck.add(partition)
-        self.deeds["usurp"] += 1
+        self.actions["usurp"] += 1
 
     def settle(self) -> None:
         """All brokers up, no transaction open, no copier left but the one that copies the rest."""
@@ -199,7 +199,7 @@ class History:
         everything = [Partition(topic, number) for topic in self.topics for number in range(PARTITIONS)]
         # A broker killed in a transaction's first moment has its first batch in the log, and no word of it in the
         # transaction log: no producer and no coordinator ends that one. Seen in a third of the runs of seed 2.
-        self.deeds["hanging"] += end_hanging(self.pair.east, everything, self.folder)
+        self.actions["hanging"] += end_hanging(self.pair.east, everything, self.folder)
         with ClusterClient(self.mirrored.config.cluster("east")) as east:
             wait_until(
                 lambda: (
@@ -228,7 +228,7 @@ class History:
         wrong = [f for f in self.tasks.failures if f.partition not in self._struck() or f.kind is not self._may_be(f)]
         assert not wrong, f"nothing here makes a partition FAILED so: {wrong}"
         if self.days:
-            self.deeds += self.days.verdicts(self.mirrored, self.tasks.failures)
+            self.actions += self.days.verdicts(self.mirrored, self.tasks.failures)
         east, west = self.pair.east, self.pair.west
         everything = [Partition(topic, number) for topic in self.topics for number in range(PARTITIONS)]
         with (
@@ -329,8 +329,8 @@ def main() -> int:
                     made.run(partial(_later_than, time.monotonic() + asked.seconds / 4))
                 made.settle()
                 records = made.check()
-            total += made.deeds
-            print(f"seed {seed}: {records} records equal; {dict(made.deeds)}", flush=True)
+            total += made.actions
+            print(f"seed {seed}: {records} records equal; {dict(made.actions)}", flush=True)
             seed += 1
         print(f"{seed - asked.seed} histories, all equal: {dict(total)}")
     return 0

@@ -16,7 +16,7 @@ from tests.drill.test_kill_conductor import ENDS_S, Conducted
 from tests.threads import Work
 from tests.waiting import wait_until
 
-DEED_S = 180.0
+ACTION_S = 180.0
 """A broker that stops or starts, with those before it."""
 
 
@@ -31,31 +31,31 @@ class Operator:
 
     def __call__(self, line: str) -> None:
         self.told.append(line)
-        for words, deed in (("stop broker ", self.three.east.terminate), ("start broker ", self.three.east.start)):
+        for words, action in (("stop broker ", self.three.east.terminate), ("start broker ", self.three.east.start)):
             _, found, after = line.partition(words)
             if found and self.heeds:
-                self._do(partial(deed, int(after.split()[0])))
+                self._do(partial(action, int(after.split()[0])))
 
-    def _do(self, deed: Callable[[], None]) -> None:
+    def _do(self, action: Callable[[], None]) -> None:
         """One after the other: a broker has left the cluster some time before its process ends."""
         earlier = self.threads[-1:]
 
         def in_turn() -> None:
             for one in earlier:
-                one.join(DEED_S)
-            deed()
+                one.join(ACTION_S)
+            action()
 
         self.threads.append(Work(in_turn, "operator").start())
 
     def join(self) -> None:
         """Until all that was said is done."""
         for one in self.threads:
-            one.join(DEED_S)
+            one.join(ACTION_S)
 
 
 @dataclass
 class Deaths:
-    """A failback by commands, whose conductor dies at one deed of `align` after the other."""
+    """A failback by commands, whose conductor dies at one action of `align` after the other."""
 
     conducted: Conducted
     operator: Callable[[str], None]
@@ -80,7 +80,7 @@ class Deaths:
 
     def when_all_is_done(self) -> None:
         """And DONE is not written."""
-        told = self.conducted.mirrored.evidence / "deeds"
+        told = self.conducted.mirrored.evidence / "actions"
         told.unlink(missing_ok=True)
         death = Death("align", "all", told)
         assert self.run(death) == -signal.SIGKILL, self.said()

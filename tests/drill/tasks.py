@@ -103,7 +103,7 @@ class Tasks:
         if not self.suspend():
             return False
         self.start()
-        time.sleep(FRESH_S + 1)  # that is the deed
+        time.sleep(FRESH_S + 1)  # that is the action
         return self.wake()
 
     def close(self) -> None:

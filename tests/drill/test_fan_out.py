@@ -11,7 +11,7 @@ from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import create
 from mirror_core.model.acl import AclPurpose
-from mirror_core.model.drift import Deed
+from mirror_core.model.drift import Action
 from mirror_core.model.names import MirrorName
 from mirror_core.sync.fence import denials_of
 from tests.brokers import Pair, produce
@@ -44,7 +44,7 @@ def test_the_fence_of_one_mirror_is_no_rule_for_another(pair: Pair, tmp_path: Pa
 
         south.terminate()
         (row,) = [row for row in verbs.sync(west.link).rows if row.subject == subject]
-        assert row.deed is Deed.SKIP
+        assert row.action is Action.SKIP
         assert "south: no answer" in row.reason
         staged = {e.acl for e in west.state.ledger_of(west.name) if e.purpose is AclPurpose.STAGED}
         assert staged

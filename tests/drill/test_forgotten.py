@@ -83,10 +83,10 @@ class Application:
 
 def everything_in_each_order(app: Application) -> Iterator[None]:
     """Two rounds: data, a committed transaction, an aborted one, each behind each of them in some partition."""
-    deeds = (app.plain, app.transact, app.abort)
+    actions = (app.plain, app.transact, app.abort)
     for power in (1, 3):
-        for number, deed in enumerate(deeds):
-            deed([p.index for p in app.partitions if p.index // power % 3 == number])
+        for number, action in enumerate(actions):
+            action([p.index for p in app.partitions if p.index // power % 3 == number])
         yield
 
 

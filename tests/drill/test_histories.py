@@ -39,13 +39,13 @@ def test_bad_days_end_equal_or_with_a_true_reason(distant: Distant, tmp_path: Pa
         end = time.monotonic() + LIMIT_S
 
         def enough() -> bool:
-            assert time.monotonic() < end, f"not within {LIMIT_S:g} s: {dict(made.deeds)}"
-            return all(made.deeds[deed] >= count for deed, count in BAD_DAYS.items())
+            assert time.monotonic() < end, f"not within {LIMIT_S:g} s: {dict(made.actions)}"
+            return all(made.actions[action] >= count for action, count in BAD_DAYS.items())
 
         made.run(enough)
         made.settle()
         assert made.check() > 0
-        print(dict(made.deeds))
+        print(dict(made.actions))
 
 
 @pytest.mark.parametrize(("seed", "hidden"), [pytest.param(1, False, marks=pytest.mark.slow), (2, False), (3, True)])
@@ -57,10 +57,10 @@ def test_whatever_happens_the_destination_is_the_committed_source(
         end = time.monotonic() + LIMIT_S
 
         def enough() -> bool:
-            assert time.monotonic() < end, f"not within {LIMIT_S:g} s: {dict(made.deeds)}"
-            return all(made.deeds[deed] >= count for deed, count in ENOUGH.items())
+            assert time.monotonic() < end, f"not within {LIMIT_S:g} s: {dict(made.actions)}"
+            return all(made.actions[action] >= count for action, count in ENOUGH.items())
 
         made.run(enough)
-        print(dict(made.deeds))
+        print(dict(made.actions))
         made.settle()
         assert made.check() > 0

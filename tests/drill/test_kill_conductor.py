@@ -1,4 +1,4 @@
-"""The conductor is killed in every step, at several of its deeds; `resume` ends where it would have ended."""
+"""The conductor is killed in every step, at several of its actions; `resume` ends where it would have ended."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class Conducted:
 
     def kill_in(self, step: str, after: int | Literal["all", "written"], *arguments: str, home: bool = False) -> None:
         """SIGKILL in this step of the run that holds the mirror; the journal must show that it was struck there."""
-        told = self.mirrored.evidence / "deeds"
+        told = self.mirrored.evidence / "actions"
         told.unlink(missing_ok=True)
         with self.command(*arguments, death=Death(step, after, told)) as process:
             code = process.wait(ENDS_S)
         assert code == -signal.SIGKILL, self.log.read_text(encoding="utf-8")
-        print(f"{step}: died after {told.read_text(encoding='utf-8')} deeds, wanted {after}")
+        print(f"{step}: died after {told.read_text(encoding='utf-8')} actions, wanted {after}")
         name = f"{self.mirrored.name}-back" if home else self.mirrored.name
         state = read_state(self.mirrored.config.cluster("east" if home else "west"))
         (run,) = [r for r in state.runs.values() if r.plan.mirror == name and r.state is RunState.RUNNING]
@@ -81,7 +81,7 @@ class Conducted:
     def kill_through(
         self, steps: Iterable[str], first: tuple[str, ...], then: tuple[str, ...], *, home: bool = False
     ) -> None:
-        """Three times in each step: at its first deed, at one of the next dozen, and when all is done but not said."""
+        """Three times in each step: at its first action, at one of the next dozen, and when all is done, not said."""
         arguments = first
         for step in steps:
             for after in (1, self.chance.randrange(2, 16), "all"):

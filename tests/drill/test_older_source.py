@@ -11,7 +11,7 @@ import pytest
 
 from mirror_core.kafka.acls import create_acls, present_on_every_broker
 from mirror_core.model.acl import Acl, Operation, Resource
-from mirror_core.model.drift import Deed, Part
+from mirror_core.model.drift import Action, Part
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunState
 from mirror_core.sync.cycle import sync
@@ -106,7 +106,7 @@ def test_rights_that_an_older_destination_does_not_know_hold_no_others_up(older:
     link = new_link(older, topic, source="west", destination="east")
     with writer_of(link) as writer:
         rows = {row.subject: row for row in sync(link, writer, only=frozenset({Part.TOPICS, Part.ACLS})).rows}
-    assert [rows[str(acl)].deed for acl in (read, write)] == [Deed.CREATE, Deed.STAGE]
-    assert rows[str(two_phases)].deed is Deed.SKIP
+    assert [rows[str(acl)].action for acl in (read, write)] == [Action.CREATE, Action.STAGE]
+    assert rows[str(two_phases)].action is Action.SKIP
     assert "the brokers of east may be too old for it: " in rows[str(two_phases)].reason
     assert read in rights_of(older.east)

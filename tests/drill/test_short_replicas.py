@@ -196,7 +196,7 @@ def test_where_a_transaction_is_always_open_nobody_stops_a_broker_and_the_topic_
     assert content(read_all(three.east, topic)) == content(primary)
 
 
-def test_a_conductor_that_dies_at_each_deed_of_a_short_replica_is_resumed_to_the_same_end(
+def test_a_conductor_that_dies_at_each_action_of_a_short_replica_is_resumed_to_the_same_end(
     three: Pair, tmp_path: Path
 ) -> None:
     mirrored, topic, primary = with_a_tail(three, tmp_path, 20 * MIB)
@@ -225,7 +225,7 @@ def test_a_conductor_that_dies_at_each_deed_of_a_short_replica_is_resumed_to_the
     three_again(mirrored, topic)
 
 
-def test_logs_are_cut_in_the_folders_of_several_brokers_by_a_conductor_that_dies_at_each_deed(
+def test_logs_are_cut_in_the_folders_of_several_brokers_by_a_conductor_that_dies_at_each_action(
     three: Pair, tmp_path: Path
 ) -> None:
     """With applications at work on the new primary all the time."""

@@ -79,7 +79,7 @@ def woken(sleeper: Forked, mirrored: Mirrored, topic: str) -> None:
 
 
 def test_each_conductor_of_an_unplanned_failover_sleeps_over_the_next_one(pair: Pair, tmp_path: Path) -> None:
-    """In each step two: one falls asleep at its first deed, the next one when all is done and not said."""
+    """In each step two: one falls asleep at its first action, the next one when all is done and not said."""
     topic = app_topic(pair)
     group = f"g-{topic}"
     sent = produce(pair.east, topic, 100)

@@ -16,7 +16,7 @@ from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.tiered import SILENT
 from mirror_core.kafka.topics import delete_records, describe_configs
 from mirror_core.logdir.stopped import planned, stopped
-from mirror_core.logdir.wishes import parse_wishes
+from mirror_core.logdir.targets import parse_targets
 from mirror_core.model.errors import Refused, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
@@ -167,7 +167,7 @@ def test_a_log_of_which_a_part_may_be_in_remote_storage_is_not_cut(tiered: Pair)
             stopped([tiered.east.log_dir()]) as log_dirs,
             pytest.raises(Refused, match="in remote storage") as refused,
         ):
-            planned(log_dirs, parse_wishes([f"{older}={local + 1}", f"{fresh}=1"]))
+            planned(log_dirs, parse_targets([f"{older}={local + 1}", f"{fresh}=1"]))
         assert len(refused.value.reasons) == 2
     finally:
         tiered.east.start()

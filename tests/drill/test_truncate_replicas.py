@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
 
 END = 1112
-WISH, CUT = 1075, 1050
+TARGET, CUT = 1075, 1050
 """Inside of a transaction, at whose beginning another one is open."""
 
 
@@ -120,7 +120,7 @@ def test_all_replicas_cut_while_all_brokers_are_stopped(east: SandboxCluster, tm
         "topics": {
             topic: {
                 "id": (east.log_dir(3) / f"{topic}-0" / "partition.metadata").read_text(encoding="utf-8").split()[-1],
-                "partitions": {"0": WISH},
+                "partitions": {"0": TARGET},
             }
             for topic in topics
         },
@@ -140,7 +140,7 @@ def test_one_replica_cut_and_elected_is_followed_by_the_other(east: SandboxClust
     fill(east, topic)
     before = [record for record in read_all(east, topic) if record.offset < CUT]
     east.terminate(2)
-    truncate(east, 2, "--partition", f"{topic}-0={WISH}")
+    truncate(east, 2, "--partition", f"{topic}-0={TARGET}")
     east.terminate(1)
     start(east, 2)
     wait_until(lambda: leader(east, topic) == -1, timeout_s=TIMEOUT_S, why="nobody leads")
@@ -176,7 +176,7 @@ def test_a_partition_is_cut_while_it_has_one_replica_only(east: SandboxCluster, 
 
     reassign(3)
     east.terminate(3)
-    truncate(east, 3, "--partition", f"{topic}-0={WISH}")
+    truncate(east, 3, "--partition", f"{topic}-0={TARGET}")
     start(east, 3)
     wait_until(lambda: leader(east, topic) == 3, timeout_s=TIMEOUT_S, why="broker 3 leads")
     reassign(1, 2, 3)
@@ -187,7 +187,7 @@ def test_a_replica_cut_while_another_one_leads_is_filled_again(east: SandboxClus
     topic = new_topic(east)
     fill(east, topic)
     east.terminate(2)
-    truncate(east, 2, "--partition", f"{topic}-0={WISH}")
+    truncate(east, 2, "--partition", f"{topic}-0={TARGET}")
     start(east, 2)
     await_in_sync(east, topic, {1, 2, 3})
     assert ends(east, [topic]) == {topic: END}

@@ -2,7 +2,7 @@
 
 Each sort of harm has a partition of its own, so that it is known what may be said of it at the end:
 
-    deed        what it does                                            equal in the end, or FAILED as
+    action        what it does                                            equal in the end, or FAILED as
     blow        a side is up to 200 ms away, stalls, or is cut off      equal
     stamp       a mirror topic is set to LogAppendTime, for a while     altered
     shorten     records are deleted from a mirror topic                 deleted
@@ -72,7 +72,7 @@ class BadDays:
         self.struck: set[Partition] = set()
 
     @property
-    def deeds(self) -> list[tuple[int, Callable[[], object]]]:
+    def actions(self) -> list[tuple[int, Callable[[], object]]]:
         """With their weights."""
         return [(3, self.blow), (4, self.grow), (1, self.stamp), (1, self.shorten)]
 
@@ -88,7 +88,7 @@ class BadDays:
             self.distant.cut(cluster)
         elif kind < 0.4:
             self.distant.becomes(cluster, Weather(stalled=True))
-            time.sleep(self.chance.uniform(0.5, LONGEST_STALL_S))  # that is the deed
+            time.sleep(self.chance.uniform(0.5, LONGEST_STALL_S))  # that is the action
             self.distant.becomes(cluster, Weather())
         else:
             self.distant.becomes(cluster, Weather(delay_ms=self.chance.choice((0, 0, 10, 40, FARTHEST_MS))))

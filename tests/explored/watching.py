@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirror_core.decide import standing, steps
-from mirror_core.decide.standing import Deed, Judgement, Shown, Standing
+from mirror_core.decide.standing import Action, Judgement, Shown, Standing
 from mirror_core.decide.verbs import Verb
 from mirror_core.decide.view import Unseen
 from mirror_core.evidence.fence_file import FenceFile
@@ -62,12 +62,12 @@ def look(world: World, proc: Proc) -> World | None:
             return None
         return _beside(world, proc)
     found = _judged(world, link)
-    if found.deed is Deed.NOTHING and not found.silent:
+    if found.action is Action.NOTHING and not found.silent:
         return None
     if refused(world, link, Verb.WATCH):
         return None
     if held_home(world, link):
-        taken_away = found.deed is Deed.FENCE and found.standing is Standing.STANDS
+        taken_away = found.action is Action.FENCE and found.standing is Standing.STANDS
         return _beside(world, proc) if taken_away else None
     # A silent cluster is waited for with the mirror's state in hand.
     return to(take_over(world, proc), proc, "carry_out")
@@ -114,7 +114,7 @@ def carry_out(world: World, proc: Proc) -> World | None:
     found = _judged(world, link)
     if debt is not None and debt.owed is Owed.UNFENCE:
         return to(world, proc, "pay_unfence")
-    if found.deed is Deed.FENCE:
+    if found.action is Action.FENCE:
         return to(world, proc, "enter", then=("paid",))
     if found.debt is not None and debt is not None:
         return end(put(world, link, debt=debt._replace(end=world.extra[link // 2][src])), proc)

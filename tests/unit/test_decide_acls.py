@@ -223,7 +223,7 @@ def test_no_cycle_opens_a_mirror_topic_or_touches_what_is_not_ours(
 
 
 @given(source=st.sets(acls), destination=st.sets(acls))
-def test_after_its_deeds_a_cycle_finds_nothing_more(source: set[Acl], destination: set[Acl]) -> None:
+def test_after_its_actions_a_cycle_finds_nothing_more(source: set[Acl], destination: set[Acl]) -> None:
     first = plan(source, destination)
     ledger = [entry(a) for a in first.create + first.share] + [entry(a, AclPurpose.STAGED) for a in first.stage]
     again = plan(source, destination | set(first.create), tuple(ledger))

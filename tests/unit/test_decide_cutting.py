@@ -48,11 +48,11 @@ def is_open(log: Sequence[BatchHeader], producer: int) -> bool:
 
 
 @given(logs(), st.integers(0, 60))
-def test_it_is_the_highest_place_where_nothing_is_open(log: list[BatchHeader], wish: int) -> None:
+def test_it_is_the_highest_place_where_nothing_is_open(log: list[BatchHeader], target: int) -> None:
     start = log[0].base_offset if log else 0
     places = {start: 0} | {header.next_offset: number for number, header in enumerate(log, start=1)}
-    allowed = [place for place in places if place <= max(wish, start)]
-    point = cut_point(log, Offset(max(wish, start)), Offset(start))
+    allowed = [place for place in places if place <= max(target, start)]
+    point = cut_point(log, Offset(max(target, start)), Offset(start))
     assert point.boundary == max(allowed)
     assert set(point.open) == {p for p in range(1, 4) if is_open(log[: places[point.boundary]], p)}
     assert point.offset == max(
@@ -61,13 +61,13 @@ def test_it_is_the_highest_place_where_nothing_is_open(log: list[BatchHeader], w
 
 
 @given(logs(), st.integers(0, 60), st.integers(0, 25))
-def test_whoever_knows_what_is_open_may_begin_further_up(log: list[BatchHeader], wish: int, skipped: int) -> None:
-    whole = cut_point(log, Offset(wish), Offset(0))
+def test_whoever_knows_what_is_open_may_begin_further_up(log: list[BatchHeader], target: int, skipped: int) -> None:
+    whole = cut_point(log, Offset(target), Offset(0))
     upper = log[skipped:]
     below = cut_point(log[:skipped], Offset(10**9), Offset(0))
-    if below.boundary > wish:
+    if below.boundary > target:
         return
-    point = cut_point(upper, Offset(wish), below.boundary, below.open)
+    point = cut_point(upper, Offset(target), below.boundary, below.open)
     assert (point.boundary, dict(point.open)) == (whole.boundary, dict(whole.open))
     if point.offset is None:
         assert whole.offset is not None
@@ -77,7 +77,7 @@ def test_whoever_knows_what_is_open_may_begin_further_up(log: list[BatchHeader],
 
 
 @pytest.mark.parametrize(
-    ("log", "wish", "expected"),
+    ("log", "target", "expected"),
     [
         ([], 5, CutPoint(boundary=Offset(0), offset=Offset(0), open={})),
         ([data(0, 9)], 5, CutPoint(boundary=Offset(0), offset=Offset(0), open={})),
@@ -92,11 +92,11 @@ def test_whoever_knows_what_is_open_may_begin_further_up(log: list[BatchHeader],
         ),
     ],
 )
-def test_places(log: list[BatchHeader], wish: int, expected: CutPoint) -> None:
-    assert cut_point(log, Offset(wish), Offset(0)) == expected
+def test_places(log: list[BatchHeader], target: int, expected: CutPoint) -> None:
+    assert cut_point(log, Offset(target), Offset(0)) == expected
 
 
-def test_nothing_is_asked_for_behind_the_wish() -> None:
+def test_nothing_is_asked_for_behind_the_target() -> None:
     log = iter([data(0, 9), data(10, 19), data(20, 29)])
     cut_point(log, Offset(12), Offset(0))
     assert next(log).base_offset == 20

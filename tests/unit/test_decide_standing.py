@@ -10,7 +10,7 @@ from mirror_core.decide.failback import FailbackView
 from mirror_core.decide.failback import decide as failback
 from mirror_core.decide.failover import decide as failover
 from mirror_core.decide.standing import (
-    Deed,
+    Action,
     Shown,
     Standing,
     fenced_beside,
@@ -72,7 +72,7 @@ def test_how_things_stand_is_told_by_the_record(debt: Debt | None, standing: Sta
 @pytest.mark.parametrize("seen", [SILENT, WELL, OPEN, replace(WELL, bare=("broker 1",), written=WRITTEN)])
 def test_nothing_is_done_while_a_run_holds_the_mirror(debt: Debt, seen: Shown | Unseen) -> None:
     found = judge(debt, RUN, seen)
-    assert (found.deed, found.debt, found.alarms, found.silent) == (Deed.NOTHING, None, (), False)
+    assert (found.action, found.debt, found.alarms, found.silent) == (Action.NOTHING, None, (), False)
     assert RUN.id in found.lines[0]
 
 
@@ -104,7 +104,7 @@ def test_a_watcher_leaves_a_way_home_to_its_failback_unless_a_fence_is_pending_o
 @pytest.mark.parametrize("seen", [SILENT, WELL, OPEN, replace(WELL, bare=("broker 1",), written=WRITTEN)])
 def test_beside_a_run_nothing_is_recorded_and_people_are_called_as_behind_it(debt: Debt, seen: Shown | Unseen) -> None:
     found, behind = judge(debt, RUN, seen, beside=True), judge(debt, None, seen)
-    assert (found.deed, found.debt, found.held) == (Deed.NOTHING, None, True)
+    assert (found.action, found.debt, found.held) == (Action.NOTHING, None, True)
     assert (found.lines, found.silent, found.written) == (behind.lines, behind.silent, behind.written)
     assert found.exposed is (debt is OWED and seen is not SILENT)
     called = tuple(pending(debt, (RUN.id,))) if found.exposed else ()
@@ -123,44 +123,44 @@ def test_a_cluster_that_answers_while_its_fence_is_pending_is_told_of() -> None:
 @pytest.mark.parametrize("debt", [OWED, STANDS, WATCHED, LIFTING])
 def test_a_silent_cluster_is_waited_for_when_something_is_to_be_paid(debt: Debt) -> None:
     found = judge(debt, None, SILENT)
-    assert (found.deed, found.alarms) == (Deed.NOTHING, ())
+    assert (found.action, found.alarms) == (Action.NOTHING, ())
     assert found.silent is (debt.paid_ms is None)
     assert "no answer: no broker answered" in found.lines
 
 
 @pytest.mark.parametrize(
-    ("debt", "seen", "deed"),
+    ("debt", "seen", "action"),
     [
-        (None, SILENT, Deed.NOTHING),
-        (OWED, WELL, Deed.FENCE),
-        (OWED, replace(WELL, bare=("broker 1",)), Deed.FENCE),
-        (WATCHED, WELL, Deed.FENCE),  # it has an authorizer now
-        (OWED, OPEN, Deed.RECORD),
-        (WATCHED, OPEN, Deed.NOTHING),
-        (STANDS, OPEN, Deed.RECORD),  # it has lost its authorizer
-        (STANDS, WELL, Deed.NOTHING),
-        (STANDS, replace(WELL, bare=("broker 1",)), Deed.FENCE),
-        (STANDS, replace(WELL, written=WRITTEN), Deed.RECORD),
-        (replace(STANDS, trouble="somebody writes there all the same: t-0"), WELL, Deed.RECORD),
-        (STANDS, replace(WELL, ends={P: Offset(100), Q: Offset(7)}), Deed.RECORD),
-        (STANDS, replace(WELL, ends={P: Offset(101)}), Deed.NOTHING),  # a marker of a transaction that has ended
-        (LIFTING, WELL, Deed.UNFENCE),
-        (LIFTING, OPEN, Deed.UNFENCE),
-        (OWED, FOREIGN, Deed.RECORD),
-        (BY_COMMAND, FOREIGN, Deed.RECORD),  # its command was taken out of the configuration
-        (OWED, CLOSABLE, Deed.FENCE),
-        (WATCHED, CLOSABLE, Deed.FENCE),  # it has a command now
-        (STANDS, CLOSABLE, Deed.FENCE),  # it had ACLs before
-        (BY_COMMAND, CLOSABLE, Deed.NOTHING),
-        (BY_COMMAND, replace(CLOSABLE, written=WRITTEN), Deed.FENCE),
-        (BY_COMMAND, replace(WELL, bare=("broker 1",)), Deed.FENCE),  # it has ACLs now
-        (LIFTING, CLOSABLE, Deed.UNFENCE),
+        (None, SILENT, Action.NOTHING),
+        (OWED, WELL, Action.FENCE),
+        (OWED, replace(WELL, bare=("broker 1",)), Action.FENCE),
+        (WATCHED, WELL, Action.FENCE),  # it has an authorizer now
+        (OWED, OPEN, Action.RECORD),
+        (WATCHED, OPEN, Action.NOTHING),
+        (STANDS, OPEN, Action.RECORD),  # it has lost its authorizer
+        (STANDS, WELL, Action.NOTHING),
+        (STANDS, replace(WELL, bare=("broker 1",)), Action.FENCE),
+        (STANDS, replace(WELL, written=WRITTEN), Action.RECORD),
+        (replace(STANDS, trouble="somebody writes there all the same: t-0"), WELL, Action.RECORD),
+        (STANDS, replace(WELL, ends={P: Offset(100), Q: Offset(7)}), Action.RECORD),
+        (STANDS, replace(WELL, ends={P: Offset(101)}), Action.NOTHING),  # a marker of a transaction that has ended
+        (LIFTING, WELL, Action.UNFENCE),
+        (LIFTING, OPEN, Action.UNFENCE),
+        (OWED, FOREIGN, Action.RECORD),
+        (BY_COMMAND, FOREIGN, Action.RECORD),  # its command was taken out of the configuration
+        (OWED, CLOSABLE, Action.FENCE),
+        (WATCHED, CLOSABLE, Action.FENCE),  # it has a command now
+        (STANDS, CLOSABLE, Action.FENCE),  # it had ACLs before
+        (BY_COMMAND, CLOSABLE, Action.NOTHING),
+        (BY_COMMAND, replace(CLOSABLE, written=WRITTEN), Action.FENCE),
+        (BY_COMMAND, replace(WELL, bare=("broker 1",)), Action.FENCE),  # it has ACLs now
+        (LIFTING, CLOSABLE, Action.UNFENCE),
     ],
 )
-def test_what_is_done_by_what_is_seen(debt: Debt | None, seen: Shown | Unseen, deed: Deed) -> None:
+def test_what_is_done_by_what_is_seen(debt: Debt | None, seen: Shown | Unseen, action: Action) -> None:
     found = judge(debt, None, seen)
-    assert found.deed is deed
-    assert (found.debt is not None and found.debt != debt) is (deed is Deed.RECORD)
+    assert found.action is action
+    assert (found.debt is not None and found.debt != debt) is (action is Action.RECORD)
     assert not found.silent
 
 
@@ -170,7 +170,7 @@ def test_who_writes_all_the_same_is_told_at_every_look_and_recorded_once() -> No
     assert first.debt is not None
     assert first.debt == replace(STANDS, trouble="somebody writes there all the same: t-0")
     again = judge(first.debt, None, replace(seen, written={P: (Offset(100), Offset(900))}))
-    assert again.deed is Deed.NOTHING
+    assert again.action is Action.NOTHING
     assert "800 offset(s) that no fence stopped: t-0 [100, 900)" in again.alarms[0]
 
 
@@ -189,7 +189,7 @@ def test_people_are_called_to_close_a_cluster_that_nothing_of_ours_can_close() -
     assert (first.standing, first.exposed) == (Standing.WATCHED, True)
     assert "not Kafka's, and no fence_command" in first.debt.trouble
     again = judge(first.debt, None, FOREIGN)
-    assert again.deed is Deed.NOTHING
+    assert again.action is Action.NOTHING
     assert again.exposed
     assert "close it by its own means, and give it fence_command" in again.alarms[0]
     beside = judge(first.debt, RUN, FOREIGN, beside=True)

@@ -155,7 +155,7 @@ def test_a_sync_says_of_a_recorded_topic_that_it_is_hidden_and_nothing_of_one_th
     link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
     state = State(partitions={MirrorName("m"): known})
     [row] = hidden_rows(link, state, cluster(["orders"]), ["paid"])
-    assert (row.subject, row.deed) == ("orders", "refuse")
+    assert (row.subject, row.action) == ("orders", "refuse")
     assert "may not DESCRIBE orders" in row.reason
     assert hidden_rows(link, state, cluster(there=["paid"]), ["paid"]) == []
     stopped = replace(status("orders"), state=PartitionState.STOPPED)
@@ -182,6 +182,6 @@ def test_a_topic_that_may_not_be_seen_on_the_destination_is_not_created_and_hold
     assert made == ["paid"]
     assert placement.kinds == {"orders": FailureKind.DENIED}
     assert "--operation Describe --topic orders" in placement.refused["orders"]
-    assert [row.deed for row in placement.rows if row.subject == "orders"] == ["refuse"]
+    assert [row.action for row in placement.rows if row.subject == "orders"] == ["refuse"]
     with pytest.raises(MissingPermission):
         create_missing(link, State(), cluster(), cluster(SEEN, there=["orders"]), SEEN)

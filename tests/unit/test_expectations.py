@@ -59,7 +59,7 @@ SYNCED: Mapping[str, Any] = {
     "topic": "orders",
     "source": "1",
     "destination": "1",
-    "deed": "equal",
+    "action": "equal",
     "pending": False,
     "reason": "",
 }
@@ -147,7 +147,7 @@ def test_the_first_twenty_places_are_named() -> None:
         (READINESS, {"state": "FAILED"}, "failed", "expect_column_values_to_not_be_in_set(state)", "a-0: FAILED"),
         (READINESS, {"refused": "held"}, "failed", "expect_column_values_to_be_in_set(refused)", "a-0: held"),
         (READINESS, {"lag": None}, "indeterminate", "expect_column_values_to_not_be_null(lag)", "a-0: unknown"),
-        (SYNC, {"deed": "refuse"}, "failed", "expect_column_values_to_not_be_in_set(deed)", "acls <b>a</b>"),
+        (SYNC, {"action": "refuse"}, "failed", "expect_column_values_to_not_be_in_set(action)", "acls <b>a</b>"),
     ],
 )
 def test_each_defect_of_readiness_and_sync_is_found_and_named(
@@ -214,14 +214,14 @@ def test_no_limit_makes_a_pass_of_what_our_own_rules_fail() -> None:
         },
     )
     assert judge([{"state": "FAILED"}], suite=READINESS, more=more).verdict is Verdict.FAILED
-    assert judge([{"deed": "refuse"}], suite=SYNC, more=more).verdict is Verdict.FAILED
+    assert judge([{"action": "refuse"}], suite=SYNC, more=more).verdict is Verdict.FAILED
     assert not judge([{"differing": 1}], more=more).success
 
 
 def test_drift_of_a_tier_is_what_a_sync_would_change_but_for_groups() -> None:
     more = payments(drift="none")
-    there = {"topic": "pay.in", "deed": "set"}
-    moving = {**there, "part": "groups", "subject": "g pay.in-0", "deed": "commit", "pending": True}
+    there = {"topic": "pay.in", "action": "set"}
+    moving = {**there, "part": "groups", "subject": "g pay.in-0", "action": "commit", "pending": True}
     assert judge([{"pending": True}, there, moving], suite=SYNC, more=more).verdict is Verdict.PASSED
     judged = judge([{}, {**there, "pending": True}], suite=SYNC, more=more)
     assert (judged.verdict, [held.where for held in judged.unmet]) == (Verdict.FAILED, ["configs orders: retention.ms"])
@@ -250,7 +250,7 @@ def test_the_data_docs_load_nothing_from_elsewhere_and_show_names_of_others_as_t
     evil = "<script>alert(1)</script>"
     tables = [
         (Demands(suite=suite), pa.Table.from_pylist([{**ROWS[suite.judging], **row}], schema=suite.schema))
-        for suite, row in ((READINESS, {"refused": evil}), (SYNC, {"subject": evil, "deed": "refuse"}))
+        for suite, row in ((READINESS, {"refused": evil}), (SYNC, {"subject": evil, "action": "refuse"}))
     ]
     ready, synced = judge_tables(tables, tmp_path / "docs")
     assert ready.docs == synced.docs == str(tmp_path / "docs" / "index.html")

@@ -147,7 +147,7 @@ def test_great_expectations_is_asked_about_its_own_words(tmp_path: Path, own: di
 def test_what_is_written_well_is_taken_also_as_great_expectations_shows_it(tmp_path: Path) -> None:
     shown = {**OWN, "meta": {}, "severity": "critical", "id": "0cf2"}
     own = [shown, {"type": "expect_column_max_to_be_between", "kwargs": {"column": "behind_s", "max_value": 1}}]
-    drift = {"type": "expect_column_values_to_not_be_in_set", "kwargs": {"column": "deed", "value_set": ["skip"]}}
+    drift = {"type": "expect_column_values_to_not_be_in_set", "kwargs": {"column": "action", "value_set": ["skip"]}}
     found = expected(config(tmp_path, {"readiness": own, "sync": [drift]}), READINESS, SYNC, PARITY)
     assert [len(found.own[judging]) for judging in (Judging.READINESS, Judging.SYNC, Judging.PARITY)] == [2, 1, 0]
 

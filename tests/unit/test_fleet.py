@@ -36,15 +36,15 @@ TIMEOUT_S = patience(30.0)
 class Scene:
     """A fleet on a thread of its own, whose members do what a test says instead of copying."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **deeds: Callable[[], None]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **actions: Callable[[], None]) -> None:
         self.stop = threading.Event()
         self.said: list[str] = []
-        self.turns = dict.fromkeys(deeds, 0)
+        self.turns = dict.fromkeys(actions, 0)
         self.error: Exception | None = None
 
         def copied(member: Member, link: Link) -> SimpleNamespace:
             self.turns[member.name] += 1
-            deeds[member.name]()
+            actions[member.name]()
             return SimpleNamespace(failed={})
 
         monkeypatch.setattr(Member, "_copied", copied)
@@ -53,7 +53,7 @@ class Scene:
         monkeypatch.setattr(fleet, "refuse_to_run", lambda state, link: None)
         monkeypatch.setattr(fleet, "next_delay_s", lambda code, ran_s, last_s: 0.01)
         members = [
-            Member(Path(), MirrorName(n), LocalRunner, Options(), stop=self.stop, say=self.said.append) for n in deeds
+            Member(Path(), MirrorName(n), LocalRunner, Options(), stop=self.stop, say=self.said.append) for n in actions
         ]
         self.fleet = Fleet(members, self.stop)
         self.work = Work(self._run, "fleet").start()
@@ -92,8 +92,8 @@ def _wait(over: threading.Event) -> None:
 def test_whatever_ends_one_it_is_tried_again_said_once_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
     errors = {"dead": Unreachable("no answer"), "taken": _Counted("another"), "ill": ValueError("a password")}
-    deeds = {name: failing(error) for name, error in errors.items()}
-    scene = Scene(monkeypatch, well=lambda: _wait(over), **deeds)
+    actions = {name: failing(error) for name, error in errors.items()}
+    scene = Scene(monkeypatch, well=lambda: _wait(over), **actions)
     try:
         wait_until(
             lambda: all(scene.turns[name] > 3 for name in errors), timeout_s=TIMEOUT_S, why="all are tried again"

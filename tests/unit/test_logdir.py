@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirror_core.logdir.actions import do, perform
 from mirror_core.logdir.backup import back_up
-from mirror_core.logdir.deeds import do, perform
 from mirror_core.logdir.layout import Unfit
-from mirror_core.logdir.plan import Cut, Deed, Remove
+from mirror_core.logdir.plan import Action, Cut, Remove
 from mirror_core.logdir.stopped import Plan, planned, stopped
-from mirror_core.logdir.wishes import Wishes, parse_wishes
+from mirror_core.logdir.targets import Targets, parse_targets
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Partition
 from mirror_core.wire.batch import BatchHeader
@@ -41,31 +41,31 @@ def in_segments(log: Sequence[BatchHeader], firsts: Sequence[int]) -> dict[int, 
 
 def plan_of(broker: Broker, *words: str) -> Plan:
     with stopped([broker.log_dir]) as log_dirs:
-        return planned(log_dirs, parse_wishes(words))
+        return planned(log_dirs, parse_targets(words))
 
 
-def cut(broker: Broker, wishes: Wishes, backup: Path | None = None) -> Plan:
+def cut(broker: Broker, targets: Targets, backup: Path | None = None) -> Plan:
     with stopped([broker.log_dir]) as log_dirs:
-        plan = planned(log_dirs, wishes)
+        plan = planned(log_dirs, targets)
         if backup is not None and plan.due:
             back_up(backup, plan.owner, plan.due, [broker.log_dir])
         perform(plan.due, log_dirs, lambda cut: None)
         return plan
 
 
-def single(deeds: Sequence[Deed]) -> list[Deed]:
+def single(actions: Sequence[Action]) -> list[Action]:
     """The same, one file at a time."""
     return [
         one
-        for deed in deeds
-        for one in ([Remove([path]) for path in deed.paths] if isinstance(deed, Remove) else [deed])
+        for action in actions
+        for one in ([Remove([path]) for path in action.paths] if isinstance(action, Remove) else [action])
     ]
 
 
-def highest_quiet_end(log: Sequence[BatchHeader], wish: int) -> int:
+def highest_quiet_end(log: Sequence[BatchHeader], target: int) -> int:
     """The same as `cut_point`, found by looking at each place anew."""
     places = [0, *(header.next_offset for header in log)]
-    return max(end for number, end in enumerate(places) if end <= wish and not open_behind(log[:number]))
+    return max(end for number, end in enumerate(places) if end <= target and not open_behind(log[:number]))
 
 
 @settings(max_examples=25)
@@ -73,9 +73,9 @@ def highest_quiet_end(log: Sequence[BatchHeader], wish: int) -> int:
 def test_whatever_is_killed_and_when_the_same_log_is_left(drawn: st.DataObject) -> None:
     log = drawn.draw(logs())
     firsts = drawn.draw(st.lists(st.integers(0, len(log)), max_size=4)) if log else []
-    wish = drawn.draw(st.integers(0, 60))
+    target = drawn.draw(st.integers(0, 60))
     snapshots, clean = drawn.draw(st.booleans()), drawn.draw(st.booleans())
-    expected = highest_quiet_end(log, wish)
+    expected = highest_quiet_end(log, target)
     with tempfile.TemporaryDirectory() as folder:
         broker = Broker.make(Path(folder) / "whole")
         broker.add("t-0", in_segments(log, [n for n in firsts if n < len(log)]), snapshots=snapshots)
@@ -84,24 +84,24 @@ def test_whatever_is_killed_and_when_the_same_log_is_left(drawn: st.DataObject) 
             (broker.log_dir / ".kafka_cleanshutdown").unlink()
         if snapshots and open_behind(log):
             with pytest.raises(Refused, match="transactions are open at its end"):
-                plan_of(broker, f"t-0={wish}")
+                plan_of(broker, f"t-0={target}")
             return
-        [found] = plan_of(broker, f"t-0={wish}").cuts
+        [found] = plan_of(broker, f"t-0={target}").cuts
         assert found.offset == expected
-        if not found.deeds:
+        if not found.actions:
             assert expected == found.log_end
             return
         lost = [header for header in log if header.next_offset > expected]
         assert (found.lost.batches, found.lost.bytes > 0) == (len(lost), bool(lost))
         ends = set()
-        for done in range(len(single(found.deeds)) + 1):
+        for done in range(len(single(found.actions)) + 1):
             copied = Broker(Path(folder) / str(done))
             shutil.copytree(broker.log_dir, copied.log_dir)
-            [again] = plan_of(copied, f"t-0={wish}").cuts
-            for deed in single(again.deeds)[:done]:
-                do(Partition("t", 0), deed)
+            [again] = plan_of(copied, f"t-0={target}").cuts
+            for action in single(again.actions)[:done]:
+                do(Partition("t", 0), action)
                 assert whole(copied.log_dir / "t-0"), "a broker that starts now finds a hole, or an index too long"
-            cut(copied, parse_wishes([f"t-0={wish}"]))
+            cut(copied, parse_targets([f"t-0={target}"]))
             left = copied.log_dir / "t-0"
             assert stored(left) == [(h.base_offset, h.next_offset, h.attributes) for h in log[: len(log) - len(lost)]]
             assert (copied.log_dir / "cleaner-offset-checkpoint").read_text(encoding="utf-8") == (
@@ -134,15 +134,15 @@ def broker(tmp_path: Path) -> Broker:
     return made
 
 
-@pytest.mark.parametrize(("wish", "offset"), [(0, 0), (9, 0), (15, 10), (39, 20), (50, 20), (51, 51), (99, 51)])
-def test_places(broker: Broker, wish: int, offset: int) -> None:
-    assert cut(broker, parse_wishes([f"t-0={wish}"])).cuts[0].offset == offset
-    assert plan_of(broker, f"t-0={wish}").due == []
+@pytest.mark.parametrize(("target", "offset"), [(0, 0), (9, 0), (15, 10), (39, 20), (50, 20), (51, 51), (99, 51)])
+def test_places(broker: Broker, target: int, offset: int) -> None:
+    assert cut(broker, parse_targets([f"t-0={target}"])).cuts[0].offset == offset
+    assert plan_of(broker, f"t-0={target}").due == []
 
 
 def test_a_hole_that_compaction_left_before_a_segment_is_no_part_of_the_log(broker: Broker) -> None:
     broker.add("holes-0", {0: [data(0, 9)], 20: [data(20, 29)], 40: [data(40, 49)]})
-    [found] = cut(broker, parse_wishes(["holes-0=25"])).cuts
+    [found] = cut(broker, parse_targets(["holes-0=25"])).cuts
     assert (found.boundary, found.offset) == (10, 10)
 
 
@@ -183,7 +183,7 @@ def test_a_half_written_batch_is_the_end_of_a_log_whose_broker_was_killed(broker
 def test_a_first_segment_keeps_its_name_when_nothing_is_left_in_it(broker: Broker) -> None:
     log = [data(100 + 10 * n, 109 + 10 * n) for n in range(4)]
     folder = broker.add("late-0", {100: log[:2], 120: log[2:]})
-    assert cut(broker, parse_wishes(["late-0=105"])).cuts[0].offset == 100
+    assert cut(broker, parse_targets(["late-0=105"])).cuts[0].offset == 100
     assert [(path.name, path.stat().st_size) for path in folder.glob("*.log")] == [(f"{100:020d}.log", 0)]
     with pytest.raises(Refused, match="the log starts at 100, behind 99"):
         plan_of(broker, "late-0=99")
@@ -234,12 +234,12 @@ def test_of_a_file_for_several_brokers_what_was_moved_away_is_elsewhere(broker: 
     """A failback leaves each partition to one broker just before: the others delete theirs a minute later."""
     broker.add("u-0", {0: LOG[:2]})
     folder_beside("delete")(broker)
-    wishes = replace(parse_wishes(["t-0=15", "u-0=15"]), all_here=False)
-    plan = cut(broker, wishes)
+    targets = replace(parse_targets(["t-0=15", "u-0=15"]), all_here=False)
+    plan = cut(broker, targets)
     assert (plan.elsewhere, [c.offset for c in plan.cuts]) == ([Partition("t", 0)], [10])
     shutil.rmtree(broker.log_dir / "u-0")
     with pytest.raises(Refused, match=r"t-0 is not in .*: is that all of log\.dirs\?"):
-        cut(broker, wishes)
+        cut(broker, targets)
 
 
 def test_internal_topics_are_not_cut(broker: Broker) -> None:
@@ -258,10 +258,10 @@ def test_several_log_directories_are_one_broker_s_and_hold_a_partition_once(tmp_
     other = Broker.make(tmp_path / "more")
     other.add("u-0", {0: LOG[:2]})
     with stopped([broker.log_dir, other.log_dir]) as log_dirs:
-        assert [c.offset for c in planned(log_dirs, parse_wishes(["t-0=15", "u-0=15"])).cuts] == [10, 10]
+        assert [c.offset for c in planned(log_dirs, parse_targets(["t-0=15", "u-0=15"])).cuts] == [10, 10]
     other.add("t-0", {0: LOG})
     with stopped([broker.log_dir, other.log_dir]) as log_dirs, pytest.raises(Refused, match="only one of them"):
-        planned(log_dirs, parse_wishes(["t-0=15"]))
+        planned(log_dirs, parse_targets(["t-0=15"]))
     stranger = Broker.make(tmp_path / "stranger", node=2)
     with pytest.raises(Refused, match="node 2: give one broker's only"), stopped([broker.log_dir, stranger.log_dir]):
         pass
@@ -289,9 +289,9 @@ def test_a_running_broker_s_directory_is_refused_and_none_starts_meanwhile(broke
 
 
 def test_a_cut_that_cannot_be_seen_is_no_success(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirror_core.logdir.deeds.do", lambda partition, deed: None)
+    monkeypatch.setattr("mirror_core.logdir.actions.do", lambda partition, action: None)
     done: list[Cut] = []
     with stopped([broker.log_dir]) as log_dirs, pytest.raises(Exception, match="ends at 51, not at 10") as raised:
-        perform(planned(log_dirs, parse_wishes(["t-0=15"])).due, log_dirs, done.append)
+        perform(planned(log_dirs, parse_targets(["t-0=15"])).due, log_dirs, done.append)
     assert not isinstance(raised.value, Unfit)
     assert done == []

@@ -1,4 +1,4 @@
-"""What surrounds a cut: the backup, the wishes, the command."""
+"""What surrounds a cut: the backup, the targets, the command."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.logdir.actions import do
 from mirror_core.logdir.backup import MANIFEST, BackupDiffers, back_up
-from mirror_core.logdir.deeds import do
 from mirror_core.logdir.layout import topic_uuid
 from mirror_core.logdir.stopped import planned, stopped
-from mirror_core.logdir.wishes import Wishes, parse_wishes, read_wishes
+from mirror_core.logdir.targets import Targets, parse_targets, read_targets
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.names import Partition
 from tests.commands import mirrorbook
@@ -28,16 +28,16 @@ def broker(tmp_path: Path) -> Broker:
 
 
 def test_a_backup_holds_what_goes_and_is_left_alone_by_the_next_attempt(tmp_path: Path, broker: Broker) -> None:
-    place, wishes = tmp_path / "backup", parse_wishes(["t-0=15"])
+    place, targets = tmp_path / "backup", parse_targets(["t-0=15"])
     whole_log = [(h.base_offset, h.next_offset, h.attributes) for h in LOG]
     with stopped([broker.log_dir]) as log_dirs:
-        plan = planned(log_dirs, wishes)
+        plan = planned(log_dirs, targets)
         back_up(place, plan.owner, plan.due, [broker.log_dir])
         manifest = (place / MANIFEST).read_bytes()
         assert place.stat().st_mode & 0o077 == 0, "records are for their owner's eyes"
-        for deed in single(plan.cuts[0].deeds)[:6]:
-            do(Partition("t", 0), deed)
-    cut(broker, wishes, place)
+        for action in single(plan.cuts[0].actions)[:6]:
+            do(Partition("t", 0), action)
+    cut(broker, targets, place)
     assert (place / MANIFEST).read_bytes() == manifest
     kept = broker.log_dir / "t-0"
     assert stored(kept) == whole_log[:1]
@@ -51,70 +51,70 @@ def test_a_backup_holds_what_goes_and_is_left_alone_by_the_next_attempt(tmp_path
 
 
 def test_a_backup_that_was_not_completed_is_made_anew(tmp_path: Path, broker: Broker) -> None:
-    place, wishes = tmp_path / "backup", parse_wishes(["t-0=15"])
+    place, targets = tmp_path / "backup", parse_targets(["t-0=15"])
     place.mkdir()
     (place / MANIFEST).write_text(f'{{"cluster_id":"{CLUSTER}","node_id":"1","complete":false,"partitions":[]}}')
     (place / "t-0").mkdir()
     (place / "t-0" / f"{40:020d}.log").write_bytes(b"half")
     gone = (broker.log_dir / "t-0" / f"{40:020d}.log").read_bytes()
-    cut(broker, wishes, place)
+    cut(broker, targets, place)
     assert (place / "t-0" / f"{40:020d}.log").read_bytes() == gone
 
 
 def test_nothing_is_cut_without_a_sound_backup(tmp_path: Path, broker: Broker) -> None:
-    wishes = parse_wishes(["t-0=15"])
+    targets = parse_targets(["t-0=15"])
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     with pytest.raises(Refused, match="holds something else"):
-        cut(broker, wishes, tmp_path / "full")
+        cut(broker, targets, tmp_path / "full")
     with pytest.raises(Refused, match="the broker would take it for a log"):
-        cut(broker, wishes, broker.log_dir / "backup")
+        cut(broker, targets, broker.log_dir / "backup")
     plan = plan_of(broker, "t-0=15")
     place = tmp_path / "backup"
     back_up(place, plan.owner, plan.due, [])
     with pytest.raises(Refused, match="is of another cut"):
-        cut(broker, parse_wishes(["t-0=5"]), place)
+        cut(broker, parse_targets(["t-0=5"]), place)
     (place / "t-0" / f"{40:020d}.log").write_bytes(b"rotten")
     with pytest.raises(BackupDiffers):
-        cut(broker, wishes, place)
+        cut(broker, targets, place)
     assert stored(broker.log_dir / "t-0")[-1][1] == 51
 
 
-def test_wishes_of_a_failback_s_file(tmp_path: Path, broker: Broker) -> None:
+def test_targets_of_a_failback_s_file(tmp_path: Path, broker: Broker) -> None:
     path = tmp_path / "points.json"
 
-    def said(cluster: str, topic_id: str, partitions: str) -> Wishes:
+    def said(cluster: str, topic_id: str, partitions: str) -> Targets:
         topics = f'{{"t": {{"id": "{topic_id}", "partitions": {partitions}}}}}'
         path.write_text(f'{{"cluster_id": "{cluster}", "run": "r1", "topics": {topics}}}', encoding="utf-8")
-        return read_wishes(path)
+        return read_targets(path)
 
     for one in (KAFKA_ID, TOPIC_ID):
         with stopped([broker.log_dir]) as log_dirs:
             plan = planned(log_dirs, said(CLUSTER, one, '{"0": 15, "3": 9}'))
         assert ([c.offset for c in plan.cuts], plan.elsewhere) == ([10], [Partition("t", 3)])
     with stopped([broker.log_dir]) as log_dirs:
-        for wishes, reason in (
+        for targets, reason in (
             (said("another", TOPIC_ID, '{"0": 15}'), "is for another"),
             (said(CLUSTER, str(topic_uuid("A" * 22)), '{"0": 15}'), "it was recreated"),
             (said(CLUSTER, TOPIC_ID, '{"3": 15}'), "t-3 is not in"),
         ):
             with pytest.raises(Refused, match=reason):
-                planned(log_dirs, wishes)
+                planned(log_dirs, targets)
     for partitions in ('{"0": -1}', '{"x": 1}', "[]"):
         with pytest.raises(BadRequest):
             said(CLUSTER, TOPIC_ID, partitions)
     with pytest.raises(BadRequest):
         said(CLUSTER, "no id", '{"0": 1}')
     with pytest.raises(BadRequest):
-        read_wishes(tmp_path / "none")
+        read_targets(tmp_path / "none")
 
 
 @pytest.mark.parametrize("word", ["t-0", "t=5", "t-0=-5", "t-0=x", "../t-0=5", "a/b-0=5", "..-0=5", "-0=5"])
-def test_words_that_are_no_wish(word: str) -> None:
+def test_words_that_are_no_target(word: str) -> None:
     with pytest.raises(BadRequest):
-        parse_wishes([word])
+        parse_targets([word])
     with pytest.raises(BadRequest, match="twice"):
-        parse_wishes(["t-0=5", "t-0=6"])
+        parse_targets(["t-0=5", "t-0=6"])
 
 
 def test_the_command_wants_one_word_on_where_to_cut_and_tells_machines_what_it_would_do(broker: Broker) -> None:

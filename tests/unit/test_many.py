@@ -112,12 +112,12 @@ def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytes
 def test_one_that_is_refused_among_many_costs_few_more_requests() -> None:
     asked = list[list[str]]()
 
-    def deed(wanted: list[str]) -> None:
+    def action(wanted: list[str]) -> None:
         asked.append(wanted)
         if "t77" in wanted:
             raise RemoteFault("not t77")
 
-    refused = each(deed, [f"t{n}" for n in range(256)])
+    refused = each(action, [f"t{n}" for n in range(256)])
     assert {name: str(error) for name, error in refused.items()} == {"t77": "not t77"}
     assert len(asked) <= 1 + 2 * 8
     done = [name for wanted in asked if "t77" not in wanted for name in wanted]
@@ -127,12 +127,12 @@ def test_one_that_is_refused_among_many_costs_few_more_requests() -> None:
 def denying(denied: set[str], asked: list[list[str]]) -> Callable[[list[str]], None]:
     """As a broker, which says of each what it refuses and does all else."""
 
-    def deed(wanted: list[str]) -> None:
+    def action(wanted: list[str]) -> None:
         asked.append(wanted)
         if mine := [name for name in wanted if name in denied]:
             raise MissingPermission("nobody may", {name: MissingPermission(f"not {name}") for name in mine})
 
-    return deed
+    return action
 
 
 def test_a_right_that_is_missing_for_all_is_raised() -> None:

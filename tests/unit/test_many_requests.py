@@ -184,12 +184,12 @@ def test_what_is_refused_is_told_apart_from_what_has_to_wait_and_from_a_missing_
         return {one: (words.get(one, ErrorCode.none) if len(tries) == 1 else ErrorCode.none, None) for one in wanted}
 
     refusals = dict[str, RemoteFault]()
-    assert settle(client, "deed", ["bad", "good", "late"], attempt, refusals=refusals).keys() == {"good", "late"}
+    assert settle(client, "action", ["bad", "good", "late"], attempt, refusals=refusals).keys() == {"good", "late"}
     assert refusals.keys() == {"bad"}
     assert tries[1:] == [["late"]]
     words, tries = {"denied": ErrorCode.topic_authorization_failed}, []
-    assert settle(client, "deed", ["denied", "good"], attempt, refusals=refusals).keys() == {"good"}
+    assert settle(client, "action", ["denied", "good"], attempt, refusals=refusals).keys() == {"good"}
     assert isinstance(refusals["denied"], MissingPermission), "one topic's alone"
     tries = []
     with pytest.raises(MissingPermission):
-        settle(client, "deed", ["denied", "good"], attempt)
+        settle(client, "action", ["denied", "good"], attempt)

@@ -18,7 +18,7 @@ from mirror_core.model import errors
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Assigned, Assignment, DriverAt, Failure, Piece, Receipt, TaskReport
-from mirror_core.model.drift import CHANGES, Deed, DriftRow, Part
+from mirror_core.model.drift import CHANGES, Action, DriftRow, Part
 from mirror_core.model.mirror import (
     Desired,
     FailureKind,
@@ -70,7 +70,7 @@ WORDS: dict[type[StrEnum], str] = {
     Verdict: "passed failed indeterminate",
     AclPurpose: "COPIED STAGED PROMOTED FENCE DEMOTED",
     Part: "topics configs acls groups",
-    Deed: "create widen adopt set remove commit stage keep equal skip refuse",
+    Action: "create widen adopt set remove commit stage keep equal skip refuse",
 }
 
 
@@ -191,10 +191,10 @@ def test_a_step_can_be_taken_back_unless_said() -> None:
     assert PlanStep(name="fence", action="deny").reversible
 
 
-def test_only_deeds_that_write_count_as_changes() -> None:
-    assert {str(deed) for deed in Deed if deed not in CHANGES} == {"keep", "equal", "skip", "refuse"}
-    row = DriftRow(part=Part.TOPICS, subject="a", source="", destination="", deed=Deed.CREATE)
-    assert row.done is False, "a plan is not a deed"
+def test_only_actions_that_write_count_as_changes() -> None:
+    assert {str(action) for action in Action if action not in CHANGES} == {"keep", "equal", "skip", "refuse"}
+    row = DriftRow(part=Part.TOPICS, subject="a", source="", destination="", action=Action.CREATE)
+    assert row.done is False, "a plan is not an action"
     assert row.reason == ""
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.decide.scope import NOTHING
-from mirror_core.decide.standing import Deed, Standing
+from mirror_core.decide.standing import Action, Standing
 from mirror_core.decide.verbs import Verb
 from mirror_core.evidence.fence_file import path_of, write
 from mirror_core.kafka.acls import AuthorizerOff
@@ -295,7 +295,7 @@ def test_what_a_watcher_could_not_put_right_calls_people(link: Link, monkeypatch
 
     journal = closed()
     journal.log.put(OWED)
-    monkeypatch.setattr(watcher, "_judged", lambda *asked: SimpleNamespace(deed=Deed.UNFENCE))
+    monkeypatch.setattr(watcher, "_judged", lambda *asked: SimpleNamespace(action=Action.UNFENCE))
     monkeypatch.setattr(watcher, "_unfenced", fails)
     found = watcher._carry_out(link, cast("Any", journal.log))
     assert found.alarms == ("see to it by its own means",)

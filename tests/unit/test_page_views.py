@@ -19,7 +19,7 @@ from mirror_core.decide.conducting import NOT_KNOWN
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss import loss
 from mirror_core.mirrors.describe import Description, PartitionRow
-from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.mirror import Desired, FailureKind, Lease, Mirror, NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.reckoning import Counted, Foretold
@@ -224,7 +224,9 @@ def test_of_nothing_mirrored_no_loss_is_known() -> None:
 
 def test_names_of_others_are_text_and_cannot_hide() -> None:
     hostile = (replace(row(0), partition=f"{HOSTILE}-0", reason=HOSTILE, state=PartitionState.FAILED),)
-    drift = (DriftRow(part=Part.ACLS, subject=HOSTILE, source=HOSTILE, destination="", deed=Deed.KEEP, reason=HOSTILE),)
+    drift = (
+        DriftRow(part=Part.ACLS, subject=HOSTILE, source=HOSTILE, destination="", action=Action.KEEP, reason=HOSTILE),
+    )
     judgement = Judged(NOW, Decision(plan(groups={HOSTILE: HOSTILE}, warnings=(HOSTILE,)), (HOSTILE,)), drift)
 
     text = shown(page(seen(*hostile), judgement))

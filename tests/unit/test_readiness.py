@@ -12,7 +12,7 @@ from mirror_core.decide.failover import Decision
 from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan
 from mirror_core.decide.steps import Standing, Writes, standing_of
 from mirror_core.mirrors.readiness_metrics import Exposition
-from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
@@ -56,18 +56,18 @@ def test_what_is_old_or_never_was_is_a_point_with_a_command(what: Known) -> None
 
 
 def test_drift_is_counted_by_part_and_what_needs_a_person_is_said_in_full() -> None:
-    def row(part: Part, deed: Deed, *, done: bool = False) -> DriftRow:
-        return DriftRow(part=part, subject="s", source="", destination="", deed=deed, reason="why", done=done)
+    def row(part: Part, action: Action, *, done: bool = False) -> DriftRow:
+        return DriftRow(part=part, subject="s", source="", destination="", action=action, reason="why", done=done)
 
     rows = [
-        row(Part.TOPICS, Deed.CREATE),
-        row(Part.ACLS, Deed.STAGE),
-        row(Part.ACLS, Deed.CREATE),
-        row(Part.ACLS, Deed.REMOVE),
-        row(Part.GROUPS, Deed.EQUAL),
-        row(Part.GROUPS, Deed.COMMIT),
-        row(Part.TOPICS, Deed.WIDEN, done=True),
-        row(Part.CONFIGS, Deed.REFUSE),
+        row(Part.TOPICS, Action.CREATE),
+        row(Part.ACLS, Action.STAGE),
+        row(Part.ACLS, Action.CREATE),
+        row(Part.ACLS, Action.REMOVE),
+        row(Part.GROUPS, Action.EQUAL),
+        row(Part.GROUPS, Action.COMMIT),
+        row(Part.TOPICS, Action.WIDEN, done=True),
+        row(Part.CONFIGS, Action.REFUSE),
     ]
     assert list(of_drift("m", rows)) == [
         Point(
@@ -75,7 +75,7 @@ def test_drift_is_counted_by_part_and_what_needs_a_person_is_said_in_full() -> N
         ),
         Point(Weight.WARNING, "configs, s: why"),
     ]
-    assert list(of_drift("m", [row(Part.TOPICS, Deed.EQUAL)])) == []
+    assert list(of_drift("m", [row(Part.TOPICS, Action.EQUAL)])) == []
 
 
 def standing(kind: RunKind, *steps: tuple[str, StepState], mode: Mode = Mode.PLANNED) -> Standing:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from mirror_core.decide.loss import PartitionLoss
 from mirror_core.decide.ready_rows import NEVER, readiness
 from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View
-from mirror_core.model.drift import Deed, DriftRow, Part
+from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.proof import Proof, Proved
@@ -105,7 +105,7 @@ def test_the_copy_is_as_far_behind_as_the_look_at_which_it_lacked_nothing() -> N
 
 def test_a_row_of_drift_knows_its_topic() -> None:
     def topic(part: Part, subject: str) -> str:
-        return DriftRow(part=part, subject=subject, source="", destination="", deed=Deed.EQUAL).topic
+        return DriftRow(part=part, subject=subject, source="", destination="", action=Action.EQUAL).topic
 
     assert topic(Part.TOPICS, "a.b-c") == "a.b-c"
     assert topic(Part.CONFIGS, "a.b-c: retention.ms") == "a.b-c"

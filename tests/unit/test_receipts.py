@@ -173,7 +173,7 @@ def test_a_file_is_on_disk_before_it_has_its_name_and_its_name_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a power cut leaves is whole. `fsync` of a folder is what keeps a rename."""
-    deeds: list[tuple[str, str, int]] = []
+    actions: list[tuple[str, str, int]] = []
 
     def named(handle: int) -> tuple[str, int]:
         path = Path(f"/proc/self/fd/{handle}").readlink()
@@ -181,16 +181,16 @@ def test_a_file_is_on_disk_before_it_has_its_name_and_its_name_too(
 
     def sync(handle: int) -> None:
         name, size = named(handle)
-        deeds.append(("sync", name, size))
+        actions.append(("sync", name, size))
 
     def rename(source: Path, target: Path) -> None:
-        deeds.append(("rename", source.name, target.stat().st_size if target.exists() else 0))
+        actions.append(("rename", source.name, target.stat().st_size if target.exists() else 0))
         source.rename(target)
 
     monkeypatch.setattr("os.fsync", sync)
     monkeypatch.setattr("os.replace", rename)
     path = stored(tmp_path, 1, 0, receipt(0, 10))
-    (first, half, size), (second, also, _), (third, folder, _) = deeds
+    (first, half, size), (second, also, _), (third, folder, _) = actions
     assert (first, second, third) == ("sync", "rename", "sync")
     assert half == also
     assert size == path.stat().st_size, "all of it"

@@ -15,10 +15,10 @@ from mirror_core.model.acl import Operation
 from tests.rights_world import APPS, TOPICS, Killed, World, administer, in_memory, right
 from tests.seeds import seed_of
 
-DEEDS = ["grant", "revoke", "deny", "undeny", "prefix"]
+ACTIONS = ["grant", "revoke", "deny", "undeny", "prefix"]
 CHANGES = [Operation.ALL, Operation.WRITE, Operation.DELETE]
 administering = st.tuples(
-    st.sampled_from(DEEDS), st.sampled_from([*TOPICS]), st.sampled_from(APPS), st.sampled_from(CHANGES)
+    st.sampled_from(ACTIONS), st.sampled_from([*TOPICS]), st.sampled_from(APPS), st.sampled_from(CHANGES)
 )
 steps = st.tuples(st.sampled_from([*TOPICS]), st.sampled_from([1, 2, 6, 13]), st.integers(0, 6))
 """Of which mirror, how many in a row (13 go there and home again), and at which write the last one is killed."""
@@ -43,8 +43,8 @@ def test_no_mirror_opens_or_closes_what_is_not_its_own_nor_gives_back_what_was_w
     with in_memory(world):
         for event in history:
             match event:
-                case (deed, name, user, operation):
-                    administer(world, name, user, deed, operation)
+                case (action, name, user, operation):
+                    administer(world, name, user, action, operation)
                 case (name, count, kill_in):
                     for left in reversed(range(count)):
                         step(world, name, 0 if left else kill_in)
@@ -64,8 +64,8 @@ def test_both_go_there_and_home_again_twice_while_rights_are_revoked_in_between(
                 case "step":
                     step(world, chance.choice(unfinished), chance.choice([0, 0, chance.randint(1, 6)]))
                 case "administer":
-                    deed = chance.choice(["revoke", "revoke", *DEEDS])
-                    administer(world, chance.choice([*TOPICS]), chance.choice(APPS), deed, chance.choice(CHANGES))
+                    action = chance.choice(["revoke", "revoke", *ACTIONS])
+                    administer(world, chance.choice([*TOPICS]), chance.choice(APPS), action, chance.choice(CHANGES))
                 case "sync":
                     world.routes[chance.choice([*TOPICS])].sync_now()
             world.check()

@@ -195,5 +195,5 @@ def test_so_it_does_in_whatever_is_settled(code: ErrorCode, asked: bool) -> None
     said = [code, ErrorCode.none]
     doubts = list[bool]()
     client: Any = SimpleNamespace(name="east", timeout_s=LIMIT_S, ask_another=lambda: doubts.append(True))
-    assert settle(client, "deed", [P], lambda rest: {P: (said.pop(0), None)}) == {P: ErrorCode.none}
+    assert settle(client, "action", [P], lambda rest: {P: (said.pop(0), None)}) == {P: ErrorCode.none}
     assert doubts == [True] * asked

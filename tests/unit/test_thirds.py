@@ -9,7 +9,7 @@ import pytest
 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission
-from mirror_core.model.drift import Deed
+from mirror_core.model.drift import Action
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.state import link as links
@@ -62,7 +62,7 @@ def test_while_one_is_silent_nothing_new_is_believed_to_be_a_rule(link: Link, to
     found = thirds(link, {FENCE, RULE, GRANT})
     assert found == Thirds(frozenset({FENCE}), frozenset({RULE}), (SOUTH.name,))
     (row,) = found.rows()
-    assert (row.deed, row.subject) == (Deed.SKIP, str(RULE))
+    assert (row.action, row.subject) == (Action.SKIP, str(RULE))
     assert "south: no answer" in row.reason
 
 

@@ -14,7 +14,7 @@ from mirror_core.decide.abandoned import abandoned
 from mirror_core.decide.loss_figures import ago
 from mirror_core.decide.steps import standing_of
 from mirror_core.mirrors.describe import PartitionRow
-from mirror_core.model.drift import Deed, DriftRow
+from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.mirror import Mirror, PartitionState, is_fresh
 from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of, counted, number
 from mirrorbook_airflow.page.forecast import ForecastView, forecasts_of
@@ -270,7 +270,7 @@ def _sum_of_lags(rows: Sequence[PartitionRow]) -> str:
 
 def _drift(known: Judged | None) -> tuple[DriftRow, ...]:
     rows = known.drift or () if known else ()
-    return tuple(row for row in rows if row.deed is not Deed.EQUAL)[:PER_PAGE]
+    return tuple(row for row in rows if row.action is not Action.EQUAL)[:PER_PAGE]
 
 
 def _drift_words(known: Judged | None) -> str:
@@ -278,7 +278,7 @@ def _drift_words(known: Judged | None) -> str:
         return "unknown: not looked at yet"
     if known.drift is None:
         return f"unknown: {known.drift_trouble}"
-    return counted(row.deed for row in known.drift) or "nothing in scope"
+    return counted(row.action for row in known.drift) or "nothing in scope"
 
 
 def _plots(seen: Seen | None) -> tuple[Plot, ...]:

@@ -18,11 +18,11 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import Offset, Partition
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_WISH: Final = re.compile(r"(.+)-(\d{1,9})=(\d{1,18})")
+_TARGET: Final = re.compile(r"(.+)-(\d{1,9})=(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Targets:
     """Where the logs of partitions should end, at the most."""
 
     origin: str
@@ -44,7 +44,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     topics: dict[str, _Topic]
 
 
-def read_wishes(path: Path) -> Wishes:
+def read_targets(path: Path) -> Targets:
     """A failback's file. BadRequest when it is none."""
     try:
         read = msgspec.json.decode(path.read_bytes(), type=_File, strict=False)
@@ -54,7 +54,7 @@ def read_wishes(path: Path) -> Wishes:
     except (msgspec.DecodeError, ValueError) as error:
         raise BadRequest(f"--to {path} is not a file that `mirrorbook failback` wrote: {error}") from None
     offsets = {(topic, index): end for topic, wanted in read.topics.items() for index, end in wanted.partitions.items()}
-    return Wishes(
+    return Targets(
         origin=f"{path} (run {read.run})",
         cluster_id=read.cluster_id,
         offsets={_partition(topic, index): _offset(topic, index, end) for (topic, index), end in offsets.items()},
@@ -63,18 +63,18 @@ def read_wishes(path: Path) -> Wishes:
     )
 
 
-def parse_wishes(words: Sequence[str]) -> Wishes:
+def parse_targets(words: Sequence[str]) -> Targets:
     """`TOPIC-N=OFFSET`, several times."""
     offsets: dict[Partition, Offset] = {}
     for word in words:
-        found = _WISH.fullmatch(word)
+        found = _TARGET.fullmatch(word)
         if found is None:
             raise BadRequest(f"--partition {word!r}: give TOPIC-NUMBER=OFFSET, such as orders-0=5995")
         partition = _partition(found[1], int(found[2]))
         if partition in offsets:
             raise BadRequest(f"--partition {word!r}: {partition} is given twice")
         offsets[partition] = Offset(int(found[3]))
-    return Wishes(origin="--partition", cluster_id=None, offsets=offsets, topic_ids={}, all_here=True)
+    return Targets(origin="--partition", cluster_id=None, offsets=offsets, topic_ids={}, all_here=True)
 
 
 def _partition(topic: str, index: int) -> Partition:

@@ -1,4 +1,4 @@
-"""What is done to a stopped broker's logs. Each deed is on the disk before the next one begins, and may be repeated."""
+"""What is done to a stopped broker's logs. Each action is on the disk before the next begins, and may be repeated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mirror_core.logdir.disk import sync
 from mirror_core.logdir.layout import LogDir, Unfit, checkpoint, read_partition
-from mirror_core.logdir.plan import Cut, Deed, Lower, Remove, verify
+from mirror_core.logdir.plan import Action, Cut, Lower, Remove, verify
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
 
@@ -22,8 +22,8 @@ def perform(cuts: Sequence[Cut], log_dirs: Sequence[LogDir], done: Callable[[Cut
     for cut in cuts:
         log = cut.log
         try:
-            for deed in cut.deeds:
-                do(log.partition, deed)
+            for action in cut.actions:
+                do(log.partition, action)
             anew = read_partition([d for d in log_dirs if d.path == log.log_dir], log.partition)
             if anew is None:
                 raise Unfit(f"{log.folder} is gone")
@@ -37,17 +37,17 @@ def perform(cuts: Sequence[Cut], log_dirs: Sequence[LogDir], done: Callable[[Cut
         done(cut)
 
 
-def do(partition: Partition, deed: Deed) -> None:
+def do(partition: Partition, action: Action) -> None:
     """One of them."""
-    if isinstance(deed, Lower):
-        _note(deed.checkpoint, checkpoint(deed.checkpoint) | {partition: deed.to})
-    elif isinstance(deed, Remove):
-        for path in deed.paths:
+    if isinstance(action, Lower):
+        _note(action.checkpoint, checkpoint(action.checkpoint) | {partition: action.to})
+    elif isinstance(action, Remove):
+        for path in action.paths:
             path.unlink(missing_ok=True)
-        sync(deed.paths[0].parent)
+        sync(action.paths[0].parent)
     else:
-        with deed.path.open("r+b") as log:
-            log.truncate(deed.to)
+        with action.path.open("r+b") as log:
+            log.truncate(action.to)
             os.fsync(log.fileno())
 
 
