@@ -1,9 +1,9 @@
 """What cutting a partition's log would do: where it can end, what goes by that, and which actions it takes.
 
-Actions are in an order in which the log is whole after each of them, and can be cut again: whoever is killed
-repeats the command. Indexes go before the segment that they belong to is cut. A broker believes an index that it finds: of one that
-tells of more than the segment holds it takes a wrong log end, silently, and appends over records. Without one it reads
-the segment, and learns its producers anew by that.
+Actions are in an order in which the log is whole after each of them, and can be cut again: whoever is killed repeats
+the command. Indexes go before the segment that they belong to is cut. A broker believes an index that it finds: of
+one that tells of more than the segment holds it takes a wrong log end, silently, and appends over records. Without
+one it reads the segment, and learns its producers anew by that.
 """
 
 from __future__ import annotations

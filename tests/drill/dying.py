@@ -1,4 +1,4 @@
-"""A conductor that dies by SIGKILL in a step, or falls asleep, at an action that is counted: there, or the test fails."""
+"""A conductor that dies by SIGKILL in a step, or falls asleep, at an action that is counted; else the test fails."""
 
 from __future__ import annotations
 

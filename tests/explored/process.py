@@ -186,10 +186,10 @@ def enter_denials(world: World, proc: Proc) -> World:
         return back(world, proc) if proc.soft else end(world, proc)
     if not owns(world, proc):
         return end(world, proc)
-    wishes = set(denials_of([topic_of(link)]))
+    wanted = set(denials_of([topic_of(link)]))
     fences = (e for e in state_on(world, destination(link)).ledger.values() if e.purpose is AclPurpose.FENCE)
     known = {e.acl for e in fences if e.cluster == CLUSTERS[src]}
-    ours = wishes - ((wishes & ACLS.values(world.acls[src])) - known)
+    ours = wanted - ((wanted & ACLS.values(world.acls[src])) - known)
     after = enter(world, link, src, ours, AclPurpose.FENCE)
     return to(after, proc, "create", mask=ACLS.mask(ours))
 
