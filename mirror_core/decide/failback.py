@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from mirror_core.decide.failover import UNSEEN, Decision, digest
 from mirror_core.decide.ruled import no_way_home
-from mirror_core.decide.standing import count, failed_over, pending, slipped_in, words
+from mirror_core.decide.slipped import count, slipped_in
+from mirror_core.decide.standing import failed_over, pending, words
 from mirror_core.decide.steps import planned
 from mirror_core.decide.strategies import Allowed, Log, choose, costs, objections, point, tails
 from mirror_core.decide.view import SHOWN, Topic, Unseen, some

@@ -11,7 +11,7 @@ from mirror_core.decide.drills import drill_name
 from mirror_core.decide.evidence import BOTH_EMPTY
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import loses
-from mirror_core.decide.standing import count, slipped_in, unknown_ends
+from mirror_core.decide.slipped import count, slipped_in, unknown_ends
 from mirror_core.decide.steps import stood_still_s, took_s
 from mirror_core.decide.view import DestinationView, SourceView, View, failed_of, some
 from mirror_core.model.mirror import PartitionStatus

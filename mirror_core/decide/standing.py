@@ -12,17 +12,15 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from mirror_core.decide import ruled, steps
+from mirror_core.decide.slipped import Ranges, count, listed, shown_slip
 from mirror_core.decide.view import Unseen, some
-from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
+from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import MirrorName, Offset, Partition, is_way_home
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
 from mirror_core.model.ruling import Barred
 from mirror_core.model.run import Mode, Run, RunKind, RunState
 from mirror_core.model.sighting import Sighting
 from mirror_core.model.standing import Debt, Owed
-
-Ranges = Mapping[Partition, tuple[Offset, Offset]]
-"""Of each partition, offsets from the first one up to the second, which is not part of them."""
 
 
 class Standing(StrEnum):
@@ -231,66 +229,6 @@ def paid(debt: Debt, shown: Mapping[Partition, Offset], now_ms: int, *, by_comma
     before = debt.ends.by_partition()
     ends = {**before, **shown} if by_command else {**shown, **before}
     return replace(debt, paid_ms=debt.paid_ms or now_ms, ends=Offsets.of(ends), by_command=by_command, trouble="")
-
-
-def slipped_in(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Ranges:
-    """What the cluster has beyond the last mirrored offsets, up to where the fence was seen to hold.
-
-    It was written before the cluster fell silent and never copied, or after it came back and before it was fenced:
-    offsets do not tell which.
-    """
-    ends = debt.ends.by_partition()
-    return {
-        p: (status.lmo, ends[p])
-        for p, status in sorted(statuses.items())
-        if status.lmo is not None and ends.get(p, status.lmo) > status.lmo
-    }
-
-
-def unknown_ends(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> tuple[Partition, ...]:
-    """Of a fence that stands: partitions whose log end was not seen behind it yet. What slipped in there has no name.
-
-    Nobody leads them, their broker does not answer, or their topic is gone.
-    """
-    return () if debt.paid_ms is None else tuple(sorted(statuses.keys() - debt.ends.by_partition().keys()))
-
-
-def newly_slipped(now: Debt, before: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Ranges:
-    """What slipped in and people were not called for yet: at first all of it, later what a broker that came last has.
-
-    That a FAILED partition is promoted without its newer records was approved.
-    """
-    found = slipped_in(now, statuses)
-    if before.paid_ms is None:
-        return found
-    told = slipped_in(before, statuses)
-    return {p: where for p, where in found.items() if p not in told and statuses[p].reason is None}
-
-
-def listed(ranges: Ranges) -> str:
-    """The first ones, for people."""
-    return some(f"{p} [{start}, {end})" for p, (start, end) in sorted(ranges.items()))
-
-
-def shown_slip(ranges: Ranges, sighting: Sighting | None) -> str:
-    """What slipped in, and how much of it was there already when the data plane last saw the cluster."""
-    ends = {p: seen.end for p, seen in sighting.seen()} if sighting else {}
-    old = sum(max(0, min(end, ends.get(p, start)) - start) for p, (start, end) in ranges.items())
-    known = f"; at least {old} of them were there when it was last seen" if old else ""
-    return f"{count(ranges)} offset(s): {listed(ranges)}{known}"
-
-
-def slip_in_words(debt: Debt | None, statuses: Mapping[Partition, PartitionStatus], sighting: Sighting | None) -> str:
-    """All of it, and where it is not known yet, for `describe`."""
-    if debt is None:
-        return "none"
-    found, unknown = slipped_in(debt, statuses), unknown_ends(debt, statuses)
-    told = shown_slip(found, sighting) if found else "none"
-    return f"{told}; not known yet of {some(unknown)}" if unknown else told
-
-
-def count(ranges: Ranges) -> int:
-    return sum(end - start for start, end in ranges.values())
 
 
 def words(debt: Debt | None) -> Iterator[str]:

@@ -11,16 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirror_core.decide.reckoning import of_applications
-from mirror_core.decide.standing import (
-    Action,
-    Judgement,
-    Standing,
-    failed_over,
-    judge,
-    pending,
-    slipped_in,
-    took_meanwhile,
-)
+from mirror_core.decide.slipped import slipped_in
+from mirror_core.decide.standing import Action, Judgement, Standing, failed_over, judge, pending, took_meanwhile
 from mirror_core.decide.view import Unseen
 from mirror_core.kafka.acls import AuthorizerOff, create_acls, delete_acls, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient

@@ -16,19 +16,16 @@ from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide.abandoned import abandoned, held_up
+from mirror_core.decide.slipped import newly_slipped, shown_slip, slipped_in, unknown_ends
 from mirror_core.decide.standing import (
     Action,
     Judgement,
     Standing,
     fenced_beside,
     judge,
-    newly_slipped,
     paid,
     promoting,
-    shown_slip,
-    slipped_in,
     told_of,
-    unknown_ends,
     unsaid,
     waits_for_home,
     words,

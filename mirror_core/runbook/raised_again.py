@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide.reckoning import of_applications
-from mirror_core.decide.standing import count, shown_slip, slipped_in, unknown_ends, when
+from mirror_core.decide.slipped import count, shown_slip, slipped_in, unknown_ends
+from mirror_core.decide.standing import when
 from mirror_core.decide.view import some
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient

@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.standing import Action, Judgement, Standing, slipped_in
+from mirror_core.decide.slipped import slipped_in
+from mirror_core.decide.standing import Action, Judgement, Standing
 from mirror_core.kafka.acls import create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets

@@ -11,7 +11,7 @@ from enum import StrEnum
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.standing import slipped_in
+from mirror_core.decide.slipped import slipped_in
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.brokers import Record, grant, read_topics, read_topics_aiokafka

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.standing import slipped_in
+from mirror_core.decide.slipped import slipped_in
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.topics import alter_configs
 from mirror_core.mirrors import verbs

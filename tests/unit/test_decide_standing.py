@@ -9,21 +9,17 @@ import pytest
 from mirror_core.decide.failback import FailbackView
 from mirror_core.decide.failback import decide as failback
 from mirror_core.decide.failover import decide as failover
+from mirror_core.decide.slipped import newly_slipped, shown_slip, slip_in_words, slipped_in, unknown_ends
 from mirror_core.decide.standing import (
     Action,
     Shown,
     Standing,
     fenced_beside,
     judge,
-    newly_slipped,
     paid,
     pending,
     promoting,
-    shown_slip,
-    slip_in_words,
-    slipped_in,
     standing_of,
-    unknown_ends,
     waits_for_home,
     words,
 )
