@@ -35,12 +35,11 @@ def mirrors(ctx: Any, incomplete: str) -> list[str]:
 
 
 def runs(ctx: Any, incomplete: str) -> list[str]:
-    """Of the mirror whose name was typed before, or of all; the newest first."""
-    about = ctx.params.get("name")
+    """The newest first. Their names begin with their mirror's."""
 
     def known(config: Config) -> list[str]:
         found = [run for _, state in _answers(config) for run in state.runs.values()]
-        return [run.id for run in sorted(found, key=lambda run: -run.started_ms) if about in (None, run.plan.mirror)]
+        return [run.id for run in sorted(found, key=lambda run: -run.started_ms)]
 
     return _among(known, ctx, incomplete)
 

@@ -216,7 +216,7 @@ def test_a_run_that_is_given_up_by_a_command_leaves_the_source_writable(desk: De
         by_hand.step(run, step)
     assert denied(desk.pair.east, topic)
     assert document(failover(desk, "status", mirrored, "--json"))["state"] == "RUNNING"
-    assert completed(desk.config, "failover", "status", mirrored.name, "--run", "") == [run]
+    assert completed(desk.config, "failover", "status", mirrored.name, "--run", f"{mirrored.name}-") == [run]
     assert run in completed(desk.config, "runs", "show", run[:4])
 
     assert "pass --yes" in refused(failover(desk, "abort", mirrored))
