@@ -174,7 +174,8 @@ METRICS: Final = (
         "counter",
         _TOPIC,
         "offsets that the source deleted before they were copied, since the mirror began, as the state topic has them: "
-        "a restart does not reset it. How many held a record is not known. Topics without any are absent",
+        "a restart does not reset it, a recopy does, for the partitions that it copies anew. How many held a record is "
+        "not known. Topics without any are absent",
     ),
     Described(
         "mirrorbook_never_copied_timestamp_seconds",
