@@ -120,11 +120,11 @@ def _kept_closed(
 ) -> tuple[frozenset[str], tuple[str, ...]]:
     """What other mirrors' failovers keep closed there, and who could not be asked. `answer`: of the destination, which
     is not waited for once more."""
-    thirds = {name: one for name, one in config.clusters.items() if name not in (cluster.name, fence.destination)}
+    thirds = {name: one for name, one in config.clusters.items() if name != fence.destination}
     answers = [*states(replace(config, clusters=thirds))]
     if isinstance(answer, State):
         answers.append((fence.destination, answer))
-    return kept_by(answers, cluster.name, (fence.destination, fence.mirror))
+    return kept_by(answers, fence.cluster_id, (fence.destination, fence.mirror))
 
 
 def _closable(config: Config, cluster: ClusterConfig, fence: FenceFile, topics: Collection[str]) -> Closable:

@@ -27,7 +27,7 @@ from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import ComparedBefore, Resumes, Settled, left_by
 from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
-from mirror_core.runbook.raised_again import paid, paid_again, refuse_what_it_took
+from mirror_core.runbook.raised_again import paid, paid_again, refuse_if_lifted, refuse_what_it_took
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Record
 from mirror_core.state.turning import Returned
@@ -155,6 +155,15 @@ class LostSteps(Promotion):
                 "again; abort this run, and plan again",
                 look.bare[:SHOWN],
             )
+        if stands and self._debt.by_command:
+            refuse_if_lifted(self)
+            ends = self._debt.ends.by_partition()
+            if taken := [f"{p} from {ends[p]} to {end}" for p, end in look.ends.items() if end > ends.get(p, end)]:
+                raise Refused(
+                    f"run {run}: promotion, since {name} has taken writes behind its fence_command; abort this run, "
+                    "and plan again",
+                    taken[:SHOWN],
+                )
         if look.answers and not stands and (self.journal.begun("promote") or self._stood_long()):
             self.journal.keep("promote", Returned())
             found = paid_again(self, names, self.scope.promoted)

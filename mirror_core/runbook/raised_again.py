@@ -131,8 +131,7 @@ def paid_again(acts: Acts, names: Collection[str], partitions: Collection[Partit
     if debt.paid_ms is not None:
         file = its_file(acts.services, acts.journal.run_id)
         try:
-            stands = _closed(acts, debt, names) if debt.by_command else not _gone(acts, names)
-            if (file is None or file.lifted_ms is None) and stands:
+            if (file is None or file.lifted_ms is None) and _stands(acts, debt, names):
                 return {}
         except LostOwnership:
             raise
@@ -163,6 +162,10 @@ def _closed(acts: Acts, debt: Debt, names: Collection[str]) -> bool:
             return False
         ends = known_offsets(source, recorded, Point.LOG_END)
     return all(end <= recorded[p] for p, end in ends.items())
+
+
+def _stands(acts: Acts, debt: Debt, names: Collection[str]) -> bool:
+    return _closed(acts, debt, names) if debt.by_command else not _gone(acts, names)
 
 
 def _gone(acts: Acts, names: Collection[str]) -> bool:

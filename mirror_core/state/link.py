@@ -151,3 +151,8 @@ def states_beside(link: Link) -> Iterator[tuple[ClusterName, State | MirrorError
     sides = (link.mirror.source, link.mirror.destination)
     others = {name: cluster for name, cluster in link.config.clusters.items() if name not in sides}
     return states(replace(link.config, clusters=others))
+
+
+def state_of_source(link: Link) -> Iterator[tuple[ClusterName, State | MirrorError]]:
+    """The same of the mirror's source: it may be another mirror's destination."""
+    return states(replace(link.config, clusters={link.source.name: link.source}))

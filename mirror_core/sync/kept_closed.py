@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator
 from mirror_core.decide.shutting import keeps_shut
 from mirror_core.decide.view import some
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.mirror import Mirror
+from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.state.keys import mirror_of
-from mirror_core.state.link import Link, states_beside
+from mirror_core.state.link import Link, state_of_source, states_beside
 from mirror_core.state.records import State
 from mirror_core.sync.closing_commands import CommandFailed
 from mirror_core.sync.closings import has_shut
@@ -23,7 +23,8 @@ def kept_closed(link: Link, state: State, topics: Collection[str]) -> frozenset[
     """Of these topics of the mirror's source. `state`: of its destination. CommandFailed where a cluster that may know
     of such a failover has not told: nothing is to be opened then."""
     source, there = link.source.name, link.destination.name
-    kept, unknown = kept_by(((there, state), *states_beside(link)), source, (there, link.mirror.name))
+    answers = ((there, state), *state_of_source(link), *states_beside(link))
+    kept, unknown = kept_by(answers, link.mirror.source_id, (there, link.mirror.name), set(topics))
     if unknown:
         raise CommandFailed(
             f"cluster {source} is not opened: whether another mirror's failover keeps topics there closed is not known "
@@ -34,15 +35,20 @@ def kept_closed(link: Link, state: State, topics: Collection[str]) -> frozenset[
 
 def kept_by(
     answers: Iterable[tuple[ClusterName, State | MirrorError]],
-    source: ClusterName,
+    source_id: str,
     mine: tuple[ClusterName, MirrorName],
+    topics: Collection[str] = (),
 ) -> tuple[frozenset[str], tuple[str, ...]]:
-    """All topics of `source` that others than this mirror (its destination, its name) keep closed, by the states of
+    """All topics of this cluster that others than this mirror (its destination, its name) keep closed, by the states of
     these clusters; and which of them have not told, and why."""
     kept, unknown = set[str](), list[str]()
     for cluster, answer in answers:
         try:
-            kept |= set(_kept(answer, source, cluster, mine[1] if cluster == mine[0] else None))
+            for mirror, sure in _kept(answer, source_id, cluster, mine[1] if cluster == mine[0] else None):
+                theirs = {p.topic for p in answer.partitions.get(mirror, {})} if isinstance(answer, State) else set()
+                kept |= theirs
+                if not sure and theirs & set(topics):  # it ends, and nobody would open them then
+                    unknown.append(f"{cluster}: a failback of mirror {mirror} is under way")
         except MirrorError as error:
             unknown.append(f"{cluster}: {error}")
     return frozenset(kept), tuple(sorted(unknown))
@@ -55,22 +61,26 @@ def stay_closed(source: ClusterName, kept: Collection[str]) -> Iterator[str]:
 
 
 def _kept(
-    answer: State | MirrorError, source: ClusterName, cluster: ClusterName, mine: MirrorName | None
-) -> Iterator[str]:
-    """Topics that mirrors from `source` towards `cluster` keep closed, by its state; all of them but `mine`."""
+    answer: State | MirrorError, source_id: str, cluster: ClusterName, mine: MirrorName | None
+) -> Iterator[tuple[MirrorName, bool]]:
+    """Mirrors of `cluster`'s state, all but `mine`, that keep topics of this cluster closed: as their source, or as
+    their destination that was not promoted. And whether that is sure."""
     if isinstance(answer, MirrorError):
         raise answer
     for name in {mirror_of(key) for key in answer.unreadable} - {mine, None}:
         answer.require(MirrorName(str(name)))
     for mirror in answer.mirrors.values():
-        towards = (mirror.source, mirror.destination) == (source, cluster)
-        if towards and mirror.name != mine and _closes(answer, mirror):
-            yield from (p.topic for p in answer.partitions.get(mirror.name, {}))
+        if mirror.destination != cluster or mirror.name == mine:
+            continue
+        if mirror.source_id == source_id and (closes := _closes(answer, mirror)) is not False:
+            yield mirror.name, closes is True
+        elif mirror.destination_id == source_id and mirror.desired is not Desired.STOPPED:
+            yield mirror.name, True
 
 
-def _closes(state: State, mirror: Mirror) -> bool:
+def _closes(state: State, mirror: Mirror) -> bool | None:
     """Whether its source is to be closed. One that is stopped, or that nobody moves, keeps nothing so."""
     debt, run = state.debts.get(mirror.name), state.active_run(mirror.name)
     if debt is None and run is None:
         return False
-    return keeps_shut(mirror, debt, run, begun=run is not None and has_shut(state, run)) is not False
+    return keeps_shut(mirror, debt, run, begun=run is not None and has_shut(state, run))

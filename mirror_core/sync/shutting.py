@@ -15,6 +15,7 @@ from mirror_core.decide.shutting import keeps_shut
 from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Desired
+from mirror_core.model.run import RunKind
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_whole
@@ -133,7 +134,10 @@ def _opened_by_owner(link: Link, where: Closable, write: Callable[[], None]) -> 
         write()
     except LostOwnership:
         with _told(where):
-            mirror = read_whole(link.destination).mirrors.get(link.mirror.name)
+            state = read_whole(link.destination)
+            mirror, run = state.mirrors.get(link.mirror.name), state.active_run(link.mirror.name)
+            if run is not None and run.plan.kind is RunKind.FAILBACK:
+                raise CommandFailed(f"failback {run.id} is under way, and nobody knows by this how far") from None
             if mirror is not None and mirror.desired is not Desired.STOPPED:
                 shut(where)
         raise

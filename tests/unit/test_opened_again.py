@@ -58,6 +58,7 @@ CLOSED = replace(OWED, owed=Owed.FENCE, paid_ms=2, ends=Offsets.of({Partition("o
 @pytest.fixture(autouse=True)
 def answering(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source answers, and nobody waits between two tries."""
+    monkeypatch.setattr("mirror_core.sync.kept_closed.state_of_source", lambda link: ())
     for module in (giving_up, watcher, raised_again):
         monkeypatch.setattr(module, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="east")))
         monkeypatch.setattr(module, "check_source", lambda *a: None)
@@ -485,11 +486,17 @@ def test_by_its_file_too_a_fence_is_lifted_but_for_what_another_failover_keeps_c
     monkeypatch.setattr(unfencing, "states", states)
     monkeypatch.setattr(unfencing, "_state_of", lambda config, fence: silent)
     fence = replace(
-        FENCE, cluster=EAST, destination=ClusterName("west"), mirror=MIRROR.name, topics=TOPICS, command=True
+        FENCE,
+        cluster=EAST,
+        cluster_id="E",
+        destination=ClusterName("west"),
+        mirror=MIRROR.name,
+        topics=TOPICS,
+        command=True,
     )
     trouble = unfencing.lift(link.config, link.source, fence, tmp_path / "unfence-r.json")
     assert topics_told(link) == (["a.b"] if told else sorted(TOPICS))
     assert bool(trouble) is told
     unknown = unfencing._kept_closed(link.config, link.source, fence, silent)[1]
     assert unknown == (() if told else ("north: no answer",))
-    assert asked == [set(), set()], "neither the closed cluster nor the dead destination"
+    assert asked == [{EAST}, {EAST}], "not the dead destination"
