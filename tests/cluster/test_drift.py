@@ -195,10 +195,9 @@ def test_where_a_log_began_that_an_older_version_recorded_is_taken_as_it_is_foun
 
 def test_the_ends_of_many_logs_are_looked_at_together(pair: Pair) -> None:
     """Also where no answer has room for all of them."""
-    fine, altered = (new_topic(pair.west, 70) for _ in range(2))
+    fine, altered = new_topic(pair.west, 70), new_topic(pair.west, 70, message_timestamp_type="LogAppendTime")
     ends = {Partition(topic, index): 1 for topic in (fine, altered) for index in range(70)}
     with as_admin(pair.west) as client:
-        alter_configs(client, {altered: {"message.timestamp.type": "LogAppendTime"}})
         producer = new_producer(pair.west, compression_type="none")
         for partition in ends:
             send(producer, partition.topic, [Row(value=bytes(300_000))], partition=partition.index)

@@ -155,7 +155,8 @@ def test_a_planned_run_in_the_middle_that_nobody_conducts_calls_people(
     run = begin(mirrored.failover, Mode.PLANNED)
     for name in ("prove", "fence"):
         mirrored.failover.step(run.id, name)
-    monkeypatch.setattr("mirror_core.decide.abandoned.CONDUCTED_S", 0.0)  # let go of just now
+    for patience in ("CONDUCTED_S", "_BETWEEN_TASKS_S"):
+        monkeypatch.setattr(f"mirror_core.decide.abandoned.{patience}", 0.0)  # let go of just now
     [alarm] = look_after(mirrored.link).alarms
     assert f"failover {run.id} stands still at fence" in alarm
     assert describe(mirrored.link, mirrored.state, now_ms()).facts["run under way"] == alarm

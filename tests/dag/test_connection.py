@@ -157,9 +157,12 @@ def test_the_written_configuration_is_private_and_works(pair: Pair, east: str) -
     assert path.stat().st_ino == before, "an unchanged file was written again"
 
 
-def test_hooks_and_expectations_come_from_a_file_on_the_worker(airflow_database: None) -> None:
+def test_hooks_and_expectations_come_from_a_file_on_the_worker(
+    airflow_database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mirrorbook_airflow.hooks import home, write_config
 
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
     hooks = home("config").parent / "mirrors.yaml"
     section = {"mirrors": {"m1": {"switch": [{"name": "dags", "airflow": "asset"}]}}}
     try:
