@@ -35,7 +35,7 @@ from mirror_core.mirrors import creation, estimate, recovery, verbs
 from mirror_core.mirrors.describe import GAPS
 from mirror_core.mirrors.describe import describe as describe_mirror
 from mirror_core.mirrors.gaps import limit_in_words
-from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats, not_known_to_shut_out
+from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
 from mirror_core.mirrors.recovery_plan import survey
 from mirror_core.mirrors.recovery_words import done, left, proposed, question
 from mirror_core.model.clock import now_ms
@@ -81,7 +81,8 @@ def create(
         "groups": groups or [".*"],
         "gaps": gaps,
     }
-    checked = creation.create(loaded, name, **wanted, dry_run=True)  # type: ignore[arg-type]
+    warnings = list[str]()
+    checked = creation.create(loaded, name, **wanted, dry_run=True, warn=warnings.append)  # type: ignore[arg-type]
     tell(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
     tell(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
     tell(f"gaps are {GAPS[checked.gaps]}")
@@ -89,7 +90,7 @@ def create(
         tell(limit)
     if lacks_heartbeats(loaded.cluster(source)):
         tell(f"{WITHOUT_HEARTBEATS}; `mirrorbook cluster check {source}` names the rights")
-    for line in not_known_to_shut_out(loaded.cluster(source), loaded.cluster(destination)):
+    for line in warnings:
         tell(f"warning: {line}")
     rules = (
         as_source(checked.source, loaded.cluster(source).ruling),

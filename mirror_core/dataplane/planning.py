@@ -9,7 +9,7 @@ from functools import partial
 from mirror_core.dataplane.again import again_ms, tried_again
 from mirror_core.decide.deletions import counted
 from mirror_core.kafka.client import ClusterClient, TopicView
-from mirror_core.kafka.existing import undescribed
+from mirror_core.kafka.existing import hidden_among, undescribed
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets
 from mirror_core.kafka.placing import known_ids
 from mirror_core.kafka.topics import delete_records
@@ -77,10 +77,10 @@ class Planner:
                 fresh[partition] = _status(partition, again.get(partition, known.get(partition)), view, placement)
         self._leave_disputed(known, fresh)
         gone = self._gone(known, topics)
-        hidden = self.source.metadata({p.topic for p in gone}).denied if gone else frozenset()
+        denied = hidden_among(self.source, {p.topic for p in gone})
         for partition in gone:
             words, kind = f"cluster {self.source.name}: topic {partition.topic} is deleted", FailureKind.GONE
-            if partition.topic in hidden:  # listings leave out what may not be seen, too
+            if partition.topic in denied:  # listings leave out what may not be seen, too
                 words, kind = str(undescribed(self.source, [partition.topic])), FailureKind.DENIED
             fresh[partition] = _failed(known[partition], words, kind)
         self._begin(fresh)

@@ -19,6 +19,11 @@ def existing(client: ClusterClient, topics: Iterable[str]) -> Mapping[str, Topic
     return view.topics
 
 
+def hidden_among(client: ClusterClient, unlisted: Collection[str]) -> frozenset[str]:
+    """Of topics that a listing has left out: those that this principal may not DESCRIBE. The others are gone."""
+    return client.metadata(unlisted).denied if unlisted else frozenset()
+
+
 def undescribed(client: ClusterClient, topics: Collection[str]) -> MissingPermission:
     """The error for topics that this client's principal may not DESCRIBE, with the grant that is missing."""
     names = sorted(topics)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from mirror_core.decide.filters import group_filter
@@ -13,7 +13,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics
 from mirror_core.mirrors.gaps import chosen_gaps
-from mirror_core.mirrors.preflight import shuts_out
+from mirror_core.mirrors.preflight import not_known_to_shut_out, shuts_out
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.logs import logger
@@ -43,10 +43,12 @@ def create(
     groups: Sequence[str] = (".*",),
     gaps: Gaps | None = None,
     dry_run: bool = False,
+    warn: Callable[[str], None] = lambda line: None,
 ) -> Mirror:
     """Check that a mirror is possible, and record it, not started. Nothing is left behind when it is refused.
 
-    `gaps`: how they are to be filled; None: with markers, where the data principal may write those.
+    `gaps`: how they are to be filled; None: with markers, where the data principal may write those. `warn`: is told of
+    each cluster of which nobody can tell whether a first ACL would shut others out.
     """
     if not _NAME.fullmatch(name.removeprefix(DRILL)):  # every mirror can be drilled, also one with a long name
         raise BadRequest(f"mirror name {name!r}: use letters, digits, dot, underscore and hyphen, 63 at most")
@@ -64,7 +66,8 @@ def create(
         if source_id == destination_id:
             reason = f"{source} and {destination} are the same cluster ({source_id}): a mirror needs two"
             raise Refused(f"mirror {name}", [reason])
-        _check_first_acls(name, there, here)
+        for line in _check_first_acls(name, there, here):
+            warn(line)
         mirror = Mirror(
             name=MirrorName(name),
             source=there.name,
@@ -115,12 +118,16 @@ def ensure_state_topic(client: ClusterClient) -> None:
     await_leaders(client, [TOPIC])
 
 
-def _check_first_acls(mirror: str, *clusters: ClusterConfig) -> None:
-    """A guard, a copied right and a fence are ACLs. Nobody may lose rights by them who lived without any."""
-    found = ((cluster.name, shuts_out(cluster)) for cluster in clusters)
+def _check_first_acls(mirror: str, *clusters: ClusterConfig) -> list[str]:
+    """A guard, a copied right and a fence are ACLs. Nobody may lose rights by them who lived without any.
+
+    Returns a line for each cluster of which that is not known.
+    """
+    found = {cluster.name: shuts_out(cluster) for cluster in clusters}
     refused = (ShutsOut.YES,) if mirror.startswith(DRILL) else REFUSED  # its mirror stands there already
-    if reasons := [f"cluster {name}: {one.words}" for name, one in found if one.answer in refused]:
+    if reasons := [f"cluster {name}: {one.words}" for name, one in found.items() if one.answer in refused]:
         raise Refused(f"mirror {mirror}", reasons)
+    return not_known_to_shut_out(found)
 
 
 def _ensure_active_topic(*clients: ClusterClient) -> None:

@@ -175,10 +175,9 @@ def shuts_out(config: ClusterConfig) -> FirstAcl:
         return look(control, data, _acls(control))
 
 
-def not_known_to_shut_out(*clusters: ClusterConfig) -> list[str]:
+def not_known_to_shut_out(found: Mapping[ClusterName, FirstAcl]) -> list[str]:
     """A line for each cluster of which nobody can tell whether a first ACL shuts others out."""
-    found = ((cluster.name, shuts_out(cluster)) for cluster in clusters)
-    return [f"cluster {name}: {one.words}" for name, one in found if one.answer is ShutsOut.UNKNOWN]
+    return [f"cluster {name}: {one.words}" for name, one in found.items() if one.answer is ShutsOut.UNKNOWN]
 
 
 def reach(name: str, properties: Mapping[str, str]) -> str:

@@ -21,7 +21,7 @@ from mirror_core.decide.view import NOTHING_HIDDEN, DestinationView, Hidden, Sou
 from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.existing import undescribed
+from mirror_core.kafka.existing import hidden_among, undescribed
 from mirror_core.kafka.group_batches import fetch_all
 from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
 from mirror_core.kafka.hearing import Hearing, reading
@@ -311,7 +311,7 @@ def _state_writers(link: Link, held: Acls | AuthorizerOff) -> tuple[str, ...]:
 
 def _hidden(client: ClusterClient, unlisted: Collection[str]) -> Hidden:
     """Of topics that a listing has left out: asked by their names, brokers tell those that are gone from the others."""
-    denied = client.metadata(unlisted).denied if unlisted else frozenset()
+    denied = hidden_among(client, unlisted)
     return Hidden(denied, str(undescribed(client, denied))) if denied else NOTHING_HIDDEN
 
 

@@ -20,7 +20,7 @@ from mirror_core.decide.topics import (
     with_limit,
 )
 from mirror_core.kafka.client import ClusterClient, TopicView
-from mirror_core.kafka.existing import undescribed
+from mirror_core.kafka.existing import hidden_among, undescribed
 from mirror_core.kafka.topics import (
     NewTopic,
     TopicConfigs,
@@ -73,8 +73,8 @@ def hidden_rows(link: Link, state: State, source: ClusterClient, listed: Collect
     """Recorded topics that the source has not listed and does not let us DESCRIBE: they are not gone."""
     mine = {p.topic for p in state.partitions.get(link.mirror.name, {})} - stopped_topics(link, state)
     unlisted = mine.difference(listed)
-    denied = source.metadata(unlisted).denied if unlisted else frozenset[str]()
-    return [_row(name, "", "", Action.REFUSE, str(undescribed(source, [name]))) for name in sorted(denied)]
+    denied = sorted(hidden_among(source, unlisted))
+    return [_row(name, "", "", Action.REFUSE, str(undescribed(source, [name]))) for name in denied]
 
 
 def create_missing(

@@ -53,7 +53,6 @@ class CreateMirror(MirrorOperator):
         from mirror_core.mirrors.describe import GAPS
         from mirror_core.mirrors.estimate import lines
         from mirror_core.mirrors.gaps import limit_in_words
-        from mirror_core.mirrors.preflight import not_known_to_shut_out
         from mirror_core.model.mirror import Gaps
         from mirror_core.state.link import configured, find, link_of
 
@@ -67,13 +66,14 @@ class CreateMirror(MirrorOperator):
             try:
                 found = find(config, self.mirror)[0].mirror
             except BadRequest:
-                made = create(config, self.mirror, **asked, gaps=gaps)
+                warnings = list[str]()
+                made = create(config, self.mirror, **asked, gaps=gaps, warn=warnings.append)
                 self.log.info("gaps are %s", GAPS[made.gaps])
                 if limit := limit_in_words(config.cluster(made.destination), made.gaps):
                     self.log.info(limit)
                 for line in lines(link_of(config, made)):
                     self.log.info(line)
-                for line in not_known_to_shut_out(config.cluster(made.source), config.cluster(made.destination)):
+                for line in warnings:
                     self.log.warning(line)
                 return
             asked["gaps"] = gaps or found.gaps

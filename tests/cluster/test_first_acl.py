@@ -16,6 +16,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.mirrors.preflight import not_known_to_shut_out, shuts_out
 from mirror_core.model.acl import Resource
+from mirror_core.model.names import ClusterName
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import admin_config, restore_rights, rights_of, tool_properties
 from tests.brokers import TIMEOUT_S, Pair, admin_client, grant, new_topic
@@ -101,7 +102,8 @@ def test_an_acl_that_concerns_nobody_tells_everybody_from_super_users(bare: Pair
     as_admin = shuts_out(admin_config(bare.west))
     assert as_admin.answer is ShutsOut.UNKNOWN
     assert "User:admin is a super user there" in as_admin.why
-    assert len(not_known_to_shut_out(admin_config(bare.west), west)) == 1
+    found_by = {ClusterName("as admin"): as_admin, ClusterName("west"): shuts_out(west)}
+    assert len(not_known_to_shut_out(found_by)) == 1
 
 
 def test_a_first_acl_does_shut_others_out_there(bare: Pair) -> None:
