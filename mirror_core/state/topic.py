@@ -25,6 +25,8 @@ FENCED: Final = frozenset(
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
     }
 )
+TAKEN: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
+"""Of these the ones that say nothing but that."""
 _DENIED: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,

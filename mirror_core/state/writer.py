@@ -20,7 +20,17 @@ from mirror_core.model.chronicle import Told, renumbered
 from mirror_core.model.errors import Indeterminate, LostOwnership
 from mirror_core.model.names import MirrorName
 from mirror_core.state.records import TOPIC, Forget, Record, State
-from mirror_core.state.topic import FENCED, LINE_KIB, POLL_S, QUIET, TRANSACTION_MS, client, read_whole, translate
+from mirror_core.state.topic import (
+    FENCED,
+    LINE_KIB,
+    POLL_S,
+    QUIET,
+    TAKEN,
+    TRANSACTION_MS,
+    client,
+    read_whole,
+    translate,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +190,15 @@ class StateWriter:
                 reason: KafkaError = error.args[0]
                 if reason.code() in FENCED or not reason.retriable() or time.monotonic() > deadline:
                     if reason.txn_requires_abort():
-                        # A broker that never got the first record refuses the abort, too: the first reason counts.
-                        with suppress(KafkaException):
-                            self._producer.abort_transaction(min(5.0, self.timeout_s))
+                        self._give_up()
                     raise
+
+    def _give_up(self) -> None:
+        """Abort what could not be committed. The first reason counts, unless this says that the id was taken: a broker
+        that never got the first record refuses the abort, too, and a commit beside a takeover ends in an unknown error.
+        """
+        try:
+            self._producer.abort_transaction(min(5.0, self.timeout_s))
+        except KafkaException as error:
+            if error.args[0].code() in TAKEN:
+                raise

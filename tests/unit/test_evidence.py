@@ -28,6 +28,7 @@ from mirror_core.model.run import Evidence, Mode, Plan, Run, RunKind, RunState
 from mirror_core.state.journal import Journal, begun
 from mirror_core.state.records import State
 from tests.memory import MemoryLog
+from tests.seeds import EXPLORE
 
 NAME = MirrorName("orders")
 SEEN: Mapping[str, Evidence] = {
@@ -154,9 +155,13 @@ def test_what_was_written_verifies_and_says_what_it_came_to(desk: Desk, ours: Ke
 
 
 def test_every_byte_counts(desk: Desk, ours: Keys) -> None:
+    """All of them at night; in the gate every seventh, and those at both ends."""
     for name in (HEAD, ENTRIES, PLAN, "report.html"):
         whole = (desk.folder / name).read_bytes()
+        edge = len(whole) - 80
         for at in range(len(whole)):
+            if not os.environ.get(EXPLORE) and 80 < at < edge and at % 7:
+                continue
             for bit in (1, 32):
                 altered = bytearray(whole)
                 altered[at] ^= bit
