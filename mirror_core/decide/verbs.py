@@ -100,6 +100,8 @@ class Seen:
     """For so many seconds tasks of a data plane, of this one or the last, may still write."""
     failed_over: bool = False
     """Whether a failover has moved applications to the destination."""
+    closed: ClusterName | None = None
+    """The cluster that was failed away from and that its `fence_command` has closed, which no broker shows."""
     conducted: Conducted = NOT_KNOWN
     """Whether anybody conducts the run."""
 
@@ -159,6 +161,11 @@ def effects(verb: Verb, seen: Seen) -> Iterator[str]:
         yield f"{len(seen.statuses) - len(_of(seen, PartitionState.STOPPED))} partitions become STOPPED"
     if verb is Verb.DELETE:
         yield f"{len(seen.statuses)} partitions are forgotten"
+        if seen.closed:
+            yield (
+                f"so is that the fence_command of cluster {seen.closed} has closed it: nobody looks after that any "
+                "more, nor opens it"
+            )
     if verb in (Verb.STOP, Verb.PAUSE) and seen.copier:
         yield f"{seen.copier} runs its data plane, which ends by this"
     if verb is Verb.STOP and seen.writing_s > 0:

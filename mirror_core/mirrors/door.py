@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
 from mirror_core.decide.conducting import NOT_KNOWN
-from mirror_core.decide.standing import failed_over
+from mirror_core.decide.standing import Standing, failed_over, standing_of
 from mirror_core.decide.verbs import RULES, Seen, Verb, effects, interrupted, refusals
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership, Refused
@@ -102,7 +102,7 @@ def insistent(verb: Callable[P, T]) -> Callable[P, T]:
 
 def _seen(link: Link, state: State) -> Seen:
     name = link.mirror.name
-    lease = state.leases.get(name)
+    lease, debt = state.leases.get(name), state.debts.get(name)
     living, run = copier(state, name), state.active_run(name)
     return Seen(
         mirror=state.mirrors.get(name),
@@ -110,7 +110,8 @@ def _seen(link: Link, state: State) -> Seen:
         statuses=tuple(state.partitions.get(name, {}).values()),
         copier=living.owner if living else None,
         writing_s=max(0, lease.writers_until_ms - now_ms()) / 1000 if lease else 0,
-        failed_over=failed_over(state.debts.get(name)),
+        failed_over=failed_over(debt),
+        closed=debt.cluster if debt is not None and standing_of(debt) is Standing.STANDS and debt.by_command else None,
         conducted=conducted(state, run) if run else NOT_KNOWN,
     )
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from mirror_core.decide.standing import failed_over
+from mirror_core.decide.standing import Standing, failed_over, standing_of
 from mirror_core.decide.verbs import Verb, is_led_home, leads_home, strayed
 from mirror_core.kafka.acls import AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
@@ -170,14 +170,23 @@ def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Ite
                 yield f"cluster {name}: {entry.acl}: fail back, or remove it yourself: {remove}"
 
 
-def left_shut(state: State, mirror: MirrorName, gone: ClusterName | None = None) -> Iterator[str]:
-    """A cluster that is still closed by its command, of which nobody else would know. Not one that is gone for good."""
+def still_owed(state: State, mirror: MirrorName, gone: ClusterName | None = None) -> Iterator[str]:
+    """What nobody else would know of: a fence that is to come, and a cluster that its command has closed. Nothing of a
+    cluster that is gone for good."""
     debt = state.debts.get(mirror)
-    if debt is not None and debt.owed is Owed.UNFENCE and debt.by_command and debt.cluster != gone:
+    if debt is None or debt.cluster == gone:
+        return
+    forever = f"If that cluster will never come back: --gone {debt.cluster}"
+    if standing_of(debt) is Standing.OWED and state.partitions.get(mirror):
+        yield (
+            f"cluster {debt.cluster} is not fenced yet: failover {debt.run} moved its applications away, and nobody "
+            f"would keep it from taking writes. `mirrorbook mirror watch {mirror} --once` fences it when it answers. "
+            f"{forever}"
+        )
+    if debt.owed is Owed.UNFENCE and debt.by_command:
         yield (
             f"cluster {debt.cluster} is still closed to applications: run {debt.run} was aborted, and its "
-            f"unfence_command has not opened it yet. `mirrorbook mirror watch {mirror} --once` has it called. If that "
-            f"cluster will never come back: --gone {debt.cluster}"
+            f"unfence_command has not opened it yet. `mirrorbook mirror watch {mirror} --once` has it called. {forever}"
         )
 
 
@@ -224,7 +233,7 @@ def _more(link: Link, verb: Verb, gone: ClusterName | None = None) -> Look:
         return lambda state: (*loops, *_strayed(link, state))
     if verb is Verb.DELETE:
         return lambda state: (
-            *left_shut(state, link.mirror.name, gone),
+            *still_owed(state, link.mirror.name, gone),
             *_standing_denials(link, state, gone),
             *way_home(link),
         )

@@ -85,6 +85,12 @@ def test_only_a_start_minds_that_applications_have_moved() -> None:
     assert not list(refusals(Verb.START, replace(moved, failed_over=False)))
 
 
+def test_whoever_forgets_a_mirror_is_told_that_its_command_has_closed_a_cluster() -> None:
+    [forgotten, closed] = effects(Verb.DELETE, replace(seen(Desired.STOPPED), closed=ClusterName("east")))
+    assert closed.startswith("so is that the fence_command of cluster east has closed it")
+    assert list(effects(Verb.DELETE, seen(Desired.STOPPED))) == [forgotten]
+
+
 def test_a_way_home_is_not_started_by_hand_when_applications_are_home() -> None:
     ended = seen(Desired.STOPPED, PartitionState.STOPPED)
     back = replace(ended, mirror=replace(MIRROR, name=MirrorName("m-back"), homecoming="m-failback-1"))
