@@ -287,7 +287,7 @@ def in_memory(world: World) -> Iterator[None]:
                 ("present_on_every_broker", world.shown),
                 ("absent_on_every_broker", world.gone),
                 ("describe_acls", world.describe),
-                ("read_foreign", lambda side, **_: world.logs[side.name].state.copy()),
+                ("read_state", lambda side, **_: world.logs[side.name].state.copy()),
             ):
                 patch.setattr(module, name, double, raising=False)
         patch.setattr(access, "FinalSettings", NoSettings)

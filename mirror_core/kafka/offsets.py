@@ -177,6 +177,20 @@ def offsets_request(partitions: list[Partition], point: Point) -> ListOffsetsReq
     )
 
 
+def log_start(connection: Connection, partition: Partition) -> tuple[ErrorCode, int]:
+    """First offset still in a log, by the broker that leads it: one round trip, and no second try.
+
+    The high watermark is asked for, too: a new leader that does not know yet how far it is refuses that (KIP-207), and
+    a Fetch does not; it would tell an end that is too early.
+    """
+    requests = [offsets_request([partition], point) for point in (Point.HIGH_WATERMARK, Point.START)]
+    rows = [row for answer in connection.call_each(requests, ListOffsetsResponse) for row in _rows(answer)]
+    for _, code, _ in rows:
+        if code is not ErrorCode.none:
+            return code, -1
+    return (ErrorCode.none, int(rows[-1][2])) if rows else (ErrorCode.unknown_topic_or_partition, -1)
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerView:
     """What a partition's leader remembers of one producer id."""

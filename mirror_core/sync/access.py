@@ -31,7 +31,7 @@ from mirror_core.model.names import ClusterName
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
-from mirror_core.state.topic import read_foreign
+from mirror_core.state.topic import read_state
 from mirror_core.sync.access_rows import off, row, rows_of, unknown
 from mirror_core.sync.final_settings import FinalSettings
 from mirror_core.sync.ledger import enter_and_put_up, entered, forget_debt, remember, take_away, take_away_unshared
@@ -255,7 +255,7 @@ def _create_new(client: ClusterClient, acls: Collection[Acl]) -> dict[Acl, str]:
 
 def _own_entries(link: Link, state: State) -> frozenset[Acl]:
     """Fences and demotions on the source, by whichever mirror of ours: those must not be taken for its own rules."""
-    entries = [*state.ledger.values(), *read_foreign(link.source).ledger.values()]
+    entries = [*state.ledger.values(), *read_state(link.source).ledger.values()]
     return frozenset(e.acl for e in entries if e.purpose in OURS and e.cluster == link.source.name)
 
 

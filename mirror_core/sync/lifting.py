@@ -21,7 +21,7 @@ from mirror_core.model.names import both_ways
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
-from mirror_core.state.topic import read_foreign
+from mirror_core.state.topic import read_state
 from mirror_core.sync.access_rows import silent
 from mirror_core.sync.ledger import demoted_there, entered, take_away_unshared, wanted_there
 from mirror_core.sync.principals import own_principals
@@ -98,7 +98,7 @@ def stays(
 def _demotions_of_the_source(link: Link, topics: Collection[str]) -> tuple[set[Acl], list[DriftRow]]:
     """Denials on our destination that the mirror of the other direction entered in its own ledger, on our source."""
     try:
-        state = read_foreign(link.source, timeout_s=LIMITS.silent_source_s)
+        state = read_state(link.source, timeout_s=LIMITS.silent_source_s)
     except MirrorError as error:
         # Promotion must not need a living source. What is in our own ledger has been lifted already.
         reason = f"denials remembered on cluster {link.source.name} could not be looked up: {error}"

@@ -5,19 +5,24 @@ from __future__ import annotations
 import itertools
 import threading
 from functools import partial
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Producer
 
 from mirror_core.kafka.config import load_config
-from mirror_core.model.errors import Unreachable
+from mirror_core.kafka.faults import ErrorCode
+from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.topics import delete_records
+from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.mirror import Lease
-from mirror_core.model.names import MirrorName
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.state import reading
 from mirror_core.state import topic as state_topic
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
-from tests.brokers import TIMEOUT_S, Pair, new_topic
+from mirror_core.wire.fetch import Fetched, Wanted
+from tests.administering import as_admin
+from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
 from tests.threads import Work
 
 pytestmark = pytest.mark.cluster
@@ -28,7 +33,7 @@ def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
 ) -> None:
     topic = new_topic(pair.west)
     monkeypatch.setattr(state_topic, "TOPIC", topic)
-    monkeypatch.setattr(state_topic, "_MARKER_S", TIMEOUT_S)
+    monkeypatch.setattr(reading, "MARKER_S", TIMEOUT_S)
     lease = Lease(mirror=MirrorName("m"), owner="me", generation=1, beat_ms=1, writers_until_ms=1)
     producer = Producer({**pair.west.client_config("admin"), "transactional.id": f"tx-{topic}"})
     producer.init_transactions(TIMEOUT_S)
@@ -37,15 +42,15 @@ def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
     producer.produce(topic, key=key, value=value, partition=0)
     assert producer.flush(TIMEOUT_S) == 0
 
-    real, undecided = state_topic._all_decided, threading.Event()
+    real, undecided = reading._asked, threading.Event()
 
-    def watched(consumer: Consumer, low: int) -> int | None:
-        decided = real(consumer, low)
-        if decided is None:
+    def watched(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched:
+        answer = real(link, wanted, waiting=waiting)
+        if not answer.records and answer.high_watermark > wanted.offset:
             undecided.set()
-        return decided
+        return answer
 
-    monkeypatch.setattr(state_topic, "_all_decided", watched)
+    monkeypatch.setattr(reading, "_asked", watched)
     west = load_config(pair.config_path).cluster("west")
     reader = Work(partial(read_state, west, timeout_s=TIMEOUT_S), "reader").start()
     assert undecided.wait(TIMEOUT_S), "it has seen no open transaction"
@@ -77,17 +82,65 @@ def test_a_leader_that_is_being_elected_is_waited_for(pair: Pair, monkeypatch: p
     """For a moment after its start a broker answers so; when that is cannot be chosen, so the answer is put in here."""
     topic = new_topic(pair.west)
     monkeypatch.setattr(state_topic, "TOPIC", topic)
-    answers = iter([KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE])
+    west = load_config(pair.config_path).cluster("west")
+    produce(pair.west, topic, 1)
+    codes = iter([ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch, ErrorCode.offset_out_of_range])
+    real = reading._asked
 
-    class Electing(Consumer):
-        def get_watermark_offsets(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
-            if (code := next(answers, None)) is not None:
-                raise KafkaException(KafkaError(code))
-            return super().get_watermark_offsets(*args, **kwargs)
+    def electing(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched:
+        return real(link, wanted, waiting=waiting)._replace(error=int(next(codes, ErrorCode.none)))
 
-    monkeypatch.setattr(state_topic, "Consumer", Electing)
-    assert read_state(load_config(pair.config_path).cluster("west"), timeout_s=TIMEOUT_S).leases == {}
-    assert next(answers, None) is None
-    answers = itertools.repeat(KafkaError.NOT_LEADER_FOR_PARTITION)
-    with pytest.raises(Unreachable, match=r"cluster west, state topic .*: no answer in time \(NOT_LEADER"):
-        read_state(load_config(pair.config_path).cluster("west"), timeout_s=2.0)
+    monkeypatch.setattr(reading, "_asked", electing)
+    assert read_state(west, timeout_s=TIMEOUT_S).leases == {}
+    assert next(codes, None) is None
+    codes = itertools.repeat(ErrorCode.not_leader_or_follower)
+    with pytest.raises(Unreachable, match=r"cluster west, state topic .*: not read within 2.0 s: NOT_LEADER"):
+        read_state(west, timeout_s=2.0)
+
+
+def test_what_is_damaged_or_senseless_is_named(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = new_topic(pair.west)
+    monkeypatch.setattr(state_topic, "TOPIC", topic)
+    produce(pair.west, topic, 3)
+    west = load_config(pair.config_path).cluster("west")
+    real = reading._asked
+
+    def damaged(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched:
+        answer = real(link, wanted, waiting=waiting)
+        whole = bytearray(answer.records)
+        whole[-1:] = bytes(byte ^ 1 for byte in whole[-1:])
+        return answer._replace(records=memoryview(whole))
+
+    monkeypatch.setattr(reading, "_asked", damaged)
+    with pytest.raises(RemoteFault, match=rf"state topic {topic}: batch at offset 0 is damaged"):
+        read_state(west, timeout_s=TIMEOUT_S)
+
+    def cut_short(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched:
+        answer = real(link, wanted, waiting=waiting)
+        return answer._replace(records=answer.records[:20])
+
+    monkeypatch.setattr(reading, "_asked", cut_short)
+    with pytest.raises(RemoteFault, match=rf"state topic {topic}, offset 0: no whole batch"):
+        read_state(west, timeout_s=TIMEOUT_S)
+
+
+def test_a_topic_that_is_not_there_is_empty_and_one_whose_beginning_went_is_read_from_there(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    west = load_config(pair.config_path).cluster("west")
+    monkeypatch.setattr(state_topic, "TOPIC", "never-made")
+    assert read_state(west, timeout_s=TIMEOUT_S) == State()
+    topic = new_topic(pair.west)
+    monkeypatch.setattr(state_topic, "TOPIC", topic)
+    assert read_state(west, timeout_s=TIMEOUT_S) == State()
+    for generation in (1, 2):
+        lease = Lease(mirror=MirrorName("m"), owner="me", generation=generation, beat_ms=1, writers_until_ms=1)
+        producer = Producer(pair.west.client_config("admin"))
+        for key, value in State().rows(lease):
+            producer.produce(topic, key=key, value=value, partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+    with as_admin(pair.west) as client:
+        delete_records(client, {Partition(topic, 0): Offset(1)})
+        assert read_state(west, timeout_s=TIMEOUT_S).leases == {"m": lease}
+        delete_records(client, {Partition(topic, 0): Offset(2)})
+    assert read_state(west, timeout_s=TIMEOUT_S) == State()

@@ -1,0 +1,234 @@
+"""Reading the state topic from its leader: whole, or on from a place that is known.
+
+Only committed records count. A reader gets nothing behind the first transaction that is open; and since a commit is
+answered before its marker is in the log (KIP-98), he is at the end only when that is where the log ends for the leader.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.connection import Connection
+from mirror_core.kafka.faults import ErrorCode, code_of, fault
+from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.offsets import log_start
+from mirror_core.kafka.transient import MISLED, TRANSIENT
+from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.names import Partition
+from mirror_core.state.records import TOPIC, State
+from mirror_core.wire.batch import MalformedBatch, is_dense
+from mirror_core.wire.committed import committed
+from mirror_core.wire.fetch import Fetched, Isolation, Wanted
+from mirror_core.wire.records import decode
+
+MARKER_S: Final = 1.0
+"""How long a reader waits for open transactions to be decided; a killed owner's stay open for longer."""
+_MAX_BYTES: Final = 4 << 20
+_MAX_WAIT_MS: Final = 50
+"""For what is not there yet."""
+_PAUSE_S: Final = 0.05
+_MOST_PAUSE_S: Final = 0.5
+_NO_ID: Final = "0" * 32
+_AGAIN: Final = TRANSIENT | {ErrorCode.unknown_topic_or_partition, ErrorCode.offset_out_of_range}
+"""What passes by itself, or when the log is read from its beginning anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What tells whether a log is still the one that was read."""
+
+    topic: str
+    topic_id: str
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a log's records add up to, before a place."""
+
+    log: Log
+    log_start: int
+    position: int
+    """Next offset to be read: all before it was decided."""
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A topic that was read from its beginning. `memory`: of one that can be read on later."""
+
+    state: State
+    memory: Memory | None = None
+
+
+class NotTheSame(Exception):
+    """Why the log must be read whole."""
+
+
+class _Again(NotTheSame):
+    """Why it is to be read once more, from its beginning."""
+
+
+def read_from_start(
+    cluster: ClusterConfig, topic: str, *, timeout_s: float, whole: bool, heard: Callable[[], None], hanging: str
+) -> Whole:
+    """The committed state; empty when the topic does not exist.
+
+    Behind an open transaction it is what stands before it; with `whole` that is waited for. The limit is for silence:
+    while answers come, it begins anew, until the end was seen once. `hanging`: what is said of one that nobody ends.
+    """
+    reader, pause_s = _Reader(topic, timeout_s, heard), _PAUSE_S
+    with ClusterClient(cluster, timeout_s=timeout_s) as client:
+        while True:
+            try:
+                found = _leader(client, topic)
+                return Whole(State()) if found is None else reader.read(client, *found, whole=whole)
+            except (_Again, Unreachable) as error:
+                why = f"{error}: {hanging}" if reader.at_end else str(error)
+            if time.monotonic() > reader.deadline:
+                raise Unreachable(f"cluster {cluster.name}, state topic {topic}: not read within {timeout_s} s: {why}")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+
+
+class _Reader:
+    """Of one topic, from its beginning, as often as that takes."""
+
+    def __init__(self, topic: str, timeout_s: float, heard: Callable[[], None]) -> None:
+        self.at_end = False
+        """Whether all that is committed was seen once."""
+        self.deadline = time.monotonic() + timeout_s
+        self._partition = Partition(topic, 0)
+        self._timeout_s = timeout_s
+        self._heard = heard
+
+    def read(self, client: ClusterClient, log: Log, address: tuple[str, int], *, whole: bool) -> Whole:
+        connection = client.lend(address) or client.open(address)
+        try:
+            found = self._read(client, connection, log, whole=whole)
+        except MalformedBatch as error:
+            connection.close()
+            raise RemoteFault(f"{connection.where}: state topic {log.topic}: {error}") from None
+        except BaseException:
+            connection.close()
+            raise
+        client.give_back(address, connection)
+        return found
+
+    def _read(self, client: ClusterClient, connection: Connection, log: Log, *, whole: bool) -> Whole:
+        link = FetchLink(connection, max_bytes=_MAX_BYTES, partition_max_bytes=_MAX_BYTES, at_once=True)
+        state, waiting = State(), False
+        code, start = log_start(connection, self._partition)
+        _refuse(client, code, "ListOffsets (needs DESCRIBE)")
+        position, settled = start, time.monotonic() + MARKER_S
+        while True:
+            answer = _asked(link, Wanted(self._partition, position, log.leader_epoch), waiting=waiting)
+            _refuse(client, code_of(answer.error), "Fetch (needs READ)")
+            before, position = position, _applied(answer, state, position)
+            waiting = position == before
+            if not self.at_end:
+                self.deadline = time.monotonic() + self._timeout_s
+                self._heard()
+            if position >= answer.high_watermark:
+                known = Memory(log, start, position, state) if log.topic_id != _NO_ID else None
+                return Whole(state, known)
+            if waiting:
+                if len(answer.records):
+                    raise RemoteFault(f"{connection.where}: state topic {log.topic}, offset {before}: no whole batch")
+                self.at_end = True
+                if not whole and time.monotonic() > settled:
+                    return Whole(state)
+            if self.at_end and time.monotonic() > self.deadline:
+                raise _Again("its end is not decided")
+
+
+def read_on(cluster: ClusterConfig, known: Memory, heard: Callable[[], None], timeout_s: float) -> Memory:
+    """The committed state at this moment. `known` is used up by it. NotTheSame, or what has gone wrong: then the topic
+    has to be read whole.
+
+    Read on is only what is provably the same log with nothing missing: see `remembered`.
+    """
+    with ClusterClient(cluster, timeout_s=timeout_s) as client:
+        found = _leader(client, known.log.topic)
+        if found is None or found[0] != known.log:
+            raise NotTheSame
+        heard()
+        connection = client.lend(found[1]) or client.open(found[1])
+        try:
+            position = _to_the_end(connection, known)
+        except BaseException:
+            connection.close()
+            raise
+        client.give_back(found[1], connection)
+    return replace(known, position=position)
+
+
+def _to_the_end(connection: Connection, known: Memory) -> int:
+    """Apply what was written since; the next offset to be read, with all before it decided."""
+    link = FetchLink(connection, max_bytes=_MAX_BYTES, partition_max_bytes=_MAX_BYTES, at_once=True)
+    position, waiting, settled = known.position, False, time.monotonic() + MARKER_S
+    while True:
+        wanted = Wanted(Partition(known.log.topic, 0), position, known.log.leader_epoch)
+        answer = _asked(link, wanted, waiting=waiting)
+        if answer.error or answer.log_start != known.log_start:
+            raise NotTheSame
+        before, position = position, _applied(answer, known.state, position, dense=True)
+        waiting = position == before
+        if position >= answer.high_watermark:
+            return position
+        if not waiting:
+            settled = time.monotonic() + MARKER_S
+        if time.monotonic() > settled:
+            raise Unreachable(f"{connection.where}: transactions are open")
+
+
+def _leader(client: ClusterClient, topic: str) -> tuple[Log, tuple[str, int]] | None:
+    """The log as it is now, and who leads it; None where there is none, by the word of two brokers if there are two."""
+    view = client.metadata([topic])
+    if topic not in view.topics and topic not in view.denied:
+        client.ask_another()
+        view = client.metadata([topic])
+    if topic in view.denied:  # an empty state would be believed
+        raise fault(client, f"state topic {topic}", "Metadata (needs DESCRIBE)", ErrorCode.topic_authorization_failed)
+    found = view.topics.get(topic)
+    if found is None:
+        return None
+    leader = found.partitions.get(0)
+    if leader is None or leader.broker not in view.brokers:
+        raise _Again("LEADER_NOT_AVAILABLE")
+    return Log(topic, found.id, leader.epoch), view.brokers[leader.broker]
+
+
+def _refuse(client: ClusterClient, code: ErrorCode, action: str) -> None:
+    if code is ErrorCode.none:
+        return
+    if code in MISLED:
+        client.ask_another()
+    if code in _AGAIN:
+        raise _Again(code.name.upper())
+    raise fault(client, f"state topic {TOPIC}", action, code)
+
+
+def _asked(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched:
+    """`waiting`: nothing more has come before, so the leader may hold the answer until something does."""
+    link.ask([wanted], max_wait_ms=_MAX_WAIT_MS if waiting else 0, isolation=Isolation.READ_COMMITTED)
+    for answer in link.take():
+        return answer
+    raise RemoteFault(f"{link.connection.where}: a Fetch answer without {wanted.partition}")
+
+
+def _applied(answer: Fetched, state: State, position: int, *, dense: bool = False) -> int:
+    """The next offset to be read. `dense`: NotTheSame where the cleaner has taken a record, or a batch."""
+    for header, batch, visible in committed(answer, position):
+        if dense and (header.base_offset != position or not is_dense(header)):
+            raise NotTheSame
+        for record in decode(header, batch) if visible else ():
+            if record.key is not None and record.offset >= position:
+                state.apply(record.key.decode("utf-8", "replace"), record.value)
+        position = header.next_offset
+    return position
