@@ -46,7 +46,7 @@ class VerifyDocument(Document, frozen=True, kw_only=True):
     verdict: Conclusion
     """Derived from the entries."""
     why: str
-    """It is no more than that."""
+    """Why the verdict is no better."""
     approved_by: str
     """Empty: nobody was asked."""
     entries: int

@@ -49,7 +49,7 @@ class CutDocument(msgspec.Struct, frozen=True, kw_only=True):
     open: tuple[OpenTransaction, ...]
     """At the boundary."""
     batches: int
-    """These, `records` and `bytes` go."""
+    """How many batches are cut off; `records` and `bytes` are what is in them."""
     records: int | None
     """Null: unknown."""
     bytes: int

@@ -38,7 +38,7 @@ class ReplicateDocument(Document, frozen=True, kw_only=True):
     positions: Mapping[str, int]
     """Next offset to copy, as far as receipts tell."""
     failed: Mapping[str, str]
-    """Why."""
+    """Why each of them FAILED."""
     never_copied: Mapping[str, int]
     """Offsets that were found to be deleted on the source before they were copied."""
     records: int

@@ -33,7 +33,7 @@ class UnfenceDocument(Document, frozen=True, kw_only=True):
     by_command: bool
     """The cluster's own command fences and unfences it: nothing is denied by ACLs."""
     denials_there: int
-    """Of the fence's, before anything was lifted."""
+    """How many of the fence's denials the cluster had, before anything was lifted."""
     warnings: tuple[str, ...]
     lifted: bool
     """False: it was a dry run."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from enum import Enum
@@ -60,6 +61,8 @@ def _named(known: object, seen: set[type]) -> Iterator[Named]:
 
 def _describe_keys(part: dict[str, Any], known: types.StructType | types.DataclassType) -> None:
     told = _docstrings(known.cls)
+    if "description" in part:
+        part["description"] = _in_json(part["description"])
     for field in known.fields:
         key = part["properties"][field.encode_name]
         key.pop("default", None)  # what a reader would assume of a key that is left out: none is
@@ -74,9 +77,10 @@ def _is_always_written(field: types.Field) -> bool:
 
 def _describe_values(part: dict[str, Any], known: type[Enum]) -> None:
     told = _docstrings(known)
-    lines = [f"{one.value}: {told[one.name]}" for one in known if one.name in told]
+    lines = [part["description"]] if "description" in part else []
+    lines += [f"{one.value}: {told[one.name]}" for one in known if one.name in told]
     if lines:
-        part["description"] = "\n".join([*([known.__doc__] if known.__doc__ else []), *lines])
+        part["description"] = "\n".join(lines)
 
 
 def _docstrings(known: type) -> dict[str, str]:
@@ -102,4 +106,8 @@ def _of_class(definition: ast.ClassDef) -> Iterator[tuple[str, str]]:
                 ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
                 ast.Expr(value=ast.Constant(value=str(words))),
             ):
-                yield name, " ".join(words.split())
+                yield name, _in_json(" ".join(words.split()))
+
+
+def _in_json(words: str) -> str:
+    return re.sub(r"\bNone\b", "null", words)

@@ -188,6 +188,7 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
     assert (home["kind"], home["strategies"], home["refused"]) == ("failback", {topic: "none"}, [])
     assert f"hash: {home['hash']}" in done(desk.run("failback", "plan", name))
     assert f"hash: {home['hash']}" in done(desk.run("failback", "run", name, "--dry-run"))
+    assert document(desk.run("failback", "run", name, "--dry-run", "--json"))["hash"] == home["hash"]
     assert f"the current one is {home['hash']}" in refused(
         desk.run("failback", "run", name, "--plan-hash", plan["hash"], *local)
     )

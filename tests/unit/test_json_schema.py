@@ -50,11 +50,11 @@ class Colour(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thing:
-    """It has a colour."""
+    """It has a colour. Its weight is None at first."""
 
     colour: Colour
     weight_g: int | None
-    """Null: nobody
+    """None: nobody
     has weighed it."""
     name: str = ""
     offset: int | UnsetType = UNSET
@@ -87,7 +87,8 @@ def test_a_schema_says_what_the_type_and_its_docstrings_say() -> None:
     assert said["$ref"] == "#/$defs/Things"
     things, thing, colour = (said["$defs"][name] for name in ("Things", "Thing", "Colour"))
     assert things["description"] == "All of them."
-    assert thing["properties"]["weight_g"]["description"] == "Null: nobody has weighed it."
+    assert thing["description"] == "It has a colour. Its weight is null at first."
+    assert thing["properties"]["weight_g"]["description"] == "null: nobody has weighed it."
     assert (colour["description"], colour["enum"]) == ("Of a thing.\nred: As blood.", ["blue", "red"])
 
 
