@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from mirror_core.decide.steps import names
 from mirror_core.model.mirror import PartitionState
@@ -75,6 +76,7 @@ def listed(desk: Desk, name: str) -> list[dict[str, Any]]:
     found = document(desk.run("mirror", "list", "--json"))
     assert set(found) == {"mirrors", "silent", "unreadable"}
     assert found["silent"] == []
+    Draft202012Validator(document(desk.run("json-schema", "mirror", "list"))).validate(found)
     return [row for row in found["mirrors"] if row["name"] == name]
 
 
