@@ -13,7 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from typer.testing import CliRunner, Result
+
 from mirror_core.cli.lazy import COMMANDS
+from mirror_core.cli.main import app
+from tests.documents import check_document
 from tests.waiting import patience
 
 MIRRORBOOK: Final = (sys.executable, "-c", "from mirror_core.cli.main import main; main()")
@@ -21,9 +25,18 @@ MIRRORBOOK: Final = (sys.executable, "-c", "from mirror_core.cli.main import mai
 
 def mirrorbook(*arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; what it said and its exit code, whatever that is."""
-    return subprocess.run(
+    done = subprocess.run(
         [*MIRRORBOOK, *arguments], capture_output=True, text=True, timeout=patience(timeout_s), check=False
     )
+    check_document(arguments, done.stdout)
+    return done
+
+
+def invoked(*arguments: str) -> Result:
+    """The same in this process; an error is raised as it is."""
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    check_document(arguments, done.stdout)
+    return done
 
 
 def on_terminal(*arguments: str, answer: str, timeout_s: float = 120.0) -> tuple[int, str]:

@@ -20,12 +20,14 @@ from mirror_core.cli.parity import EXIT
 from mirror_core.cli.telling import tell
 from mirror_core.evidence.asked import expected
 from mirror_core.evidence.suites import READINESS, SYNC
+from mirror_core.model.documents import prints
 from mirror_core.model.files import check_writable
-from mirror_core.runbook.checking import ADVICE, WHAT, Checked
+from mirror_core.runbook.checking import ADVICE, WHAT, CheckDocument, Checked
 from mirror_core.runbook.checking import check as check_mirror
 from mirror_core.state.link import find
 
 
+@prints(CheckDocument)
 def check(
     name: NameArgument,
     output: Annotated[
@@ -43,7 +45,7 @@ def check(
     link, state = find(loaded, name)
     checked = check_mirror(link, state, more.of(link.mirror.name), output)
     if as_json:
-        print_json(checked.as_json())
+        print_json(checked.document)
     else:
         _print(checked)
     raise typer.Exit(EXIT[checked.verdict])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -15,6 +14,7 @@ from mirror_core.decide.first_acl import ShutsOut
 from mirror_core.mirrors.preflight import ClusterCheck, Right, Verdict
 from mirror_core.mirrors.preflight import check as check_cluster
 from mirror_core.model.acl import Permission
+from mirror_core.model.documents import prints
 from mirror_core.model.errors import MissingPermission, RemoteFault
 
 cluster_app = typer.Typer(help="The clusters of mirrorbook.yaml.", no_args_is_help=True)
@@ -22,6 +22,7 @@ cluster_app.command("unfence")(unfence)
 
 
 @cluster_app.command()
+@prints(ClusterCheck)
 def check(
     name: Annotated[str, typer.Argument(help="The cluster.", autocompletion=completing.clusters)],
     config: ConfigOption = None,
@@ -30,7 +31,7 @@ def check(
     """Say whether a cluster answers, and which rights the mirror's principals lack, as kafka-acls.sh lines."""
     found = check_cluster(configuration(config).cluster(name))
     if as_json:
-        print_json({**asdict(found), "roles": found.roles})
+        print_json(found)
     else:
         _print(found)
     if found.problems:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import msgspec
 import typer
 
 from mirror_core.cli import completing
 from mirror_core.kafka.config import Config, find_config, load_config
+from mirror_core.model.documents import Document, as_text
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.text import visible, visible_lines
 from mirror_core.state.link import Link, find
@@ -23,7 +21,6 @@ ConfigOption = Annotated[Path | None, typer.Option("--config", help="Path of mir
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, do nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-_OBEYED: Final = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 NameArgument = Annotated[str, typer.Argument(help="The mirror.", autocompletion=completing.mirrors)]
 
 
@@ -51,10 +48,8 @@ def agree(question: str, yes: bool) -> None:
         raise Refused("not done", ["cancelled"])
 
 
-def print_json(value: Any) -> None:
-    text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
-    # JSON escapes C0 only; a terminal obeys C1 and bidirectional marks, too. They can stand in strings only.
-    typer.echo(_OBEYED.sub(_json_escape, text))
+def print_json(document: Document) -> None:
+    typer.echo(as_text(document))
 
 
 _NAME_CELLS: Final = 100
@@ -88,7 +83,3 @@ def refuse_unknown(what: str, reasons: Sequence[str]) -> None:
     if reasons:
         listed = "".join(f"\n  - {reason}" for reason in reasons)
         raise Indeterminate(f"there may be more {what} than were listed:{listed}")
-
-
-def _json_escape(found: re.Match[str]) -> str:
-    return json.dumps(found[0])[1:-1]

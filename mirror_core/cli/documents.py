@@ -1,72 +1,191 @@
-"""Plans and runs for machines: stable shapes, as docs/operate/commands.md says them."""
+"""Plans and runs for machines: shapes that stay, as docs/operate/commands.md says them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
+import msgspec
 from msgspec import UNSET
 
-from mirror_core.decide.conducting import Conducted
-from mirror_core.model.run import Plan, Run, StepRecord
+from mirror_core.decide.conducting import Conducted, Sign
+from mirror_core.decide.reckoning import Row
+from mirror_core.model.documents import Document
+from mirror_core.model.run import (
+    Evidence,
+    Mode,
+    Plan,
+    PlanStep,
+    Run,
+    RunKind,
+    RunState,
+    StepRecord,
+    StepState,
+    Strategy,
+)
 
 
-def plan_document(plan: Plan, reasons: tuple[str, ...]) -> dict[str, Any]:
+class PlanDocument(Document, frozen=True, kw_only=True):
+    """What a run would do. The hash binds an approval to it."""
+
+    kind: RunKind
+    mirror: str
+    mode: Mode
+    hash: str
+    """Twelve hexadecimal digits."""
+    steps: tuple[PlanStep, ...]
+    figures: Mapping[str, str]
+    """Lag, records to be read again, predicted seconds...: in words, `unknown` is one of them."""
+    partitions: Mapping[str, str]
+    """The same of single partitions, those that matter most first; of many only the first."""
+    groups: Mapping[str, str]
+    """The same of consumer groups."""
+    rights: tuple[str, ...] | None
+    """What its promotion would give to applications, the first of many; null: not known."""
+    bound: Mapping[str, str]
+    """What the approval is bound to: states, ids of clusters and topics, groups, grants."""
+    strategies: Mapping[str, Strategy]
+    """Failback: what becomes of each topic."""
+    discarded: int | None
+    """Failback: offsets that only the old source has, to be salvaged and then discarded; null: unknown."""
+    warnings: tuple[str, ...]
+    unknown: tuple[str, ...]
+    """What could not be seen, and why."""
+    refused: tuple[str, ...]
+    """Why it may not be run; empty: it may be, or it is a run's."""
+
+
+class ConductedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether anybody conducts a run now. Who was seen last, and when by that host's clock; null: not known."""
+
+    sign: Sign
+    by: str | None
+    host: str | None
+    pid: int | None
+    seen_ms: int | None
+    words: str
+    """The same for people."""
+
+
+class StepDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest attempt at a step."""
+
+    step: str
+    state: StepState
+    attempt: int
+    started_ms: int
+    ended_ms: int | None
+    evidence: Evidence
+    """What it saw, for people: counts, verdicts, the first few of something."""
+    error: str
+
+
+class RunDocument(Document, frozen=True, kw_only=True):
+    """A run of a failover or a failback."""
+
+    id: str
+    state: RunState
+    plan: PlanDocument
+    plan_hash: str
+    started_by: str
+    approved_by: str
+    """Empty: nobody was asked."""
+    conducted_by: str
+    """Whoever took it over last."""
+    conducted: ConductedDocument | None
+    """Null: it has ended."""
+    started_ms: int
+    ended_ms: int | None
+    note: str
+    steps: tuple[StepDocument, ...]
+    """Those that were begun; none in `runs list`."""
+
+
+class RunsDocument(Document, frozen=True, kw_only=True):
+    """All runs that the configured clusters know, newest first."""
+
+    runs: tuple[RunDocument, ...]
+    silent: Mapping[str, str]
+    """Clusters that did not answer, and why: they may know more."""
+
+
+class ForecastRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's plan foretold, and what was counted."""
+
+    run: str
+    mirror: str
+    """A drill's has a mirror of its own."""
+    mode: Mode
+    started_ms: int
+    rows: tuple[Row, ...]
+
+
+class ForecastDocument(Document, frozen=True, kw_only=True):
+    """A mirror's finished failovers and its drills, newest first."""
+
+    mirror: str
+    runs: tuple[ForecastRun, ...]
+
+
+def plan_document(plan: Plan, reasons: tuple[str, ...]) -> PlanDocument:
     """`reasons`: why it may not be run."""
-    return {
-        "kind": plan.kind,
-        "mirror": plan.mirror,
-        "mode": plan.mode,
-        "hash": plan.hash,
-        "steps": [{"name": s.name, "action": s.action, "reversible": s.reversible} for s in plan.steps],
-        "figures": dict(plan.figures),
-        "partitions": dict(plan.partitions),
-        "groups": dict(plan.groups),
-        "rights": None if plan.rights is UNSET else list(plan.rights),
-        "bound": {fact.name: fact.value for fact in plan.bound},
-        "strategies": dict(plan.strategies),
-        "discarded": plan.discarded,
-        "warnings": list(plan.warnings),
-        "unknown": list(plan.unknown),
-        "refused": list(reasons),
-    }
+    return PlanDocument(
+        kind=plan.kind,
+        mirror=plan.mirror,
+        mode=plan.mode,
+        hash=plan.hash,
+        steps=plan.steps,
+        figures=plan.figures,
+        partitions=plan.partitions,
+        groups=plan.groups,
+        rights=None if plan.rights is UNSET else plan.rights,
+        bound={fact.name: fact.value for fact in plan.bound},
+        strategies=plan.strategies,
+        discarded=plan.discarded,
+        warnings=plan.warnings,
+        unknown=plan.unknown,
+        refused=reasons,
+    )
 
 
-def run_document(run: Run, steps: tuple[StepRecord, ...], now: Conducted | None) -> dict[str, Any]:
+def run_document(run: Run, steps: tuple[StepRecord, ...], now: Conducted | None) -> RunDocument:
     """`now`: whether anybody conducts it, as long as it has not ended."""
-    return {
-        "id": run.id,
-        "state": run.state,
-        "plan": plan_document(run.plan, ()),
-        "plan_hash": run.plan_hash,
-        "started_by": run.started_by,
-        "approved_by": run.approved_by,
-        "conducted_by": run.conducted_by,
-        "conducted": None if now is None else _conducted_document(now),
-        "started_ms": run.started_ms,
-        "ended_ms": run.ended_ms,
-        "note": run.note,
-        "steps": [
-            {
-                "step": s.step,
-                "state": s.state,
-                "attempt": s.attempt,
-                "started_ms": s.started_ms,
-                "ended_ms": s.ended_ms,
-                "evidence": dict(s.evidence),
-                "error": s.error,
-            }
+    return RunDocument(
+        id=run.id,
+        state=run.state,
+        plan=plan_document(run.plan, ()),
+        plan_hash=run.plan_hash,
+        started_by=run.started_by,
+        approved_by=run.approved_by,
+        conducted_by=run.conducted_by,
+        conducted=None if now is None else _conducted_document(now),
+        started_ms=run.started_ms,
+        ended_ms=run.ended_ms,
+        note=run.note,
+        steps=tuple(
+            StepDocument(
+                step=s.step,
+                state=s.state,
+                attempt=s.attempt,
+                started_ms=s.started_ms,
+                ended_ms=s.ended_ms,
+                evidence=s.evidence,
+                error=s.error,
+            )
             for s in steps
-        ],
-    }
+        ),
+    )
 
 
-def _conducted_document(now: Conducted) -> dict[str, Any]:
-    """Who was seen last, and when by that host's clock; null where that is not known."""
-    return {
-        "sign": now.sign,
-        "by": now.by or None,
-        "host": now.host or None,
-        "pid": now.pid,
-        "seen_ms": now.seen_ms,
-        "words": str(now),
-    }
+def forecast_document(run: Run, rows: tuple[Row, ...]) -> ForecastRun:
+    return ForecastRun(run=run.id, mirror=run.plan.mirror, mode=run.plan.mode, started_ms=run.started_ms, rows=rows)
+
+
+def _conducted_document(now: Conducted) -> ConductedDocument:
+    return ConductedDocument(
+        sign=now.sign,
+        by=now.by or None,
+        host=now.host or None,
+        pid=now.pid,
+        seen_ms=now.seen_ms,
+        words=str(now),
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +20,8 @@ from mirror_core.cli.common import (
 from mirror_core.cli.conducting import EvidenceOption, evidence_folder, operator
 from mirror_core.cli.runs import when
 from mirror_core.cli.telling import tell
+from mirror_core.decide.drills import Drilled
+from mirror_core.model.documents import Document, prints
 from mirror_core.model.run import Mode
 from mirror_core.runbook import drill as drills
 from mirror_core.runbook import drill_clean
@@ -31,7 +32,15 @@ drill_app = typer.Typer(
 )
 
 
+class DrillsDocument(Document, frozen=True, kw_only=True):
+    """Earlier drills of a mirror, newest first."""
+
+    mirror: str
+    drills: tuple[Drilled, ...]
+
+
 @drill_app.command()
+@prints(drills.Outcome)
 def run(
     name: NameArgument,
     mode: Annotated[
@@ -47,7 +56,7 @@ def run(
     say = (lambda line: None) if as_json else tell
     found = drills.drill(link.config, name, mode, services, started_by=operator(), say=say)
     if as_json:
-        print_json(asdict(found))
+        print_json(found)
         return
     one = found.drilled
     print_facts(
@@ -66,12 +75,13 @@ def run(
 
 
 @drill_app.command("list")
+@prints(DrillsDocument)
 def list_drills(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Earlier drills, the newest first: what was predicted, and what was measured."""
     _, state = mirror(config, name)
     found = drills.past(state, name)
     if as_json:
-        print_json({"mirror": name, "drills": [asdict(one) for one in found]})
+        print_json(DrillsDocument(mirror=name, drills=tuple(found)))
         return
     rows = [
         (

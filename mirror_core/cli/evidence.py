@@ -11,8 +11,10 @@ from mirror_core.cli.common import ConfigOption, JsonOption, NameArgument, mirro
 from mirror_core.cli.conducting import EvidenceOption, MasterOption, Runner, RunnerOption, services_of
 from mirror_core.cli.spark_conf import SparkConfOption
 from mirror_core.decide.drills import KEPT
+from mirror_core.decide.evidence import Conclusion, Flaw
 from mirror_core.evidence.signing import PublicKey
 from mirror_core.evidence.verify import Verified, verify
+from mirror_core.model.documents import Document, prints
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.runbook import bundles
 from mirror_core.state.records import State
@@ -22,11 +24,48 @@ evidence_app = typer.Typer(help="What a run has left: written as a bundle, and v
 FolderArgument = Annotated[Path, typer.Argument(help="The run's folder.")]
 
 
+class BundleDocument(Document, frozen=True, kw_only=True):
+    """A bundle that was written."""
+
+    run: str
+    folder: str
+    verdict: Conclusion
+    entries: int
+    head: str
+    """Hash of the last entry."""
+    key: str | None
+    """Whose signature it bears; null: unsigned."""
+    copy: str | None
+    """Where the copy is; null: the configuration wants none."""
+
+
+class VerifyDocument(Document, frozen=True, kw_only=True):
+    """What a bundle says, and what speaks against it."""
+
+    run: str
+    verdict: Conclusion
+    """Derived from the entries."""
+    why: str
+    """Why the verdict is no better."""
+    approved_by: str
+    """Empty: nobody was asked."""
+    entries: int
+    files: int
+    not_here: tuple[str, ...]
+    """Of a copy: files with contents of topics, which it leaves out."""
+    key: str | None
+    """Whose signature was verified; null: no key was given, and whoever may edit the folder can have written it all."""
+    forgotten: bool
+    """The state topic cannot say the same any more: an old drill's run."""
+    flaws: tuple[Flaw, ...]
+
+
 class NotGenuine(MirrorError):
     """A bundle that is not what was written."""
 
 
 @evidence_app.command("write")
+@prints(BundleDocument)
 def write_command(
     name: NameArgument,
     run_id: Annotated[str, typer.Option("--run", help="Which run.")],
@@ -47,13 +86,20 @@ def write_command(
     services = services_of(link.config.path, runner, master, evidence, conf)
     head = bundles.keep(services, link.config, run, state)
     folder = services.run_dir(run_id)
-    shown = {"run": run_id, "folder": str(folder), "verdict": head.verdict, "entries": head.entries, "head": head.hash}
-    shown["signed by key"] = head.key or "nobody: unsigned"
-    shown["copy"] = bundles.copy(services, link.config, head) or "none is wanted"
-    print_json(shown) if as_json else print_facts(shown)
+    written = BundleDocument(
+        run=run_id,
+        folder=str(folder),
+        verdict=head.verdict,
+        entries=head.entries,
+        head=head.hash,
+        key=head.key,
+        copy=bundles.copy(services, link.config, head),
+    )
+    print_json(written) if as_json else print_facts(_bundle_facts(written))
 
 
 @evidence_app.command("verify")
+@prints(VerifyDocument)
 def verify_command(
     folder: FolderArgument,
     public_key: Annotated[
@@ -87,6 +133,18 @@ def verify_command(
         )
 
 
+def _bundle_facts(written: BundleDocument) -> dict[str, object]:
+    return {
+        "run": written.run,
+        "folder": written.folder,
+        "verdict": written.verdict,
+        "entries": written.entries,
+        "head": written.head,
+        "signed by key": written.key or "nobody: unsigned",
+        "copy": written.copy or "none is wanted",
+    }
+
+
 def _facts(found: Verified) -> dict[str, object]:
     return {
         "run": found.run,
@@ -104,16 +162,16 @@ def _away(found: Verified) -> str:
     return f", {len(found.not_here)} of them not here: this is a copy, which leaves out contents of topics"
 
 
-def _document(found: Verified) -> dict[str, object]:
-    return {
-        "run": found.run,
-        "verdict": found.verdict,
-        "why": found.why,
-        "approved_by": found.approved_by,
-        "entries": found.entries,
-        "files": found.files,
-        "not_here": list(found.not_here),
-        "key": found.key,
-        "forgotten": found.forgotten,
-        "flaws": [{"where": flaw.where, "what": flaw.what} for flaw in found.flaws],
-    }
+def _document(found: Verified) -> VerifyDocument:
+    return VerifyDocument(
+        run=found.run,
+        verdict=found.verdict,
+        why=found.why,
+        approved_by=found.approved_by,
+        entries=found.entries,
+        files=found.files,
+        not_here=found.not_here,
+        key=found.key,
+        forgotten=found.forgotten,
+        flaws=found.flaws,
+    )

@@ -28,10 +28,12 @@ from mirror_core.cli.conducting import (
     show_decision,
     show_outcome,
 )
+from mirror_core.cli.documents import PlanDocument, RunDocument
 from mirror_core.cli.runs import show_newest, show_plan
 from mirror_core.cli.spark_conf import SparkConfOption
 from mirror_core.cli.telling import tell
 from mirror_core.decide.strategies import Allowed
+from mirror_core.model.documents import prints
 from mirror_core.model.run import Run, RunKind, RunState
 from mirror_core.runbook.failback import Failback
 
@@ -49,6 +51,7 @@ StrategyOption = Annotated[
 
 
 @failback_app.command()
+@prints(PlanDocument)
 def plan(
     name: NameArgument, strategy: StrategyOption = None, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
@@ -58,6 +61,7 @@ def plan(
 
 
 @failback_app.command()
+@prints(RunDocument, PlanDocument)
 def run(
     name: NameArgument,
     strategy: StrategyOption = None,
@@ -84,6 +88,7 @@ def run(
 
 
 @failback_app.command()
+@prints(RunDocument)
 def status(
     name: NameArgument, run_id: RunOption = None, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
@@ -93,6 +98,7 @@ def status(
 
 
 @failback_app.command()
+@prints(RunDocument)
 def resume(
     name: NameArgument,
     run_id: RunOption = None,
@@ -120,6 +126,7 @@ def resume(
 
 
 @failback_app.command()
+@prints(RunDocument)
 def abort(
     name: NameArgument,
     run_id: RunOption = None,

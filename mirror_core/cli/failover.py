@@ -29,9 +29,11 @@ from mirror_core.cli.conducting import (
     show_decision,
     show_outcome,
 )
+from mirror_core.cli.documents import PlanDocument, RunDocument
 from mirror_core.cli.runs import show_newest
 from mirror_core.cli.sets import plan_set, run_set
 from mirror_core.cli.spark_conf import SparkConfOption
+from mirror_core.model.documents import prints
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.runbook.failover import Failover
 
@@ -43,6 +45,7 @@ ModeOption = Annotated[Mode, typer.Option("--mode", help="planned: the source li
 
 
 @failover_app.command()
+@prints(PlanDocument)
 def plan(
     name: NameArgument, mode: ModeOption = Mode.PLANNED, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
@@ -52,6 +55,7 @@ def plan(
 
 
 @failover_app.command()
+@prints(RunDocument, PlanDocument)
 def run(
     name: NameArgument,
     mode: ModeOption = Mode.PLANNED,
@@ -87,6 +91,7 @@ def run(
 
 
 @failover_app.command()
+@prints(RunDocument)
 def status(
     name: NameArgument, run_id: RunOption = None, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
@@ -96,6 +101,7 @@ def status(
 
 
 @failover_app.command()
+@prints(RunDocument)
 def resume(
     name: NameArgument,
     run_id: RunOption = None,
@@ -136,6 +142,7 @@ def resume(
 
 
 @failover_app.command()
+@prints(RunDocument)
 def abort(
     name: NameArgument,
     run_id: RunOption = None,

@@ -84,6 +84,11 @@ COMMANDS: Final[Mapping[str, Later]] = MappingProxyType(
         ),
         "log": Later("mirror_core.cli.log", "log_app", "Logs of a broker that is stopped."),
         "runs": Later("mirror_core.cli.runs", "runs_app", "Runs of failover and failback: journal and evidence."),
+        "json-schema": Later(
+            "mirror_core.cli.json_schema",
+            "json_schema_command",
+            "Print the JSON Schema of what a command prints with --json.",
+        ),
     }
 )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 import typer
 
 from mirror_core.cli.common import DryRunOption, JsonOption, YesOption, agree, print_json
@@ -15,10 +16,64 @@ from mirror_core.logdir.actions import perform
 from mirror_core.logdir.plan import Cut, Shorten
 from mirror_core.logdir.stopped import Plan, planned, stopped
 from mirror_core.logdir.targets import Targets, parse_targets, read_targets
+from mirror_core.model.documents import Document, prints
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.units import in_bytes
 
 log_app = typer.Typer(help="Logs of a broker that is stopped.", no_args_is_help=True)
+
+
+class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction that is open at a batch's end."""
+
+    producer_id: int
+    since: int
+    """Its first offset."""
+
+
+class CutDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition, and what becomes of it."""
+
+    topic: str
+    partition: int
+    folder: str
+    topic_id: str | None
+    log_start: int
+    log_end: int
+    """Before the cut."""
+    target: int
+    boundary: int
+    """Where a batch ends, at or below the target."""
+    offset: int
+    """The log end afterwards. Lower than the boundary where transactions are open there."""
+    open: tuple[OpenTransaction, ...]
+    """At the boundary."""
+    batches: int
+    """How many batches are cut off; `records` and `bytes` are what is in them."""
+    records: int | None
+    """Null: unknown."""
+    bytes: int
+
+
+class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of a failback's file that this broker does not have."""
+
+    topic: str
+    partition: int
+
+
+class TruncateDocument(Document, frozen=True, kw_only=True):
+    """What was cut in a broker's log directories, or would be."""
+
+    cluster_id: str
+    node_id: str
+    clean_shutdown: bool
+    done: bool
+    """False: it was a dry run."""
+    backup: str | None
+    """Where a copy of what is cut off is; null: there is none."""
+    partitions: tuple[CutDocument, ...]
+    elsewhere: tuple[Elsewhere, ...]
 
 
 @log_app.callback()
@@ -27,6 +82,7 @@ def _group() -> None:
 
 
 @log_app.command()
+@prints(TruncateDocument)
 def truncate(
     log_dir: Annotated[
         list[Path], typer.Option("--log-dir", help="The broker's log directory; again for each of log.dirs.")
@@ -100,30 +156,31 @@ def _targets(to: Path | None, partition: list[str] | None) -> Targets:
     return read_targets(to) if to is not None else parse_targets(partition or [])
 
 
-def _document(plan: Plan, backup: Path | None, *, done: bool) -> dict[str, Any]:
-    return {
-        "cluster_id": plan.owner.cluster_id,
-        "node_id": plan.owner.node_id,
-        "clean_shutdown": plan.clean,
-        "done": done,
-        "backup": None if backup is None or not plan.due else str(backup),
-        "partitions": [
-            {
-                "topic": cut.log.partition.topic,
-                "partition": cut.log.partition.index,
-                "folder": str(cut.log.folder),
-                "topic_id": cut.log.topic_id,
-                "log_start": cut.log.start,
-                "log_end": cut.log_end,
-                "target": cut.target,
-                "boundary": cut.boundary,
-                "offset": cut.offset,
-                "open": [{"producer_id": producer, "since": first} for producer, first in sorted(cut.open.items())],
-                "batches": cut.lost.batches,
-                "records": cut.lost.records,
-                "bytes": cut.lost.bytes,
-            }
-            for cut in plan.cuts
-        ],
-        "elsewhere": [{"topic": partition.topic, "partition": partition.index} for partition in plan.elsewhere],
-    }
+def _document(plan: Plan, backup: Path | None, *, done: bool) -> TruncateDocument:
+    return TruncateDocument(
+        cluster_id=plan.owner.cluster_id,
+        node_id=plan.owner.node_id,
+        clean_shutdown=plan.clean,
+        done=done,
+        backup=None if backup is None or not plan.due else str(backup),
+        partitions=tuple(_cut_document(cut) for cut in plan.cuts),
+        elsewhere=tuple(Elsewhere(topic=partition.topic, partition=partition.index) for partition in plan.elsewhere),
+    )
+
+
+def _cut_document(cut: Cut) -> CutDocument:
+    return CutDocument(
+        topic=cut.log.partition.topic,
+        partition=cut.log.partition.index,
+        folder=str(cut.log.folder),
+        topic_id=cut.log.topic_id,
+        log_start=cut.log.start,
+        log_end=cut.log_end,
+        target=cut.target,
+        boundary=cut.boundary,
+        offset=cut.offset,
+        open=tuple(OpenTransaction(producer_id=producer, since=first) for producer, first in sorted(cut.open.items())),
+        batches=cut.lost.batches,
+        records=cut.lost.records,
+        bytes=cut.lost.bytes,
+    )

@@ -13,43 +13,37 @@ from mirror_core.cli.check import check
 from mirror_core.cli.common import (
     ConfigOption,
     DryRunOption,
-    JsonOption,
     NameArgument,
     YesOption,
     agree,
     configuration,
     mirror,
-    print_facts,
-    print_json,
-    print_table,
-    refuse_unknown,
 )
+from mirror_core.cli.listing import describe, list_command
 from mirror_core.cli.runbook import runbook
 from mirror_core.cli.standing import fence, watch
 from mirror_core.cli.telling import tell
 from mirror_core.decide.recovery import Action
 from mirror_core.decide.ruled import as_destination, as_source
-from mirror_core.decide.standing import when
 from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import creation, estimate, recovery, verbs
 from mirror_core.mirrors.describe import GAPS
-from mirror_core.mirrors.describe import describe as describe_mirror
 from mirror_core.mirrors.gaps import limit_in_words
 from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
 from mirror_core.mirrors.recovery_plan import survey
 from mirror_core.mirrors.recovery_words import done, left, proposed, question
-from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import BadRequest, MirrorError, Refused
-from mirror_core.model.mirror import Gaps, PartitionState
+from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.mirror import Gaps
 from mirror_core.model.units import bytes_per_s, in_bytes
-from mirror_core.state.link import link_of, states
-from mirror_core.state.records import TOPIC
+from mirror_core.state.link import link_of
 
 mirror_app = typer.Typer(help="One-way links between two clusters.", no_args_is_help=True)
 mirror_app.command()(watch)
 mirror_app.command()(fence)
 mirror_app.command()(runbook)
 mirror_app.command()(check)
+mirror_app.command("list")(list_command)
+mirror_app.command()(describe)
 
 TopicsOption = Annotated[list[str] | None, typer.Option("--topics", help="Regular expression of topic names; repeat.")]
 
@@ -223,76 +217,3 @@ def delete(
     if agreed(link, Verb.DELETE, dry_run=dry_run, yes=yes, more=forgotten, gone=lost):
         verbs.delete(link, lost)
         tell(f"mirror {name}: deleted; its topics are still on cluster {link.mirror.destination}")
-
-
-@mirror_app.command("list")
-def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """All mirrors that the configured clusters know. Exit code 4 when one did not answer."""
-    rows, silent, unreadable = [], [], []
-    for cluster, answer in states(configuration(config)):
-        if isinstance(answer, MirrorError):
-            silent.append({"cluster": cluster, "error": str(answer)})
-            continue
-        unreadable += [{"cluster": cluster, "key": key, "error": why} for key, why in answer.unreadable.items()]
-        for found in answer.mirrors.values():
-            statuses = answer.partitions.get(found.name, {}).values()
-            failed = sum(s.state is PartitionState.FAILED for s in statuses)
-            rows.append(
-                {
-                    "name": found.name,
-                    "source": found.source,
-                    "destination": found.destination,
-                    "desired": found.desired,
-                    "partitions": len(statuses),
-                    "failed": failed,
-                }
-            )
-    rows.sort(key=lambda row: str(row["name"]))
-    if as_json:
-        print_json({"mirrors": rows, "silent": silent, "unreadable": unreadable})
-    else:
-        columns = ["name", "source", "destination", "desired", "partitions", "failed"]
-        print_table("Mirrors", columns, [[*r.values()] for r in rows])
-    unknown = [str(row["error"]) for row in silent]
-    unknown += [f"cluster {r['cluster']}, state topic {TOPIC}, key {r['key']}: {r['error']}" for r in unreadable]
-    refuse_unknown("mirrors", unknown)
-
-
-@mirror_app.command()
-def describe(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """One mirror: state, position and lag of each partition, who copies it."""
-    link, state = mirror(config, name)
-    seen = describe_mirror(link, state, now_ms())
-    if as_json:
-        print_json(seen)
-        return
-    print_facts(seen.facts)
-    print_table(
-        "Partitions",
-        ["partition", "state", "position", "source end", "lag", "proved", "LMO", "kind", "reason"],
-        [
-            [
-                *(r.partition, r.state, r.position, _known(r.source_end), _known(r.lag), r.proved),
-                *(r.lmo, r.kind, r.reason),
-            ]
-            for r in seen.rows
-        ],
-    )
-    late = [r for r in seen.rows if r.missing]
-    if late:
-        print_table(
-            "Seeding, up to where the source begins",
-            ["partition", "offsets done", "of", "left"],
-            [[r.partition, r.position, r.source_start, r.missing] for r in late],
-        )
-    never = [(r.partition, r.never_copied) for r in seen.rows if r.never_copied]
-    if never:
-        print_table(
-            "Deleted on the source before they were copied",
-            ["partition", "offsets", "first found", "last of them", "found"],
-            [[p, n.offsets, when(n.since_ms), f"[{n.first}, {n.next})", when(n.newest_ms)] for p, n in never],
-        )
-
-
-def _known(value: int | None) -> object:
-    return "unknown" if value is None else value

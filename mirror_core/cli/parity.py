@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import typer
 
 from mirror_core.cli.common import (
@@ -23,9 +24,10 @@ from mirror_core.cli.spark_conf import SparkConfOption, spark_conf
 from mirror_core.cli.telling import tell
 from mirror_core.decide.parity import DIGEST, ENDS
 from mirror_core.evidence.asked import expected
-from mirror_core.evidence.parity_report import result_document
+from mirror_core.evidence.parity_document import ResultDocument, result_document
 from mirror_core.evidence.suites import PARITY, Demands
 from mirror_core.mirrors.proving import compare_and_remember
+from mirror_core.model.documents import prints
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.files import check_writable
 from mirror_core.model.names import Partition
@@ -48,6 +50,25 @@ EXIT: Final = {
 SHOWN: Final = 20
 
 
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition that was not in scope."""
+
+    topic: str
+    partition: int
+    why: str
+
+
+class ParityDocument(ResultDocument, frozen=True, kw_only=True):
+    """What a comparison of both clusters has found."""
+
+    mirror: str
+    level: int
+    left_out: tuple[LeftOut, ...]
+    remarks: tuple[str, ...]
+    """Of a comparison with certificates: what a person should know beside the verdict."""
+
+
+@prints(ParityDocument)
 def parity_command(
     name: NameArgument,
     level: Annotated[
@@ -108,8 +129,9 @@ def parity_command(
         partitions, left_out = len(compared.ranges), {p: f"it is {s.value}" for p, s in compared.left_out.items()}
         remarks = []
     if as_json:
-        listed = [{"topic": p.topic, "partition": p.index, "why": why} for p, why in left_out.items()]
-        print_json({"mirror": name, "level": level, **result_document(result), "left_out": listed, "remarks": remarks})
+        found = msgspec.structs.asdict(result_document(result))
+        listed = tuple(LeftOut(topic=p.topic, partition=p.index, why=why) for p, why in left_out.items())
+        print_json(ParityDocument(**found, mirror=name, level=level, left_out=listed, remarks=tuple(remarks)))
     else:
         _print(name, result, partitions, left_out)
         for remark in remarks:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
 from mirror_core.cli import completing
@@ -16,9 +17,11 @@ from mirror_core.cli.common import ConfigOption, JsonOption, mirror, print_facts
 from mirror_core.cli.conducting import evidence_folder
 from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.telling import tell
-from mirror_core.decide.readiness import Readiness, Weight
+from mirror_core.decide.readiness import Point, Readiness, Weight
+from mirror_core.decide.steps import Writes
 from mirror_core.kafka.config import Config, Principal, find_config, load_config
 from mirror_core.mirrors.readiness_metrics import Exposition
+from mirror_core.model.documents import Document, prints
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.names import DRILL, ClusterName
 from mirror_core.runbook.readiness import look
@@ -32,6 +35,29 @@ AT_ONCE: Final = 4
 SHOWN: Final = ("seconds without writes, predicted", "lag in offsets", "proved equal before", "data plane")
 
 
+class HoldingRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that holds the mirror: then it is that one that counts."""
+
+    step: str
+    """Begun last; empty: none was."""
+    writes: Writes
+    """Where applications may write as long as nothing more happens."""
+    conducted: bool | None
+    """Whether anybody conducts it; null: not known."""
+
+
+class ReadinessDocument(Document, frozen=True, kw_only=True):
+    """Whether a mirror could be failed over now, and what speaks against it."""
+
+    mirror: str
+    ready: bool
+    run: HoldingRun | None
+    points: tuple[Point, ...]
+    figures: Mapping[str, str]
+    """As the plan of a planned failover has them, in words."""
+
+
+@prints(ReadinessDocument)
 def readiness_command(
     name: Annotated[
         str | None, typer.Argument(help="The mirror. With --metrics: all of them.", autocompletion=completing.mirrors)
@@ -54,7 +80,7 @@ def readiness_command(
     link, state = mirror(config, name)
     found = look(link, state, _services(link.config.path), whole=True)
     if as_json:
-        print_json(_json(found))
+        print_json(_document(found))
     else:
         _show(found)
     if not found.ready:
@@ -70,16 +96,12 @@ def _show(found: Readiness) -> None:
         print_table("What speaks against it", ("weight", "what", "what to do"), rows)
 
 
-def _json(found: Readiness) -> dict[str, object]:
-    return {
-        "mirror": found.mirror.name,
-        "ready": found.ready,
-        "run": None
-        if found.run is None
-        else {"step": found.run.step, "writes": found.run.writes, "conducted": found.conducted},
-        "points": [{"weight": p.weight, "words": p.words, "remedy": p.remedy} for p in found.points],
-        "figures": dict(found.figures),
-    }
+def _document(found: Readiness) -> ReadinessDocument:
+    run = found.run
+    holding = HoldingRun(step=run.step, writes=run.writes, conducted=found.conducted) if run else None
+    return ReadinessDocument(
+        mirror=found.mirror.name, ready=found.ready, run=holding, points=found.points, figures=found.figures
+    )
 
 
 def _serve(config: Config, where: tuple[str, int]) -> None:

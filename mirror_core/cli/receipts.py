@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
+import msgspec
 import typer
 
 from mirror_core.cli.common import (
@@ -24,6 +26,7 @@ from mirror_core.mirrors.rebuilding import Rebuilt
 from mirror_core.mirrors.rebuilding import rebuild as rebuild_receipts
 from mirror_core.mirrors.receipts import closed
 from mirror_core.mirrors.receipts import compact as compact_receipts
+from mirror_core.model.documents import Document, prints
 from mirror_core.model.errors import Indeterminate
 
 receipts_app = typer.Typer(no_args_is_help=True, help="What vouches for a copy: put together, or stored anew.")
@@ -33,7 +36,39 @@ RunnerOption = Annotated[str, typer.Option("--runner", help="Where tasks run: sp
 MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
 
 
+class CompactDocument(Document, frozen=True, kw_only=True):
+    """What became of past days' receipts."""
+
+    mirror: str
+    days: Mapping[str, tuple[int, int]]
+    """By day: files before, and now."""
+    pieces_left_out: int
+    left: Mapping[str, str]
+    """Days that stay as they are, and the file that was lost, altered or is not ours."""
+
+
+class NoReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of which something is vouched for by no receipt still."""
+
+    topic: str
+    partition: int
+    why: tuple[str, ...]
+
+
+class RebuildDocument(Document, frozen=True, kw_only=True):
+    """What a rebuild of receipts has done."""
+
+    mirror: str
+    records: int
+    """Vouched for again."""
+    files: int
+    settled: tuple[str, ...]
+    """Files that are not asked for any more."""
+    left: tuple[NoReceipt, ...]
+
+
 @receipts_app.command("compact")
+@prints(CompactDocument)
 def compact(
     name: NameArgument,
     receipts: ReceiptsOption = "receipts",
@@ -48,7 +83,7 @@ def compact(
     link, _ = mirror(config, name)
     done = compact_receipts(link, proof_tasks(runner, master, conf).folder(receipts), closed())
     if as_json:
-        print_json({"mirror": name, "days": done.files, "pieces_left_out": done.pieces_left_out, "left": done.left})
+        print_json(CompactDocument(mirror=name, days=done.files, pieces_left_out=done.pieces_left_out, left=done.left))
     else:
         print_facts({"mirror": name, "days": len(done.files), "pieces left out": done.pieces_left_out})
         if done.files:
@@ -62,6 +97,7 @@ def compact(
 
 
 @receipts_app.command("rebuild")
+@prints(RebuildDocument)
 def rebuild(
     name: NameArgument,
     receipts: ReceiptsOption = "receipts",
@@ -91,9 +127,10 @@ def rebuild(
 
 def _print(name: str, done: Rebuilt, as_json: bool) -> None:
     if as_json:
-        listed = [{"topic": p.topic, "partition": p.index, "why": list(why)} for p, why in done.left.items()]
-        facts = {"mirror": name, "records": done.records, "files": done.files, "settled": done.settled}
-        print_json({**facts, "left": listed})
+        left = tuple(NoReceipt(topic=p.topic, partition=p.index, why=why) for p, why in done.left.items())
+        print_json(
+            RebuildDocument(mirror=name, records=done.records, files=done.files, settled=done.settled, left=left)
+        )
         return
     print_facts({"mirror": name, "records": done.records, "files": done.files, "files settled": len(done.settled)})
     for partition, why in list(done.left.items())[:SHOWN]:

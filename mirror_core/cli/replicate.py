@@ -26,10 +26,31 @@ from mirror_core.dataplane.results import Summary, raise_if_failed
 from mirror_core.dataplane.runner import Runner
 from mirror_core.evidence.folders import is_url, local_folder
 from mirror_core.mirrors.background import BackgroundProof
+from mirror_core.model.documents import Document, prints
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.units import bytes_per_s
 
 
+class ReplicateDocument(Document, frozen=True, kw_only=True):
+    """What one process copied. Keys of `positions`, `failed` and `never_copied` are partitions: TOPIC-NUMBER."""
+
+    caught_up: bool
+    positions: Mapping[str, int]
+    """Next offset to copy, as far as receipts tell."""
+    failed: Mapping[str, str]
+    """Why each of them FAILED."""
+    never_copied: Mapping[str, int]
+    """Offsets that were found to be deleted on the source before they were copied."""
+    records: int
+    bytes: int
+    seconds: float
+    copy_seconds: float
+    """Without the time until the first task began."""
+    copier_cpu_seconds: float
+    epochs: int
+
+
+@prints(ReplicateDocument)
 def replicate_command(
     names: Annotated[
         list[str],
@@ -119,7 +140,7 @@ def replicate_command(
         )
         summary = copying.run()
     if as_json:
-        print_json(_json(summary))
+        print_json(_document(summary))
     else:
         print_facts(_facts(summary))
     raise_if_failed(summary)
@@ -164,16 +185,16 @@ def _facts(summary: Summary) -> dict[str, object]:
     }
 
 
-def _json(summary: Summary) -> dict[str, object]:
-    return {
-        "caught_up": summary.caught_up,
-        "positions": {str(partition): offset for partition, offset in sorted(summary.positions.items())},
-        "failed": {str(partition): reason for partition, reason in sorted(summary.failed.items())},
-        "never_copied": {str(partition): offsets for partition, offsets in sorted(summary.never_copied.items())},
-        "records": summary.records,
-        "bytes": summary.bytes,
-        "seconds": round(summary.seconds, 3),
-        "copy_seconds": round(summary.copy_seconds, 3),
-        "copier_cpu_seconds": round(summary.cpu_s, 3),
-        "epochs": summary.epochs,
-    }
+def _document(summary: Summary) -> ReplicateDocument:
+    return ReplicateDocument(
+        caught_up=summary.caught_up,
+        positions={str(partition): offset for partition, offset in sorted(summary.positions.items())},
+        failed={str(partition): reason for partition, reason in sorted(summary.failed.items())},
+        never_copied={str(partition): offsets for partition, offsets in sorted(summary.never_copied.items())},
+        records=summary.records,
+        bytes=summary.bytes,
+        seconds=round(summary.seconds, 3),
+        copy_seconds=round(summary.copy_seconds, 3),
+        copier_cpu_seconds=round(summary.cpu_s, 3),
+        epochs=summary.epochs,
+    )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,11 +21,19 @@ from mirror_core.cli.common import (
     print_table,
     refuse_unknown,
 )
-from mirror_core.cli.documents import plan_document, run_document
+from mirror_core.cli.documents import (
+    ForecastDocument,
+    RunDocument,
+    RunsDocument,
+    forecast_document,
+    plan_document,
+    run_document,
+)
 from mirror_core.cli.telling import tell
 from mirror_core.decide import reckoning
 from mirror_core.decide.conducting import Conducted
 from mirror_core.model.clock import now_ms
+from mirror_core.model.documents import prints
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.run import Plan, Run, RunKind, StepRecord, StepState
 from mirror_core.runbook.closing import words_of
@@ -38,14 +45,15 @@ runs_app = typer.Typer(help="Runs of failover and failback: journal and evidence
 
 
 @runs_app.command("list")
+@prints(RunsDocument)
 def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """All runs that the clusters know, newest first. Exit code 4 when one did not answer."""
     found, silent = _all(config)
     known = ((state, run) for state in found.values() for run in state.runs.values())
     runs = sorted(known, key=lambda one: -one[1].started_ms)
     if as_json:
-        documents = [run_document(run, (), conducted_now(state, run)) for state, run in runs]
-        print_json({"runs": documents, "silent": silent})
+        documents = tuple(run_document(run, (), conducted_now(state, run)) for state, run in runs)
+        print_json(RunsDocument(runs=documents, silent=silent))
     else:
         rows = [
             (r.id, r.plan.kind, r.plan.mirror, r.plan.mode, r.state, when(r.started_ms), r.started_by) for _, r in runs
@@ -55,6 +63,7 @@ def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 
 @runs_app.command()
+@prints(RunDocument)
 def show(
     id: Annotated[str, typer.Argument(help="The run.", autocompletion=completing.runs)],
     config: ConfigOption = None,
@@ -73,12 +82,14 @@ def show(
 
 
 @runs_app.command()
+@prints(ForecastDocument)
 def forecast(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """What the plans of a mirror's failovers and drills foretold, what was counted, and the error; the newest first."""
     link, state = mirror(config, name)
     found = [(run, reckoning.rows(run, state.steps_of(run))) for run in reckoning.past(state.runs.values(), name)]
     if as_json:
-        print_json({"mirror": link.mirror.name, "runs": [_forecast_document(run, rows) for run, rows in found]})
+        past = tuple(forecast_document(run, rows) for run, rows in found)
+        print_json(ForecastDocument(mirror=link.mirror.name, runs=past))
         return
     shown = [
         (
@@ -93,16 +104,6 @@ def forecast(name: NameArgument, config: ConfigOption = None, as_json: JsonOptio
         for row in rows
     ]
     print_table("Foretold and counted", ("run", "mode", "what", "foretold", "counted", "error"), shown)
-
-
-def _forecast_document(run: Run, rows: tuple[reckoning.Row, ...]) -> dict[str, Any]:
-    return {
-        "run": run.id,
-        "mirror": run.plan.mirror,
-        "mode": run.plan.mode,
-        "started_ms": run.started_ms,
-        "rows": [asdict(row) for row in rows],
-    }
 
 
 def newest(link: Link, state: State, run_id: str | None, kind: RunKind) -> Run:

@@ -20,10 +20,11 @@ from mirror_core.cli.conducting import (
     conductor,
     runner_for,
 )
-from mirror_core.cli.documents import plan_document, run_document
+from mirror_core.cli.documents import PlanDocument, RunDocument, plan_document, run_document
 from mirror_core.cli.runs import show_plan
 from mirror_core.cli.spark_conf import SparkConfOption
 from mirror_core.cli.telling import tell
+from mirror_core.model.documents import Document, prints
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import Mode
 from mirror_core.runbook.closing import last_words
@@ -38,6 +39,26 @@ SetArgument = Annotated[
 ]
 
 
+class SetPlansDocument(Document, frozen=True, kw_only=True):
+    """What a failover of all mirrors of a set would do now."""
+
+    set: str
+    hash: str
+    """Of all plans together."""
+    plans: tuple[PlanDocument, ...]
+    refused: tuple[str, ...]
+    """Why they may not be run; empty: they may be."""
+
+
+class SetRunsDocument(Document, frozen=True, kw_only=True):
+    """The runs of a failover of a set, one of each mirror."""
+
+    set: str
+    """Id of the failover that all of them belong to."""
+    runs: tuple[RunDocument, ...]
+
+
+@prints(SetPlansDocument)
 def plan_set(
     name: SetArgument, mode: ModeOption = Mode.PLANNED, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
@@ -48,6 +69,7 @@ def plan_set(
         raise Refused(f"these plans cannot be run: failover of set {name}", joint.reasons)
 
 
+@prints(SetRunsDocument, SetPlansDocument)
 def run_set(
     name: SetArgument,
     mode: ModeOption = Mode.PLANNED,
@@ -94,7 +116,8 @@ def run_set(
         together.refuse_conducted(attempt)
     ended = together.finish(attempt, agreed_by=together.started_by if asked else "")
     if as_json:
-        print_json({"set": attempt, "runs": [run_document(s.run, s.steps, None) for s in ended.values()]})
+        runs = tuple(run_document(s.run, s.steps, None) for s in ended.values())
+        print_json(SetRunsDocument(set=attempt, runs=runs))
     else:
         tell(f"{attempt}: " + "; ".join(together.told(attempt)))
         for mirror, standing in ended.items():
@@ -136,8 +159,8 @@ def _together(
 
 def _show(name: str, joint: Joint, *, as_json: bool) -> None:
     if as_json:
-        plans = [plan_document(decision.plan, decision.reasons) for decision in joint.decisions.values()]
-        print_json({"set": name, "hash": joint.hash, "plans": plans, "refused": list(joint.reasons)})
+        plans = tuple(plan_document(decision.plan, decision.reasons) for decision in joint.decisions.values())
+        print_json(SetPlansDocument(set=name, hash=joint.hash, plans=plans, refused=joint.reasons))
         return
     for decision in joint.decisions.values():
         show_plan(decision.plan, decision.reasons, as_json=False)

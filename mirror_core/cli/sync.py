@@ -22,11 +22,13 @@ from mirror_core.cli.common import (
 from mirror_core.cli.telling import tell
 from mirror_core.decide.verbs import Verb
 from mirror_core.mirrors import verbs
+from mirror_core.model.documents import prints
 from mirror_core.model.drift import Action, Part
 from mirror_core.model.errors import BadRequest, Refused
-from mirror_core.sync.cycle import SyncReport, survey
+from mirror_core.sync.cycle import SyncDocument, SyncReport, survey
 
 
+@prints(SyncDocument)
 def sync_command(
     name: NameArgument,
     config: ConfigOption = None,
@@ -52,7 +54,7 @@ def sync_command(
     if not dry_run:
         report = verbs.sync(link, only=parts)
     if as_json:
-        print_json(report.as_json())
+        print_json(report.document)
     else:
         _print(report)
     intent.check()

@@ -14,8 +14,32 @@ from mirror_core.decide.standing import when
 from mirror_core.decide.view import some
 from mirror_core.evidence.fence_file import FenceFile, read
 from mirror_core.mirrors.unfencing import Outlook, lift, look
+from mirror_core.model.documents import Document, prints
 
 
+class UnfenceDocument(Document, frozen=True, kw_only=True):
+    """What a run's fence denied on a cluster, and whether that was lifted."""
+
+    cluster: str
+    run: str
+    mirror: str
+    destination: str
+    """Cluster to which applications were to be moved."""
+    destination_answers: bool
+    written_ms: int
+    """Wall clock of the run when it wrote the file."""
+    topics: tuple[str, ...]
+    transactional_ids: tuple[str, ...]
+    by_command: bool
+    """The cluster's own command fences and unfences it: nothing is denied by ACLs."""
+    denials_there: int
+    """How many of the fence's denials the cluster had, before anything was lifted."""
+    warnings: tuple[str, ...]
+    lifted: bool
+    """False: it was a dry run."""
+
+
+@prints(UnfenceDocument)
 def unfence(
     name: Annotated[str, typer.Argument(help="The cluster that is fenced.", autocompletion=completing.clusters)],
     file: Annotated[Path, typer.Option("--from", help="The run's file unfence-RUN.json, in its evidence folder.")],
@@ -38,7 +62,7 @@ def unfence(
         agree(f"Lift the fence of run {fence.run}: let applications write on {name} again?", yes)
         trouble = lift(loaded, cluster, fence, file.absolute())
     if as_json:
-        print_json(_as_json(name, fence, outlook, trouble, done=not dry_run))
+        print_json(_document(name, fence, outlook, trouble, done=not dry_run))
     elif not dry_run:
         for line in (*(f"warning: {one}" for one in trouble), *_done(name, fence)):
             tell(line)
@@ -71,20 +95,20 @@ def _done(name: str, fence: FenceFile) -> list[str]:
     ]
 
 
-def _as_json(
+def _document(
     name: str, fence: FenceFile, outlook: Outlook, trouble: tuple[str, ...], *, done: bool
-) -> dict[str, object]:
-    return {
-        "cluster": name,
-        "run": fence.run,
-        "mirror": fence.mirror,
-        "destination": fence.destination,
-        "destination_answers": outlook.destination is not None,
-        "written_ms": fence.written_ms,
-        "topics": fence.topics,
-        "transactional_ids": fence.transactional_ids,
-        "by_command": fence.command,
-        "denials_there": len(outlook.there),
-        "warnings": (*outlook.warnings, *trouble),
-        "lifted": done,
-    }
+) -> UnfenceDocument:
+    return UnfenceDocument(
+        cluster=name,
+        run=fence.run,
+        mirror=fence.mirror,
+        destination=fence.destination,
+        destination_answers=outlook.destination is not None,
+        written_ms=fence.written_ms,
+        topics=fence.topics,
+        transactional_ids=fence.transactional_ids,
+        by_command=fence.command,
+        denials_there=len(outlook.there),
+        warnings=(*outlook.warnings, *trouble),
+        lifted=done,
+    )

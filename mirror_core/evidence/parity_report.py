@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from mirror_core.decide.parity import Row, sample
 from mirror_core.evidence.expectations import Judged, judge_table, verdict_of
+from mirror_core.evidence.parity_document import result_document
 from mirror_core.evidence.shown import html
 from mirror_core.evidence.suites import PARITY, Demands
 from mirror_core.model.errors import MirrorError
@@ -123,33 +124,6 @@ def _with_more(result: ParityResult, judged: Judged | None) -> ParityResult:
     return replace(result, verdict=verdict, unmet=tuple(map(str, unmet)))
 
 
-def result_document(result: ParityResult) -> dict[str, Any]:
-    """The result as plain values for JSON."""
-    return {
-        "verdict": result.verdict.value,
-        "records": result.records,
-        "chunks": result.chunks,
-        "seconds": result.seconds,
-        "proven": [
-            {"topic": partition.topic, "partition": partition.index, "offset": offset}
-            for partition, offset in sorted(result.proven.items())
-        ],
-        "findings": [
-            {
-                "topic": finding.partition.topic,
-                "partition": finding.partition.index,
-                "offset": finding.offset,
-                "kind": finding.kind,
-                "detail": finding.detail,
-            }
-            for finding in result.findings
-        ],
-        "reasons": list(result.reasons),
-        "unmet": list(result.unmet),
-        "report": result.report,
-    }
-
-
 def _document(
     result: ParityResult,
     source: ClusterName,
@@ -164,7 +138,7 @@ def _document(
         "destination": destination,
         "level": level,
         "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="milliseconds"),
-        **result_document(result),
+        **msgspec.to_builtins(result_document(result)),
         "great_expectations": None
         if judged is None
         else {

@@ -25,6 +25,7 @@ from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.topics import describe_configs
+from mirror_core.model.documents import Document
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Gaps, Mirror, NeverCopied, PartitionState, PartitionStatus, is_fresh
@@ -71,11 +72,11 @@ class PartitionRow:
         return max(0, (self.source_start or 0) - (self.position or 0)) if known else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class Description(Document, frozen=True, kw_only=True):
     """What `mirrorbook mirror describe` shows."""
 
     facts: Mapping[str, str | int | None]
+    """Each in words, but `lag` and `offsets known to be missing`, in offsets; null: unknown."""
     rows: tuple[PartitionRow, ...]
 
 

@@ -18,6 +18,7 @@ from mirror_core.kafka.rights import Probe, broker_setting, features, may_mark, 
 from mirror_core.kafka.versions import api_versions
 from mirror_core.mirrors.first_acl import look
 from mirror_core.model.acl import Operation, Permission, Resource
+from mirror_core.model.documents import Document
 from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import ClusterName
@@ -90,8 +91,7 @@ class Right:
     """DENY: a right that the principal must not have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterCheck:
+class ClusterCheck(Document, frozen=True, kw_only=True):
     """Everything that was found."""
 
     cluster: str
@@ -107,12 +107,8 @@ class ClusterCheck:
     """What must be mended, whatever the role."""
     advice: tuple[str, ...]
     """What should be, for a destination."""
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        """What it may serve as: the roles in which no right is missing."""
-        lacking = {right.role for right in self.rights if right.verdict is Verdict.MISSING}
-        return tuple(role for role in Role if role not in lacking)
+    roles: tuple[Role, ...]
+    """What it may serve as: those in which no right is missing."""
 
 
 def check(config: ClusterConfig) -> ClusterCheck:
@@ -129,6 +125,12 @@ def check(config: ClusterConfig) -> ClusterCheck:
         problems += (
             doubtful_principals(config, acls) if isinstance(acls, Acls) and not _super(probes["control"]) else ()
         )
+        rights = tuple(
+            _right(config, need, probes[need.principal], acls, marks=marks)
+            for need in NEEDS
+            if not (config.ruling.foreign and _is_for_acls(need))
+        )
+        lacking = {right.role for right in rights if right.verdict is Verdict.MISSING}
         return ClusterCheck(
             cluster=config.name,
             cluster_id=view.cluster_id,
@@ -136,17 +138,14 @@ def check(config: ClusterConfig) -> ClusterCheck:
             features=features(control),
             authorizer=_in_one_word(acls),
             shuts_out=shuts_out,
-            rights=tuple(
-                _right(config, need, probes[need.principal], acls, marks=marks)
-                for need in NEEDS
-                if not (config.ruling.foreign and _is_for_acls(need))
-            ),
+            rights=rights,
             problems=tuple(problems),
             advice=(
                 *as_source(config.name, config.ruling),
                 *as_destination(config.name, config.ruling),
                 *_advice(control, sorted(view.brokers)),
             ),
+            roles=tuple(role for role in Role if role not in lacking),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +18,7 @@ from mirror_core.decide.expected import Expected, Judging
 from mirror_core.decide.ready_rows import readiness
 from mirror_core.evidence.expectations import Judged, great_expectations, judge_tables, verdict_of
 from mirror_core.evidence.suites import READINESS, SYNC, Demands
+from mirror_core.model.documents import Document
 from mirror_core.model.drift import CHANGES, Action, DriftRow, Part
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.files import writing
@@ -30,6 +31,42 @@ from mirror_core.sync.cycle import SyncReport, survey
 
 WHAT: Final = "check"
 ADVICE: Final = "make room and rights there, or give another folder: --output"
+
+
+class ExpectationDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one expectation."""
+
+    expectation: str
+    by: str
+    """Who expects it; empty: Mirrorbook."""
+    held: bool | None
+    """Null: not known."""
+    where: str
+    """Where it did not hold, or what was found instead."""
+
+
+class SuiteDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the expectations of one table."""
+
+    suite: Judging
+    verdict: Verdict
+    rows: int
+    """Looked at."""
+    expectations: tuple[ExpectationDocument, ...]
+
+
+class CheckDocument(Document, frozen=True, kw_only=True):
+    """Whether a mirror is what it has to be now."""
+
+    mirror: str
+    verdict: Verdict
+    tiers: tuple[str, ...]
+    """Names of those that are for this mirror."""
+    suites: tuple[SuiteDocument, ...]
+    trouble: tuple[str, ...]
+    """Why something could not be looked at."""
+    report: str
+    """Path of the Data Docs' start page; empty when none were asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,28 +85,34 @@ class Checked:
     report: str
     """Path of the Data Docs' start page; empty when none were asked for."""
 
-    def as_json(self) -> dict[str, Any]:
-        """For machines: a stable shape."""
-        return {
-            "mirror": self.mirror,
-            "verdict": self.verdict,
-            "tiers": list(self.tiers),
-            "suites": [
-                {
-                    "suite": suite,
-                    "verdict": judged.verdict,
-                    "rows": self.rows[suite],
-                    "expectations": [
-                        {"expectation": one.what, "by": one.by, "held": one.held if one.held or one.known else None}
-                        | {"where": one.where}
-                        for one in judged.held
-                    ],
-                }
-                for suite, judged in self.judged.items()
-            ],
-            "trouble": list(self.trouble),
-            "report": self.report,
-        }
+    @property
+    def document(self) -> CheckDocument:
+        """For machines."""
+        suites = (
+            SuiteDocument(
+                suite=suite,
+                verdict=judged.verdict,
+                rows=self.rows[suite],
+                expectations=tuple(
+                    ExpectationDocument(
+                        expectation=one.what,
+                        by=one.by,
+                        held=one.held if one.held or one.known else None,
+                        where=one.where,
+                    )
+                    for one in judged.held
+                ),
+            )
+            for suite, judged in self.judged.items()
+        )
+        return CheckDocument(
+            mirror=self.mirror,
+            verdict=self.verdict,
+            tiers=self.tiers,
+            suites=tuple(suites),
+            trouble=self.trouble,
+            report=self.report,
+        )
 
 
 def check(link: Link, state: State, more: Expected, output: Path | None) -> Checked:
@@ -105,7 +148,7 @@ def check(link: Link, state: State, more: Expected, output: Path | None) -> Chec
         with writing(WHAT, output, ADVICE):
             for demands, table in tables:
                 pq.write_table(table, output / f"{demands.suite.judging}.parquet", compression="zstd")
-            (output / "result.json").write_bytes(msgspec.json.format(msgspec.json.encode(checked.as_json())))
+            (output / "result.json").write_bytes(msgspec.json.format(msgspec.json.encode(checked.document)))
     return checked
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from mirror_core.dataplane.driver import Options, Replication
@@ -34,6 +34,7 @@ from mirror_core.kafka.topics import await_leaders
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import create
 from mirror_core.model.clock import now_ms
+from mirror_core.model.documents import Document
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import DRILL, Offset, Partition
 from mirror_core.model.parity import Verdict
@@ -53,8 +54,7 @@ TAIL: Final = 50
 """Records for each partition: copied before the failover begins, and written behind those."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Document, frozen=True, kw_only=True):
     """What a drill has shown. All of it was looked at: whatever could not be is an error, and no outcome."""
 
     drilled: Drilled

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
+from mirror_core.model.documents import Document, as_text, prints
 from mirror_core.model.errors import BadRequest
 from mirror_core.sandbox.route import Weather
 
@@ -61,30 +62,50 @@ def down(
     typer.echo(f"{stopped} broker(s) stopped" + (", folder cleared" if delete else ""))
 
 
+class SandboxNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker of the sandbox."""
+
+    cluster: str
+    node: int
+    port: int
+    pid: int | None
+    """Null: it does not run."""
+    alive: bool
+    answering: bool
+
+
+class SandboxDocument(Document, frozen=True, kw_only=True):
+    """The nodes of a sandbox."""
+
+    dir: str
+    nodes: tuple[SandboxNode, ...]
+
+
 @sandbox_app.command()
+@prints(SandboxDocument)
 def status(
     dir: DirOption = DEFAULT_DIR,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Show each node: process, port, whether it answers."""
-    rows = [
-        {
-            "cluster": cluster.name,
-            "node": broker.node,
-            "port": broker.ports.client,
-            "pid": (pid := cluster.pid(broker.node)),
-            "alive": pid is not None,
-            "answering": pid is not None and bool(cluster.answering(broker.node)),
-        }
+    rows = tuple(
+        SandboxNode(
+            cluster=cluster.name,
+            node=broker.node,
+            port=broker.ports.client,
+            pid=(pid := cluster.pid(broker.node)),
+            alive=pid is not None,
+            answering=pid is not None and bool(cluster.answering(broker.node)),
+        )
         for cluster in _sandbox(dir).clusters()
         for broker in cluster.brokers
-    ]
+    )
     if as_json:
-        typer.echo(json.dumps({"dir": str(dir.absolute()), "nodes": rows}, indent=2))
+        typer.echo(as_text(SandboxDocument(dir=str(dir.absolute()), nodes=rows)))
         return
     for row in rows:
-        state = "answering" if row["answering"] else "alive, not answering" if row["alive"] else "down"
-        typer.echo(f"{row['cluster']} node {row['node']}  port {row['port']}  pid {row['pid'] or '-'}  {state}")
+        state = "answering" if row.answering else "alive, not answering" if row.alive else "down"
+        typer.echo(f"{row.cluster} node {row.node}  port {row.port}  pid {row.pid or '-'}  {state}")
 
 
 @sandbox_app.command()

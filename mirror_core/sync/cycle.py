@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from mirror_core.decide.verbs import held_by
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.model.clock import FRESH_S, now_ms
+from mirror_core.model.documents import Document
 from mirror_core.model.drift import CHANGES, Action, DriftRow, Part
 from mirror_core.model.errors import HeldByRun, Refused
 from mirror_core.model.logs import logger
@@ -39,6 +38,15 @@ _log = logger(__name__)
 ALL_PARTS: Final = frozenset(Part)
 
 
+class SyncDocument(Document, frozen=True, kw_only=True):
+    """What differed, and what was done about it; a row for every group in scope, also when nothing was to be done."""
+
+    mirror: str
+    dry_run: bool
+    parts: tuple[Part, ...]
+    rows: tuple[DriftRow, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncReport:
     """What differed, and what was done about it; a row for every group in scope, also when nothing was to be done."""
@@ -60,14 +68,10 @@ class SyncReport:
         """Changes that were not carried out; all of them, in a dry run."""
         return tuple(row for row in self.rows if row.action in CHANGES and not row.done)
 
-    def as_json(self) -> dict[str, Any]:
-        """For machines: a stable shape."""
-        return {
-            "mirror": self.mirror,
-            "dry_run": self.dry_run,
-            "parts": [str(part) for part in self.parts],
-            "rows": [msgspec.to_builtins(row) for row in self.rows],
-        }
+    @property
+    def document(self) -> SyncDocument:
+        """For machines."""
+        return SyncDocument(mirror=self.mirror, dry_run=self.dry_run, parts=self.parts, rows=self.rows)
 
 
 def survey(link: Link, state: State, *, only: frozenset[Part] = ALL_PARTS) -> SyncReport:

@@ -14,6 +14,7 @@ from mirror_core.sandbox.cluster import SandboxCluster
 from tests import brokers
 from tests.brokers import Pair
 from tests.cluster.desk import PROGRESS, Desk, Said
+from tests.documents import check_document
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def desk(
         spoken = capsys.readouterr()
         assert "Traceback" not in spoken.out + spoken.err
         assert isinstance(ended.value.code, int)
+        check_document(arguments, spoken.out)
         return Said(ended.value.code, spoken.out, PROGRESS.sub("", spoken.err))
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -14,9 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
-from typer.testing import CliRunner
 
-from mirror_core.cli.main import app as mirrorbook
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.evidence.folders import LocalFolder
@@ -37,6 +35,7 @@ from mirror_core.state.records import Forget
 from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic
 from tests.cluster.test_unplanned import begin
+from tests.commands import invoked
 from tests.harm import suspended
 from tests.mirroring import Mirrored, new_mirror
 from tests.parity_topics import Content, content, send, twin_topics
@@ -108,7 +107,7 @@ def test_with_the_source_deleted_and_dead_the_command_proves_the_copy(pair: Pair
     command = ["parity", made.mirrored.name, "--against", "certificates", "--receipts", str(made.receipts.path)]
     command += ["--runner", "local", "--config", str(pair.config_path), "--output", str(tmp_path / "out"), "--json"]
     with suspended(pair.east):
-        said = CliRunner().invoke(mirrorbook, command, catch_exceptions=False)
+        said = invoked(*command)
     assert said.exit_code == 0, said.output
     answer = json.loads(said.stdout)
     assert (answer["verdict"], answer["records"], answer["left_out"]) == ("passed", 100, [])
@@ -220,7 +219,7 @@ def test_a_proof_of_one_partition_is_none_of_the_mirror(pair: Pair, tmp_path: Pa
     assert {p: found.proven.get(p) for p in (first, second, third)} == {first: None, second: 0, third: 20}
     command = ["parity", mirrored.name, "--against", "certificates", "--receipts", str(receipts.path), "--json"]
     command += ["--runner", "local", "--config", str(pair.config_path), "--output", str(tmp_path / "out")]
-    said = CliRunner().invoke(mirrorbook, command, catch_exceptions=False)
+    said = invoked(*command)
     assert (said.exit_code, json.loads(said.stdout)["verdict"]) == (4, "indeterminate")
     assert made.rebuilt().left == {}
     assert (made.proved().verdict, made.proved().records) == (Verdict.PASSED, 230)
@@ -286,7 +285,7 @@ def test_lost_and_altered_receipts_are_rebuilt_and_prove_the_copy_when_the_sourc
     assert made.proved().verdict is Verdict.FAILED
     command = ["receipts", "rebuild", made.mirrored.name, "--receipts", str(made.receipts.path), "--runner", "local"]
     command += ["--config", str(pair.config_path), "--json"]
-    said = CliRunner().invoke(mirrorbook, command, catch_exceptions=False)
+    said = invoked(*command)
     assert said.exit_code == 0, said.output
     answer = json.loads(said.stdout)
     assert (answer["records"], answer["files"], answer["left"]) == (2 * (200 - 2 + 30), 1, [])
@@ -295,7 +294,7 @@ def test_lost_and_altered_receipts_are_rebuilt_and_prove_the_copy_when_the_sourc
         found = made.proved()
     assert (found.verdict, found.reasons, found.records) == (Verdict.PASSED, (), 2 * (200 - 2 + 50))
     assert (made.scope.left_out, made.scope.unproved) == ({}, {})
-    again = json.loads(CliRunner().invoke(mirrorbook, command, catch_exceptions=False).stdout)
+    again = json.loads(invoked(*command).stdout)
     assert (again["records"], again["files"], again["settled"]) == (0, 0, []), "and there is nothing left to do"
 
 
@@ -409,7 +408,7 @@ def test_the_command_puts_days_together_and_says_how_many_files_there_were(
     monkeypatch.setattr("mirror_core.cli.receipts.closed", lambda: TOMORROW)
     command = ["receipts", "compact", made.mirrored.name, "--receipts", str(made.receipts.path), "--runner", "local"]
     command += ["--config", str(pair.config_path), "--json"]
-    said = CliRunner().invoke(mirrorbook, command, catch_exceptions=False)
+    said = invoked(*command)
     assert said.exit_code == 0, said.output
     answer = json.loads(said.stdout)
     assert ([*answer["days"].values()], answer["left"]) == ([[2, 1]], {})

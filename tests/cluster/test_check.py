@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from mirror_core.cli.main import app as mirrorbook
 from mirror_core.model.errors import BadRequest
 from tests.brokers import Pair, new_topic, produce
+from tests.commands import invoked
 
 pytestmark = pytest.mark.cluster
 
 
 def run(config: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(mirrorbook, [*arguments, "--config", str(config)], catch_exceptions=False)
+    return invoked(*arguments, "--config", str(config))
 
 
 def asked(result: Result) -> dict[str, Any]:

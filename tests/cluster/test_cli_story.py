@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from mirror_core.decide.steps import names
 from mirror_core.model.mirror import PartitionState
@@ -75,6 +76,7 @@ def listed(desk: Desk, name: str) -> list[dict[str, Any]]:
     found = document(desk.run("mirror", "list", "--json"))
     assert set(found) == {"mirrors", "silent", "unreadable"}
     assert found["silent"] == []
+    Draft202012Validator(document(desk.run("json-schema", "mirror", "list"))).validate(found)
     return [row for row in found["mirrors"] if row["name"] == name]
 
 
@@ -188,6 +190,7 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
     assert (home["kind"], home["strategies"], home["refused"]) == ("failback", {topic: "none"}, [])
     assert f"hash: {home['hash']}" in done(desk.run("failback", "plan", name))
     assert f"hash: {home['hash']}" in done(desk.run("failback", "run", name, "--dry-run"))
+    assert document(desk.run("failback", "run", name, "--dry-run", "--json"))["hash"] == home["hash"]
     assert f"the current one is {home['hash']}" in refused(
         desk.run("failback", "run", name, "--plan-hash", plan["hash"], *local)
     )

@@ -35,6 +35,7 @@ from tests.cluster.links import writer_of
 from tests.cluster.test_failback import failback_of, failed_over, go_home
 from tests.cluster.test_failover import app_topic, begin, denied
 from tests.commands import Forked
+from tests.documents import check_document
 from tests.drill.dying import Death
 from tests.harm import suspended
 from tests.mirroring import Mirrored, new_mirror
@@ -224,6 +225,7 @@ def test_a_run_whose_conductor_was_killed_is_resumed_at_once(pair: Pair, tmp_pat
     first = command(mirrored, "failover", "run", "--yes", log="first", before=Death("prove", 1, tmp_path / "actions"))
     assert first.wait(patience(TIMEOUT_S)) == -signal.SIGKILL
     code, words = said(mirrored, "failover", "status", "--json")
+    check_document(("failover", "status", "--json"), words)
     shown = json.loads(words)["conducted"]
     assert (code, shown["sign"], shown["pid"]) == (0, "gone", first.pid)
     assert shown["words"].endswith("and its process has ended")

@@ -21,6 +21,7 @@ from mirror_core.kafka.groups import delete_group, list_groups
 from mirror_core.kafka.heartbeats import ensure_topic
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import create
+from mirror_core.model.documents import as_text
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission, Refused
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
@@ -32,6 +33,7 @@ from mirror_core.state.link import Link
 from tests.administering import as_admin
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.desk import Desk
+from tests.documents import check_document
 from tests.harm import suspended
 from tests.mirroring import Mirrored, new_mirror
 
@@ -110,6 +112,7 @@ def test_a_drill_says_what_came_of_it_and_leaves_nothing(
     assert (found.written, found.lost, found.drilled.state) == (drills.COPIED + drills.TAIL, lost, RunState.DONE)
     assert found.compared == found.written - lost
     assert (found.group.repeated, found.group.skipped) == (again, 0)
+    check_document(("drill", "run", "--json"), as_text(found))
     assert found.group.predicted.startswith(forecast)
     assert found.drilled.measured_s is not None
     assert [line.removesuffix(" ...") for line in steps if line.endswith(" ...")] == list(names(RunKind.FAILOVER, mode))

@@ -95,9 +95,11 @@ def test_a_failover_that_two_people_drove_proves_itself(mirrored: Mirrored) -> N
     assert mirrorbook("evidence", "verify", str(folder)).returncode == 4
     before = (folder / HEAD).read_bytes()
     again = mirrorbook(
-        "evidence", "write", mirrored.name, "--run", run, "--config", config, "--evidence", str(mirrored.evidence)
+        *("evidence", "write", mirrored.name, "--run", run),
+        *("--config", config, "--evidence", str(mirrored.evidence), "--json"),
     )
     assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["copy"].endswith(f"copies/run-{run}")
     assert (folder / HEAD).read_bytes() == before
     page = (folder / "report.html").read_bytes()
     (folder / "report.html").write_bytes(page.replace(b"20", b"21"))

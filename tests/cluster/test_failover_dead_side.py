@@ -10,6 +10,7 @@ import time
 import pytest
 
 from tests.brokers import Pair, new_topic, produce
+from tests.documents import check_document
 from tests.harm import Harm, killed, suspended
 from tests.mirroring import Mirrored, new_mirror
 
@@ -40,7 +41,9 @@ def mirrorbook(mirrored: Mirrored, *arguments: str) -> tuple[subprocess.Complete
         timeout=120,
         check=False,
     )
-    return done, time.monotonic() - started
+    seconds = time.monotonic() - started
+    check_document(arguments, done.stdout)
+    return done, seconds
 
 
 @pytest.mark.parametrize("harm", [killed, pytest.param(suspended, marks=pytest.mark.slow)])

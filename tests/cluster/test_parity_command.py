@@ -6,22 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from mirror_core.cli.main import app as mirrorbook
-from mirror_core.cli.parity import parity_command
 from mirror_core.model.errors import BadRequest
 from tests.brokers import Pair, new_topic, produce
+from tests.commands import invoked
 
 pytestmark = pytest.mark.cluster
-
-APP = typer.Typer()
-APP.command()(parity_command)
-
-
-def run(app: typer.Typer, *arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 
 @pytest.fixture
@@ -34,7 +24,7 @@ def mirror(pair: Pair, tmp_path: Path) -> tuple[str, str]:
     create = ["mirror", "create", name, "--source", "east", "--destination", "west", "--topics", topic]
     replicate = ["replicate", name, "--runner", "local", "--until-caught-up", "--receipts", str(tmp_path / "receipts")]
     for command in ([*create, "--yes"], ["mirror", "start", name], replicate):
-        result = run(mirrorbook, *command, "--config", config)
+        result = invoked(*command, "--config", config)
         assert result.exit_code == 0, (command, result.output)
     return name, topic
 
@@ -42,15 +32,15 @@ def mirror(pair: Pair, tmp_path: Path) -> tuple[str, str]:
 def test_a_mirror_that_has_caught_up_passes(pair: Pair, mirror: tuple[str, str], tmp_path: Path) -> None:
     name, topic = mirror
     arguments = (name, "--runner", "local", "--config", str(pair.config_path), "--output", str(tmp_path / "out"))
-    result = run(APP, *arguments, "--json")
+    result = invoked("parity", *arguments, "--json")
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
     assert (answer["verdict"], answer["records"], answer["left_out"]) == ("passed", 600, [])
     assert answer["proven"] == [{"topic": topic, "partition": n, "offset": 300} for n in (0, 1)]
     assert Path(answer["report"]).is_file()
-    words = run(APP, *arguments)
+    words = invoked("parity", *arguments)
     assert "verdict: passed" in words.stdout
-    at_digests = run(APP, *arguments, "--level", "2")
+    at_digests = invoked("parity", *arguments, "--level", "2")
     assert at_digests.exit_code == 0, "the copy is not byte for byte: record by record was needed"
 
 
@@ -59,11 +49,13 @@ def test_a_write_that_is_not_the_mirrors_fails_and_is_named(
 ) -> None:
     name, topic = mirror
     produce(pair.west, topic, 3, partition=1)
-    result = run(APP, name, "--runner", "local", "--config", str(pair.config_path), "--output", str(tmp_path / "out"))
+    result = invoked(
+        "parity", name, "--runner", "local", "--config", str(pair.config_path), "--output", str(tmp_path / "out")
+    )
     assert result.exit_code == 1
     assert "goes on to 303" in " ".join(result.stdout.split())
 
 
 def test_an_unknown_mirror_is_a_bad_request(pair: Pair) -> None:
     with pytest.raises(BadRequest, match="unknown mirror"):
-        run(APP, "nobody", "--runner", "local", "--config", str(pair.config_path))
+        invoked("parity", "nobody", "--runner", "local", "--config", str(pair.config_path))

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from mirror_core.cli.main import app as mirrorbook
 from mirror_core.decide import proof as decide_proof
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics, delete_records
@@ -27,6 +26,7 @@ from tests.administering import broker_setting
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.cluster.test_compare_compacted import keyed
 from tests.cluster.test_unplanned import begin
+from tests.commands import invoked
 from tests.cutting import batch_of_100, lose_tails
 from tests.harm import suspended
 from tests.mirroring import Mirrored, new_mirror
@@ -59,7 +59,7 @@ def topic_of(mirrored: Mirrored) -> str:
 def parity(mirrored: Mirrored, *options: str) -> Result:
     out = str(mirrored.evidence / "parity")
     command = ["parity", mirrored.name, "--runner", "local", "--config", str(mirrored.config.path), "--output", out]
-    return CliRunner().invoke(mirrorbook, [*command, "--json", *options], catch_exceptions=False)
+    return invoked(*command, "--json", *options)
 
 
 def compared(mirrored: Mirrored, *options: str) -> int:

@@ -5,7 +5,8 @@ The main cases run always; the others are drills, for their number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,12 +54,18 @@ def both(pair: Pair, tmp_path: Path) -> tuple[Mirrored, Mirrored]:
     return mirrored(pair, tmp_path), mirrored(pair, tmp_path)
 
 
-def run_set(desk: Desk, *members: Mirrored, order: Order = Order.SIDE_BY_SIDE, mode: Mode = Mode.PLANNED) -> Said:
+def run_set(
+    desk: Desk,
+    *members: Mirrored,
+    order: Order = Order.SIDE_BY_SIDE,
+    mode: Mode = Mode.PLANNED,
+    more: Sequence[str] = (),
+) -> Said:
     """As it is typed, of these mirrors."""
     document = yaml.safe_load(desk.config.read_text(encoding="utf-8"))
     document["sets"] = {SET: {"mirrors": [str(one.name) for one in members], "order": str(order)}}
     desk.config.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return desk.run("failover", "run-set", SET, "--mode", str(mode), "--runner", "local", "--yes")
+    return desk.run("failover", "run-set", SET, "--mode", str(mode), "--runner", "local", "--yes", *more)
 
 
 def runs_of(*members: Mirrored) -> list[Run]:
@@ -133,6 +140,9 @@ def test_two_mirrors_are_moved_side_by_side_by_one_command(desk: Desk, both: tup
     assert again.code == 3
     for one in both:
         assert f"{one.name}: mirror {one.name} is stopped" in again.err
+    planned = desk.run("failover", "plan-set", SET, "--json")
+    assert planned.code == 3
+    assert [plan["mirror"] for plan in json.loads(planned.out)["plans"]] == [one.name for one in both]
 
 
 @pytest.mark.slow
@@ -300,7 +310,9 @@ def test_dead_sources_of_a_set_are_given_up_and_a_planned_one_that_stood_still_i
 def test_in_order_the_second_is_not_stopped_before_the_first_is_done(
     desk: Desk, both: tuple[Mirrored, Mirrored]
 ) -> None:
-    assert run_set(desk, *both, order=Order.IN_ORDER).code == 0
+    said = run_set(desk, *both, order=Order.IN_ORDER, more=("--json",))
+    assert said.code == 0, said
+    assert {run["id"]: run["state"] for run in json.loads(said.out)["runs"]} == {r.id: r.state for r in runs_of(*both)}
     first, second = (steps_of(one) for one in both)
     assert second["prove"].started_ms < first["fence"].started_ms
     assert (first["report"].ended_ms or 0) <= second["fence"].started_ms

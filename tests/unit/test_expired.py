@@ -87,5 +87,5 @@ def test_each_mirror_of_a_set_is_asked_for_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_rights_that_are_not_known_are_not_none() -> None:
-    assert plan_document(replace(RUN.plan, rights=UNSET), ())["rights"] is None
-    assert plan_document(replace(RUN.plan, rights=()), ())["rights"] == []
+    assert plan_document(replace(RUN.plan, rights=UNSET), ()).rights is None
+    assert plan_document(replace(RUN.plan, rights=()), ()).rights == ()

@@ -8,9 +8,14 @@ import pytest
 
 from mirror_core.cli.common import print_facts, print_json, print_table
 from mirror_core.cli.telling import tell
+from mirror_core.model.documents import Document
 
 NAMES = ("a[/b]", "[red]c", "\x1b[2Jd", "e\u202ef", "\x9bg", ":smile:", "[link=https://evil.example]h")
 SHOWN = ("a[/b]", "[red]c", "\\x1b[2Jd", "e\\u202ef", "\\x9bg", ":smile:", "[link=https://evil.example]h")
+
+
+class Groups(Document, frozen=True, kw_only=True):
+    groups: tuple[str, ...]
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
@@ -30,7 +35,7 @@ def test_a_name_is_shown_whole_wherever_it_stands(name: str, shown: str, capsys:
 
 
 def test_json_gives_names_back_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
-    print_json({"groups": NAMES})
+    print_json(Groups(groups=NAMES))
     assert json.loads(said(capsys)) == {"groups": list(NAMES)}
 
 

@@ -176,6 +176,7 @@ def test_the_command_tells_its_version_and_its_commands(bare: Path, wheel: Path,
     assert run(bare / "mirrorbook", "--version", cwd=tmp_path).strip() == f"mirrorbook {wheel.name.split('-')[1]}"
     assert "failover" in run(bare / "mirrorbook", "--help", cwd=tmp_path)
     assert "--topics" in run(bare / "mirrorbook", "mirror", "create", "--help", cwd=tmp_path)
+    assert "urn:mirrorbook:json:sandbox-status" in run(bare / "mirrorbook", "json-schema", cwd=tmp_path)
 
 
 def test_without_a_configuration_it_says_where_it_looked(bare: Path, tmp_path: Path) -> None:
