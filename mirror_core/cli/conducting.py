@@ -190,14 +190,17 @@ def approved_again(by: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
     return by.started_by
 
 
-def refuse_to_resume(by: Conductor[Any], run: Run) -> None:
-    """While somebody else conducts the run."""
-    by.refuse_conducted(run.id, f"run {run.id}: resume", take_over=True)
+def refuse_conducted(by: Conductor[Any], run: Run, what: str = "resume") -> None:
+    """While somebody else conducts the run. One that has ended is conducted by nobody."""
+    if run.ended_ms is None:
+        by.refuse_conducted(run.id, f"run {run.id}: {what}", take_over=True)
 
 
-def give_up(by: Conductor[Any], run: Run, question: str, *, yes: bool, as_json: bool) -> None:
-    """Ask, abort, show how it ended. Whoever conducts it now is named before."""
-    if now := conducted_now(read_state(by.link.destination), run):
+def give_up(by: Conductor[Any], run: Run, question: str, *, take_over: bool, yes: bool, as_json: bool) -> None:
+    """Ask, abort, show how it ended. Refused while somebody conducts it, unless it is taken over: then he is named."""
+    if not take_over:
+        refuse_conducted(by, run, "abort")
+    elif now := conducted_now(read_state(by.link.destination), run):
         tell(f"run {run.id}: {now}", err=as_json)
     agree(question, yes)
     with closed(by, run):

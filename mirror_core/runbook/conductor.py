@@ -161,11 +161,13 @@ class Conductor(ABC, Generic[Choice]):
         return run, tuple(state.steps[run_id, s] for s in steps_of(run) if (run_id, s) in state.steps)
 
     @at_work()
-    def refuse_conducted(self, run_id: str, title: str, *, take_over: bool = False) -> None:
+    def refuse_conducted(self, run_id: str, title: str, *, take_over: bool = False, quietly: bool = False) -> None:
         """Refused while another process conducts the run: whoever goes on with it would end that one. It is watched for
-        half a minute, unless it has let go of it or certainly ended. `take_over`: the caller has an option for that."""
+        half a minute, unless it has let go of it or certainly ended. `take_over`: the caller has an option for that.
+        `quietly`: nothing is said of what is found."""
         watch = self.watches.setdefault(run_id, Watch(run_id))
-        found = watch.found(lambda: read_whole(self.link.destination), self._say, take_over=take_over)
+        say: Callable[[str], None] = (lambda line: None) if quietly else self._say
+        found = watch.found(lambda: read_whole(self.link.destination), say, take_over=take_over)
         if why := found.refusal(take_over=take_over):
             raise Refused(title, [why])
 

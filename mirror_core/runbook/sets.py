@@ -162,11 +162,27 @@ class Together:
         finally:
             self._write_page(attempt)
 
-    def refuse_conducted(self, attempt: str) -> None:
+    def refuse_conducted(self, attempt: str, *, take_over: bool = False, quietly: bool = False) -> None:
+        """Refused while another process conducts one of the runs, as `Conductor.refuse_conducted` is."""
+        title, left = f"failover of set {self.chosen.name}", self._left(attempt)
+        reasons = list[str]()
+
+        def ask(name: MirrorName, run: Run) -> None:
+            self._conductors[name].refuse_conducted(run.id, title, take_over=take_over, quietly=quietly)
+
+        errors = at_once({name: partial(ask, name, run) for name, run in left.items()}, lambda line: None)
+        for name, error in errors.items():
+            if not isinstance(error, Refused):
+                raise error
+            reasons += [f"run {left[name].id}: {reason}" for reason in error.reasons]
+        if reasons:
+            raise Refused(title, sorted(reasons))
+
+    def refuse_taken_over(self, attempt: str) -> None:
         """LostOwnership while somebody else who has taken one of the runs over may still be at work."""
-        left = {name: s.run for name, s in self._standings(attempt).items() if s.run.ended_ms is None}
-        theirs = {name: run for name, run in left.items() if run.conducted_by != self._conductors[name].started_by}
-        errors = at_once({name: partial(self._refuse_conducted, name, run) for name, run in theirs.items()}, self._say)
+        mine = {name: conductor.started_by for name, conductor in self._conductors.items()}
+        theirs = {name: run for name, run in self._left(attempt).items() if run.conducted_by != mine[name]}
+        errors = at_once({name: partial(self._refuse_taken_over, name, run) for name, run in theirs.items()}, self._say)
         for error in errors.values():
             raise error
 
@@ -217,7 +233,11 @@ class Together:
             agreed = "" if move is Move.PROVE else said
             patiently(run.plan.mirror, self._say, lambda: conductor.take(run.id, steps, agreed_by=agreed))
 
-    def _refuse_conducted(self, name: MirrorName, run: Run) -> None:
+    def _left(self, attempt: str) -> dict[MirrorName, Run]:
+        """Its runs that have not ended."""
+        return {name: s.run for name, s in self._standings(attempt).items() if s.run.ended_ms is None}
+
+    def _refuse_taken_over(self, name: MirrorName, run: Run) -> None:
         try:
             self._conductors[name].refuse_conducted(run.id, f"run {run.id} of set {self.chosen.name}")
         except Refused as error:

@@ -129,7 +129,7 @@ class ProveSet(SetOperator):
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with self.conducting(context):
             together = self.together(context, undisturbed(RunKind.FAILOVER))
-            together.refuse_conducted(attempt)
+            together.refuse_taken_over(attempt)
             proved = together.prove(attempt)
         said = [
             f"- {name}: {record.step}, {key}: {visible(str(value))}"
@@ -154,7 +154,7 @@ class MoveSet(SetOperator):
             agreed_by = agreed(context, self.go_ahead_task, attempt) if self.go_ahead_task else ""
             together = self.together(context)
             together.refuse_expired(attempt, approvals(context, (self.go_ahead_task,) if self.go_ahead_task else ()))
-            together.refuse_conducted(attempt)
+            together.refuse_taken_over(attempt)
             together.finish(attempt, agreed_by=agreed_by)
         return {"run": attempt, "report": str(together.page(attempt))}
 
