@@ -288,6 +288,9 @@ def test_after_a_homecoming_a_dead_source_is_given_up_like_the_first_time(pair: 
     mirrored.copy()
     assert denied(pair.west, topic)
     with killed(pair.east):
+        plan = mirrored.failover.plan(Mode.UNPLANNED)
+        assert topic in str(plan.rights), "what promotion gives is not in the plan"
+        assert not [line for line in plan.warnings if "no rights of applications are staged" in line]
         assert mirrored.failover.drive(begin(mirrored.failover).id).state is RunState.DONE
         assert not denied(pair.west, topic)
         assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sent
