@@ -145,9 +145,11 @@ def approved(
     return not dry_run
 
 
-def begun(by: Conductor[Choice], decision: Decision, choice: Choice | None, *, as_json: bool) -> Run:
-    """A run of the plan that was approved, and what to type when this process dies."""
-    run = by.begin(decision.plan.hash, choice, approved_by=by.started_by)
+def begun(
+    by: Conductor[Choice], decision: Decision, choice: Choice | None, *, silent: bool = False, as_json: bool
+) -> Run:
+    """A run of the plan that was approved, and what to type when this process dies. `silent`: see `Conductor.begin`."""
+    run = by.begin(decision.plan.hash, choice, approved_by=by.started_by, silent=silent)
     if not as_json:
         tell(f"run {run.id}; after a crash: mirrorbook {by.KIND} resume {by.link.mirror.name}")
     return run

@@ -72,11 +72,11 @@ def run(
     link, _ = mirror(config, name)
     chosen = runner_for(mode, runner)
     failover = conductor(Failover, link, chosen, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
-    decision = failover.decide(mode)
+    decision, silent = failover.decide_lost() if mode is Mode.UNPLANNED else (failover.decide(mode), False)
     question = f"move applications from {link.source.name} to {link.destination.name}"
     title = f"{mode} failover of {name}"
     if approved(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
-        started = begun(failover, decision, mode, as_json=as_json)
+        started = begun(failover, decision, mode, silent=silent, as_json=as_json)
         asked = mode is Mode.PLANNED and not (no_pause or yes)
         with closed(failover, started):
             if asked:

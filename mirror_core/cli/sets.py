@@ -82,9 +82,10 @@ def run_set(
             raise Refused(f"failover of set {name}", reasons)
         if dry_run:
             return
+        silent = together.silent(joint) if mode is Mode.UNPLANNED else ()
         given_up = " without their sources, losing what was not copied" if mode is Mode.UNPLANNED else ""
         agree(f"Run plans {joint.hash}: move applications of {', '.join(joint.decisions)}{given_up}?", yes)
-        attempt = together.begin(joint.hash, approved_by=together.started_by)
+        attempt = together.begin(joint.hash, approved_by=together.started_by, silent=silent)
     else:
         if not as_json:
             tell(f"{attempt} has not ended: " + "; ".join(together.told(attempt)))

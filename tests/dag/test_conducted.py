@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from mirror_core.decide.failover import Decision
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import RunState
+from mirror_core.model.run import Mode, RunKind, RunState
 from mirror_core.runbook.failover import Failover
-from mirror_core.runbook.set_runs import Standing
+from mirror_core.runbook.set_runs import Joint, Standing
 from mirror_core.runbook.sets import Together
 from mirror_core.state.records import State
 from tests.unit.test_decide_verbs import RUN
@@ -89,3 +90,52 @@ def test_a_run_that_somebody_conducts_is_not_aborted_by_the_form(monkeypatch: py
     context: Any = {"params": {"action": "abort"}, "dag_run": run}
     with pytest.raises(AirflowFailException, match=f"run {RUN.id}: abort:\\s+- it is conducted by ann"):
         abort.execute(context)
+
+
+class Begun(Exception):
+    """A run is begun."""
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("of_a_set", [False, True])
+def test_an_approval_knows_whether_the_source_was_silent(
+    monkeypatch: pytest.MonkeyPatch, of_a_set: bool, silent: bool
+) -> None:
+    """What a person has agreed to is to give up a dead cluster, or one that answers."""
+    from airflow.providers.standard.operators.empty import EmptyOperator
+    from mirrorbook_airflow import runbook, sets
+
+    found = Decision(replace(RUN.plan, mode=Mode.UNPLANNED), ())
+    joint = Joint({A: found}, "0123", ())
+    names, begun = ((A,) if silent else ()), list[Any]()
+
+    def begin(*arguments: object, **known: object) -> None:
+        begun.append(known["silent"])
+        raise Begun
+
+    engine: Any = SimpleNamespace(decide_lost=lambda: (found, silent), begin=begin)
+    several: Any = SimpleNamespace(
+        chosen=MirrorSet("shop", (A,)), decide=lambda: joint, silent=lambda joint: names, begin=begin,
+        under_way=lambda started_by: None, cut_off=lambda started_by: None, given_up=lambda started_by: [],
+    )  # fmt: skip
+    monkeypatch.setattr(runbook.RunOperator, "engine", lambda self, context: engine)
+    monkeypatch.setattr(runbook, "find_mirror", lambda name: (LINK, State()))
+    monkeypatch.setattr(runbook, "approved", lambda context, tasks, what: ())
+    monkeypatch.setattr(sets.SetOperator, "together", lambda self, context, steps=(): several)
+    monkeypatch.setattr(sets, "approved", lambda context, tasks, what: ())
+    asked, lost = EmptyOperator(task_id="approve"), Mode.UNPLANNED
+    plan: Any
+    task: Any
+    if of_a_set:
+        plan = sets.PlanSet(task_id="plan", set_name="shop", mode=lost)
+        task = sets.BeginSet(task_id="begin", plan=plan, approvals=(asked,), set_name="shop", mode=lost)
+    else:
+        common: dict[str, Any] = {"mirror": "a", "kind": RunKind.FAILOVER, "mode": lost}
+        plan = runbook.PlanRun(task_id="plan", **common)
+        task = runbook.BeginRun(task_id="begin", plan=plan, approvals=(asked,), **common)
+    left = plan.execute({"params": {}})
+    run = SimpleNamespace(dag_id="mirror_failover_unplanned", run_id="r1")
+    ti = SimpleNamespace(xcom_pull=lambda task_ids: left if task_ids == "plan" else None)
+    with pytest.raises(Begun):
+        task.execute({"params": {}, "ti": ti, "dag_run": run})
+    assert begun == [[str(name) for name in names] if of_a_set else silent]
