@@ -145,9 +145,11 @@ def approved(
     return not dry_run
 
 
-def begun(by: Conductor[Choice], decision: Decision, choice: Choice | None, *, as_json: bool) -> Run:
-    """A run of the plan that was approved, and what to type when this process dies."""
-    run = by.begin(decision.plan.hash, choice, approved_by=by.started_by)
+def begun(
+    by: Conductor[Choice], decision: Decision, choice: Choice | None, *, silent: bool = False, as_json: bool
+) -> Run:
+    """A run of the plan that was approved, and what to type when this process dies. `silent`: see `Conductor.begin`."""
+    run = by.begin(decision.plan.hash, choice, approved_by=by.started_by, silent=silent)
     if not as_json:
         tell(f"run {run.id}; after a crash: mirrorbook {by.KIND} resume {by.link.mirror.name}")
     return run
@@ -190,14 +192,17 @@ def approved_again(by: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
     return by.started_by
 
 
-def refuse_to_resume(by: Conductor[Any], run: Run) -> None:
-    """While somebody else conducts the run."""
-    by.refuse_conducted(run.id, f"run {run.id}: resume", take_over=True)
+def refuse_conducted(by: Conductor[Any], run: Run, what: str = "resume") -> None:
+    """While somebody else conducts the run. One that has ended is conducted by nobody."""
+    if run.ended_ms is None:
+        by.refuse_conducted(run.id, f"run {run.id}: {what}", take_over=True)
 
 
-def give_up(by: Conductor[Any], run: Run, question: str, *, yes: bool, as_json: bool) -> None:
-    """Ask, abort, show how it ended. Whoever conducts it now is named before."""
-    if now := conducted_now(read_state(by.link.destination), run):
+def give_up(by: Conductor[Any], run: Run, question: str, *, take_over: bool, yes: bool, as_json: bool) -> None:
+    """Ask, abort, show how it ended. Refused while somebody conducts it, unless it is taken over: then he is named."""
+    if not take_over:
+        refuse_conducted(by, run, "abort")
+    elif now := conducted_now(read_state(by.link.destination), run):
         tell(f"run {run.id}: {now}", err=as_json)
     agree(question, yes)
     with closed(by, run):

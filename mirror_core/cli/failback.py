@@ -24,7 +24,7 @@ from mirror_core.cli.conducting import (
     conductor,
     found,
     give_up,
-    refuse_to_resume,
+    refuse_conducted,
     show_decision,
     show_outcome,
 )
@@ -130,14 +130,17 @@ def resume(
 def abort(
     name: NameArgument,
     run_id: RunOption = None,
+    take_over: TakeOverOption = False,
     config: ConfigOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Before anything on the old source is changed: give up, and leave applications where they are."""
+    """Before anything on the old source is changed: give up, and leave applications where they are. Refused while
+    somebody conducts the run."""
     link, begun_before = found(Failback, config, name, run_id)
     failback = conductor(Failback, link, quiet=as_json)
-    give_up(failback, begun_before, f"Abort run {begun_before.id}?", yes=yes, as_json=as_json)
+    question = f"Abort run {begun_before.id}?"
+    give_up(failback, begun_before, question, take_over=take_over, yes=yes, as_json=as_json)
 
 
 def _allowed(words: list[str] | None) -> Allowed:
@@ -159,10 +162,10 @@ def _approved_again(failback: Failback, run: Run, *, yes: bool, as_json: bool) -
 
 def _refuse_conducted(failback: Failback, run: Run) -> None:
     """Also while somebody conducts the failover that leads home, which the failback waits for."""
-    refuse_to_resume(failback, run)
+    refuse_conducted(failback, run)
     under_way = failback.way_home(run)
     if under_way is not None:
-        refuse_to_resume(failback.home(), under_way)
+        refuse_conducted(failback.home(), under_way)
 
 
 def _go_on(
@@ -176,7 +179,7 @@ def _go_on(
         under_way, said_by = home.active(), ""
         if under_way is not None:
             if not take_over:
-                refuse_to_resume(home, under_way)
+                refuse_conducted(home, under_way)
             said_by = approved_again(home, under_way, yes=yes, as_json=as_json)
         else:
             decision = home.decide()

@@ -24,7 +24,7 @@ from mirror_core.cli.conducting import (
     found,
     give_up,
     prepare,
-    refuse_to_resume,
+    refuse_conducted,
     runner_for,
     show_decision,
     show_outcome,
@@ -76,11 +76,11 @@ def run(
     link, _ = mirror(config, name)
     chosen = runner_for(mode, runner)
     failover = conductor(Failover, link, chosen, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
-    decision = failover.decide(mode)
+    decision, silent = failover.decide_lost() if mode is Mode.UNPLANNED else (failover.decide(mode), False)
     question = f"move applications from {link.source.name} to {link.destination.name}"
     title = f"{mode} failover of {name}"
     if approved(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
-        started = begun(failover, decision, mode, as_json=as_json)
+        started = begun(failover, decision, mode, silent=silent, as_json=as_json)
         asked = mode is Mode.PLANNED and not (no_pause or yes)
         with closed(failover, started):
             if asked:
@@ -132,7 +132,7 @@ def resume(
     chosen = runner_for(begun_before.plan.mode, runner)
     failover = conductor(Failover, link, chosen, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     if not take_over:
-        refuse_to_resume(failover, begun_before)
+        refuse_conducted(failover, begun_before)
     agreed_by = approved_again(failover, begun_before, yes=yes, as_json=as_json)
     with closed(failover, begun_before):
         if leave_behind:
@@ -146,11 +146,14 @@ def resume(
 def abort(
     name: NameArgument,
     run_id: RunOption = None,
+    take_over: TakeOverOption = False,
     config: ConfigOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Before promotion: lift the fence and let the mirror go on. Afterwards only a failback leads back."""
+    """Before promotion: lift the fence and let the mirror go on. Afterwards only a failback leads back. Refused while
+    somebody conducts the run."""
     link, begun_before = found(Failover, config, name, run_id)
     question = f"Abort run {begun_before.id} and let applications write on {link.source.name} again?"
-    give_up(conductor(Failover, link, quiet=as_json), begun_before, question, yes=yes, as_json=as_json)
+    failover = conductor(Failover, link, quiet=as_json)
+    give_up(failover, begun_before, question, take_over=take_over, yes=yes, as_json=as_json)

@@ -17,6 +17,7 @@ from mirror_core.cli.conducting import (
     NoPauseOption,
     Runner,
     RunnerByModeOption,
+    TakeOverOption,
     conductor,
     runner_for,
 )
@@ -81,17 +82,19 @@ def run_set(
     config: ConfigOption = None,
     no_pause: NoPauseOption = False,
     gate_limit: GateLimitOption = None,
+    take_over: TakeOverOption = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show all plans, ask once, prove, ask at that moment, and move all mirrors of the set. One that was begun before
-    and has not ended is gone on with."""
+    and has not ended is gone on with, unless somebody conducts it."""
     equipped: dict[str, Any] = {"evidence": evidence, "conf": conf, "gate_limit": gate_limit}
     together = _together(name, config, mode, runner_for(mode, runner), master, quiet=as_json, **equipped)
     attempt = together.under_way()
     if attempt is None:
         if (cut_off := together.cut_off()) and not dry_run:
+            _refuse_conducted(together, cut_off, take_over=take_over)
             agree(f"{cut_off} was cut off while it began, and nothing was done: give it up?", yes)
             together.abort(cut_off, only_mine=False)
         joint = together.decide()
@@ -101,19 +104,21 @@ def run_set(
             raise Refused(f"failover of set {name}", reasons)
         if dry_run:
             return
+        silent = together.silent(joint) if mode is Mode.UNPLANNED else ()
         given_up = " without their sources, losing what was not copied" if mode is Mode.UNPLANNED else ""
         agree(f"Run plans {joint.hash}: move applications of {', '.join(joint.decisions)}{given_up}?", yes)
-        attempt = together.begin(joint.hash, approved_by=together.started_by)
+        attempt = together.begin(joint.hash, approved_by=together.started_by, silent=silent)
     else:
         if not as_json:
             tell(f"{attempt} has not ended: " + "; ".join(together.told(attempt)))
         if dry_run:
             return
-        agree(f"Go on with {attempt}? Whoever conducts it now loses it", yes)
+        _refuse_conducted(together, attempt, take_over=take_over)
+        agree(f"Go on with {attempt}? A process that waits with it, for an answer or another mirror, loses it", yes)
     asked = mode is Mode.PLANNED and not (no_pause or yes) and together.undisturbed(attempt)
     if asked:
         _ask(name, together, attempt)
-        together.refuse_conducted(attempt)
+        together.refuse_conducted(attempt, quietly=True)
     ended = together.finish(attempt, agreed_by=together.started_by if asked else "")
     if as_json:
         runs = tuple(run_document(s.run, s.steps, None) for s in ended.values())
@@ -123,6 +128,11 @@ def run_set(
         for mirror, standing in ended.items():
             for line in last_words(together.link(mirror), standing.run):
                 tell(f"{mirror}: {line}")
+
+
+def _refuse_conducted(together: Together, attempt: str, *, take_over: bool) -> None:
+    if not take_over:
+        together.refuse_conducted(attempt, take_over=True)
 
 
 def _ask(name: str, together: Together, attempt: str) -> None:

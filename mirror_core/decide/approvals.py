@@ -89,6 +89,17 @@ def used_up(ended: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, .
     )
 
 
+def come_back(source: str, *, silent: bool, seen: bool) -> tuple[str, ...]:
+    """The reason not to give a source up by an approval of when it was silent: it answers by now."""
+    if not (silent and seen):
+        return ()
+    return (
+        f"{source} answers by now, and no broker of it did when this plan was approved: look at the new plan. With "
+        "--mode planned nothing is lost; who approves the new one gives up what was not copied, and knows that it "
+        "answers",
+    )
+
+
 def other_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:
     """The reason not to run this plan when another one was approved; None: whichever it is."""
     if plan_hash in (None, plan.hash):

@@ -67,7 +67,7 @@ class Conducted:
         """Why nobody goes on with the run now, and what to do; empty: it is possible. `take_over`: it may be taken."""
         if self.sign is not Sign.HEARD:
             return ""
-        why = f"it is {self}. Wait for its end, or end that process (Airflow: mark its task failed), then resume"
+        why = f"it is {self}. Wait for its end, or end that process (Airflow: mark its task failed), then try again"
         if not take_over:
             return why
         return (

@@ -40,6 +40,8 @@ class Decision:
     reasons: tuple[str, ...]
     scope: Scope = NOTHING
     """What a failover would move."""
+    source_seen: bool = True
+    """Whether the source has told all that was asked for."""
 
 
 def decide(view: View) -> Decision:
@@ -66,6 +68,7 @@ def decide(view: View) -> Decision:
         ),
         tuple(_reasons(view)),
         scope_of(view),
+        source_seen=isinstance(view.source, SourceView),
     )
 
 

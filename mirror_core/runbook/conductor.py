@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import ClassVar, Generic, TypeVar
 
-from mirror_core.decide.approvals import expired, other_plan
+from mirror_core.decide.approvals import come_back, expired, other_plan
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import names, point_of_no_return
 from mirror_core.kafka.client import ClusterClient
@@ -81,17 +81,21 @@ class Conductor(ABC, Generic[Choice]):
         *,
         approved_by: str | Sequence[Approval] = "",
         part_of: str = "",
+        silent: bool = False,
     ) -> Run:
         """Open a run of the plan with this hash. Refused when it may not be run, or is another plan by now.
 
         Tried again when a sync that had looked for a run before there was one takes the mirror's state over. `part_of`:
-        the failover of a set of mirrors that it belongs to.
+        the failover of a set of mirrors that it belongs to. `silent`: the source was, that the plan gives up.
         """
         under_way = read_whole(self.link.destination).active_run(self.link.mirror.name)
         if under_way and not self._may_continue(under_way, choice):
             raise Refused(self._title(), [f"run {under_way.id} holds this mirror: resume or abort it first"])
         with self._control() as writer:
-            return self._open(writer, self._decide(writer.state, choice), plan_hash, approved_by, part_of)
+            found = self._decide(writer.state, choice)
+            if reasons := come_back(self.link.source.name, silent=silent, seen=found.source_seen):
+                raise Refused(self._title(), reasons)
+            return self._open(writer, found, plan_hash, approved_by, part_of)
 
     def step(self, run_id: str, name: str) -> StepRecord:
         """Take one step; at once when it is done already. Refused when an earlier one is not."""
@@ -161,11 +165,13 @@ class Conductor(ABC, Generic[Choice]):
         return run, tuple(state.steps[run_id, s] for s in steps_of(run) if (run_id, s) in state.steps)
 
     @at_work()
-    def refuse_conducted(self, run_id: str, title: str, *, take_over: bool = False) -> None:
+    def refuse_conducted(self, run_id: str, title: str, *, take_over: bool = False, quietly: bool = False) -> None:
         """Refused while another process conducts the run: whoever goes on with it would end that one. It is watched for
-        half a minute, unless it has let go of it or certainly ended. `take_over`: the caller has an option for that."""
+        half a minute, unless it has let go of it or certainly ended. `take_over`: the caller has an option for that.
+        `quietly`: nothing is said of what is found."""
         watch = self.watches.setdefault(run_id, Watch(run_id))
-        found = watch.found(lambda: read_whole(self.link.destination), self._say, take_over=take_over)
+        say: Callable[[str], None] = (lambda line: None) if quietly else self._say
+        found = watch.found(lambda: read_whole(self.link.destination), say, take_over=take_over)
         if why := found.refusal(take_over=take_over):
             raise Refused(title, [why])
 

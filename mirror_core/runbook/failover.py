@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from mirror_core.decide import failover as decision
@@ -67,6 +68,13 @@ class Failover(Conductor[Mode]):
         mirror = replace(state.mirrors.get(self.link.mirror.name, self.link.mirror), desired=run.desired)
         view = observe(replace(self.link, mirror=mirror), state, run.plan.mode, conductor=self.started_by)
         return decision.decide(replace(view, active_run=None))
+
+    def decide_lost(self) -> tuple[decision.Decision, bool]:
+        """The plan of an unplanned failover; and whether no broker of the source answers, which it gives up."""
+        with ThreadPoolExecutor(1) as pool:  # a dead one costs seconds
+            answers = pool.submit(self.source_answers)
+            found = self.decide(Mode.UNPLANNED)
+            return found, not (found.source_seen or answers.result())
 
     @at_work()
     def leave_behind(self, run_id: str) -> None:

@@ -7,13 +7,14 @@ set again after a crash goes on where it was.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from mirror_core.decide.approvals import come_back
 from mirror_core.decide.sets import (
     TURNED,
     UNDISTURBED,
@@ -72,6 +73,13 @@ class Together:
         reasons = [f"{name}: {reason}" for name, decision in found.items() for reason in decision.reasons]
         return Joint(found, joint_hash(self.chosen, (d.plan for d in found.values())), tuple(reasons))
 
+    def silent(self, joint: Joint) -> tuple[MirrorName, ...]:
+        """Of which no broker of the source answers, that their plans give up."""
+        unseen = [name for name, decision in joint.decisions.items() if not decision.source_seen]
+        with ThreadPoolExecutor(max(1, len(unseen))) as pool:
+            answers = list(pool.map(lambda name: self._conductors[name].source_answers(), unseen))
+        return tuple(name for name, answer in zip(unseen, answers, strict=True) if not answer)
+
     def under_way(self, started_by: str | None = None) -> str | None:
         """The failover of this set that has not ended; None when there is none. `started_by`: only this one's, and also
         when it has ended well. Refused when one is under way that is of other mirrors than the set has by now."""
@@ -107,10 +115,13 @@ class Together:
         return self.mode is Mode.PLANNED and all(s.place in UNDISTURBED for s in left)
 
     @at_work()
-    def begin(self, plan_hash: str, *, approved_by: str | Sequence[Approval]) -> str:
-        """Open a run of each mirror; the id that they share. When one is refused, no planned one is left open."""
+    def begin(self, plan_hash: str, *, approved_by: str | Sequence[Approval], silent: Collection[str] = ()) -> str:
+        """Open a run of each mirror; the id that they share. When one is refused, no planned one is left open.
+
+        `silent`: mirrors whose sources, which the plans give up, were silent when these were approved.
+        """
         joint = self.decide()
-        if reasons := (*joint.reasons, *joint.other_than(plan_hash)):
+        if reasons := (*joint.reasons, *joint.other_than(plan_hash), *self._come_back(joint, silent)):
             raise Refused(f"failover of set {self.chosen.name}", reasons)
         when = datetime.fromtimestamp(now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S")
         attempt = f"{self.chosen.name}-{when}-{secrets.token_hex(2)}"
@@ -162,11 +173,27 @@ class Together:
         finally:
             self._write_page(attempt)
 
-    def refuse_conducted(self, attempt: str) -> None:
+    def refuse_conducted(self, attempt: str, *, take_over: bool = False, quietly: bool = False) -> None:
+        """Refused while another process conducts one of the runs, as `Conductor.refuse_conducted` is."""
+        title, left = f"failover of set {self.chosen.name}", self._left(attempt)
+        reasons = list[str]()
+
+        def ask(name: MirrorName, run: Run) -> None:
+            self._conductors[name].refuse_conducted(run.id, title, take_over=take_over, quietly=quietly)
+
+        errors = at_once({name: partial(ask, name, run) for name, run in left.items()}, lambda line: None)
+        for name, error in errors.items():
+            if not isinstance(error, Refused):
+                raise error
+            reasons += [f"run {left[name].id}: {reason}" for reason in error.reasons]
+        if reasons:
+            raise Refused(title, sorted(reasons))
+
+    def refuse_taken_over(self, attempt: str) -> None:
         """LostOwnership while somebody else who has taken one of the runs over may still be at work."""
-        left = {name: s.run for name, s in self._standings(attempt).items() if s.run.ended_ms is None}
-        theirs = {name: run for name, run in left.items() if run.conducted_by != self._conductors[name].started_by}
-        errors = at_once({name: partial(self._refuse_conducted, name, run) for name, run in theirs.items()}, self._say)
+        mine = {name: conductor.started_by for name, conductor in self._conductors.items()}
+        theirs = {name: run for name, run in self._left(attempt).items() if run.conducted_by != mine[name]}
+        errors = at_once({name: partial(self._refuse_taken_over, name, run) for name, run in theirs.items()}, self._say)
         for error in errors.values():
             raise error
 
@@ -217,7 +244,16 @@ class Together:
             agreed = "" if move is Move.PROVE else said
             patiently(run.plan.mirror, self._say, lambda: conductor.take(run.id, steps, agreed_by=agreed))
 
-    def _refuse_conducted(self, name: MirrorName, run: Run) -> None:
+    def _come_back(self, joint: Joint, silent: Collection[str]) -> Iterator[str]:
+        for name, found in joint.decisions.items():
+            source = self.link(name).source.name
+            yield from (f"{name}: {why}" for why in come_back(source, silent=name in silent, seen=found.source_seen))
+
+    def _left(self, attempt: str) -> dict[MirrorName, Run]:
+        """Its runs that have not ended."""
+        return {name: s.run for name, s in self._standings(attempt).items() if s.run.ended_ms is None}
+
+    def _refuse_taken_over(self, name: MirrorName, run: Run) -> None:
         try:
             self._conductors[name].refuse_conducted(run.id, f"run {run.id} of set {self.chosen.name}")
         except Refused as error:

@@ -104,7 +104,7 @@ def _throttle(link: Link, context: Context) -> str:
 
 
 def _abort(link: Link, context: Context) -> str:
-    """Whoever conducts the run now: they learn at their next write that it is no longer theirs."""
+    """Refused while somebody conducts the run: whose task is marked as failed lets go of it."""
     from mirror_core.runbook.failback import Failback
     from mirror_core.runbook.failover import Failover
 
@@ -113,7 +113,9 @@ def _abort(link: Link, context: Context) -> str:
     if run is None:
         raise BadRequest(f"mirror {link.mirror.name}: no run holds it: there is nothing to give up")
     make: Any = Failover if run.plan.kind is RunKind.FAILOVER else Failback
-    ended = make(link, services(link.config.path, (), ""), started_by=conductor(context)).abort(run.id)
+    engine = make(link, services(link.config.path, (), ""), started_by=conductor(context))
+    engine.refuse_conducted(run.id, f"run {run.id}: abort")
+    ended = engine.abort(run.id)
     return f"run {run.id} is {ended.state}. {ended.note}".strip()
 
 

@@ -46,6 +46,8 @@ CUT_OVER: Final = "cut_over"
 NOW: Final = "Stop applications of mirror {mirror} now?"
 LOST: Final = "lost"
 """XCom of a step that somebody else took over while its task ran."""
+SILENT: Final = "silent"
+"""In the XCom of a plan that gives sources up: whether they were silent, or of which mirrors."""
 
 
 class RunOperator(MirrorOperator):
@@ -90,14 +92,16 @@ def conductor(context: Context) -> str:
 class PlanRun(RunOperator):
     """Make the plan. Red, with every reason, when it may not be run now."""
 
-    def execute(self, context: Context) -> dict[str, str]:
+    def execute(self, context: Context) -> dict[str, Any]:
         with airflow_errors():
-            decision = self.engine(context).decide(self.choice)
+            engine: Any = self.engine(context)
+            lost = self.mode is Mode.UNPLANNED
+            decision, silent = engine.decide_lost() if lost else (engine.decide(self.choice), False)
             body = plan_markdown(decision.plan)
             if decision.reasons:
                 self.log.info("%s", body)
                 raise Refused(f"{self.kind} of mirror {self.mirror}", decision.reasons)
-        return {"hash": decision.plan.hash, "body": body}
+        return {"hash": decision.plan.hash, "body": body, SILENT: silent}
 
 
 class BeginRun(RunOperator):
@@ -114,13 +118,14 @@ class BeginRun(RunOperator):
             own = taken_up(state.runs.values(), self.mirror, self.kind, conductor(context))
             if own is not None:
                 return own.id
-            wanted = context["ti"].xcom_pull(task_ids=self.plan_task)["hash"]
+            plan = context["ti"].xcom_pull(task_ids=self.plan_task)
             title = f"{self.kind} of mirror {self.mirror}"
             people = approved(context, self.approval_tasks, title)
             begun = begun_by(state.runs.values(), self.mirror, self.kind, conductor(context))
             if reasons := used_up(begun, people):
                 raise Refused(title, reasons)
-            return self.engine(context).begin(wanted, self.choice, approved_by=people).id
+            silent = bool(plan.get(SILENT))
+            return self.engine(context).begin(plan["hash"], self.choice, approved_by=people, silent=silent).id
 
 
 class TakeSteps(RunOperator):

@@ -23,6 +23,7 @@ from mirrorbook_airflow.operators import RETRIES
 from mirrorbook_airflow.runbook import (
     CUT_OVER,
     LOST,
+    SILENT,
     SWITCH,
     approvals_of,
     chain,
@@ -84,16 +85,17 @@ class SetOperator(BaseOperator):
 class PlanSet(SetOperator):
     """Make all plans. Red, with every reason, when one of them may not be run now."""
 
-    def execute(self, context: Context) -> dict[str, str]:
+    def execute(self, context: Context) -> dict[str, Any]:
         with airflow_errors():
             together = self.together(context)
             joint = together.decide()
+            silent = together.silent(joint) if self.mode is Mode.UNPLANNED else ()
             plans = [decision.plan for decision in joint.decisions.values()]
             body = set_markdown(self.set_name, str(together.chosen.order), joint.hash, plans)
             if joint.reasons:
                 self.log.info("%s", body)
                 raise Refused(f"failover of set {self.set_name}", joint.reasons)
-        return {"hash": joint.hash, "body": body}
+        return {"hash": joint.hash, "body": body, SILENT: [str(name) for name in silent]}
 
 
 class BeginSet(SetOperator):
@@ -115,7 +117,8 @@ class BeginSet(SetOperator):
             people = approved(context, self.approval_tasks, f"failover of set {self.set_name}")
             if reasons := used_up(together.given_up(started_by=conductor(context)), people):
                 raise Refused(f"failover of set {self.set_name}", reasons)
-            return together.begin(context["ti"].xcom_pull(task_ids=self.plan_task)["hash"], approved_by=people)
+            plan = context["ti"].xcom_pull(task_ids=self.plan_task)
+            return together.begin(plan["hash"], approved_by=people, silent=plan.get(SILENT, ()))
 
 
 class ProveSet(SetOperator):
@@ -129,7 +132,7 @@ class ProveSet(SetOperator):
         attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with self.conducting(context):
             together = self.together(context, undisturbed(RunKind.FAILOVER))
-            together.refuse_conducted(attempt)
+            together.refuse_taken_over(attempt)
             proved = together.prove(attempt)
         said = [
             f"- {name}: {record.step}, {key}: {visible(str(value))}"
@@ -154,7 +157,7 @@ class MoveSet(SetOperator):
             agreed_by = agreed(context, self.go_ahead_task, attempt) if self.go_ahead_task else ""
             together = self.together(context)
             together.refuse_expired(attempt, approvals(context, (self.go_ahead_task,) if self.go_ahead_task else ()))
-            together.refuse_conducted(attempt)
+            together.refuse_taken_over(attempt)
             together.finish(attempt, agreed_by=agreed_by)
         return {"run": attempt, "report": str(together.page(attempt))}
 

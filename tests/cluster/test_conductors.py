@@ -142,7 +142,7 @@ def test_a_record_that_cannot_be_read_lets_no_verb_take_the_mirror_over(pair: Pa
 def command(mirrored: Mirrored, *words: str, log: str = "said", before: Callable[[], object] = int) -> Forked:
     """A command of a failover or a failback."""
     where = ["--config", str(mirrored.config.path)]
-    if "status" not in words:
+    if not {"status", "abort"} & {*words}:
         where += ["--runner", "local", "--evidence", str(mirrored.evidence)]
     return Forked(*words, *where, mirrored.name, log=mirrored.evidence / log, before=before)
 
@@ -189,33 +189,40 @@ def test_in_a_long_step_a_run_is_seen_to_be_conducted_and_nobody_else_resumes_it
 ) -> None:
     mirrored, topic = mirrored_topic(pair, tmp_path)
     monkeypatch.setattr(pulse, "BEAT_S", 0.2)
-    parity = Asking(mirrored, [("resume",)])
+    parity = Asking(mirrored, [("resume",), ("abort", "--yes")])
     conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
     run = begin(conductor)
     assert now(mirrored).sign is Sign.RELEASED
     assert conductor.drive(run).state is RunState.DONE
     assert [(one.sign, one.by) for one in parity.seen] == [(Sign.HEARD, "ann@desk")]
-    [(code, words)] = parity.answers
-    assert code == Refused.exit_code
-    assert "conducted by ann@desk on" in " ".join(words.split())
+    for code, words in parity.answers:
+        assert code == Refused.exit_code
+        assert "conducted by ann@desk on" in " ".join(words.split())
     assert not [kept for kept in mirrored.state.checkpoints if kept[0] == run], "a beat came after the end"
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
 
 
+@pytest.mark.parametrize(
+    ("words", "state"),
+    [
+        (("resume", "--take-over"), RunState.DONE),
+        pytest.param(("abort", "--take-over", "--yes"), RunState.ABORTED, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_is_taken_over_from_a_conductor_that_hangs_and_beats_and_that_one_ends(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], state: RunState
 ) -> None:
     mirrored, topic = mirrored_topic(pair, tmp_path)
     monkeypatch.setattr(pulse, "BEAT_S", 0.2)
-    parity = Asking(mirrored, [("resume", "--take-over")])
+    parity = Asking(mirrored, [words])
     conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
     run = begin(conductor)
     with pytest.raises(LostOwnership):
         conductor.drive(run)
-    [(code, words)] = parity.answers
-    assert code == 0, words
+    [(code, told)] = parity.answers
+    assert code == 0, told
     ended = mirrored.state.runs[run]
-    assert (ended.state, ended.conducted_by == "ann@desk") == (RunState.DONE, False)
+    assert (ended.state, ended.conducted_by == "ann@desk") == (state, False)
     assert not [kept for kept in mirrored.state.checkpoints if kept[0] == run], "its beats are left"
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,20 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors import verbs
+from mirror_core.mirrors.creation import ensure_state_topic
 from mirror_core.mirrors.describe import describe
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Partition
+from mirror_core.state.link import find
+from mirror_core.state.records import Forget
+from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.access import demote
 from mirror_core.sync.fence import deny
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.cluster.links import writer_of
+from tests.harm import suspended
 from tests.mirroring import Mirrored, new_mirror, replicate
 
 pytestmark = pytest.mark.cluster
@@ -30,6 +36,22 @@ def mirrored(pair: Pair, tmp_path: Path) -> Mirrored:
     made = new_mirror(pair, tmp_path, topic)
     made.copy()
     return made
+
+
+def test_a_record_on_its_source_is_not_taken_for_a_mirror(mirrored: Mirrored) -> None:
+    """On a source applications may write that topic, and it may be the only one that answers."""
+    ours, config = mirrored.link.mirror, mirrored.config
+    with ClusterClient(config.cluster("east")) as east:
+        ensure_state_topic(east)
+    with StateWriter(config.cluster("east"), control_id(ours.name)) as stranger:
+        stranger.put(replace(ours, topics=(".*",)))
+        with (
+            suspended(mirrored.pair.west),
+            pytest.raises(Indeterminate, match=f"cluster east has a record of mirror {ours.name} towards west"),
+        ):
+            find(config, ours.name)
+        assert find(config, ours.name)[0].mirror == ours
+        stranger.put(Forget(ours))
 
 
 def test_a_paused_mirror_is_not_copied_and_goes_on_when_resumed(mirrored: Mirrored) -> None:

@@ -14,6 +14,7 @@ from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScram
 
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
+from mirror_core.dataplane.results import raise_if_failed
 from mirror_core.decide.acls import denial
 from mirror_core.kafka.acls import (
     Acls,
@@ -25,13 +26,16 @@ from mirror_core.kafka.acls import (
     present_on_every_broker,
 )
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import ClusterConfig, Config, load_config
+from mirror_core.kafka.config import ClusterConfig, Config, Principal, load_config
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import create
 from mirror_core.mirrors.preflight import check
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, Refused, Unreachable
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.run import Evidence, Mode, RunState
+from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.services import local_services
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import ADMIN
 from mirror_core.state.link import find
@@ -40,6 +44,7 @@ from mirror_core.sync.access import demote
 from tests.administering import as_admin
 from tests.brokers import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.cluster.secure import NAME, Secure, secure_cluster
+from tests.mirroring import replicate
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -199,6 +204,45 @@ def test_rights_are_granted_to_a_certificate_under_the_name_that_we_read_in_it(s
         assert right in seen(describe_acls(client)), f"brokers do not call it {name}"
         assert check(config).problems == ()
         delete_acls(admin, [right])
+
+
+@pytest.mark.slow
+def test_copying_tasks_that_brokers_may_call_otherwise_are_not_counted_as_denied(
+    pair: Pair, secure: Secure, tmp_path: Path
+) -> None:
+    """Where no access right names their certificate's subject: an unplanned failover waits until they cannot write."""
+    document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
+    document["clusters"][NAME] = {**secure.properties("mutual"), "data": secure.properties("named")}
+    path = tmp_path / "mirrorbook.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    config, topic = load_config(path), new_topic(pair.east)
+    produce(pair.east, topic, 10)
+    name = MirrorName("m-" + secrets.token_hex(4))
+    everything = Acl(resource=Resource.TOPIC, name="*", principal="User:*", operation=Operation.ALL)
+    anybody = {everything, replace(everything, resource=Resource.CLUSTER, name="kafka-cluster")}
+    data = f"User:{config.cluster(NAME).user(Principal.DATA)}"
+    named = replace(everything, name=topic, principal=data, operation=Operation.READ)
+
+    def settled() -> Evidence:
+        failover = Failover(find(config, name)[0], local_services(path, evidence_dir=tmp_path), started_by="test")
+        run = failover.begin(failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED)
+        evidence = failover.step(run.id, "settle").evidence
+        assert failover.abort(run.id).state is RunState.ABORTED
+        return evidence
+
+    with as_admin(secure.cluster) as admin:
+        create_acls(admin, anybody)
+        present_on_every_broker(admin, anybody)
+        create(config, name, topics=[topic], groups=["none"], source="east", destination=NAME)
+        verbs.start(find(config, name)[0])
+        raise_if_failed(replicate(find(config, name)[0]))
+        doubted = settled()
+        assert doubted["copiers"] == "outwaited"
+        assert f"no access right there names {data}" in str(doubted["copiers_in_doubt"])
+        create_acls(admin, [named])
+        present_on_every_broker(admin, [named])
+        assert settled()["copiers"] == "denied to write"
+        delete_acls(admin, seen(describe_acls(admin)))
 
 
 def test_a_demotion_does_not_deny_the_mirrors_own_certificate(pair: Pair, secure: Secure, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import yaml
@@ -27,11 +28,13 @@ from mirror_core.runbook.last_look import Look
 from mirror_core.runbook.services import Copy
 from mirror_core.runbook.set_runs import SetFailed
 from mirror_core.runbook.sets import Together
+from mirror_core.state import pulse
 from mirror_core.state.link import Link
 from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import Pair, produce, read_all
 from tests.cluster.desk import Desk, Said
 from tests.cluster.test_failover import app_topic, denied
+from tests.commands import mirrorbook
 from tests.harm import killed
 from tests.mirroring import Mirrored, new_mirror
 
@@ -61,11 +64,18 @@ def run_set(
     mode: Mode = Mode.PLANNED,
     more: Sequence[str] = (),
 ) -> Said:
+    """Of these mirrors."""
+    return desk.run(*typed_set(desk, *members, order=order, mode=mode), *more)
+
+
+def typed_set(
+    desk: Desk, *members: Mirrored, order: Order = Order.SIDE_BY_SIDE, mode: Mode = Mode.PLANNED
+) -> tuple[str, ...]:
     """As it is typed, of these mirrors."""
     document = yaml.safe_load(desk.config.read_text(encoding="utf-8"))
     document["sets"] = {SET: {"mirrors": [str(one.name) for one in members], "order": str(order)}}
     desk.config.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return desk.run("failover", "run-set", SET, "--mode", str(mode), "--runner", "local", "--yes", *more)
+    return ("failover", "run-set", SET, "--mode", str(mode), "--runner", "local", "--yes")
 
 
 def runs_of(*members: Mirrored) -> list[Run]:
@@ -250,6 +260,32 @@ def test_one_that_somebody_else_takes_over_ends_it_for_all_and_aborts_nothing(bo
 
     together(*both).finish(attempt)
 
+    for one in both:
+        moved(one)
+
+
+@pytest.mark.slow
+def test_one_that_somebody_conducts_is_not_gone_on_with(
+    desk: Desk, both: tuple[Mirrored, Mirrored], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
+    typed = typed_set(desk, *both)
+    said = list[CompletedProcess[str]]()
+
+    def copies(link: Link) -> Copy:
+        def copy(
+            ends: dict[Partition, Offset], timeout_s: float, until: Callable[[int], None], deleted: Deleted
+        ) -> None:
+            said.append(mirrorbook(*typed, "--config", str(desk.config)))
+            LocalCopy(link)(ends, timeout_s, until, deleted)
+
+        return copy
+
+    several = together(*both, copy=copies)
+    several.finish(begin(several))
+    [refused] = said
+    assert refused.returncode == Refused.exit_code, refused
+    assert "conducted by test on" in " ".join(refused.stderr.split())
     for one in both:
         moved(one)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import stat
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -16,6 +18,7 @@ from mirror_core.evidence.fence_file import read
 from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors.unfencing import lift, look
+from mirror_core.model import limits
 from mirror_core.model.errors import LostOwnership, Refused, RemoteFault
 from mirror_core.model.files import Unwritable
 from mirror_core.model.run import Mode, RunKind, RunState
@@ -23,7 +26,7 @@ from mirror_core.runbook import promotion, raised_again
 from mirror_core.runbook.failover import Failover
 from mirror_core.state.writer import StateWriter, control_id
 from mirror_core.sync.fence import denials_of
-from tests.brokers import Pair
+from tests.brokers import Pair, produce
 from tests.cluster.test_failover import acls, app_topic, begin, denied
 from tests.cluster.test_failover_scope import copied, through
 from tests.commands import mirrorbook
@@ -32,6 +35,9 @@ from tests.mirroring import Mirrored
 from tests.same import assert_same_offsets
 
 pytestmark = pytest.mark.cluster
+
+AGAIN_S: Final = 30.0
+"""From the command that lifts the fence to a write of an application that is acknowledged."""
 
 
 def lift_by_hand(mirrored: Mirrored, topic: str) -> None:
@@ -162,6 +168,28 @@ def test_the_destination_dies_behind_the_fence_and_its_file_lets_applications_go
     assert not denied(pair.east, topic)
     mirrored.copy()
     assert_same_offsets(pair, [topic])
+
+
+@pytest.mark.timed
+def test_applications_write_on_the_source_again_within_half_a_minute_of_the_command(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(limits.VARIABLE, "1")
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "fence")
+    file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
+    with killed(pair.west):
+        assert denied(pair.east, topic)
+        typed = time.monotonic()
+        done = mirrorbook(
+            "cluster", "unfence", "east", "--from", str(file), "--config", str(mirrored.config.path), "--yes"
+        )
+        produce(pair.east, topic, 1, user="app")
+        took_s = time.monotonic() - typed
+    assert done.returncode == 0, done.stderr
+    print(f"{took_s:.1f} s")
+    assert took_s <= AGAIN_S
+    mirrored.failover.abort(run)
 
 
 def test_a_resume_on_another_machine_sees_the_denials_missing(pair: Pair, tmp_path: Path) -> None:

@@ -55,6 +55,23 @@ def taken(mirrored: Mirrored, run: Run) -> list[tuple[str, StepState]]:
     return [(s.step, s.state) for s in mirrored.failover.status(run.id)[1]]
 
 
+def test_a_source_that_is_back_is_given_up_by_no_approval_of_when_it_was_dead(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 10)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover = mirrored.failover
+    with killed(pair.east):
+        dead, silent = failover.decide_lost()
+        assert silent
+    produce(pair.east, topic, 5, user="app")
+    with pytest.raises(Refused, match="east answers by now, and no broker of it did when this plan was approved"):
+        failover.begin(dead.plan.hash, Mode.UNPLANNED, silent=silent)
+    assert failover.active() is None
+    assert not denied(pair.east, topic)
+    assert failover.decide_lost()[1] is False
+
+
 @pytest.mark.parametrize("harm", [killed, pytest.param(suspended, marks=pytest.mark.slow)])
 def test_a_dead_source_is_given_up_and_every_copied_record_is_there(pair: Pair, tmp_path: Path, harm: Harm) -> None:
     topic = app_topic(pair, 2)
@@ -288,6 +305,9 @@ def test_after_a_homecoming_a_dead_source_is_given_up_like_the_first_time(pair: 
     mirrored.copy()
     assert denied(pair.west, topic)
     with killed(pair.east):
+        plan = mirrored.failover.plan(Mode.UNPLANNED)
+        assert topic in str(plan.rights), "what promotion gives is not in the plan"
+        assert not [line for line in plan.warnings if "no rights of applications are staged" in line]
         assert mirrored.failover.drive(begin(mirrored.failover).id).state is RunState.DONE
         assert not denied(pair.west, topic)
         assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sent

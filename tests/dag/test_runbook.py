@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import secrets
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +31,8 @@ pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.ma
 
 RUN_S = 600
 DAG = "mirror_failover"
+TIMESTAMP = re.compile(r'(timestamp\\*": *)([0-9.]+)')
+"""As Airflow keeps it: in JSON, or in JSON within JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,15 @@ def test_clearing_tasks_of_a_run_that_was_given_up_asks_before_it_begins_another
     airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "task_ids": ["go_ahead"]})
     wait_until(lambda: airflow.tasks(DAG, run)["begin"] == "failed", timeout_s=RUN_S, why="it runs again, too")
     assert "an approval is for one run" in airflow.log_of(DAG, run, "begin")
+    assert runbook.wait_end(run) == "failed"
+    assert _runs(mirror) == [RunState.ABORTED]
+
+    _answered_earlier(airflow, run, "approve", 7200)
+    airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "task_ids": ["go_ahead"]})
+    wait_until(
+        lambda: "approved it 12" in airflow.log_of(DAG, run, "begin"), timeout_s=RUN_S, why="it is too long ago, too"
+    )
+    assert "and an approval holds for 60: plan anew" in airflow.log_of(DAG, run, "begin")
     assert runbook.wait_end(run) == "failed"
     assert _runs(mirror) == [RunState.ABORTED]
 
@@ -208,6 +221,16 @@ def test_a_person_fails_over_in_the_browser(runbook: Runbook, tmp_path: Path) ->
     assert (found.verdict, found.flaws, found.approved_by) == (Conclusion.PROVED, (), "admin")
     agreed = [line for line in mirror.state.chronicle(done.id) if '"kind":"agreed"' in line]
     assert ['"body":{"by":"admin"}' in line for line in agreed] == [True]
+
+
+def _answered_earlier(airflow: Airflow, run: str, task: str, seconds: int) -> None:
+    """As if the answer to this question had been given so much earlier."""
+    where = "run_id = ? AND task_id = ? AND key = 'return_value'"
+    with closing(sqlite3.connect(airflow.folder / "airflow.db", timeout=60)) as database, database:
+        [(kept,)] = database.execute(f"SELECT value FROM xcom WHERE {where}", (run, task)).fetchall()
+        aged, times = TIMESTAMP.subn(lambda found: f"{found[1]}{float(found[2]) - seconds}", kept)
+        assert times == 1, kept
+        database.execute(f"UPDATE xcom SET value = ? WHERE {where}", (aged, run, task))
 
 
 def _runs(mirror: Mirrored) -> list[RunState]:

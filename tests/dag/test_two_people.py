@@ -131,7 +131,7 @@ def test_a_begin_that_is_cleared_days_later_begins_nothing_by_the_old_approval(
 
     begun: list[Sequence[Approval]] = []
 
-    def begin_run(wanted: str, choice: object, *, approved_by: Sequence[Approval]) -> Any:
+    def begin_run(wanted: str, choice: object, *, approved_by: Sequence[Approval], silent: bool) -> Any:
         begun.append(approved_by)
         return SimpleNamespace(id="r1")
 

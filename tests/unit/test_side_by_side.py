@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mirror_core.cli import sets as command
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Unreachable
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
@@ -47,20 +49,90 @@ def test_who_loses_one_of_them_leaves_the_others_where_they_are() -> None:
         at_once({A: lose, B: lambda: None}, print)
 
 
-def test_a_set_is_not_gone_on_with_by_airflow_while_a_person_conducts_one_of_its_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As one that has lost it: its teardown leaves all of them alone."""
-    asked = list[str]()
+def shop(monkeypatch: pytest.MonkeyPatch, conducted: Collection[str], *, ended: str = "") -> tuple[Together, list[Any]]:
+    """A set that Airflow moves, of two mirrors; ann has taken the first one over. And what its conductors are asked."""
+    asked = list[Any]()
 
-    def refuse(run_id: str, title: str) -> None:
-        asked.append(run_id)
-        raise Refused(title, ["it is conducted by ann"])
+    def refuse(run_id: str, title: str, **known: bool) -> None:
+        asked.append((run_id, known))
+        if run_id in conducted:
+            raise Refused(title, [f"it is conducted by {run_id}'s"])
 
     one: Any = SimpleNamespace(started_by="airflow", refuse_conducted=refuse)
     several = Together(MirrorSet("shop", (A, B)), {A: one, B: one}, say=print)
     runs = {A: replace(RUN, id="a-1", conducted_by="ann"), B: replace(RUN, id="b-1", conducted_by="airflow")}
+    runs = {name: replace(run, ended_ms=1) if name == ended else run for name, run in runs.items()}
     monkeypatch.setattr(Together, "_standings", lambda self, attempt: {n: Standing(r, ()) for n, r in runs.items()})
-    with pytest.raises(LostOwnership, match=r"a: run a-1 of set shop:\s+- it is conducted by ann"):
-        several.refuse_conducted("shop-1")
-    assert asked == ["a-1"]
+    return several, asked
+
+
+def test_a_set_is_not_gone_on_with_by_airflow_while_a_person_conducts_one_of_its_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one that has lost it: its teardown leaves all of them alone."""
+    several, asked = shop(monkeypatch, ["a-1", "b-1"])
+    with pytest.raises(LostOwnership, match=r"a: run a-1 of set shop:\s+- it is conducted by a-1's"):
+        several.refuse_taken_over("shop-1")
+    assert [run for run, _ in asked] == ["a-1"]
+
+
+def test_by_a_command_it_is_not_gone_on_with_while_anybody_conducts_one_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also somebody of the same name, at another terminal."""
+    several, asked = shop(monkeypatch, ["a-1", "b-1"])
+    with pytest.raises(Refused) as refused:
+        several.refuse_conducted("shop-1", take_over=True)
+    assert refused.value.reasons == (
+        "run a-1: it is conducted by a-1's",
+        "run b-1: it is conducted by b-1's",
+    )
+    assert sorted(asked) == [(run, {"take_over": True, "quietly": False}) for run in ("a-1", "b-1")]
+    several, asked = shop(monkeypatch, [], ended="a")
+    several.refuse_conducted("shop-1", quietly=True)
+    assert asked == [("b-1", {"take_over": False, "quietly": True})]
+
+
+class Asked(Exception):
+    """A person is asked."""
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_run_set_looks_whether_anybody_conducts_it_before_it_asks(
+    monkeypatch: pytest.MonkeyPatch, cut_off: bool, take_over: bool
+) -> None:
+    several, asked = shop(monkeypatch, ["a-1"])
+    monkeypatch.setattr(Together, "under_way", lambda self: None if cut_off else "shop-1")
+    monkeypatch.setattr(Together, "cut_off", lambda self: "shop-1" if cut_off else None)
+    monkeypatch.setattr(Together, "told", lambda self, attempt: [])
+    monkeypatch.setattr(command, "_together", lambda *arguments, **options: several)
+
+    def agree(question: str, yes: bool) -> None:
+        raise Asked(question)
+
+    monkeypatch.setattr(command, "agree", agree)
+    with pytest.raises(Asked if take_over else Refused):
+        command.run_set("shop", take_over=take_over)
+    assert bool(asked) is not take_over
+
+
+def test_while_a_person_decides_about_a_set_somebody_else_may_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    several, asked = shop(monkeypatch, [])
+    monkeypatch.setattr(Together, "under_way", lambda self: "shop-1")
+    monkeypatch.setattr(Together, "told", lambda self, attempt: [])
+    monkeypatch.setattr(Together, "undisturbed", lambda self, attempt: True)
+    monkeypatch.setattr(Together, "finish", lambda *arguments, **options: pytest.fail("it is somebody else's"))
+    monkeypatch.setattr(command, "_together", lambda *arguments, **options: several)
+    monkeypatch.setattr(command, "agree", lambda question, yes: None)
+    monkeypatch.setattr(command, "_ask", lambda name, together, attempt: None)
+
+    def refuse(self: Together, attempt: str, **known: bool) -> None:
+        asked.append(known)
+        if known.get("quietly"):
+            raise Refused("set", ["taken"])
+
+    monkeypatch.setattr(Together, "refuse_conducted", refuse)
+    with pytest.raises(Refused, match="taken"):
+        command.run_set("shop")
+    assert asked == [{"take_over": True}, {"quietly": True}]

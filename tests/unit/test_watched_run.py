@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.cli import conducting as common
-from mirror_core.cli import failback as command
+from mirror_core.cli import failback, failover
 from mirror_core.decide.conducting import STEP, Conducted, Sign
 from mirror_core.model.checkpoint import Beat
 from mirror_core.model.clock import now_ms
@@ -143,32 +143,85 @@ def test_a_dead_way_home_is_waited_for_once(clock: Clock, monkeypatch: pytest.Mo
     said = list[str]()
     monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: looks(ELSEWHERE)())
     monkeypatch.setattr("mirror_core.runbook.failback.reverse_link", lambda link: link)
-    failback = Failback(LINK, cast("Any", None), started_by="me", say=said.append)
+    home = Failback(LINK, cast("Any", None), started_by="me", say=said.append)
     under_way = replace(RUN, state=RunState.RUNNING)
     monkeypatch.setattr(Failback, "way_home", lambda self, run: under_way)
     monkeypatch.setattr(Failover, "active", lambda self: under_way)
     monkeypatch.setattr(Failback, "drive", lambda self, run_id, **agreed: under_way)
     monkeypatch.setattr(Failover, "drive", lambda self, run_id, **agreed: under_way)
-    monkeypatch.setattr(command, "found", lambda *arguments: (LINK, replace(RUN, id="m-failback-1")))
-    monkeypatch.setattr(command, "conductor", lambda *arguments, **options: failback)
-    monkeypatch.setattr(command, "closed", lambda by, run: nullcontext())
+    monkeypatch.setattr(failback, "found", lambda *arguments: (LINK, replace(RUN, id="m-failback-1")))
+    monkeypatch.setattr(failback, "conductor", lambda *arguments, **options: home)
+    monkeypatch.setattr(failback, "closed", lambda by, run: nullcontext())
     for name in ("_approved_again", "approved_again"):
-        monkeypatch.setattr(command, name, lambda by, run, **options: "")
-    monkeypatch.setattr(command, "show_outcome", lambda by, run, **options: None)
-    monkeypatch.setattr(failback, "refuse_conducted", lambda run_id, title, take_over: None)
-    command.resume("m")
+        monkeypatch.setattr(failback, name, lambda by, run, **options: "")
+    monkeypatch.setattr(failback, "show_outcome", lambda by, run, **options: None)
+    monkeypatch.setattr(home, "refuse_conducted", lambda run_id, title, take_over: None)
+    failback.resume("m")
     assert len(said) == 1
 
 
-def test_who_gives_a_run_up_is_told_first_who_conducts_it(
+class GivesUp:
+    """Who is asked to abort a run, and whether anybody conducts it."""
+
+    def __init__(self, *beats: Beat | None) -> None:
+        self.failover = Failover(LINK, cast("Any", None), started_by="me")
+        self.look = looks(*beats)
+        self.aborted = list[str]()
+
+    def give_up(self, monkeypatch: pytest.MonkeyPatch, *, take_over: bool) -> None:
+        monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: self.look())
+        monkeypatch.setattr(common, "read_state", lambda cluster: self.look())
+        monkeypatch.setattr(common, "closed", lambda by, run: nullcontext())
+        monkeypatch.setattr(common, "show_outcome", lambda by, run, **options: None)
+        monkeypatch.setattr(Failover, "abort", lambda by, run_id: self.aborted.append(run_id))
+        common.give_up(self.failover, RUN, "Abort?", take_over=take_over, yes=True, as_json=False)
+
+
+def test_who_would_give_a_run_up_is_refused_while_somebody_conducts_it(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = GivesUp(ELSEWHERE, replace(ELSEWHERE, at_ms=ELSEWHERE.at_ms + 1))
+    with pytest.raises(Refused, match=r"abort:\n.*conducted by me on elsewhere .*`--take-over` takes the run from it"):
+        one.give_up(monkeypatch, take_over=False)
+    assert one.aborted == []
+
+
+@pytest.mark.parametrize("beat", [ELSEWHERE, replace(ELSEWHERE, released=True), None])
+def test_a_run_that_nobody_conducts_is_given_up(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, beat: Beat | None
+) -> None:
+    one = GivesUp(beat)
+    one.give_up(monkeypatch, take_over=False)
+    assert one.aborted == [RUN.id]
+
+
+def test_nobody_is_waited_for_where_the_run_has_ended(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = GivesUp(ELSEWHERE)
+    monkeypatch.setattr(Failover, "refuse_conducted", lambda *arguments, **options: pytest.fail("it has ended"))
+    monkeypatch.setattr("tests.unit.test_watched_run.RUN", replace(RUN, state=RunState.ABORTED, ended_ms=1))
+    one.give_up(monkeypatch, take_over=False)
+    assert one.aborted == [RUN.id]
+
+
+def test_who_takes_a_run_over_to_give_it_up_is_told_first_who_conducts_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def agree(question: str, yes: bool) -> None:
         raise Refused(question, [capsys.readouterr().out])
 
-    just_now = replace(ELSEWHERE, at_ms=now_ms())
-    monkeypatch.setattr(common, "read_state", lambda cluster: looks(just_now)())
     monkeypatch.setattr(common, "agree", agree)
-    failback = Failback(LINK, cast("Any", None), started_by="me")
+    one = GivesUp(replace(ELSEWHERE, at_ms=now_ms()))
     with pytest.raises(Refused, match="conducted by me on elsewhere"):
-        common.give_up(failback, RUN, "Abort?", yes=False, as_json=False)
+        one.give_up(monkeypatch, take_over=True)
+    assert one.aborted == []
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+@pytest.mark.parametrize("of", [failover, failback])
+def test_both_kinds_are_given_up_like_this(of: Any, take_over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[bool]()
+    monkeypatch.setattr(of, "found", lambda *arguments: (LINK, RUN))
+    monkeypatch.setattr(of, "conductor", lambda *arguments, **options: None)
+    monkeypatch.setattr(of, "give_up", lambda by, run, question, **options: asked.append(options["take_over"]))
+    of.abort("m", take_over=take_over)
+    assert asked == [take_over]

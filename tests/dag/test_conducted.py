@@ -1,0 +1,141 @@
+"""Tasks that would take a run from whoever conducts it: they leave it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.decide.failover import Decision
+from mirror_core.model.errors import Refused
+from mirror_core.model.mirror_set import MirrorSet
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.set_runs import Joint, Standing
+from mirror_core.runbook.sets import Together
+from mirror_core.state.records import State
+from tests.unit.test_decide_verbs import RUN
+from tests.unit.test_refusals import LINK
+
+pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]  # warnings of Airflow are not ours to mend
+
+A, B = MirrorName("a"), MirrorName("b")
+MINE = "airflow mirror_failover_set/r1"
+
+
+def refuse(run_id: str, title: str, **known: bool) -> None:
+    raise Refused(title, ["it is conducted by ann"])
+
+
+def not_to_be_done(*arguments: object, **options: object) -> None:
+    pytest.fail("the run was taken from whoever conducts it")
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
+    """A set of which ann has taken one run over. What tasks have left in Airflow."""
+    from mirrorbook_airflow import sets
+
+    one: Any = SimpleNamespace(started_by=MINE, refuse_conducted=refuse)
+    runs = {A: replace(RUN, id="a-1", conducted_by="ann"), B: replace(RUN, id="b-1", conducted_by=MINE)}
+    monkeypatch.setattr(Together, "_standings", lambda self, attempt: {n: Standing(r, ()) for n, r in runs.items()})
+    for name in ("prove", "finish", "abort"):
+        monkeypatch.setattr(Together, name, not_to_be_done)
+    monkeypatch.setattr(Together, "refuse_expired", lambda self, attempt, agreed: None)
+    several = Together(MirrorSet("shop", (A, B)), {A: one, B: one}, say=print)
+    monkeypatch.setattr(sets.SetOperator, "together", lambda self, context, steps=(): several)
+    return {("begin", "return_value"): "shop-1"}
+
+
+@pytest.mark.parametrize("name", ["prove", "cut_over"])
+def test_a_set_of_which_a_person_conducts_a_run_is_left_to_them(name: str, taken: dict[tuple[str, str], Any]) -> None:
+    """Also by the teardown behind the task, which would abort the others."""
+    from airflow.providers.standard.operators.empty import EmptyOperator
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow.sets import AbortSet, MoveSet, ProveSet
+
+    def context(task: str) -> Any:
+        pull: Callable[..., Any] = lambda task_ids, key="return_value": taken.get((task_ids, key))  # noqa: E731
+        push: Callable[..., Any] = lambda key, value: taken.update({(task, key): value})  # noqa: E731
+        run = SimpleNamespace(dag_id="mirror_failover_set", run_id="r1")
+        return {"ti": SimpleNamespace(xcom_pull=pull, xcom_push=push), "dag_run": run, "params": {}}
+
+    common: dict[str, Any] = {"set_name": "shop", "begin": EmptyOperator(task_id="begin")}
+    task: Any = {
+        "prove": lambda: ProveSet(task_id="prove", **common),
+        "cut_over": lambda: MoveSet(task_id="cut_over", go_ahead=None, **common),
+    }[name]()
+    with pytest.raises(AirflowFailException, match="it is conducted by ann"):
+        task.execute(context(name))
+    said = AbortSet(task_id="abort", steps=(task,), **common).execute(context("abort"))
+    assert said.startswith("kept: another process took a run over")
+
+
+def test_a_run_that_somebody_conducts_is_not_aborted_by_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow import controlling
+
+    state = State()
+    state.put(replace(RUN, state=RunState.RUNNING))
+    monkeypatch.setattr(controlling, "find_mirror", lambda name: (LINK, state))
+    monkeypatch.setattr(controlling, "services", lambda path, steps, master: None)
+    monkeypatch.setattr(Failover, "refuse_conducted", lambda self, run_id, title: refuse(run_id, title))
+    monkeypatch.setattr(Failover, "abort", not_to_be_done)
+    abort = controlling.ControlMirror(task_id="control", mirror=LINK.mirror.name)
+    run = SimpleNamespace(dag_id="mirror_control", run_id="r1")
+    context: Any = {"params": {"action": "abort"}, "dag_run": run}
+    with pytest.raises(AirflowFailException, match=f"run {RUN.id}: abort:\\s+- it is conducted by ann"):
+        abort.execute(context)
+
+
+class Begun(Exception):
+    """A run is begun."""
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("of_a_set", [False, True])
+def test_an_approval_knows_whether_the_source_was_silent(
+    monkeypatch: pytest.MonkeyPatch, of_a_set: bool, silent: bool
+) -> None:
+    """What a person has agreed to is to give up a dead cluster, or one that answers."""
+    from airflow.providers.standard.operators.empty import EmptyOperator
+    from mirrorbook_airflow import runbook, sets
+
+    found = Decision(replace(RUN.plan, mode=Mode.UNPLANNED), ())
+    joint = Joint({A: found}, "0123", ())
+    names, begun = ((A,) if silent else ()), list[Any]()
+
+    def begin(*arguments: object, **known: object) -> None:
+        begun.append(known["silent"])
+        raise Begun
+
+    engine: Any = SimpleNamespace(decide_lost=lambda: (found, silent), begin=begin)
+    several: Any = SimpleNamespace(
+        chosen=MirrorSet("shop", (A,)), decide=lambda: joint, silent=lambda joint: names, begin=begin,
+        under_way=lambda started_by: None, cut_off=lambda started_by: None, given_up=lambda started_by: [],
+    )  # fmt: skip
+    monkeypatch.setattr(runbook.RunOperator, "engine", lambda self, context: engine)
+    monkeypatch.setattr(runbook, "find_mirror", lambda name: (LINK, State()))
+    monkeypatch.setattr(runbook, "approved", lambda context, tasks, what: ())
+    monkeypatch.setattr(sets.SetOperator, "together", lambda self, context, steps=(): several)
+    monkeypatch.setattr(sets, "approved", lambda context, tasks, what: ())
+    asked, lost = EmptyOperator(task_id="approve"), Mode.UNPLANNED
+    plan: Any
+    task: Any
+    if of_a_set:
+        plan = sets.PlanSet(task_id="plan", set_name="shop", mode=lost)
+        task = sets.BeginSet(task_id="begin", plan=plan, approvals=(asked,), set_name="shop", mode=lost)
+    else:
+        common: dict[str, Any] = {"mirror": "a", "kind": RunKind.FAILOVER, "mode": lost}
+        plan = runbook.PlanRun(task_id="plan", **common)
+        task = runbook.BeginRun(task_id="begin", plan=plan, approvals=(asked,), **common)
+    left = plan.execute({"params": {}})
+    run = SimpleNamespace(dag_id="mirror_failover_unplanned", run_id="r1")
+    ti = SimpleNamespace(xcom_pull=lambda task_ids: left if task_ids == "plan" else None)
+    with pytest.raises(Begun):
+        task.execute({"params": {}, "ti": ti, "dag_run": run})
+    assert begun == [[str(name) for name in names] if of_a_set else silent]

@@ -1,0 +1,140 @@
+"""A source that was silent when somebody agreed to give it up, and that answers when that is to be done."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirror_core.cli import failover as command
+from mirror_core.cli import sets as of_sets
+from mirror_core.decide.approvals import come_back
+from mirror_core.decide.failover import Decision, decide
+from mirror_core.decide.view import Unseen, View
+from mirror_core.model.errors import Refused
+from mirror_core.model.mirror_set import MirrorSet
+from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Mode
+from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.sets import Together
+from tests.unit.test_decide_failover import view  # noqa: F401 - a fixture
+from tests.unit.test_decide_verbs import RUN
+from tests.unit.test_refusals import LINK
+
+A, B = MirrorName("a"), MirrorName("b")
+SEEN = Decision(RUN.plan, ())
+UNSEEN = replace(SEEN, source_seen=False)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("seen", [False, True])
+def test_only_who_agreed_when_it_was_silent_is_asked_again(silent: bool, seen: bool) -> None:
+    said = come_back("east", silent=silent, seen=seen)
+    assert bool(said) is (silent and seen)
+    assert all("east answers by now" in line and "--mode planned" in line for line in said)
+
+
+def test_a_plan_knows_whether_it_was_made_without_its_source(view: View) -> None:  # noqa: F811
+    lost = replace(view, mode=Mode.UNPLANNED)
+    assert decide(lost).source_seen
+    assert not decide(replace(lost, source=Unseen("dead"))).source_seen
+
+
+@pytest.fixture
+def failover(monkeypatch: pytest.MonkeyPatch) -> Failover:
+    made = Failover(LINK, cast("Any", None), started_by="me")
+    nothing: Any = SimpleNamespace(state=None, active_run=lambda name: None)
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: nothing)
+    monkeypatch.setattr(Failover, "_control", lambda self: nullcontext(nothing))
+    monkeypatch.setattr(Failover, "_open", lambda self, writer, found, *rest: RUN)
+    return made
+
+
+def test_a_source_that_answers_again_is_given_up_by_no_approval_of_before(
+    failover: Failover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: SEEN)
+    with pytest.raises(Refused, match="east answers by now, and no broker of it did when this plan was approved"):
+        failover.begin(SEEN.plan.hash, Mode.UNPLANNED, silent=True)
+    assert failover.begin(SEEN.plan.hash, Mode.UNPLANNED) is RUN, "who agreed has seen that it answers"
+    monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: UNSEEN)
+    assert failover.begin(SEEN.plan.hash, Mode.UNPLANNED, silent=True) is RUN
+
+
+@pytest.mark.parametrize(
+    ("found", "answers", "silent"), [(SEEN, False, False), (UNSEEN, True, False), (UNSEEN, False, True)]
+)
+def test_a_source_is_silent_when_none_of_its_brokers_answers(
+    failover: Failover, monkeypatch: pytest.MonkeyPatch, found: Decision, answers: bool, silent: bool
+) -> None:
+    monkeypatch.setattr(Failover, "decide", lambda self, choice: found)
+    monkeypatch.setattr(Failover, "source_answers", lambda self: answers)
+    assert failover.decide_lost() == (found, silent)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_command_begins_by_what_it_has_shown(monkeypatch: pytest.MonkeyPatch, silent: bool) -> None:
+    begun = list[bool]()
+    by: Any = SimpleNamespace(decide_lost=lambda: (UNSEEN, silent), started_by="me")
+
+    def begin(by: Any, decision: Decision, mode: Mode, *, silent: bool, as_json: bool) -> None:
+        begun.append(silent)
+        raise Refused("enough", [])
+
+    monkeypatch.setattr(command, "mirror", lambda config, name: (LINK, None))
+    monkeypatch.setattr(command, "conductor", lambda *arguments, **options: by)
+    monkeypatch.setattr(command, "approved", lambda *arguments, **options: True)
+    monkeypatch.setattr(command, "begun", begin)
+    with pytest.raises(Refused, match="enough"):
+        command.run("m", mode=Mode.UNPLANNED)
+    assert begun == [silent]
+
+
+def both(monkeypatch: pytest.MonkeyPatch, *, seen: bool, begun: list[str]) -> Together:
+    """Two mirrors; of the first one the source is seen or not."""
+
+    def conductor(name: MirrorName, found: Decision) -> Any:
+        def begin(*arguments: object, **options: object) -> None:
+            begun.append(name)
+
+        return SimpleNamespace(
+            link=LINK, decide=lambda mode: found, source_answers=lambda: False, begin=begin, started_by="me"
+        )
+
+    conductors = {A: conductor(A, replace(SEEN, source_seen=seen)), B: conductor(B, SEEN)}
+    monkeypatch.setattr(Together, "_standings", lambda self, attempt: {})
+    monkeypatch.setattr(Together, "_attempts", lambda self, started_by: {})
+    return Together(MirrorSet("shop", (A, B)), conductors, Mode.UNPLANNED, say=lambda line: None)
+
+
+def test_of_a_set_none_is_given_up_when_one_source_answers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = list[str]()
+    dead = both(monkeypatch, seen=False, begun=begun)
+    plans = dead.decide()
+    assert dead.silent(plans) == (A,)
+    several = both(monkeypatch, seen=True, begun=begun)
+    with pytest.raises(Refused, match="a: east answers by now"):
+        several.begin(plans.hash, approved_by="ann", silent=(A,))
+    assert begun == []
+    several.begin(plans.hash, approved_by="ann", silent=())
+    dead.begin(plans.hash, approved_by="ann", silent=(A,))
+    assert sorted(begun) == [A, A, B, B]
+
+
+def test_run_set_begins_by_what_it_has_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = both(monkeypatch, seen=False, begun=[])
+    asked: list[object] = []
+
+    def begin(self: Together, plan_hash: str, **known: object) -> str:
+        asked.append(known["silent"])
+        raise Refused("enough", [])
+
+    monkeypatch.setattr(Together, "begin", begin)
+    monkeypatch.setattr(of_sets, "_together", lambda *arguments, **options: several)
+    monkeypatch.setattr(of_sets, "_show", lambda *arguments, **options: None)
+    with pytest.raises(Refused, match="enough"):
+        of_sets.run_set("shop", mode=Mode.UNPLANNED, yes=True)
+    assert asked == [(A,)]

@@ -1,0 +1,57 @@
+"""What the options of `failover` and `failback` make of a conductor."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.cli import conducting
+from mirror_core.cli.conducting import Runner, conductor, runner_for
+from mirror_core.model.run import Mode
+from mirror_core.runbook import failback_steps
+from mirror_core.runbook.failback_steps import FailbackSteps
+from mirror_core.runbook.failover import Failover
+from tests.memory import journal_of
+from tests.unit.test_refusals import LINK
+
+
+def test_an_unplanned_failover_needs_no_spark_unless_somebody_wants_it() -> None:
+    assert [runner_for(mode, None) for mode in Mode] == [
+        Runner.SPARK if mode is Mode.PLANNED else Runner.LOCAL for mode in Mode
+    ]
+    assert {runner_for(mode, Runner.SPARK) for mode in Mode} == {Runner.SPARK}
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_what_people_may_have_to_do_is_never_swallowed(
+    quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a machine's reading of what is printed, either."""
+    monkeypatch.setattr(conducting, "services_of", lambda *arguments: None)
+    conductor(Failover, LINK, quiet=quiet)._say("stop node 1 within 300 s")
+    said = capsys.readouterr()
+    line = "stop node 1 within 300 s\n"
+    assert (said.out, said.err) == (("", line) if quiet else (line, ""))
+
+
+def test_who_waits_for_an_old_source_to_catch_up_is_told_how_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[tuple[int | None, int]] = [(5_000_000, 0), (5_000_000, 0), (2_000_000, 0), (None, 0), (0, 0)]
+    now = iter(range(0, 1000, 6))
+    clock = SimpleNamespace(monotonic=lambda: float(next(now)), sleep=lambda seconds: None)
+    said = list[str]()
+    monkeypatch.setattr(failback_steps, "time", clock)
+    monkeypatch.setattr(failback_steps, "read_state", lambda cluster: SimpleNamespace(leases={}))
+    monkeypatch.setattr(failback_steps, "home_run", lambda state, run: None)
+    monkeypatch.setattr(failback_steps, "is_fresh", lambda lease, now: True)
+    monkeypatch.setattr(FailbackSteps, "_reverse_link", lambda self: LINK)
+    monkeypatch.setattr(FailbackSteps, "_lag", lambda self, link: left.pop(0))
+    steps: Any = object.__new__(FailbackSteps)
+    for name, value in (("link", LINK), ("journal", journal_of("m-failback-1")), ("say", said.append)):
+        object.__setattr__(steps, name, value)
+    assert steps.catch_up()["lag"] == 0
+    assert said == [
+        "catch_up: 5,000,000 offset(s) left until east is close behind",
+        "catch_up: an unknown number of offset(s) left until east is close behind",
+    ]
