@@ -31,6 +31,11 @@ with DAG(
             minimum=0,
             description_md="`throttle`: bytes per second read from the source; 0: no limit",
         ),
+        "take_over": Param(
+            False,
+            type="boolean",
+            description_md="`abort`: also while somebody conducts the run. Their process stops at its next write",
+        ),
         "topics": Param(
             [],
             type="array",

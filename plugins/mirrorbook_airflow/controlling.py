@@ -104,7 +104,7 @@ def _throttle(link: Link, context: Context) -> str:
 
 
 def _abort(link: Link, context: Context) -> str:
-    """Refused while somebody conducts the run: whose task is marked as failed lets go of it."""
+    """Refused while somebody conducts the run, unless it is taken from them: they learn so at their next write."""
     from mirror_core.runbook.failback import Failback
     from mirror_core.runbook.failover import Failover
 
@@ -114,7 +114,8 @@ def _abort(link: Link, context: Context) -> str:
         raise BadRequest(f"mirror {link.mirror.name}: no run holds it: there is nothing to give up")
     make: Any = Failover if run.plan.kind is RunKind.FAILOVER else Failback
     engine = make(link, services(link.config.path, (), ""), started_by=conductor(context))
-    engine.refuse_conducted(run.id, f"run {run.id}: abort")
+    if not context["params"]["take_over"]:
+        engine.refuse_conducted(run.id, f"run {run.id}: abort", take_over=True)
     ended = engine.abort(run.id)
     return f"run {run.id} is {ended.state}. {ended.note}".strip()
 

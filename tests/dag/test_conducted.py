@@ -75,7 +75,9 @@ def test_a_set_of_which_a_person_conducts_a_run_is_left_to_them(name: str, taken
     assert said.startswith("kept: another process took a run over")
 
 
-def test_a_run_that_somebody_conducts_is_not_aborted_by_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_taken_from_whoever_conducts_it_only_by_a_word_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from airflow.sdk.exceptions import AirflowFailException
     from mirrorbook_airflow import controlling
 
@@ -83,13 +85,16 @@ def test_a_run_that_somebody_conducts_is_not_aborted_by_the_form(monkeypatch: py
     state.put(replace(RUN, state=RunState.RUNNING))
     monkeypatch.setattr(controlling, "find_mirror", lambda name: (LINK, state))
     monkeypatch.setattr(controlling, "services", lambda path, steps, master: None)
-    monkeypatch.setattr(Failover, "refuse_conducted", lambda self, run_id, title: refuse(run_id, title))
+    monkeypatch.setattr(Failover, "refuse_conducted", lambda self, run_id, title, **known: refuse(run_id, title))
     monkeypatch.setattr(Failover, "abort", not_to_be_done)
     abort = controlling.ControlMirror(task_id="control", mirror=LINK.mirror.name)
     run = SimpleNamespace(dag_id="mirror_control", run_id="r1")
-    context: Any = {"params": {"action": "abort"}, "dag_run": run}
+    context: Any = {"params": {"action": "abort", "take_over": False}, "dag_run": run}
     with pytest.raises(AirflowFailException, match=f"run {RUN.id}: abort:\\s+- it is conducted by ann"):
         abort.execute(context)
+    monkeypatch.setattr(Failover, "abort", lambda self, run_id: replace(RUN, state=RunState.ABORTED, note="by a form"))
+    context["params"]["take_over"] = True
+    assert "by a form" in str(abort.execute(context))
 
 
 class Begun(Exception):
