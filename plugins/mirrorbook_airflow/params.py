@@ -55,10 +55,20 @@ def strategies() -> Param:
 
 def spark_master() -> Param:
     """Where Spark runs. Who triggers a run chooses: executors get the data principals' secrets, wherever they are."""
-    usual = "local[*]" if starts_data_planes() or executors_config() else NO_SPARK
-    masters = conf.get(_SECTION, "spark_masters", fallback="").split() or [usual]
+    masters = spark_masters()
     what = f"Spark master; `{NO_SPARK}`: without Spark, in the task's own process"
     return Param(masters[0], type="string", enum=masters, description_md=what)
+
+
+def spark_masters() -> list[str]:
+    """What a run may be given, the usual one first."""
+    usual = "local[*]" if starts_data_planes() or executors_config() else NO_SPARK
+    return conf.get(_SECTION, "spark_masters", fallback="").split() or [usual]
+
+
+def salvage_place() -> str:
+    """Folder of an object store where salvaged records are written to, too; empty: nowhere else."""
+    return conf.get(_SECTION, "salvage", fallback="")
 
 
 def executors_config() -> str:

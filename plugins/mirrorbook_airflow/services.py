@@ -12,7 +12,8 @@ from mirror_core.decide.steps import Need, needing
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.run import RunKind
 from mirrorbook_airflow.hooks import home
-from mirrorbook_airflow.params import NO_SPARK, executors_config, spark_conf, starts_data_planes
+from mirrorbook_airflow.objects import ObjectFolder, kept
+from mirrorbook_airflow.params import NO_SPARK, executors_config, spark_conf, spark_masters, starts_data_planes
 
 if TYPE_CHECKING:
     from mirror_core.evidence.folders import Folder
@@ -32,11 +33,11 @@ def services(config: Path, steps: Collection[str], master: str) -> Services:
         check_conf(settings)
         opened = opened_by_tasks(config)
         made = spark_services(config, evidence_dir=evidence, master=master, conf=settings, opened_by_tasks=opened)
-        return replace(made, by_airflow=True)
+        return replace(made, by_airflow=True, salvage=kept(made.salvage))
     from mirror_core.runbook.services import local_services
 
     made = local_services(config, evidence_dir=evidence)
-    return replace(made, by_airflow=True, copies=partial(_copies, master))
+    return replace(made, by_airflow=True, copies=partial(_copies, master), salvage=kept(made.salvage))
 
 
 def parity_check(config: Path, master: str, demands: Demands) -> ParityCheck:
@@ -53,12 +54,13 @@ def parity_check(config: Path, master: str, demands: Demands) -> ParityCheck:
 
 
 def receipts_folder(master: str, place: str) -> Folder:
-    """Where receipts are. BadRequest for what only Spark reaches, where there is none."""
+    """Where receipts are: URLs are Spark's, or without it Airflow's own."""
     from mirror_core.evidence.folders import is_url, local_folder
 
     if not is_url(place):
         return local_folder(place)
-    _refuse_without_spark(master, place)
+    if master == NO_SPARK:
+        return ObjectFolder(place)
     from mirror_core.spark.parity import SparkProof
 
     return SparkProof(master, conf=spark_conf()).folder(place)
@@ -77,18 +79,15 @@ def opened_by_tasks(config: Path) -> Path:
     return Path(executors_config())
 
 
-def _refuse_without_spark(master: str, place: str) -> None:
-    if master == NO_SPARK:
-        raise BadRequest(f"{place}: only Spark reaches this file system, and the Spark master is {NO_SPARK}")
-
-
 def _copies(master: str, place: str) -> Folder:
     """Spark is started by the step that ends a run, and only where it alone reaches the place."""
     from mirror_core.evidence.folders import is_url, local_folder
 
     if not is_url(place):
         return local_folder(place, private=True)
-    _refuse_without_spark(master, place)
+    master = master or spark_masters()[0]  # a drill is given none
+    if master == NO_SPARK:
+        return ObjectFolder(place)
     try:
         from mirror_core.spark.hadoop import private_folder
         from mirror_core.spark.session import check_conf

@@ -267,7 +267,8 @@ def test_tasks_of_spark_open_the_file_that_the_deployment_names(
     monkeypatch.setenv(SETTING.format("DATA_PLANE"), plane)
     monkeypatch.setenv(SETTING.format("EXECUTORS_CONFIG"), "/etc/mirrorbook.yaml")
     checks: list[Any] = [parity_check(Path("orders.yaml"), "local[*]", DEMANDS)]
-    made = services(Path("orders.yaml"), ["prove"], "local[*]")
+    monkeypatch.setattr("mirrorbook_airflow.services.kept", lambda salvage: salvage)
+    made: Any = services(Path("orders.yaml"), ["prove"], "local[*]")
     for job in (*checks, made.parity, made.salvage):
         assert (job._config_path, job._opened_by_tasks) == (Path("orders.yaml"), Path(opened))
 
@@ -277,12 +278,14 @@ def test_without_spark_all_is_done_in_the_tasks_own_process(home: Path, tmp_path
     assert isinstance(made.parity, LocalParity)
     assert isinstance(parity_check(Path("orders.yaml"), "none", DEMANDS), LocalParity)
     assert receipts_folder("none", str(tmp_path / "receipts")).names() == []
+    drill = services(Path("orders.yaml"), (), "")  # its task is given no master
     asking: list[Callable[[], object]] = [
         lambda: receipts_folder("none", "s3a://b/r"),
         lambda: made.copies("s3a://b/e"),
+        lambda: drill.copies("s3a://b/e"),
     ]
     for ask in asking:
-        with pytest.raises(BadRequest, match=r"s3a://b/.: only Spark reaches this file system, and .* is none"):
+        with pytest.raises(BadRequest, match=r"s3a://b/.: this Airflow knows no such file system: .* scheme s3a"):
             ask()
 
 
