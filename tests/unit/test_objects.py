@@ -37,7 +37,6 @@ class Killed(BaseException):
 class Store(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
     """An object store in memory, which may fail or be cut off at each file that it is given."""
 
-    cachable = False
     store: dict[str, Any] = {}  # noqa: RUF012 - of this class alone
     pseudo_dirs = [""]  # noqa: RUF012
     fails: BaseException | None = None
@@ -56,7 +55,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(Store, "store", {})
     monkeypatch.setattr(Store, "left", 1_000_000)
     monkeypatch.setattr(Store, "fails", None)
-    made = Store()
+    made = Store(skip_instance_cache=True)
     attach("memory", fs=made)
     return made
 
