@@ -1,4 +1,4 @@
-"""Compare the source and the destination of mirrors, in a Spark job. Red unless everything was equal.
+"""Compare the source and the destination of mirrors, by Spark or without it. Red unless everything was equal.
 
 Great Expectations judges the result. The DAG also merges the receipts of past days, and is red if some were lost or
 altered.

@@ -29,6 +29,8 @@ ANONYMOUS: Final = "ANONYMOUS"
 _TYPE: Final = "User:"
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
 _SECTIONS: Final = ("clusters", "mirrors", "evidence", "sets", "expectations")
+_HELD: Final[dict[Path, str]] = {}
+"""Configurations that only the memory of this process has, by the path that stands for them."""
 
 
 class Principal(StrEnum):
@@ -142,6 +144,15 @@ def find_config(explicit: Path | None) -> Path:
     return chosen.absolute()
 
 
+def hold_config(path: Path, text: str) -> None:
+    """Let this process find a mirrorbook.yaml at this path that no disk has: its text may hold secrets.
+
+    Threads of this process open it like a file, with relative paths from the folder that the path names; no other
+    process can.
+    """
+    _HELD[path] = text
+
+
 def load_config(path: Path, *, only: Principal | None = None) -> Config:
     """Read and check a mirrorbook.yaml.
 
@@ -150,7 +161,8 @@ def load_config(path: Path, *, only: Principal | None = None) -> Config:
     than who it is.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        held = _HELD.get(path)
+        document = yaml.safe_load(path.read_text(encoding="utf-8") if held is None else held)
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"{path}: cannot be read: {error}") from None
     except yaml.YAMLError as error:

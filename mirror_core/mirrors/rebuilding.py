@@ -179,7 +179,7 @@ def _why_not(partition: Partition, piece: Piece, row: Row | None, compared: Pari
 
 def _tasks(link: Link, pieces: Mapping[Partition, Sequence[Piece]], tasks: int) -> list[CertifiedTask]:
     found = {partition: Vouched(tuple(mine), None) for partition, mine in pieces.items()}
-    path, name = str(link.config.path.resolve()), link.destination.name
+    path, name = str(link.config.path.absolute()), link.destination.name
     return [
         CertifiedTask(config_path=path, destination=name, pieces=mine, cleaned=frozenset())
         for mine in share(found, tasks)

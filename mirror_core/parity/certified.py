@@ -180,7 +180,7 @@ def prove(
     rows += [_hole(partition, gap) for partition, mine in scope.unproved.items() for gap in mine]
     work = [
         CertifiedTask(
-            config_path=str(config.path.resolve()), destination=destination, pieces=pieces, cleaned=scope.cleaned
+            config_path=str(config.path.absolute()), destination=destination, pieces=pieces, cleaned=scope.cleaned
         )
         for pieces in share(scope.vouched, tasks)
     ]

@@ -97,10 +97,12 @@ def check(
     demands: Demands | None,
     so_far: SoFar | None = None,
     throttle: int | None = None,
+    opened_by_tasks: Path | None = None,
 ) -> ParityResult:
     """Look at both ends, compare in at most `tasks` tasks at a time, judge; write the report when `output` is given.
 
     What cannot be reached makes the result indeterminate and is named in its reasons; only a wrong request raises.
+    `opened_by_tasks`: the configuration that tasks open, where it is not `config_path`.
     `throttle`: bytes per second that each task may read of each cluster.
     With `demands` Great Expectations judges the same table when a report is written, and must agree.
     """
@@ -108,11 +110,12 @@ def check(
         raise BadRequest(f"parity level {level}: there are 1 (ends and counts), 2 (digests) and 3 (records)")
     started, began = time.time(), time.monotonic()
     config = load_config(config_path)
+    opened = opened_by_tasks or config_path
     rows, shared = _look_at_ends(config, source, destination, ranges)
     said_at = said_for = 0.0
     planned = list(rounds(shared, tasks, chunk)) if level > ENDS else []
     for number, shares in enumerate(planned, start=1):
-        rows += run([_task(config, source, destination, level, chunk, pieces, throttle) for pieces in shares])
+        rows += run([_task(opened, source, destination, level, chunk, pieces, throttle) for pieces in shares])
         now = time.monotonic()
         if so_far is not None and number < len(planned) and now - said_at >= SELDOM * said_for:
             so_far(judge(ranges, fill_gaps(ranges, rows, level), level))
@@ -128,7 +131,7 @@ def check(
 
 
 def _task(
-    config: Config,
+    config_path: Path,
     source: ClusterName,
     destination: ClusterName,
     level: int,
@@ -137,7 +140,7 @@ def _task(
     throttle: int | None,
 ) -> CompareTask:
     return CompareTask(
-        config_path=str(config.path.resolve()),
+        config_path=str(config_path.absolute()),  # links stay: they lead elsewhere on an executor
         source=source,
         destination=destination,
         level=level,

@@ -107,6 +107,7 @@ def salvage(
     against: ClusterName | None = None,
     *,
     write: Write,
+    opened_by_tasks: Path | None = None,
 ) -> dict[Partition, Saved]:
     """What was saved of each partition, and what cluster `against` has of it.
 
@@ -126,7 +127,7 @@ def salvage(
     others = _others(config, against, wanted) if against else {}
     tasks = [
         SalvageTask(
-            config_path=str(config.path.resolve()),
+            config_path=str((opened_by_tasks or config_path).absolute()),
             cluster=cluster,
             wanted=_clipped(r, starts[r.partition]),
             against=others.get(r.partition),

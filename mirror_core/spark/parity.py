@@ -62,6 +62,7 @@ class SparkParity:
     """A `runbook.services.ParityCheck`. Spark is started at the first call, and stays for the next ones.
 
     `config_path` is opened by each task; on a cluster it must be there, with what it refers to, on every executor.
+    Where tasks open another file, `opened_by_tasks` names it.
     With `demands` Great Expectations judges the result table when a report is written.
     """
 
@@ -76,8 +77,10 @@ class SparkParity:
         cores: int | None = None,
         conf: Mapping[str, str] = NO_CONF,
         throttle: int | None = None,
+        opened_by_tasks: Path | None = None,
     ) -> None:
         self._config_path = config_path
+        self._opened_by_tasks = opened_by_tasks
         self._master = master
         self._demands = demands
         self._level = level
@@ -108,6 +111,7 @@ class SparkParity:
             demands=self._demands,
             so_far=so_far,
             throttle=share_of(self._throttle, spark.defaultParallelism),
+            opened_by_tasks=self._opened_by_tasks,
         )
 
     def _run(self, tasks: Sequence[CompareTask]) -> Sequence[Row]:

@@ -35,8 +35,10 @@ class SparkSalvage:
         *,
         cores: int | None = None,
         conf: Mapping[str, str] = NO_CONF,
+        opened_by_tasks: Path | None = None,
     ) -> None:
         self._config_path = config_path
+        self._opened_by_tasks = opened_by_tasks
         self._master = master
         self._cores = cores
         self._conf = conf
@@ -44,7 +46,15 @@ class SparkSalvage:
     def __call__(
         self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
     ) -> dict[Partition, Saved]:
-        return salvage(self._config_path, cluster, ranges, output, against, write=self._write)
+        return salvage(
+            self._config_path,
+            cluster,
+            ranges,
+            output,
+            against,
+            write=self._write,
+            opened_by_tasks=self._opened_by_tasks,
+        )
 
     def _write(self, tasks: Sequence[SalvageTask], folder: Path) -> None:
         payloads = tuple(msgspec.json.encode(task) for task in tasks)

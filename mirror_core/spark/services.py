@@ -15,12 +15,17 @@ from mirror_core.spark.session import NO_CONF
 
 
 def spark_services(
-    config_path: Path, *, evidence_dir: Path, master: str = "local[*]", conf: Mapping[str, str] = NO_CONF
+    config_path: Path,
+    *,
+    evidence_dir: Path,
+    master: str = "local[*]",
+    conf: Mapping[str, str] = NO_CONF,
+    opened_by_tasks: Path | None = None,
 ) -> Services:
     """Parity of everything and salvage by Spark; what applications wait for in this process, without its start-up."""
     return replace(
         local_services(config_path, evidence_dir=evidence_dir),
-        parity=SparkParity(config_path, master, conf=conf),
-        salvage=SparkSalvage(config_path, master, conf=conf),
+        parity=SparkParity(config_path, master, conf=conf, opened_by_tasks=opened_by_tasks),
+        salvage=SparkSalvage(config_path, master, conf=conf, opened_by_tasks=opened_by_tasks),
         copies=partial(private_folder, master, conf),
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import ClusterConfig, Config, load_config
+from mirror_core.kafka.config import ClusterConfig, Config, hold_config, load_config
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, MissingPermission
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
@@ -40,6 +40,11 @@ class Link:
 def configured(path: Path) -> Config:
     """The clusters that a mirrorbook.yaml names."""
     return load_config(path)
+
+
+def hold(path: Path, text: str) -> None:
+    """Let `configured` find this text at the path, in this process and no other: it is on no disk."""
+    hold_config(path, text)
 
 
 def state_on(config: Config, cluster: str) -> State:

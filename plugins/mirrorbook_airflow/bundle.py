@@ -1,12 +1,16 @@
-"""The DAGs as they were installed with the package, as a bundle beside a team's own DAG folder."""
+"""The DAGs as they were installed with the package: as a bundle of their own, or from a file in a team's DAG folder."""
 
 from __future__ import annotations
 
+import runpy
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.dag_processing.bundles.local import LocalDagBundle
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
 
 INSTALLED: Final = "share/mirrorbook/dags/"
 """Under the environment's prefix, as the wheel puts them there."""
@@ -19,6 +23,11 @@ class MirrorbookBundle(LocalDagBundle):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(path=str(installed()), **kwargs)
+
+
+def dags() -> dict[str, DAG]:
+    """All of them by name, for a file of a team's own DAG folder, where bundles cannot be chosen."""
+    return {file.stem: runpy.run_path(str(file))["dag"] for file in sorted(installed().glob("*.py"))}
 
 
 def installed() -> Path:

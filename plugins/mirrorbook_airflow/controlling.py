@@ -16,6 +16,7 @@ from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.markdown import recovery_markdown
 from mirrorbook_airflow.mirrors import find_mirror
+from mirrorbook_airflow.objects import kept_elsewhere
 from mirrorbook_airflow.operators import MirrorOperator
 from mirrorbook_airflow.runbook import conductor
 from mirrorbook_airflow.services import services
@@ -153,7 +154,8 @@ def _recover(link: Link, context: Context) -> str:
         recovery.check_shown(link, seen, context["ti"].xcom_pull(task_ids=SHOW)["hash"])
         said.append(f"approved by {person}")
     if folder is not None:
-        recovery.salvage(link, seen, folder, said.append)
+        with kept_elsewhere(folder):
+            recovery.salvage(link, seen, folder, said.append)
     recovery.recover(link, seen, said.append)
     return "\n".join([*said, *done(seen)])
 

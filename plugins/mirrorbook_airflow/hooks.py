@@ -1,7 +1,8 @@
-"""Connections of type `kafka_cluster` (or `kafka`), and the private mirrorbook.yaml that is written from them.
+"""Connections of type `kafka_cluster` (or `kafka`), and the private mirrorbook.yaml that is made of them.
 
-The data plane is a process of its own that opens its configuration by path, so the connections that it needs are
-written to `$AIRFLOW_HOME/mirrorbook/`, readable by this user only. They reach no XCom, log or environment.
+A data plane that Airflow starts is a process of its own that opens its configuration by path, so the connections that
+it needs are written to `$AIRFLOW_HOME/mirrorbook/`, readable by this user only. Where Airflow starts none, they stay in
+this process's memory. They reach no XCom, log or environment.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.ruling import ENTRIES
 from mirror_core.model.text import suggestion
 from mirrorbook_airflow import kafka_type
+from mirrorbook_airflow.params import starts_data_planes
 from mirrorbook_airflow.passwords import Passwords
 
 _EXTRA: Final = (
@@ -97,14 +99,28 @@ class KafkaClusterHook(BaseHook):
             return False, str(error)
 
 
+def current_config(name: str, connections: Iterable[str]) -> Path:
+    """Where this process finds a mirrorbook.yaml with these connections as they are now: on a disk only where a data
+    plane that Airflow starts has to open it."""
+    return (write_config if starts_data_planes() else hold_in_memory)(name, connections)
+
+
+def hold_in_memory(name: str, connections: Iterable[str]) -> Path:
+    """Keep the configuration in this process, with its passwords; the path that stands for it."""
+    from mirror_core.state.link import hold
+
+    clusters = {one: KafkaClusterHook(one).document() for one in sorted(set(connections))}
+    path = home("config") / f"{_safe(name)}.yaml (in memory)"  # hooks run in this folder
+    hold(path, _text_of(clusters))
+    return path
+
+
 def write_config(name: str, connections: Iterable[str]) -> Path:
     """Write `$AIRFLOW_HOME/mirrorbook/config/<name>.yaml` with these connections, if it is not so yet; its path.
 
     Their passwords stand in two files of their own (`passwords`).
     """
-    if not _SAFE_NAME.fullmatch(name):
-        raise BadRequest(f"{name!r} cannot be a mirror's name: letters, digits, dot, dash and underscore only")
-    path, control = home("config") / f"{name}.yaml", home("control") / f"{name}.properties"
+    path, control = home("config") / f"{_safe(name)}.yaml", home("control") / f"{name}.properties"
     data = path.with_name(f"{name}.data.properties")
     passwords = Passwords(f"../{control.parent.name}/{control.name}", data.name)
     clusters = {
@@ -113,14 +129,25 @@ def write_config(name: str, connections: Iterable[str]) -> Path:
     }
     _keep(control, "".join(f"{line}\n" for line in passwords.control))
     _keep(data, "".join(f"{line}\n" for line in passwords.data))
+    _keep(path, _text_of(clusters))
+    return path
+
+
+def _safe(name: str) -> str:
+    if not _SAFE_NAME.fullmatch(name):
+        raise BadRequest(f"{name!r} cannot be a mirror's name: letters, digits, dot, dash and underscore only")
+    return name
+
+
+def _text_of(clusters: dict[str, dict[str, Any]]) -> str:
+    """A mirrorbook.yaml with these clusters, and what mirrors.yaml says."""
     document = _switching()
     for connection, ruling in _rulings(document.pop("clusters", {})).items():
         if connection in clusters:
             clusters[connection].update(ruling)
         else:
             _refuse_unknown(connection, clusters)
-    _keep(path, yaml.safe_dump({"clusters": clusters, **document}, sort_keys=True))
-    return path
+    return yaml.safe_dump({"clusters": clusters, **document}, sort_keys=True)
 
 
 def _refuse_unknown(connection: str, wanted: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from airflow.sdk import Variable
 from mirror_core.decide.drills import is_drills
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.mirror import Desired
-from mirrorbook_airflow.hooks import write_config
+from mirrorbook_airflow.hooks import current_config
 
 if TYPE_CHECKING:
     from mirror_core.model.mirror import Mirror
@@ -52,7 +52,7 @@ def remember_clusters(names: Iterable[str]) -> None:
 
 def config_path(mirror: str) -> Path:
     """A current mirrorbook.yaml for this mirror, with all known clusters."""
-    return write_config(mirror, known_clusters())
+    return current_config(mirror, known_clusters())
 
 
 def started_mirrors() -> list[str]:
@@ -67,7 +67,7 @@ def debtors(names: Collection[str]) -> list[Link]:
     which may be one that nobody conducts."""
     from mirror_core.state.link import configured, find, link_of
 
-    config = configured(write_config("all-clusters", known_clusters() if names else listed_clusters()))
+    config = configured(current_config("all-clusters", known_clusters() if names else listed_clusters()))
     if names:
         return [find(config, name)[0] for name in names]
     owing = {
@@ -91,7 +91,7 @@ def _recorded() -> Iterator[tuple[State, Mirror]]:
     clusters = listed_clusters()
     if not clusters:
         return
-    for cluster, answer in states(configured(write_config("all-clusters", clusters))):
+    for cluster, answer in states(configured(current_config("all-clusters", clusters))):
         if isinstance(answer, MirrorError):
             _log.warning("mirrors towards %s are left out: %s", cluster, answer)
         else:
@@ -103,7 +103,7 @@ def find_set(name: str) -> MirrorSet:
     from mirror_core.runbook.set_runs import set_named
     from mirror_core.state.link import configured
 
-    return set_named(configured(write_config("all-clusters", known_clusters())), name)
+    return set_named(configured(current_config("all-clusters", known_clusters())), name)
 
 
 def find_mirror(mirror: str) -> tuple[Link, State]:

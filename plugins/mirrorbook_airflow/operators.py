@@ -16,7 +16,8 @@ from mirror_core.model.text import visible
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.mirrors import config_path, find_mirror, remember_clusters, started_mirrors
-from mirrorbook_airflow.params import receipts, spark_conf
+from mirrorbook_airflow.params import receipts
+from mirrorbook_airflow.services import parity_check, receipts_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -125,7 +126,7 @@ class ListMirrors(BaseOperator):
 
 
 class CheckParity(MirrorOperator):
-    """Compare both sides as a Spark job; red unless everything in scope was equal, and what else is expected is so.
+    """Compare both sides, by Spark or without; red unless all in scope was equal, and what else is expected is so.
 
     The report's path is its result.
     """
@@ -135,8 +136,6 @@ class CheckParity(MirrorOperator):
         from mirror_core.evidence.suites import PARITY, Demands
         from mirror_core.mirrors.proving import compare_and_remember
         from mirror_core.parity.scope import scope
-        from mirror_core.spark.parity import SparkParity
-        from mirror_core.spark.session import check_conf
         from mirror_core.state.link import configured, find
 
         with airflow_errors():
@@ -145,8 +144,7 @@ class CheckParity(MirrorOperator):
             link, state = find(config, self.mirror)
             compared = scope(link, state)
             output = home("evidence") / self.mirror / f"parity-{context['dag_run'].start_date:%Y%m%dT%H%M%SZ}"
-            check_conf(settings := spark_conf())
-            check = SparkParity(link.config.path, context["params"]["master"], demands=demands, conf=settings)
+            check = parity_check(link.config.path, context["params"]["master"], demands)
             found = compare_and_remember(
                 link,
                 state,
@@ -174,11 +172,10 @@ class CompactReceipts(MirrorOperator):
 
     def execute(self, context: Context) -> int:
         from mirror_core.mirrors.receipts import closed, compact
-        from mirror_core.spark.parity import SparkProof
 
         with airflow_errors():
             link, _ = find_mirror(self.mirror)
-            folder = SparkProof(context["params"]["master"], conf=spark_conf()).folder(receipts_place())
+            folder = receipts_folder(context["params"]["master"], receipts_place())
             try:
                 done = compact(link, folder, closed())
             except HeldByRun as error:

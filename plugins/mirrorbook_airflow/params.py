@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _SECTION: Final = "mirrorbook"
 _DAYS_S: Final = 30 * 86_400.0
+NO_SPARK: Final = "none"
+"""In place of a Spark master: comparisons and salvages run in the task's own process."""
 
 
 def mirror(description: str) -> Param:
@@ -53,8 +55,25 @@ def strategies() -> Param:
 
 def spark_master() -> Param:
     """Where Spark runs. Who triggers a run chooses: executors get the data principals' secrets, wherever they are."""
-    masters = conf.get(_SECTION, "spark_masters", fallback="").split() or ["local[*]"]
-    return Param(masters[0], type="string", enum=masters, description_md="Spark master")
+    masters = spark_masters()
+    what = f"Spark master; `{NO_SPARK}`: without Spark, in the task's own process"
+    return Param(masters[0], type="string", enum=masters, description_md=what)
+
+
+def spark_masters() -> list[str]:
+    """What a run may be given, the usual one first."""
+    usual = "local[*]" if starts_data_planes() or executors_config() else NO_SPARK
+    return conf.get(_SECTION, "spark_masters", fallback="").split() or [usual]
+
+
+def salvage_place() -> str:
+    """Folder of an object store where salvaged records are written to, too; empty: nowhere else."""
+    return conf.get(_SECTION, "salvage", fallback="")
+
+
+def executors_config() -> str:
+    """The mirrorbook.yaml that Spark's tasks open where Airflow writes none; empty: they have none."""
+    return conf.get(_SECTION, "executors_config", fallback="")
 
 
 def spark_conf() -> dict[str, str]:

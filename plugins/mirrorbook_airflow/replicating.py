@@ -10,7 +10,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.names import MirrorName
 from mirror_core.model.units import bytes_per_s
 from mirrorbook_airflow.errors import airflow_errors
@@ -18,7 +18,7 @@ from mirrorbook_airflow.events import UNHEALTHY, emit
 from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.mirrors import config_path, find_mirror
 from mirrorbook_airflow.operators import RETRIES, MirrorOperator, receipts_place
-from mirrorbook_airflow.params import spark_conf, starts_data_planes
+from mirrorbook_airflow.params import NO_SPARK, spark_conf, starts_data_planes
 from mirrorbook_airflow.watching import DataPlaneTrigger, ended
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def replicate_options(params: Mapping[str, Any]) -> list[str]:
     """Options of `mirrorbook replicate` as a run's parameters want them."""
     options = ["--runner", params["runner"], "--receipts", receipts_place()]
     if params["runner"] == "spark":
+        if params["master"] == NO_SPARK:
+            raise BadRequest(f"runner spark needs a Spark master, and {NO_SPARK} was chosen: choose runner local")
         options += ["--master", params["master"]]
         options += [word for key, value in spark_conf().items() for word in ("--conf", f"{key}={value}")]
     if params["metrics"]:
@@ -76,7 +78,7 @@ class WatchDataPlane(MirrorOperator):
         trigger = DataPlaneTrigger(
             mirror=self.mirror,
             destination=link.destination.name,
-            config_path=str(link.config.path),
+            config_path=str(link.config.path) if starts else "",
             home=str(home("data-plane")) if starts else "",
             args=options,
             patience_s=params["patience_s"],

@@ -1,42 +1,82 @@
-"""What the core's runs need from a worker: Spark for the heavy comparison, this process for the last bit."""
+"""What the core's runs need from a worker: Spark for the heavy comparison, or none; this process for the last bit."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_core.decide.steps import Need, needing
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.run import RunKind
 from mirrorbook_airflow.hooks import home
-from mirrorbook_airflow.params import spark_conf
+from mirrorbook_airflow.objects import ObjectFolder, kept
+from mirrorbook_airflow.params import NO_SPARK, executors_config, spark_conf, spark_masters, starts_data_planes
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mirror_core.evidence.folders import Folder
-    from mirror_core.runbook.services import Services
+    from mirror_core.evidence.suites import Demands
+    from mirror_core.runbook.services import ParityCheck, Services
 
 
 def services(config: Path, steps: Collection[str], master: str) -> Services:
     """Services for these steps; evidence lies under `$AIRFLOW_HOME/mirrorbook/evidence`."""
     evidence = home("evidence")
-    if any(
-        set(steps).intersection(needing(kind, Need.SPARK)) for kind in RunKind
-    ):  # the others don't wait for Spark to start
+    heavy = any(set(steps).intersection(needing(kind, Need.SPARK)) for kind in RunKind)
+    if heavy and master != NO_SPARK:  # the others don't wait for Spark to start
         from mirror_core.spark.services import spark_services
         from mirror_core.spark.session import check_conf
 
         settings = spark_conf()
         check_conf(settings)
-        made = spark_services(config, evidence_dir=evidence, master=master, conf=settings)
-        return replace(made, by_airflow=True)
+        opened = opened_by_tasks(config)
+        made = spark_services(config, evidence_dir=evidence, master=master, conf=settings, opened_by_tasks=opened)
+        return replace(made, by_airflow=True, salvage=kept(made.salvage))
     from mirror_core.runbook.services import local_services
 
     made = local_services(config, evidence_dir=evidence)
-    return replace(made, by_airflow=True, copies=partial(_copies, master))
+    return replace(made, by_airflow=True, copies=partial(_copies, master), salvage=kept(made.salvage))
+
+
+def parity_check(config: Path, master: str, demands: Demands) -> ParityCheck:
+    """Compares all of a mirror: by Spark, or in this process."""
+    if master == NO_SPARK:
+        from mirror_core.parity.check import LocalParity
+
+        return LocalParity(config, demands=demands)
+    from mirror_core.spark.parity import SparkParity
+    from mirror_core.spark.session import check_conf
+
+    check_conf(settings := spark_conf())
+    return SparkParity(config, master, demands=demands, conf=settings, opened_by_tasks=opened_by_tasks(config))
+
+
+def receipts_folder(master: str, place: str) -> Folder:
+    """Where receipts are: URLs are Spark's, or without it Airflow's own."""
+    from mirror_core.evidence.folders import is_url, local_folder
+
+    if not is_url(place):
+        return local_folder(place)
+    if master == NO_SPARK:
+        return ObjectFolder(place)
+    from mirror_core.spark.parity import SparkProof
+
+    return SparkProof(master, conf=spark_conf()).folder(place)
+
+
+def opened_by_tasks(config: Path) -> Path:
+    """The mirrorbook.yaml that Spark's tasks open: they are other processes, perhaps on other machines."""
+    if starts_data_planes():
+        return config
+    if not executors_config():
+        raise BadRequest(
+            "Spark: its tasks would find no mirrorbook.yaml: Airflow writes none where [mirrorbook] data_plane is "
+            "watch: name one in [mirrorbook] executors_config, which executors and this worker have at the same path; "
+            f"or choose the Spark master {NO_SPARK}: without Spark"
+        )
+    return Path(executors_config())
 
 
 def _copies(master: str, place: str) -> Folder:
@@ -45,6 +85,9 @@ def _copies(master: str, place: str) -> Folder:
 
     if not is_url(place):
         return local_folder(place, private=True)
+    master = master or spark_masters()[0]  # a drill is given none
+    if master == NO_SPARK:
+        return ObjectFolder(place)
     try:
         from mirror_core.spark.hadoop import private_folder
         from mirror_core.spark.session import check_conf

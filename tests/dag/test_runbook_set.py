@@ -152,7 +152,8 @@ def test_a_set_whose_sources_die_before_the_moment_is_given_up_and_the_planned_r
 
 
 def test_an_ill_data_plane_is_told_of_once(airflow: Airflow, both: tuple[Mirrored, Mirrored]) -> None:
-    """There is none at all: its run is red after the patience, and so is the one that follows."""
+    """There is none at all: its run is red after the patience, and so is the one that follows. By then workers, the
+    triggerer and the API server have signed in, and no password is on the disk."""
     ill = both[0]
     dag = "mirror_replicate"
     airflow.unpause(dag)
@@ -165,6 +166,11 @@ def test_an_ill_data_plane_is_told_of_once(airflow: Airflow, both: tuple[Mirrore
     wait_until(red, timeout_s=RUN_S, why="two runs are red")
     verbs.stop(ill.link)
     assert events_of(airflow, dag) == [(f"mirrorbook://{ill.name}/unhealthy", "watch_again", ill.name)]
+    sides = (ill.pair.east, ill.pair.west)
+    passwords = {side.client_config(user)["sasl.password"].encode() for side in sides for user in (CONTROL, DATA)}
+    files = [path for path in (airflow.folder / "mirrorbook").rglob("*") if path.is_file()]
+    assert [path for path in files if any(word in path.read_bytes() for word in passwords)] == []
+    assert not (airflow.folder / "mirrorbook" / "control").exists()
 
 
 def events_of(airflow: Airflow, dag: str) -> list[tuple[str, str, str]]:

@@ -190,6 +190,7 @@ class World:
         for action in ("ensure", "stop", "status"):
             monkeypatch.setattr(f"mirror_core.supervisor.supervise.{action}", self._doing(action))
         monkeypatch.setattr("mirror_core.state.link.configured", lambda path: None)
+        monkeypatch.setattr("mirrorbook_airflow.watching.current_path", lambda mirror: Path("/in-memory"))
         monkeypatch.setattr("mirror_core.state.link.state_on", lambda config, cluster: state_of())
         self.task = WatchDataPlane(task_id="watch", mirror=NAME)
         params = {"runner": "local", "metrics": None, "prove_at": None, "patience_s": 90, "master": "local[*]"}

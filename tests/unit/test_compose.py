@@ -75,7 +75,7 @@ def test_nothing_in_it_cannot_work() -> None:
     ("service", "change", "fault"),
     [
         ("east", {"healthcheck": {"test": ["CMD-SHELL", "exec 3<>/dev/tcp/127.0.0.1/9092"]}}, "/dev/tcp is bash's"),
-        ("airflow", {"secrets": []}, "told of /run/secrets/connections.yaml"),
+        ("airflow", {"secrets": ["mirror-data"]}, "told of /run/secrets/connections.yaml"),
         ("grants", {"secrets": []}, "told of /run/secrets/admin"),
         ("spark-worker", {"secrets": []}, "reads a secret"),
         ("west", {"configs": []}, "told of /etc/mirrorbook/kafka-node.sh"),
@@ -103,7 +103,7 @@ def test_no_container_holds_a_password_that_it_does_not_need() -> None:
         "west": ["passwords"],
         "grants": ["admin"],
         "data-plane": ["mirror-control", "mirror-data"],
-        "airflow": [{"source": "connections", "target": "connections.yaml"}],
+        "airflow": [{"source": "connections", "target": "connections.yaml"}, "mirror-data"],
         "readiness": ["mirror-control"],
         "spark-master": [],
         "spark-worker": ["mirror-data"],
@@ -138,11 +138,12 @@ def test_airflow_starts_no_data_plane_and_sees_the_receipts_of_the_one_there_is(
 
 
 def test_workers_of_spark_see_the_configurations_at_the_drivers_paths() -> None:
-    assert SERVICES["spark-worker"]["configs"] == SERVICES["data-plane"]["configs"]
-    written = [volume for volume in SERVICES["airflow"]["volumes"] if volume.startswith("airflow-config:")]
-    assert [f"{volume}:ro" for volume in written] == [
-        volume for volume in SERVICES["spark-worker"]["volumes"] if volume.startswith("airflow-config:")
-    ]
+    assert SERVICES["spark-worker"]["configs"] == SERVICES["data-plane"]["configs"] == SERVICES["airflow"]["configs"]
+    opened = SERVICES["airflow"]["environment"]["AIRFLOW__MIRRORBOOK__EXECUTORS_CONFIG"]
+    for name in ("airflow", "spark-worker"):
+        assert {opened, "/run/secrets/mirror-data"} <= {*mounted(SERVICES[name])}, name
+    clusters = yaml.safe_load((ROOT / "docker" / "mirrorbook.yaml").read_text(encoding="utf-8"))["clusters"]
+    assert ",".join(clusters) == SERVICES["airflow"]["environment"]["AIRFLOW_VAR_MIRRORBOOK_CLUSTERS"]
 
 
 @pytest.fixture
@@ -166,14 +167,14 @@ def test_each_secret_has_its_users_only_and_keeps_them(secrets: Path) -> None:
 
 
 def test_airflow_reads_the_clusters_from_the_file_that_it_is_given(secrets: Path, tmp_path: Path) -> None:
-    settings = {key: value for key, value in SERVICES["airflow"]["environment"].items() if "MIRRORBOOK" not in key}
+    settings = {key: value for key, value in SERVICES["airflow"]["environment"].items() if "VAR" not in key}
     arguments = json.loads(settings["AIRFLOW__SECRETS__BACKEND_KWARGS"])
     (key,) = arguments
     settings["AIRFLOW__SECRETS__BACKEND_KWARGS"] = json.dumps({key: str(secrets / Path(arguments[key]).name)})
     program = (
-        "import json; from mirrorbook_airflow.hooks import write_config;"
+        "import json; from mirrorbook_airflow.hooks import current_config;"
         "from mirror_core.kafka.config import load_config;"
-        "config = load_config(write_config('orders', ['east', 'west']));"
+        "config = load_config(current_config('orders', ['east', 'west']));"
         "print(json.dumps([[one.control, one.data] for one in map(config.cluster, ('east', 'west'))]))"
     )
     done = subprocess.run(

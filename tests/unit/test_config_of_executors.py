@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from mirror_core.kafka.config import Principal, find_config, load_config
+from mirror_core.decide.parity import Row
+from mirror_core.kafka.config import Principal, find_config, hold_config, load_config
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity import ParityRange
+from mirror_core.parity import check, salvage
+from mirror_core.parity.compare import CompareTask
+from mirror_core.parity.salvage import SalvageTask
 
 YAML = """
 clusters:
@@ -22,6 +30,8 @@ clusters:
       {bootstrap}sasl.username: data
       sasl.password: "${{file:data.properties:west}}"
 """
+
+EMPTY = 'clusters: {west: {bootstrap.servers: "near:9092"}}'
 
 
 @pytest.fixture
@@ -94,3 +104,43 @@ def test_a_volume_of_kubernetes_is_read_where_it_leads_now(tmp_path: Path, monke
     shutil.rmtree(volume / "..1")
     monkeypatch.chdir(tmp_path)
     assert load_config(path, only=Principal.DATA).cluster("west").data["sasl.password"] == "new"
+
+
+@pytest.mark.parametrize("other", [None, Path("/etc/mirrorbook.yaml")])
+def test_tasks_that_compare_are_told_the_drivers_own_name_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Path | None
+) -> None:
+    """Not what a link leads to, which is elsewhere on an executor; or the file that is theirs."""
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "mirrorbook.yaml").write_text(EMPTY, encoding="utf-8")
+    (tmp_path / "mirrorbook.yaml").symlink_to("target/mirrorbook.yaml")
+    path, told = tmp_path / "mirrorbook.yaml", list[str]()
+    wanted = ParityRange(partition=Partition("t", 0), start=Offset(0), end=Offset(5))
+
+    def compared(tasks: Sequence[CompareTask]) -> tuple[Row, ...]:
+        told.extend(task.config_path for task in tasks)
+        return ()
+
+    def saved(tasks: Sequence[SalvageTask], folder: Path) -> None:
+        told.extend(task.config_path for task in tasks)
+
+    monkeypatch.setattr(check, "_look_at_ends", lambda *asked: ([], [wanted]))
+    west = ClusterName("west")
+    check.check(
+        path, west, west, [wanted], None, run=compared, tasks=1, level=3, chunk=10, demands=None, opened_by_tasks=other
+    )
+    monkeypatch.setattr(salvage, "ClusterClient", lambda cluster: nullcontext())
+    monkeypatch.setattr(salvage, "list_offsets", lambda client, asked, point: dict.fromkeys(asked, Offset(0)))
+    monkeypatch.setattr(salvage, "count", lambda task: 0)
+    salvage.salvage(path, west, [wanted], tmp_path / "saved", write=saved, opened_by_tasks=other)
+    assert told == [str(other or path)] * 2
+
+
+def test_a_configuration_that_no_disk_has_is_read_as_a_file_is(folder: Path) -> None:
+    path = folder / "held.yaml"
+    hold_config(path, YAML.format(key="shared", bootstrap=""))
+    assert not path.exists()
+    cluster = load_config(path, only=Principal.DATA).cluster("west")
+    assert cluster.data["sasl.password"] == "of-data", "relative to the folder that its path names"
+    with pytest.raises(BadRequest, match=r"held.yaml: clusters.west.sasl.password: .*control.properties cannot be"):
+        load_config(path)

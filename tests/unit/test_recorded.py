@@ -34,7 +34,7 @@ def two_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
         (ClusterName("south"), Unreachable("it does not answer")),
     ]
     monkeypatch.setattr(mirrors, "listed_clusters", lambda: ("east", "south", "west"))
-    monkeypatch.setattr(mirrors, "write_config", lambda name, clusters: None)
+    monkeypatch.setattr(mirrors, "current_config", lambda name, clusters: None)
     both = Config(Path("mirrorbook.yaml"), {side.name: side for side in (LINK.source, LINK.destination)})
     monkeypatch.setattr(link, "configured", lambda path: both)
     monkeypatch.setattr(link, "states", lambda config: iter(answers))

@@ -27,7 +27,7 @@ from mirror_core.state.link import Link, configured, link_of, states
 from mirror_core.state.records import State
 from mirror_core.state.remembered import REMEMBERED
 from mirror_core.sync.cycle import survey
-from mirrorbook_airflow.hooks import write_config
+from mirrorbook_airflow.hooks import current_config
 from mirrorbook_airflow.mirrors import CLUSTERS_VARIABLE, known_clusters
 from mirrorbook_airflow.page.known import Clusters, Judged, Sample, Seen, Told, is_current
 from mirrorbook_airflow.page.on_demand import OnDemand
@@ -78,7 +78,7 @@ class Looking:
 
     def _look_at_clusters(self) -> Clusters:
         begun = now_ms()
-        config = _tried(lambda: configured(write_config(CONFIG, known_clusters())))
+        config = _tried(lambda: configured(current_config(CONFIG, known_clusters())))
         if isinstance(config, Trouble):
             self._told = {name: replace(one, links={}, silent=config.words) for name, one in self._told.items()}
             return Clusters(begun, self._told, {}, config.words)
