@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
 from mirror_core.decide.evidence import BOTH_EMPTY
+from mirror_core.decide.headway import compared, headway
 from mirror_core.decide.parity import NOTHING, NOTHING_HELD
 from mirror_core.model.errors import Indeterminate, MirrorError
-from mirror_core.model.parity import ParityResult, Verdict
+from mirror_core.model.parity import ParityRange, ParityResult, Verdict
+from mirror_core.parity.check import SoFar
+
+TELL_S: Final = 5.0
+"""How often whoever waits for a comparison hears of it, at most."""
 
 
 class GateClosed(MirrorError):
@@ -27,3 +36,18 @@ def open_gate(result: ParityResult, what: str, *, earlier_records: int) -> str:
     if result.reasons == (NOTHING_HELD,):
         return BOTH_EMPTY
     raise Indeterminate(f"{what} is indeterminate, so the run does not go on: {'; '.join(result.reasons[:10])}")
+
+
+def telling(ranges: Sequence[ParityRange], so_far: SoFar, say: Callable[[str], None]) -> SoFar:
+    """The same, and people hear how much of these ranges is compared."""
+    began = told = time.monotonic()
+
+    def both(result: ParityResult) -> None:
+        nonlocal told
+        so_far(result)
+        now = time.monotonic()
+        if now - told >= TELL_S:
+            told = now
+            say(f"prove: {headway(*compared(ranges, result.proven), now - began)}")
+
+    return both

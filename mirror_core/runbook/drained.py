@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from mirror_core.decide.deletions import recorded
+from mirror_core.decide.headway import compared, headway
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, list_points
+from mirror_core.kafka.offsets import Point, list_offsets, list_points
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Deletion
-from mirror_core.model.errors import MirrorError
+from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import ParityRange
 from mirror_core.state.link import Link
 from mirror_core.state.records import PartitionRecord
 from mirror_core.state.writer import StateWriter
@@ -24,6 +27,34 @@ def keep_deletions(link: Link, writer: StateWriter, deletions: Sequence[Deletion
     fresh = recorded(known, deletions, now_ms())
     if fresh:
         writer.put(*(PartitionRecord(link.mirror.name, status) for status in fresh.values()))
+
+
+def telling_rounds(
+    link: Link, ends: Mapping[Partition, Offset], say: Callable[[str], None], until: Callable[[int], None]
+) -> Callable[[int], None]:
+    """`until`, as copying calls it before each round; from the second one on people hear how much of what is left up to
+    these ends is copied. The first one asks nobody anything: applications stand still."""
+    first: dict[Partition, Offset] | None = None
+    rounds, began = 0, 0.0
+
+    def both(until_ms: int) -> None:
+        nonlocal first, rounds, began
+        until(until_ms)
+        rounds += 1
+        if rounds == 1:
+            return
+        try:
+            with ClusterClient(link.destination) as destination:
+                now = list_offsets(destination, ends, Point.LOG_END)
+        except RemoteFault as error:  # copying meets it, too, and knows how long to try
+            say(f"drain: how far it is, is not known: {error}")
+            return
+        if first is None:
+            first, began = now, time.monotonic()
+        left = [ParityRange(partition=p, start=min(first[p], end), end=end) for p, end in sorted(ends.items())]
+        say(f"drain: {headway(*compared(left, now), time.monotonic() - began)}")
+
+    return both
 
 
 def verify_drained(link: Link, ends: Mapping[Partition, Offset]) -> dict[Partition, Offset]:

@@ -26,8 +26,8 @@ from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.parity.check import SoFar
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, Resumes, left_by
-from mirror_core.runbook.comparing import open_gate
-from mirror_core.runbook.drained import keep_deletions, verify_drained
+from mirror_core.runbook.comparing import open_gate, telling
+from mirror_core.runbook.drained import keep_deletions, telling_rounds, verify_drained
 from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_in_doubt, shut_again, uncontradicted
@@ -143,8 +143,8 @@ class Steps(Promotion):
         """Compare what of these was not compared yet, and keep how far that went."""
 
         def comparing(rest: Sequence[ParityRange], so_far: SoFar) -> ParityResult:
-            folder = self.services.run_dir(self.journal.run_id) / name
-            return compare(self.link.source.name, self.link.destination.name, rest, folder, so_far)
+            folder, told = self.services.run_dir(self.journal.run_id) / name, telling(rest, so_far, self.say)
+            return compare(self.link.source.name, self.link.destination.name, rest, folder, told)
 
         # What is cleaned by key is compared whole by a run's first round only: else none would be shorter than it.
         first = self.journal.kept("prove", Proven) is None
@@ -229,7 +229,8 @@ class Steps(Promotion):
             started = now_ms()
             # So may we: whoever gives this source up while it hangs must know until when we copy, if it wakes up.
             keep = partial(keep_deletions, self.link, self.writer)
-            self.services.copy(self.link)(ends, DRAIN_S, partial(_say_until, data, lease), keep)
+            until = telling_rounds(self.link, ends, self.say, partial(_say_until, data, lease))
+            self.services.copy(self.link)(ends, DRAIN_S, until, keep)
             data.put(replace(lease, beat_ms=now_ms()))
         with ClusterClient(self.link.destination) as destination:
             late = stop_commits(self.link.mirror, self.writer, destination)

@@ -1,0 +1,29 @@
+"""How far something long has come, and how long it will still take, for whoever waits for it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import ParityRange
+
+
+def compared(ranges: Sequence[ParityRange], proven: Mapping[Partition, Offset]) -> tuple[int, int]:
+    """Offsets of these ranges that were compared equal, from their beginnings on, and all of them. `proven`: the next
+    offset after that, of each partition."""
+    done = sum(min(r.end, max(r.start, proven.get(r.partition, r.start))) - r.start for r in ranges)
+    return done, sum(r.end - r.start for r in ranges)
+
+
+def headway(done: int, total: int, seconds: float) -> str:
+    """`3,000 of 5,000 offsets, about 2 min left`, at the speed of the `seconds` that it has taken so far."""
+    left = math.ceil(seconds * (total - done) / done) if done > 0 else None
+    return f"{done:,} of {total:,} offsets, {'time left unknown' if left is None else f'about {_lasting(left)} left'}"
+
+
+def _lasting(seconds: int) -> str:
+    """Rounded up, in the unit that people would say."""
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{math.ceil(seconds / 60)} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

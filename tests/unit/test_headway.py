@@ -1,0 +1,94 @@
+"""What whoever waits for a comparison or a drain is told of it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.decide.headway import compared, headway
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.parity import ParityRange, ParityResult, Verdict
+from mirror_core.runbook import comparing, drained
+from tests.unit.test_refusals import LINK
+
+A, B = Partition("orders", 0), Partition("orders", 1)
+RANGES = [
+    ParityRange(partition=A, start=Offset(100), end=Offset(300)),
+    ParityRange(partition=B, start=Offset(0), end=Offset(50)),
+]
+
+
+class Clock:
+    """Seconds that go by when somebody looks."""
+
+    def __init__(self, *times: float) -> None:
+        self._times = iter(times)
+
+    def monotonic(self) -> float:
+        return next(self._times)
+
+
+def result(**proven: int) -> ParityResult:
+    ends = {Partition("orders", int(name[1:])): Offset(end) for name, end in proven.items()}
+    return ParityResult(verdict=Verdict.INDETERMINATE, records=0, chunks=0, proven=ends)
+
+
+@pytest.mark.parametrize(
+    ("proven", "done"),
+    [({}, 0), ({A: Offset(150)}, 50), ({A: Offset(300), B: Offset(50)}, 250), ({A: Offset(900), B: Offset(1)}, 201)],
+)
+def test_only_what_was_asked_for_counts(proven: dict[Partition, Offset], done: int) -> None:
+    assert compared(RANGES, proven) == (done, 250)
+    assert compared(RANGES, {A: Offset(7)}) == (0, 250), "below its beginning nothing of it is compared"
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "seconds", "words"),
+    [
+        (0, 5000, 12.0, "0 of 5,000 offsets, time left unknown"),
+        (3000, 5000, 30.0, "3,000 of 5,000 offsets, about 20 s left"),
+        (1, 61, 2.0, "1 of 61 offsets, about 2 min left"),
+        (1000, 2000, 119.2, "1,000 of 2,000 offsets, about 2 min left"),
+        (10, 100, 1200.0, "10 of 100 offsets, about 3.0 h left"),
+        (5000, 5000, 30.0, "5,000 of 5,000 offsets, about 0 s left"),
+    ],
+)
+def test_the_time_that_is_left_is_told_by_the_time_that_it_took(
+    done: int, total: int, seconds: float, words: str
+) -> None:
+    assert headway(done, total, seconds) == words
+
+
+def test_a_comparison_is_told_of_every_few_seconds_and_kept_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "time", Clock(0.0, 2.0, 6.0, 7.0, 12.0))
+    kept, said = list[ParityResult](), list[str]()
+    told = comparing.telling(RANGES, kept.append, said.append)
+    for end in (120, 150, 160, 200):
+        told(result(p0=end))
+    assert len(kept) == 4
+    assert said == ["prove: 50 of 250 offsets, about 24 s left", "prove: 100 of 250 offsets, about 18 s left"]
+
+
+def test_a_drain_asks_nobody_before_its_first_round_and_tells_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = {A: Offset(300), B: Offset(50)}
+    answers = [{A: Offset(100), B: Offset(60)}, {A: Offset(200), B: Offset(60)}]
+    heard, said = list[int](), list[str]()
+
+    def listed(client: object, partitions: object, point: object) -> Any:
+        assert len(heard) > 1, "applications stand still, and a request is on its way"
+        return answers.pop(0)
+
+    monkeypatch.setattr(drained, "time", Clock(10.0, 10.0, 20.0))
+    monkeypatch.setattr(drained, "ClusterClient", lambda cluster: nullcontext(SimpleNamespace()))
+    monkeypatch.setattr(drained, "list_offsets", listed)
+    until = drained.telling_rounds(LINK, ends, said.append, heard.append)
+    for until_ms in (1, 2, 3):
+        until(until_ms)
+    assert heard == [1, 2, 3]
+    assert said == [
+        "drain: 0 of 200 offsets, time left unknown",
+        "drain: 100 of 200 offsets, about 10 s left",
+    ]
