@@ -146,47 +146,50 @@ def cycles(config: Config, mirror: Mirror) -> list[str]:
 
 
 def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Iterator[str]:
-    """Denials of this mirror that a cluster still has, or may have: fences, and applications demoted for its sake."""
+    """Denials of this mirror that a cluster still has, or may have: fences, and applications demoted for its sake. And
+    a fence that is to come, where something could put it up."""
+    name, debt = link.mirror.name, state.debts.get(link.mirror.name)
     standing = (AclPurpose.FENCE, AclPurpose.DEMOTED, AclPurpose.WITHDRAWN)
-    ours = [e for e in state.ledger_of(link.mirror.name) if e.purpose in standing]
-    for name in sorted({e.cluster for e in ours} | ({gone} if gone else set())):
+    ours = [e for e in state.ledger_of(name) if e.purpose in standing]
+    owed = debt if debt and standing_of(debt) is Standing.OWED and state.partitions.get(name) else None
+    for where in sorted({e.cluster for e in ours} | ({gone} if gone else set()) | ({owed.cluster} if owed else set())):
+        cluster, forever = link.config.cluster(where), f"If that cluster will never come back: --gone {where}"
         try:
-            with ClusterClient(link.config.cluster(name), timeout_s=LIMITS.other_cluster_s) as client:
-                seen = describe_acls(client)
+            with ClusterClient(cluster, timeout_s=LIMITS.other_cluster_s) as client:
+                found = client.metadata(()).cluster_id
+                itself = found in (link.mirror.source_id, link.mirror.destination_id)
+                seen = describe_acls(client) if itself else None
         except Unreachable as silent:
-            if name != gone:
-                yield (
-                    f"cluster {name}: whether denials of this mirror stand there is not known: {silent}. If that "
-                    f"cluster will never come back: --gone {name}"
-                )
+            if where != gone:
+                yield f"cluster {where}: whether denials of this mirror stand there is not known: {silent}. {forever}"
             continue
-        if name == gone:
-            yield f"cluster {name} answers: it is not gone"
+        if seen is None:
+            if where != gone:
+                yield f"cluster {where}: another cluster, {found}, answers at its address: correct that. {forever}"
+            continue
+        if where == gone:
+            yield f"cluster {where} answers: it is not gone"
         there = frozenset[Acl]() if isinstance(seen, AuthorizerOff) else seen.entries
         for entry in ours:
-            if entry.cluster == name and entry.acl in there:
-                bootstrap = link.config.cluster(name).control["bootstrap.servers"]
+            if entry.cluster == where and entry.acl in there:
+                bootstrap = cluster.control["bootstrap.servers"]
                 remove = command_line(entry.acl, bootstrap=bootstrap, remove=True)
-                yield f"cluster {name}: {entry.acl}: fail back, or remove it yourself: {remove}"
+                yield f"cluster {where}: {entry.acl}: fail back, or remove it yourself: {remove}"
+        if owed and owed.cluster == where and (cluster.ruling.fence or not isinstance(seen, AuthorizerOff)):
+            yield (
+                f"cluster {where} is not fenced yet: failover {owed.run} moved its applications away, and nobody would "
+                f"keep it from taking writes. `mirrorbook mirror watch {name} --once` fences it"
+            )
 
 
-def still_owed(state: State, mirror: MirrorName, gone: ClusterName | None = None) -> Iterator[str]:
-    """What nobody else would know of: a fence that is to come, and a cluster that its command has closed. Nothing of a
-    cluster that is gone for good."""
+def left_shut(state: State, mirror: MirrorName, gone: ClusterName | None = None) -> Iterator[str]:
+    """A cluster that is still closed by its command, of which nobody else would know. Not one that is gone for good."""
     debt = state.debts.get(mirror)
-    if debt is None or debt.cluster == gone:
-        return
-    forever = f"If that cluster will never come back: --gone {debt.cluster}"
-    if standing_of(debt) is Standing.OWED and state.partitions.get(mirror):
-        yield (
-            f"cluster {debt.cluster} is not fenced yet: failover {debt.run} moved its applications away, and nobody "
-            f"would keep it from taking writes. `mirrorbook mirror watch {mirror} --once` fences it when it answers. "
-            f"{forever}"
-        )
-    if debt.owed is Owed.UNFENCE and debt.by_command:
+    if debt is not None and debt.owed is Owed.UNFENCE and debt.by_command and debt.cluster != gone:
         yield (
             f"cluster {debt.cluster} is still closed to applications: run {debt.run} was aborted, and its "
-            f"unfence_command has not opened it yet. `mirrorbook mirror watch {mirror} --once` has it called. {forever}"
+            f"unfence_command has not opened it yet. `mirrorbook mirror watch {mirror} --once` has it called. If that "
+            f"cluster will never come back: --gone {debt.cluster}"
         )
 
 
@@ -233,7 +236,7 @@ def _more(link: Link, verb: Verb, gone: ClusterName | None = None) -> Look:
         return lambda state: (*loops, *_strayed(link, state))
     if verb is Verb.DELETE:
         return lambda state: (
-            *still_owed(state, link.mirror.name, gone),
+            *left_shut(state, link.mirror.name, gone),
             *_standing_denials(link, state, gone),
             *way_home(link),
         )

@@ -6,6 +6,7 @@ answered before its marker is in the log (KIP-98), he is at the end only when th
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from mirror_core.kafka.faults import ErrorCode, code_of, fault
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.kafka.offsets import log_start
 from mirror_core.kafka.transient import MISLED, TRANSIENT
-from mirror_core.model.errors import RemoteFault, Unreachable
+from mirror_core.model.errors import RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.state.records import TOPIC, State
 from mirror_core.wire.batch import MalformedBatch, is_dense
@@ -28,7 +29,10 @@ from mirror_core.wire.records import decode
 
 MARKER_S: Final = 1.0
 """How long a reader waits for open transactions to be decided; a killed owner's stay open for longer."""
-_MAX_BYTES: Final = 4 << 20
+_MAX_BYTES: Final = 1 << 20
+"""So much comes by a slow way within the time that a silent cluster is given."""
+_ANSWER_S: Final = 10.0
+"""For each answer: there may be another leader by then."""
 _MAX_WAIT_MS: Final = 50
 """For what is not there yet."""
 _PAUSE_S: Final = 0.05
@@ -74,22 +78,34 @@ class _Again(NotTheSame):
     """Why it is to be read once more, from its beginning."""
 
 
+class _Undecided(Exception):
+    """A transaction is open before the end of the log, and nobody has ended it in time."""
+
+
 def read_from_start(
     cluster: ClusterConfig, topic: str, *, timeout_s: float, whole: bool, heard: Callable[[], None], hanging: str
 ) -> Whole:
     """The committed state; empty when the topic does not exist.
 
     Behind an open transaction it is what stands before it; with `whole` that is waited for. The limit is for silence:
-    while answers come, it begins anew, until the end was seen once. `hanging`: what is said of one that nobody ends.
+    while it comes further, it begins anew, until the end was seen once. `hanging`: what is said of a transaction that
+    nobody ends.
     """
     reader, pause_s = _Reader(topic, timeout_s, heard), _PAUSE_S
-    with ClusterClient(cluster, timeout_s=timeout_s) as client:
+    with ClusterClient(cluster, timeout_s=min(timeout_s, _ANSWER_S)) as client:
         while True:
             try:
                 found = _leader(client, topic)
                 return Whole(State()) if found is None else reader.read(client, *found, whole=whole)
-            except (_Again, Unreachable) as error:
-                why = f"{error}: {hanging}" if reader.at_end else str(error)
+            except SignInFailed:
+                raise  # not mended within seconds, and a login refused in a row may lock us out
+            except Unreachable as silent:  # the leader, perhaps, and who named it is behind
+                client.ask_another()
+                why = str(silent)
+            except _Again as again:
+                why = str(again)
+            except _Undecided:
+                why = hanging
             if time.monotonic() > reader.deadline:
                 raise Unreachable(f"cluster {cluster.name}, state topic {topic}: not read within {timeout_s} s: {why}")
             time.sleep(pause_s)
@@ -97,15 +113,19 @@ def read_from_start(
 
 
 class _Reader:
-    """Of one topic, from its beginning, as often as that takes."""
+    """Of one topic, from its beginning. Where a connection breaks, it goes on with the next one."""
 
     def __init__(self, topic: str, timeout_s: float, heard: Callable[[], None]) -> None:
-        self.at_end = False
-        """Whether all that is committed was seen once."""
         self.deadline = time.monotonic() + timeout_s
         self._partition = Partition(topic, 0)
         self._timeout_s = timeout_s
         self._heard = heard
+        self._at_end = False
+        """Whether all that is committed was seen once."""
+        self._furthest = -1
+        """Next offset to be read, of the attempt that came furthest."""
+        self._known: Memory | None = None
+        """What is read so far: of the same leader and epoch it is read on."""
 
     def read(self, client: ClusterClient, log: Log, address: tuple[str, int], *, whole: bool) -> Whole:
         connection = client.lend(address) or client.open(address)
@@ -114,37 +134,45 @@ class _Reader:
         except MalformedBatch as error:
             connection.close()
             raise RemoteFault(f"{connection.where}: state topic {log.topic}: {error}") from None
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, _Again):
+                self._known = None
             raise
         client.give_back(address, connection)
         return found
 
     def _read(self, client: ClusterClient, connection: Connection, log: Log, *, whole: bool) -> Whole:
         link = FetchLink(connection, max_bytes=_MAX_BYTES, partition_max_bytes=_MAX_BYTES, at_once=True)
-        state, waiting = State(), False
-        code, start = log_start(connection, self._partition)
-        _refuse(client, code, "ListOffsets (needs DESCRIBE)")
-        position, settled = start, time.monotonic() + MARKER_S
+        if self._known is None or self._known.log != log:
+            code, start = log_start(connection, self._partition)
+            _refuse(client, code, "ListOffsets (needs DESCRIBE)")
+            self._known = Memory(log, start, start, State())
+        known, waiting, settled = self._known, False, math.inf
         while True:
-            answer = _asked(link, Wanted(self._partition, position, log.leader_epoch), waiting=waiting)
+            answer = _asked(link, Wanted(self._partition, known.position, log.leader_epoch), waiting=waiting)
+            if answer is None:  # a quota makes us wait, and is no failure
+                time.sleep(link.throttle_ms / 1000)
+                self.deadline += link.throttle_ms / 1000
+                continue
             _refuse(client, code_of(answer.error), "Fetch (needs READ)")
-            before, position = position, _applied(answer, state, position)
+            before, position = known.position, _applied(answer, known.state, known.position)
+            self._known = known = replace(known, position=position)
             waiting = position == before
-            if not self.at_end:
-                self.deadline = time.monotonic() + self._timeout_s
+            if position > self._furthest and not self._at_end:
+                self._furthest, self.deadline = position, time.monotonic() + self._timeout_s
                 self._heard()
             if position >= answer.high_watermark:
-                known = Memory(log, start, position, state) if log.topic_id != _NO_ID else None
-                return Whole(state, known)
+                return Whole(known.state, known if log.topic_id != _NO_ID else None)
             if waiting:
                 if len(answer.records):
                     raise RemoteFault(f"{connection.where}: state topic {log.topic}, offset {before}: no whole batch")
-                self.at_end = True
+                self._at_end = True
+                settled = min(settled, time.monotonic() + MARKER_S)
                 if not whole and time.monotonic() > settled:
-                    return Whole(state)
-            if self.at_end and time.monotonic() > self.deadline:
-                raise _Again("its end is not decided")
+                    return Whole(known.state)
+            if self._at_end and time.monotonic() > self.deadline:
+                raise _Undecided
 
 
 def read_on(cluster: ClusterConfig, known: Memory, heard: Callable[[], None], timeout_s: float) -> Memory:
@@ -175,6 +203,10 @@ def _to_the_end(connection: Connection, known: Memory) -> int:
     while True:
         wanted = Wanted(Partition(known.log.topic, 0), position, known.log.leader_epoch)
         answer = _asked(link, wanted, waiting=waiting)
+        if answer is None:
+            time.sleep(link.throttle_ms / 1000)
+            settled += link.throttle_ms / 1000
+            continue
         if answer.error or answer.log_start != known.log_start:
             raise NotTheSame
         before, position = position, _applied(answer, known.state, position, dense=True)
@@ -214,11 +246,14 @@ def _refuse(client: ClusterClient, code: ErrorCode, action: str) -> None:
     raise fault(client, f"state topic {TOPIC}", action, code)
 
 
-def _asked(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched:
-    """`waiting`: nothing more has come before, so the leader may hold the answer until something does."""
+def _asked(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
+    """None: a quota keeps the broker from answering now. `waiting`: nothing more has come before, so the leader may
+    hold the answer until something does."""
     link.ask([wanted], max_wait_ms=_MAX_WAIT_MS if waiting else 0, isolation=Isolation.READ_COMMITTED)
     for answer in link.take():
         return answer
+    if link.throttle_ms:
+        return None
     raise RemoteFault(f"{link.connection.where}: a Fetch answer without {wanted.partition}")
 
 

@@ -44,8 +44,9 @@ def test_a_reader_waits_for_the_marker_of_a_commit_that_is_under_way(
 
     real, undecided = reading._asked, threading.Event()
 
-    def watched(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched:
+    def watched(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
         answer = real(link, wanted, waiting=waiting)
+        assert answer is not None
         if not answer.records and answer.high_watermark > wanted.offset:
             undecided.set()
         return answer
@@ -87,8 +88,9 @@ def test_a_leader_that_is_being_elected_is_waited_for(pair: Pair, monkeypatch: p
     codes = iter([ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch, ErrorCode.offset_out_of_range])
     real = reading._asked
 
-    def electing(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched:
-        return real(link, wanted, waiting=waiting)._replace(error=int(next(codes, ErrorCode.none)))
+    def electing(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
+        answer = real(link, wanted, waiting=waiting)
+        return answer and answer._replace(error=int(next(codes, ErrorCode.none)))
 
     monkeypatch.setattr(reading, "_asked", electing)
     assert read_state(west, timeout_s=TIMEOUT_S).leases == {}
@@ -105,8 +107,9 @@ def test_what_is_damaged_or_senseless_is_named(pair: Pair, monkeypatch: pytest.M
     west = load_config(pair.config_path).cluster("west")
     real = reading._asked
 
-    def damaged(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched:
+    def damaged(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
         answer = real(link, wanted, waiting=waiting)
+        assert answer is not None
         whole = bytearray(answer.records)
         whole[-1:] = bytes(byte ^ 1 for byte in whole[-1:])
         return answer._replace(records=memoryview(whole))
@@ -115,8 +118,9 @@ def test_what_is_damaged_or_senseless_is_named(pair: Pair, monkeypatch: pytest.M
     with pytest.raises(RemoteFault, match=rf"state topic {topic}: batch at offset 0 is damaged"):
         read_state(west, timeout_s=TIMEOUT_S)
 
-    def cut_short(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched:
+    def cut_short(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
         answer = real(link, wanted, waiting=waiting)
+        assert answer is not None
         return answer._replace(records=answer.records[:20])
 
     monkeypatch.setattr(reading, "_asked", cut_short)
