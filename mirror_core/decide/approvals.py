@@ -89,14 +89,17 @@ def used_up(ended: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, .
     )
 
 
-def come_back(source: str, *, silent: bool, seen: bool) -> tuple[str, ...]:
-    """The reason not to give a source up by an approval of when it was silent: it answers by now."""
+def come_back(source: str, *, silent: bool, seen: bool, held: Run | None = None) -> tuple[str, ...]:
+    """The reason not to give a source up by an approval of when it was silent: it answers by now. `held`: the planned
+    run that this one would take the mirror from."""
     if not (silent and seen):
         return ()
+    planned = "With --mode planned nothing is lost"
+    if held is not None:
+        planned = f"Run {held.id} can go on, and loses nothing: `mirrorbook failover resume {held.plan.mirror}`"
     return (
-        f"{source} answers by now, and no broker of it did when this plan was approved: look at the new plan. With "
-        "--mode planned nothing is lost; who approves the new one gives up what was not copied, and knows that it "
-        "answers",
+        f"{source} answers by now, and no broker of it did when this plan was approved: look at the new plan. "
+        f"{planned}; who approves the new one gives up what was not copied, and knows that it answers",
     )
 
 

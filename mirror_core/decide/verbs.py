@@ -197,7 +197,8 @@ def held_by(run: Run, conducted: Conducted) -> str:
     gives_up = "gives it up for as long as that is possible"
     match conducted.sign:
         case Sign.HEARD:
-            return f"{under_way}, and {conducted}: wait for its end; or {abort} takes it from there, and {gives_up}"
+            taken = f"{abort} with `--take-over` takes it from there, and {gives_up}"
+            return f"{under_way}, and {conducted}: wait for its end; or {taken}"
         case Sign.RELEASED | Sign.GONE:
             return f"{under_way}; {conducted}. {resume}, and {abort} {gives_up}"
         case Sign.UNKNOWN:

@@ -88,14 +88,20 @@ class Conductor(ABC, Generic[Choice]):
         Tried again when a sync that had looked for a run before there was one takes the mirror's state over. `part_of`:
         the failover of a set of mirrors that it belongs to. `silent`: the source was, that the plan gives up.
         """
-        under_way = read_whole(self.link.destination).active_run(self.link.mirror.name)
+        state = read_whole(self.link.destination)
+        under_way = state.active_run(self.link.mirror.name)
         if under_way and not self._may_continue(under_way, choice):
             raise Refused(self._title(), [f"run {under_way.id} holds this mirror: resume or abort it first"])
+        if under_way and silent:  # what is refused anyway ends nobody's run
+            self._refuse_come_back(self._decide(state, choice), under_way, silent=silent)
         with self._control() as writer:
             found = self._decide(writer.state, choice)
-            if reasons := come_back(self.link.source.name, silent=silent, seen=found.source_seen):
-                raise Refused(self._title(), reasons)
+            self._refuse_come_back(found, under_way, silent=silent)
             return self._open(writer, found, plan_hash, approved_by, part_of)
+
+    def _refuse_come_back(self, found: Decision, held: Run | None, *, silent: bool) -> None:
+        if reasons := come_back(self.link.source.name, silent=silent, seen=found.source_seen, held=held):
+            raise Refused(self._title(), reasons)
 
     def step(self, run_id: str, name: str) -> StepRecord:
         """Take one step; at once when it is done already. Refused when an earlier one is not."""

@@ -126,7 +126,10 @@ class Together:
         when = datetime.fromtimestamp(now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S")
         attempt = f"{self.chosen.name}-{when}-{secrets.token_hex(2)}"
         plans = {name: decision.plan.hash for name, decision in joint.decisions.items()}
-        acts = {name: partial(self._begin, name, plan, approved_by, attempt) for name, plan in plans.items()}
+        acts = {
+            name: partial(self._begin, name, plan, approved_by, attempt, silent=name in silent)
+            for name, plan in plans.items()
+        }
         try:
             if refused := at_once(acts, self._say):
                 words = f"failover of set {self.chosen.name}: not all could be begun"
@@ -259,8 +262,10 @@ class Together:
         except Refused as error:
             raise LostOwnership(str(error)) from None
 
-    def _begin(self, name: MirrorName, plan_hash: str, approved_by: str | Sequence[Approval], attempt: str) -> None:
-        self._conductors[name].begin(plan_hash, self.mode, approved_by=approved_by, part_of=attempt)
+    def _begin(
+        self, name: MirrorName, plan_hash: str, approved_by: str | Sequence[Approval], attempt: str, *, silent: bool
+    ) -> None:
+        self._conductors[name].begin(plan_hash, self.mode, approved_by=approved_by, part_of=attempt, silent=silent)
 
     def _give_up(self, standings: Mapping[MirrorName, Standing], *, only_mine: bool) -> list[str]:
         """What was done about each of them. One that is fenced, and whose source is silent, is kept: given up, it would

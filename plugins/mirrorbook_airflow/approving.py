@@ -25,6 +25,8 @@ APPROVAL_TIMEOUT: Final = timedelta(seconds=HOLDS_S)
 """A plan that nobody has approved for so long counts as rejected."""
 ASKED_OF: Final = "asked_of"
 """XCom of a question: the run that it was about."""
+ASKED_ABOUT: Final = "asked_about"
+"""XCom of a question: the hash of the plan that it showed."""
 
 
 class ApprovePlan(ApprovalOperator):
@@ -45,6 +47,12 @@ class ApprovePlan(ApprovalOperator):
             notifiers=notifiers(),
             **{**RETRIES, **kwargs},
         )
+        self.plan_task = plan.task_id
+
+    def execute(self, context: Context) -> Any:
+        # The plan's task may be cleared later without this one, and this one's answer stays.
+        context["ti"].xcom_push(key=ASKED_ABOUT, value=context["ti"].xcom_pull(task_ids=self.plan_task)["hash"])
+        return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         try:
@@ -112,14 +120,29 @@ def agreed(context: Context, task: str, run: str) -> str:
     return answered(context, task)
 
 
-def approved(context: Context, tasks: Sequence[str], what: str) -> tuple[Approval, ...]:
-    """Who approved `what`, and when. Refused where two should have, and it is not known that they did: a task may be
-    marked as done by hand, too; and where it was so long ago that a task must have been cleared since."""
+def approved(context: Context, tasks: Sequence[str], what: str, plan_hash: str) -> tuple[Approval, ...]:
+    """Who approved this plan of `what`, and when. Refused where two should have, and it is not known that they did: a
+    task may be marked as done by hand, too; and where a task must have been cleared since: it was long ago, or of
+    another plan."""
     found = approvals(context, tasks)
     few = unmet(found, len(tasks)) if len(tasks) > 1 else ()
-    if reasons := (*few, *stale(found, now_ms())):
+    if reasons := (*few, *stale(found, now_ms()), *of_another(context, tasks, plan_hash)):
         raise Refused(what, reasons)
     return found
+
+
+def of_another(context: Context, tasks: Sequence[str], plan_hash: str) -> tuple[str, ...]:
+    """Which of these questions were answered, and not about this plan."""
+    asked = {task: context["ti"].xcom_pull(task_ids=task, key=ASKED_ABOUT) for task in tasks if _asked(context, task)}
+    return tuple(
+        f"task {task} was answered about plan {about or 'unknown'}, and this is {plan_hash}: clear it, it asks again"
+        for task, about in asked.items()
+        if about != plan_hash
+    )
+
+
+def _asked(context: Context, task: str) -> bool:
+    return bool(context["ti"].xcom_pull(task_ids=task))
 
 
 def approvals(context: Context, tasks: Sequence[str]) -> tuple[Approval, ...]:

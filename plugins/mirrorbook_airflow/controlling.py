@@ -11,7 +11,7 @@ from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.mirror import Desired
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import visible_lines
-from mirrorbook_airflow.approving import ApprovePlan, answered
+from mirrorbook_airflow.approving import ApprovePlan, answered, of_another
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.markdown import recovery_markdown
@@ -151,7 +151,10 @@ def _recover(link: Link, context: Context) -> str:
         person = answered(context, APPROVE)
         if not person:  # also where a task was marked as done by hand
             raise Refused(f"mirror {link.mirror.name}: recover", ["nobody has approved what it would delete"])
-        recovery.check_shown(link, seen, context["ti"].xcom_pull(task_ids=SHOW)["hash"])
+        shown = context["ti"].xcom_pull(task_ids=SHOW)["hash"]
+        if reasons := of_another(context, (APPROVE,), shown):
+            raise Refused(f"mirror {link.mirror.name}: recover", reasons)
+        recovery.check_shown(link, seen, shown)
         said.append(f"approved by {person}")
     if folder is not None:
         with kept_elsewhere(folder):

@@ -120,7 +120,7 @@ class BeginRun(RunOperator):
                 return own.id
             plan = context["ti"].xcom_pull(task_ids=self.plan_task)
             title = f"{self.kind} of mirror {self.mirror}"
-            people = approved(context, self.approval_tasks, title)
+            people = approved(context, self.approval_tasks, title, plan["hash"])
             begun = begun_by(state.runs.values(), self.mirror, self.kind, conductor(context))
             if reasons := used_up(begun, people):
                 raise Refused(title, reasons)

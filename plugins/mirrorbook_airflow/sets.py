@@ -114,10 +114,10 @@ class BeginSet(SetOperator):
                 return own
             if (cut_off := together.cut_off(started_by=conductor(context))) is not None:
                 together.abort(cut_off)  # its own, whose process was killed: what was approved is begun as a whole
-            people = approved(context, self.approval_tasks, f"failover of set {self.set_name}")
+            plan = context["ti"].xcom_pull(task_ids=self.plan_task)
+            people = approved(context, self.approval_tasks, f"failover of set {self.set_name}", plan["hash"])
             if reasons := used_up(together.given_up(started_by=conductor(context)), people):
                 raise Refused(f"failover of set {self.set_name}", reasons)
-            plan = context["ti"].xcom_pull(task_ids=self.plan_task)
             return together.begin(plan["hash"], approved_by=people, silent=plan.get(SILENT, ()))
 
 

@@ -125,9 +125,9 @@ def test_an_approval_knows_whether_the_source_was_silent(
     )  # fmt: skip
     monkeypatch.setattr(runbook.RunOperator, "engine", lambda self, context: engine)
     monkeypatch.setattr(runbook, "find_mirror", lambda name: (LINK, State()))
-    monkeypatch.setattr(runbook, "approved", lambda context, tasks, what: ())
+    monkeypatch.setattr(runbook, "approved", lambda context, tasks, what, plan: ())
     monkeypatch.setattr(sets.SetOperator, "together", lambda self, context, steps=(): several)
-    monkeypatch.setattr(sets, "approved", lambda context, tasks, what: ())
+    monkeypatch.setattr(sets, "approved", lambda context, tasks, what, plan: ())
     asked, lost = EmptyOperator(task_id="approve"), Mode.UNPLANNED
     plan: Any
     task: Any

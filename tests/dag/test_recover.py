@@ -29,7 +29,10 @@ class Form:
     def execute(self, operator: Any) -> Any:
         params = {"action": "recover", "topics": [], "recover_action": self.recover_action, "salvage": True}
         context: Any = {
-            "ti": SimpleNamespace(xcom_pull=lambda task_ids: self.left.get(task_ids)),
+            "ti": SimpleNamespace(
+                xcom_pull=lambda task_ids, key="": self.left.get(task_ids + key),
+                xcom_push=lambda key, value: self.left.update({operator.task_id + key: value}),
+            ),
             "dag_run": SimpleNamespace(dag_id="mirror_control", run_id="r1", start_date=datetime.now(UTC)),
             "params": params,
         }
@@ -73,13 +76,16 @@ def test_a_recopy_is_shown_approved_and_done_as_it_was_shown(foreign: Mirrored, 
     assert f"**{shown['hash']}**" in shown["body"]
     with pytest.raises(AirflowFailException, match="nobody has approved what it would delete"):
         form.execute(control)
-    form.left["approve"] = answer("ann")
+    form.left |= {"approve": answer("ann"), "approveasked_about": shown["hash"]}
     produce(foreign.pair.west, topic, 1)
     with pytest.raises(AirflowFailException, match="something has changed since, look again"):
         form.execute(control)
     assert {s.state for s in foreign.statuses.values()} == {PartitionState.FAILED}
 
-    form.execute(show)
+    shown = form.execute(show)
+    with pytest.raises(AirflowFailException, match=f"and this is {shown['hash']}: clear it, it asks again"):
+        form.execute(control)
+    form.left["approveasked_about"] = shown["hash"]
     said = form.execute(control)
 
     assert said.startswith("approved by ann\n4 record(s) of cluster west saved to ")

@@ -136,6 +136,7 @@ def desk(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     abort = AbortRun(task_id="abort", begin=begin, steps=list(steps.values()), **common)
     made = Desk(mirrored, topic, held, DagRun(), begin, steps, abort)
     made.dag_run.execute(plan)
+    made.dag_run.left["plan", "asked_about"] = made.plan["hash"]
     made.dag_run.execute(begin)
     return made
 
@@ -228,6 +229,7 @@ def test_a_failure_of_its_own_is_undone(desk: Desk) -> None:
 
 
 def test_a_go_ahead_is_for_the_run_that_it_was_given(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.providers.standard.operators.empty import EmptyOperator
     from airflow.providers.standard.operators.hitl import ApprovalOperator
     from airflow.sdk.exceptions import AirflowFailException
     from mirrorbook_airflow.approving import GoAhead
@@ -237,7 +239,7 @@ def test_a_go_ahead_is_for_the_run_that_it_was_given(desk: Desk, monkeypatch: py
         return {"responded_by_user": {"name": "ann"}}
 
     monkeypatch.setattr(ApprovalOperator, "execute", ann_says_yes)
-    ask = GoAhead(task_id="go_ahead", question="Now?", plan=desk.begin, proof=desk.steps["prove"])
+    ask = GoAhead(task_id="go_ahead", question="Now?", plan=EmptyOperator(task_id="plan"), proof=desk.steps["prove"])
     cut_over = TakeSteps(
         task_id="cut_over", steps=("fence",), begin=desk.begin, go_ahead=ask, mirror=desk.mirrored.name,
         kind=RunKind.FAILOVER,

@@ -32,13 +32,17 @@ def answer(person: str, choice: str = "Approve") -> Answer:
 
 
 def context(**left: Answer) -> Any:
-    """What a task gets from Airflow, where these tasks have left their answers."""
+    """What a task gets from Airflow, where these tasks have left their answers. `about`: the plan that they were shown,
+    if it is not the one that is there now."""
 
     def pull(task_ids: str, key: str = "return_value") -> object:
+        if key == "asked_about":
+            return (left.get("about") or left["plan"])["hash"]
         return left.get(task_ids) if key == "return_value" else None
 
     run = SimpleNamespace(dag_id="mirror_failover", run_id="r1", triggering_user_name="ann")
-    return {"ti": SimpleNamespace(xcom_pull=pull), "dag_run": run, "params": {"master": "local[*]"}}
+    ti = SimpleNamespace(xcom_pull=pull, xcom_push=lambda key, value: None)
+    return {"ti": ti, "dag_run": run, "params": {"master": "local[*]"}}
 
 
 @pytest.fixture
@@ -75,7 +79,7 @@ def test_the_first_person_is_not_among_those_who_are_asked_again(second: Any, mo
 
     asked: list[list[Mapping[str, str]]] = []
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **fields: asked.append(fields["assigned_users"]))
-    given = context(approve=answer("ann"))
+    given = context(approve=answer("ann"), plan={"hash": "0123456789ab"})
     with pytest.raises(TaskAwaitingInput):
         second.execute({**given, "task_instance": SimpleNamespace(id="t1")})
     assert asked == [[{"id": "ben", "name": "ben"}]]
@@ -151,6 +155,10 @@ def test_a_begin_that_is_cleared_days_later_begins_nothing_by_the_old_approval(
         left = {"approve": answer("ann"), "approve_second": answer("ben")}
         return context(plan=plan, **{task: {**one, "responded_at": now - age} for task, one in left.items()})
 
+    with pytest.raises(AirflowFailException, match="task approve was answered about plan ba9876543210, and this is 01"):
+        begin.execute(
+            context(about={"hash": "ba9876543210"}, plan=plan, approve=answer("ann"), approve_second=answer("ben"))
+        )
     assert begin.execute(given(timedelta(minutes=50))) == "r1"
     with pytest.raises(AirflowFailException, match="approved it 2880 minutes ago, and an approval holds for 60"):
         begin.execute(given(timedelta(days=2)))

@@ -53,6 +53,25 @@ def failover(monkeypatch: pytest.MonkeyPatch) -> Failover:
     return made
 
 
+def test_who_is_refused_anyway_ends_nobodys_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planned run whose source was silent is conducted still when that answers again, and can go on."""
+    taken = list[str]()
+    planned = replace(RUN, plan=replace(RUN.plan, mode=Mode.PLANNED))
+    state: Any = SimpleNamespace(active_run=lambda name: planned)
+
+    def control(self: Failover) -> Any:
+        taken.append("the control id")
+        return nullcontext(state)
+
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: state)
+    monkeypatch.setattr(Failover, "_control", control)
+    monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: SEEN)
+    made = Failover(LINK, cast("Any", None), started_by="me")
+    with pytest.raises(Refused, match=f"Run {RUN.id} can go on, and loses nothing: `mirrorbook failover resume m`"):
+        made.begin(RUN.plan.hash, Mode.UNPLANNED, silent=True)
+    assert taken == []
+
+
 def test_a_source_that_answers_again_is_given_up_by_no_approval_of_before(
     failover: Failover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
