@@ -118,11 +118,11 @@ def states(
 
     def look(name: ClusterName, cluster: ClusterConfig) -> None:
         try:
-            # Asked first, since librdkafka only says that all brokers are down, whatever the reason.
+            # Asked first: how long that takes tells how far away the cluster is.
             asked = time.monotonic()
             with ClusterClient(cluster, timeout_s=timeout_s - 1) as client:
                 client.metadata(())
-            # librdkafka connects anew: to a cluster that is far away that takes as long again, and more to read.
+            # Who reads connects anew: that takes as long again, and more to read.
             patience_s = max(timeout_s, _READING * (time.monotonic() - asked))
             heard = partial(heard_from, name, patience_s)
             heard()

@@ -48,11 +48,13 @@ PARAMS = {
     "patience_s": 90,
     "pause": False,
 }
+LEFT: dict[tuple[str, str | None], object] = {("show", None): {"hash": "h"}, ("approve", "asked_about"): "h"}
+"""What other tasks have left for it."""
 CONTEXT: Any = {
     "params": PARAMS,
     "dag_run": SimpleNamespace(dag_id="d", run_id="r", start_date=datetime(2026, 1, 1, tzinfo=UTC), conf={}),
     "ti": SimpleNamespace(
-        xcom_pull=lambda task_ids, key=None: {"hash": "h"} if task_ids == "show" else ["orders"],
+        xcom_pull=lambda task_ids, key=None: LEFT.get((task_ids, key), ["orders"]),
         xcom_push=lambda key, value: None,
     ),
 }
