@@ -125,7 +125,8 @@ def test_a_question_is_asked_although_the_pager_is_down(ours: str, monkeypatch: 
 
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **fields: None)
     asked = ApprovePlan(task_id="approve", question="Fail over?", plan=EmptyOperator(task_id="plan"))
-    context: Any = {"task_instance": SimpleNamespace(id="t1"), "what": "question"}
+    ti = SimpleNamespace(xcom_pull=lambda task_ids: {"hash": "0123456789ab"}, xcom_push=lambda key, value: None)
+    context: Any = {"ti": ti, "task_instance": SimpleNamespace(id="t1"), "what": "question"}
     with pytest.raises(TaskAwaitingInput):
         asked.execute(context)
     assert sys.modules[ours].told == [("run question", "question")]
