@@ -59,10 +59,10 @@ def proved(mirrored: Mirrored) -> int | None:
 class Beside:
     """One, and what it has said."""
 
-    def __init__(self, mirrored: Mirrored) -> None:
+    def __init__(self, mirrored: Mirrored, every_s: float = 0.2) -> None:
         self.said: list[str] = []
         self.counters = Counters()
-        self.proof = BackgroundProof(mirrored.link, RATE, self.counters, self.said.append, every_s=0.2)
+        self.proof = BackgroundProof(mirrored.link, RATE, self.counters, self.said.append, every_s=every_s)
 
 
 def test_what_is_new_is_proved_while_copying_goes_on(mirrored: Mirrored) -> None:
@@ -119,7 +119,7 @@ def test_a_run_that_begins_meanwhile_keeps_what_is_its_own(mirrored: Mirrored, m
 
 
 def test_the_end_of_the_process_ends_it_between_chunks(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = Beside(mirrored)
+    beside = Beside(mirrored, background.EVERY_S)  # so that nothing is written down on the way
     tasks = threading.Event()
 
     def last(task: CompareTask) -> Sequence[Row]:
