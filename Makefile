@@ -2,6 +2,8 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.set-up
+# For people uv draws its progress; in a log it would list every package.
+QUIETLY := $(if $(CI),--quiet)
 
 .PHONY: setup demo check test nightly gate lock clean
 
@@ -12,7 +14,8 @@ setup: $(STAMP)
 $(STAMP): requirements.lock requirements-setup.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-setup.txt
-	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements-setup.txt requirements.lock
+	@echo "installing the locked requirements: about a gigabyte; the first time that takes minutes"
+	$(BIN)/uv pip sync $(QUIETLY) --compile-bytecode --python $(BIN)/python --require-hashes requirements-setup.txt requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -6,34 +6,42 @@ Exit code: 0 nothing lost, doubled or moved; 1 something was, or the demo failed
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import httpx
 from confluent_kafka import KafkaException
 
-from demo.airflow import Airflow
 from demo.scenario import Scenario
 from demo.stage import MIRROR, Stage
 from mirror_core.demo.interrupts import Interrupts
+from mirror_core.demo.screen import Screen
 from mirror_core.model.errors import MirrorError
+from mirror_core.sandbox.broker import JVM_OPTIONS
+
+ABOUT: Final = (
+    "Two Kafka clusters on this machine, east and west, and an Airflow. One application writes numbered orders, 200 a "
+    "second; another one reads them. We kill east under load, go on on west, bring everything home, and count every "
+    "order on both sides. It takes five minutes. Behind each $ is the command that does the same without Airflow. "
+    "Ctrl-C stops everything."
+)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m demo", description="Mirrorbook's demonstration")
     parser.add_argument("--dir", type=Path, default=Path(".demo"), help="folder for clusters, Airflow and logs")
     folder: Path = parser.parse_args().dir
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"{time.monotonic() - began:6.1f} s  {line}", flush=True)
-
+    # Brokers and Spark sessions that live for minutes don't earn back what Java's second compiler costs.
+    os.environ.setdefault(JVM_OPTIONS, "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
     try:
-        with Interrupts() as interrupts, Stage(folder, say, interrupts) as stage:
-            return _play(stage, say)
+        with Interrupts() as interrupts, Screen(sys.stdout) as screen:
+            screen.paragraph(ABOUT)
+            with Stage(folder, screen, interrupts) as stage:
+                return _play(stage)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 1
@@ -42,27 +50,36 @@ def main() -> int:
         return 1
 
 
-def _play(stage: Stage, say: Callable[[str], None]) -> int:
+def _play(stage: Stage) -> int:
+    screen = stage.screen
+    screen.act("Two clusters, two applications, and Airflow")
     stage.set_up()
-    say(f"Airflow: {stage.airflow.url}")
-    verdict = Scenario(stage, say).play()
-    print("\nverdict", *verdict.lines(), sep="\n", end="\n\n")
-    print(f"evidence of the runs, with reports and Data Docs: {stage.evidence}")
-    print(f"logs: {stage.airflow.folder / 'logs'}, {stage.applications.folder}", flush=True)
+    page = f"{stage.airflow.url}/mirrorbook/mirrors/{MIRROR}"
+    screen.say(f"watch it: {page}")
+    screen.say(f"user admin  password {stage.airflow.password()}")
+    scenario = Scenario(stage)
+    verdict = scenario.play()
+    screen.act("verdict")
+    for line in verdict.lines():
+        screen.line(line)
+    screen.line("")
+    screen.line(f"evidence of the runs, with reports and Data Docs: {stage.evidence}")
+    screen.line(f"logs: {stage.airflow.folder / 'logs'}, {stage.applications.folder}")
     if sys.stdout.isatty() and sys.stdin.isatty():
-        _stay(stage.airflow)
+        scenario.watch_over()
+        _stay(stage, page)
     return verdict.exit_code
 
 
-def _stay(airflow: Airflow) -> None:
+def _stay(stage: Stage, page: str) -> None:
     """Until Ctrl-C."""
-    print(f"\nthe page on call opens: {airflow.url}/mirrorbook/mirrors/{MIRROR}")
-    print(f"user admin  password {airflow.password()}")
-    print("Ctrl-C ends it all", flush=True)
+    stage.screen.act("Airflow and both clusters go on until you press Ctrl-C")
+    stage.screen.line(f"the page on call opens: {page}")
+    stage.screen.line(f"user admin  password {stage.airflow.password()}")
     try:
         threading.Event().wait()
     except KeyboardInterrupt:
-        print()
+        stage.screen.line("")
 
 
 if __name__ == "__main__":

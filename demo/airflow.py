@@ -32,6 +32,10 @@ HEALTHY: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 T = TypeVar("T")
 
 
+def _moment() -> None:
+    time.sleep(0.2)
+
+
 class AirflowFailed(MirrorError):
     """Airflow did not start, or a run did not go as it must."""
 
@@ -40,13 +44,22 @@ class Airflow:
     """An `airflow standalone` with its home in `folder`, on loopback only, and a client of its API.
 
     `settings` are further settings as Airflow's environment variables name them (no secrets: the environment shows).
+    `pause` is called between two looks while something is waited for.
     """
 
-    def __init__(self, folder: Path, *, dags: Path = REPOSITORY / "dags", settings: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        dags: Path = REPOSITORY / "dags",
+        settings: Mapping[str, str] | None = None,
+        pause: Callable[[], None] = _moment,
+    ) -> None:
         self.folder = folder
         self.log_path = folder / "standalone.log"
         self._dags = dags
         self._settings = dict(settings or {})
+        self._pause = pause
         self._process: subprocess.Popen[bytes] | None = None
         self._client: httpx.Client | None = None
         self.url = ""
@@ -263,7 +276,7 @@ class Airflow:
                 raise AirflowFailed(f"Airflow has ended while waiting until {why}: see {self.log_path}")
             if time.monotonic() > deadline:
                 raise AirflowFailed(f"not within {timeout_s:.0f} s: {why}: see {self.log_path}")
-            time.sleep(0.2)
+            self._pause()
 
 
 def _line(entry: object) -> str:

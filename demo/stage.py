@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -14,8 +12,10 @@ import yaml
 from demo.airflow import Airflow
 from mirror_core.demo.applications import Applications
 from mirror_core.demo.interrupts import Interrupts
+from mirror_core.demo.life import Life
 from mirror_core.demo.place import Place
 from mirror_core.demo.processes import Processes, end_known
+from mirror_core.demo.screen import Screen
 from mirror_core.model.names import MirrorName
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from mirror_core.sandbox.sandbox import Sandbox
@@ -24,22 +24,31 @@ from mirror_core.supervisor import supervise
 CLUSTERS: Final = ("east", "west")
 MIRROR: Final = "orders"
 MARKER: Final = "mirrorbook-demo.json"
+CALM: Final = {
+    # Nobody edits the DAGs meanwhile: they are read once.
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+}
+"""Airflow's settings that leave a small machine to the clusters and applications."""
+WAIT_S: Final = 300.0
+"""For a condition: a data plane's start on a busy laptop is no incident."""
 
 
 class Stage:
     """In one folder. Entering clears away what an earlier demo left there; leaving stops all, and keeps the logs."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None], interrupts: Interrupts) -> None:
+    def __init__(self, folder: Path, screen: Screen, interrupts: Interrupts) -> None:
         self.folder = folder.absolute()
-        self.say = say
-        self.sandbox = Sandbox(self.folder / "sandbox", say)
-        self.airflow = Airflow(self.folder / "airflow")
+        self.screen = screen
+        self.sandbox = Sandbox(self.folder / "sandbox", screen.say)
         self.config = self.folder / "mirrorbook.yaml"
         """For the command line."""
+        self.said = self.folder / "commands"
         self._place = Place(self.folder, MARKER)
         self._interrupts = interrupts
-        self._processes = Processes(self._place, interrupts)
-        self.applications = Applications(self.folder / "applications", self.sandbox, self._processes)
+        self.processes = Processes(self._place, interrupts)
+        self.applications = Applications(self.folder / "applications", self.sandbox, self.processes)
+        self.life = Life(self.applications, self.sandbox, screen, logs=self.folder, wait_s=WAIT_S)
+        self.airflow = Airflow(self.folder / "airflow", settings=CALM, pause=self.life.tick)
         self._claim = ExitStack()
 
     def __enter__(self) -> Stage:
@@ -47,8 +56,9 @@ class Stage:
         end_known(left.leaders)
         self._stop_data_planes()
         self.sandbox.down(delete=True)
-        for folder in (self.airflow.folder, self.applications.folder):
+        for folder in (self.airflow.folder, self.applications.folder, self.said):
             shutil.rmtree(folder, ignore_errors=True)
+        self.said.mkdir()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -56,26 +66,27 @@ class Stage:
             last.callback(self.sandbox.down)
             last.callback(self._stop_data_planes)
             last.callback(self.airflow.stop)
-            last.callback(self._processes.stop_all)
-            self.say("stopping everything")
+            last.callback(self.processes.stop_all)
+            self.screen.still()
+            self.screen.say("stopping what was started")
 
     @property
     def evidence(self) -> Path:
         return self.airflow.folder / "mirrorbook" / "evidence"
 
     def set_up(self) -> None:
-        """Clusters and Airflow up, and connected to each other."""
+        """Clusters, the applications at work on east, and an Airflow that is connected to both clusters."""
         self.airflow.start()
         assert self.airflow.pid is not None
-        self._processes.lead(self.airflow.pid)
-        with ThreadPoolExecutor(1) as pool:
-            clusters = pool.submit(self.sandbox.up)  # at the same time: each needs a quarter of a minute
-            self.airflow.wait_healthy()
-            clusters.result()
+        self.processes.lead(self.airflow.pid)
+        self.sandbox.up()
+        self._write_hooks()
+        self.life.begin()
+        self.life.at_work("east")
+        self.airflow.wait_healthy()
         for name in CLUSTERS:
             cluster = self.sandbox.cluster(name)
             self.airflow.add_connection(name, cluster.client_config(CONTROL), cluster.client_config(DATA))
-        self._write_hooks()
 
     # -- inside -------------------------------------------------------------------------------------------------
 

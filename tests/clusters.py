@@ -15,7 +15,12 @@ from mirror_core.sandbox.sandbox import Sandbox
 from mirror_core.sandbox.state import save_state
 from tests.brokers import Pair
 
-QUICK_SESSIONS: Final = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "500"}
+QUICK_SESSIONS: Final = {
+    "broker.session.timeout.ms": "5000",
+    "broker.heartbeat.interval.ms": "500",
+    # An idle controller writes twice a second that it is idle: a third of what an idle broker costs.
+    "metadata.max.idle.interval.ms": "10000",
+}
 """A broker that was killed cannot register again before its old session ends. Not for several nodes: one that a busy
 machine holds up for so long would lose its leaders to others. Not shorter: with 3 s a lone broker was fenced while it
 started on a machine that ran eighteen processes, and a marker that its coordinator had for a topic without a leader was

@@ -16,7 +16,7 @@ from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.reader import LogReader
-from mirror_core.kafka.topics import alter_configs, delete_records
+from mirror_core.kafka.topics import alter_configs, delete_records, delete_topics
 from mirror_core.model.acl import Acl, Permission
 from mirror_core.model.clock import FRESH_S, now_ms
 from mirror_core.model.errors import RemoteFault
@@ -30,6 +30,8 @@ from tests.waiting import wait_until
 
 SHARED: Final = (TOPIC, ACTIVE_TOPIC, "__consumer_offsets")
 """A transaction that is open here hides what others write. Topics of applications are one test's own."""
+BROKERS_OWN: Final = (*SHARED, "__transaction_state", "__share_group_state")
+"""Topics that stay: others are of one file's tests, and cost whoever asks for all of them."""
 DECIDED_S: Final = 45.0
 """By then a coordinator has aborted what killed processes left open: after 10 s, and it looks each 10 s."""
 _STATE: Final = Partition(TOPIC, 0)
@@ -60,10 +62,11 @@ class Leftovers:
         return [f"cluster {self.cluster.name}: {one}" for one in told]
 
     def forget(self) -> None:
-        """What was found in the state topic stands there no more, and nobody reads it again."""
-        if not self._read:
-            return
+        """What was found in the state topic stands there no more, and nobody reads it again; so with topics."""
         with as_admin(self.cluster) as client:
+            delete_topics(client, [topic for topic in client.metadata().topics if topic not in BROKERS_OWN])
+            if not self._read:
+                return
             alter_configs(client, {TOPIC: {"cleanup.policy": "compact,delete"}})
             wait_until(lambda: self._deleted(client), timeout_s=TIMEOUT_S, why="the broker takes the policy over")
             alter_configs(client, {TOPIC: {"cleanup.policy": "compact"}})

@@ -8,19 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from mirror_core.demo.life import StoryFailed
 from mirror_core.demo.processes import Processes
 from mirror_core.demo.screen import Screen
-from mirror_core.model.errors import MirrorError
 from mirror_core.model.text import visible_lines
 from mirror_core.supervisor.supervise import PROGRAM
 
 DATA_PLANE: Final = "data plane"
 SHOWN: Final = 2000
 """Of what a command has said that failed: its end."""
-
-
-class CommandFailed(MirrorError):
-    """A command of the demonstration did not do what it must."""
 
 
 class Commands:
@@ -34,12 +30,12 @@ class Commands:
         self._tick = tick
 
     def run(self, *words: str) -> str:
-        """To its end; what it printed. CommandFailed, with its own words, for any exit code but 0."""
+        """To its end; what it printed. StoryFailed, with its own words, for any exit code but 0."""
         shown = self._begin("command", words)
         while (code := self._processes.ended("command")) is None:
             self._tick()
         if code:
-            raise CommandFailed(f"{shown}: exit code {code}\n{self._said('command')}")
+            raise StoryFailed(f"{shown}: exit code {code}\n{self._said('command')}")
         return (self._folder / "command.out").read_text(encoding="utf-8")
 
     def document(self, *words: str) -> dict[str, Any]:
@@ -52,9 +48,9 @@ class Commands:
         self._begin(DATA_PLANE, words)
 
     def check_copying(self) -> None:
-        """CommandFailed when the data plane has ended."""
+        """StoryFailed when the data plane has ended."""
         if (code := self._processes.ended(DATA_PLANE)) is not None:
-            raise CommandFailed(f"copying has ended, exit code {code}\n{self._said(DATA_PLANE)}")
+            raise StoryFailed(f"copying has ended, exit code {code}\n{self._said(DATA_PLANE)}")
 
     def _begin(self, name: str, words: tuple[str, ...]) -> str:
         shown = shlex.join(["mirrorbook", *words])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -50,6 +51,10 @@ class Written:
         self._path = path
         self._read = 0
         self.events: list[Event] = []
+        self._numbers: set[int] = set()
+        self._on = Counter[str]()
+        self.last_ms: int | None = None
+        """Of the newest one that was answered, as of the last look."""
 
     def look(self) -> list[Event]:
         """All events so far."""
@@ -58,16 +63,26 @@ class Written:
                 file.seek(self._read)
                 whole, newline, _ = file.read().rpartition(b"\n")  # the last line may be half written
             self._read += len(whole) + len(newline)
-            self.events += map(_event, whole.decode("ascii").splitlines())
+            for event in map(_event, whole.decode("ascii").splitlines()):
+                self._add(event)
         return self.events
 
-    def numbers(self) -> set[int]:
+    def numbers(self) -> Set[int]:
         """Of all orders in it, each once."""
-        return {event.number for event in self.look()}
+        self.look()
+        return self._numbers
 
     def on(self, cluster: str) -> int:
         """How many there are of this cluster."""
-        return sum(event.cluster == cluster for event in self.look())
+        self.look()
+        return self._on[cluster]
+
+    def _add(self, event: Event) -> None:
+        self.events.append(event)
+        self._numbers.add(event.number)
+        self._on[event.cluster] += 1
+        if event.answered:
+            self.last_ms = max(event.ms, self.last_ms or 0)
 
 
 def _event(line: str) -> Event:

@@ -8,9 +8,9 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from mirror_core.demo.commands import CommandFailed
 from mirror_core.demo.ending import Told, next_steps, verdict_lines
 from mirror_core.demo.interrupts import Interrupts
+from mirror_core.demo.life import StoryFailed
 from mirror_core.demo.screen import Screen
 from mirror_core.demo.stage import Stage
 from mirror_core.demo.story import Story
@@ -57,7 +57,7 @@ def _told(stage: Stage) -> Told:
     try:
         return Story(stage).tell()
     except (KafkaException, TimeoutError) as error:
-        raise CommandFailed(f"a cluster of the demonstration failed: {error}; logs are in {stage.folder}") from error
+        raise StoryFailed(f"a cluster of the demonstration failed: {error}; logs are in {stage.folder}") from error
     except MirrorError as error:
         error.add_note(f"logs are in {stage.folder}")
         raise

@@ -68,6 +68,10 @@ class Screen:
         for line in folded(words, ""):
             self._print(line)
 
+    def line(self, words: str) -> None:
+        """As it is, so that scripts find it."""
+        self._print(visible(words))
+
     def say(self, words: str) -> None:
         """What has happened, and when."""
         for line in folded(words, f"{time.monotonic() - self._began:6.1f} s  "):

@@ -96,7 +96,7 @@ def judge(
         out_of_order=len(_backward(logs[0]) | _backward(logs[1])),
         shifted=len(moved),
         read_again=len(seen) - len(set(seen)),
-        seconds_without_writes=tuple(_switches(acknowledged, switched_by)),
+        seconds_without_writes=tuple(switches(acknowledged, switched_by)),
     )
 
 
@@ -120,7 +120,8 @@ def _backward(log: Sequence[Entry]) -> set[tuple[int, int]]:
     return backward
 
 
-def _switches(acknowledged: Sequence[Event], by: Sequence[str]) -> Iterable[tuple[str, str, str, float]]:
+def switches(acknowledged: Sequence[Event], by: Sequence[str]) -> Iterable[tuple[str, str, str, float]]:
+    """From where, to where, by whom, seconds from the last write accepted there to the first here."""
     answered = sorted((event for event in acknowledged if event.answered), key=lambda event: event.ms)
     moves = [(before, after) for before, after in pairwise(answered) if before.cluster != after.cluster]
     for number, (before, after) in enumerate(moves):

@@ -7,6 +7,7 @@ from elsewhere. What others chose (groups, principals, reasons of brokers) is no
 from __future__ import annotations
 
 import html
+import logging
 import math
 import os
 import re
@@ -127,6 +128,7 @@ _SPECIMEN: Final[Mapping[str, Sequence[object]]] = {
 def great_expectations() -> Iterator[None]:
     """Imported, quietly. BadRequest when it is not there."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"  # before the import, which already would report home
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it tells of its own making, in 300 lines
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside the package; not ours to mend
         try:

@@ -96,7 +96,7 @@ class LocalSalvage:
     def __call__(
         self, cluster: ClusterName, ranges: Sequence[ParityRange], output: Path, against: ClusterName | None = None
     ) -> dict[Partition, Saved]:
-        return salvage(self._config_path, cluster, ranges, output, against, write=_write_here)
+        return salvage(self._config_path, cluster, ranges, output, against, write=write_here)
 
 
 def salvage(
@@ -221,7 +221,8 @@ def count(task: SalvageTask) -> int:
     return records
 
 
-def _write_here(tasks: Sequence[SalvageTask], folder: Path) -> None:
+def write_here(tasks: Sequence[SalvageTask], folder: Path) -> None:
+    """In this process, one partition after the other."""
     for task in tasks:
         path = folder / f"{task.wanted.partition}.parquet"
         with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:

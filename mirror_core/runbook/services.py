@@ -33,6 +33,10 @@ class ParityCheck(Protocol):
     ) -> ParityResult: ...
 
 
+FEW: Final = 100_000
+"""Offsets that are compared in this process: it is through before a Spark application has started."""
+
+
 class Salvage(Protocol):
     """Saves [start, end) of partitions of one cluster to Parquet; says of each record what another one has of it."""
 
@@ -79,6 +83,10 @@ class Services:
         with writing("evidence", folder, ADVICE):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what it holds may be read by nobody else
         return folder
+
+    def parity_of(self, ranges: Sequence[ParityRange]) -> ParityCheck:
+        """For a comparison that nobody stands still for, and that may be small."""
+        return self.parity if sum(r.end - r.start for r in ranges) > FEW else self.quick_parity
 
     def check_evidence(self) -> None:
         """Unwritable when evidence cannot be kept: asked before a run is begun."""

@@ -142,7 +142,8 @@ class TailSteps(Acts):
             return None
         folder = self.services.run_dir(self.journal.run_id) / "compare"
         # The new primary's retention goes on, the old source's log is the one in question.
-        result = self.services.parity(self.link.destination.name, self.link.source.name, ranges, folder)
+        parity = self.services.parity_of(ranges)
+        result = parity(self.link.destination.name, self.link.source.name, ranges, folder)
         doubts = [reason for reason in result.reasons if reason not in NOTHING]
         doubts += [f"{f.partition}: {f.detail}" for f in result.findings if f.kind in _ENDS]
         if doubts:

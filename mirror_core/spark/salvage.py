@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.parity import ParityRange, Saved
-from mirror_core.parity.salvage import DDL, SalvageTask, salvage
+from mirror_core.parity.salvage import DDL, SalvageTask, salvage, write_here
 from mirror_core.spark.salvage_task import records_of
 from mirror_core.spark.session import NO_CONF, first_line, session
 from mirror_core.spark.slots import slots_wanted
@@ -23,10 +23,15 @@ if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
 
 APP: Final = "mirrorbook-salvage"
+FEW: Final = 10_000
+"""Offsets in all that this process saves by itself: it has read them before a Spark application has started."""
 
 
 class SparkSalvage:
-    """A `runbook.services.Salvage`. On a cluster, the output must be on a file system that executors share."""
+    """A `runbook.services.Salvage`: few records are saved by this process, more by Spark's executors.
+
+    On a cluster, the output must be on a file system that executors share.
+    """
 
     def __init__(
         self,
@@ -57,6 +62,9 @@ class SparkSalvage:
         )
 
     def _write(self, tasks: Sequence[SalvageTask], folder: Path) -> None:
+        if sum(task.wanted.end - task.wanted.start for task in tasks) <= FEW:
+            write_here(tasks, folder)
+            return
         payloads = tuple(msgspec.json.encode(task) for task in tasks)
         function = cast("ArrowMapIterFunction", partial(records_of, payloads))
         try:

@@ -58,7 +58,9 @@ def dumped(cluster: SandboxCluster, partition: str) -> list[str]:
     return [re.sub(changed, "", line) for line in lines]
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    "codec", [codec if codec in ("none", "zstd") else pytest.param(codec, marks=pytest.mark.slow) for codec in CODECS]
+)
 def test_a_copy_has_the_same_offsets_and_every_byte_after_the_batch_headers(
     pair: Pair, tmp_path: Path, codec: str
 ) -> None:

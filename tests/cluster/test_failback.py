@@ -60,6 +60,7 @@ def go_home(failback: Failback, run_id: str) -> None:
     assert failback.drive(run_id).state is RunState.DONE
 
 
+@pytest.mark.slow
 def test_twice_around_without_a_tail(pair: Pair, tmp_path: Path) -> None:
     topic = app_topic(pair, 2, retention_ms="86400000")
     sent = produce(pair.east, topic, 100) + produce(pair.east, topic, 40, partition=1)

@@ -293,6 +293,7 @@ def test_a_failed_partition_is_promoted_as_it_is_and_the_others_whole(pair: Pair
     assert '"verdict":"moved; not proved equal"' in page.with_name("head.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_source_that_dies_when_no_step_needs_it_any_more_does_not_hold_the_failover_up(
     pair: Pair, tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_planned_failover_closes_its_source_by_command_and_an_abort_opens_it(a
     assert denied(apart.west, topic)
 
 
+@pytest.mark.slow
 def test_without_commands_a_planned_failover_is_refused_and_people_are_called_behind_an_unplanned_one(
     pair: Pair, tmp_path: Path
 ) -> None:

@@ -156,7 +156,7 @@ def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_
     assert denied(pair.east, topic)
 
 
-@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("begun", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_what_a_source_took_before_a_promotion_is_resumed_is_left_behind_only_by_a_word(
     pair: Pair, tmp_path: Path, begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

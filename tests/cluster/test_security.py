@@ -48,7 +48,6 @@ from tests.mirroring import replicate
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
-LISTENERS = ["tls", "mutual", "locked", "plain", "open"]
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +94,15 @@ class Way:
         assert (summary.caught_up, summary.failed) == (True, {})
 
 
-@pytest.mark.parametrize("listener", LISTENERS)
-@pytest.mark.parametrize("direction", ["from", "to"])
+@pytest.mark.parametrize(
+    ("direction", "listener"),
+    [
+        *(("from", listener) for listener in ("tls", "locked")),
+        *(("to", listener) for listener in ("mutual", "plain")),
+        *(pytest.param("from", listener, marks=pytest.mark.slow) for listener in ("mutual", "plain", "open")),
+        *(pytest.param("to", listener, marks=pytest.mark.slow) for listener in ("tls", "locked", "open")),
+    ],
+)
 def test_a_topic_is_copied_through(pair: Pair, secure: Secure, tmp_path: Path, listener: str, direction: str) -> None:
     document = yaml.safe_load(pair.config_path.read_text(encoding="utf-8"))
     document["clusters"][NAME] = secure.properties(listener)

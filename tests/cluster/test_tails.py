@@ -245,6 +245,7 @@ def test_logs_that_begin_behind_the_last_mirrored_offset(pair: Pair, tmp_path: P
         assert len(there) == 15
 
 
+@pytest.mark.slow
 def test_a_source_that_died_under_load_comes_back_and_applications_come_home(pair: Pair, tmp_path: Path) -> None:
     """The data plane was behind, and the failover unplanned: what had not been copied is the tail."""
     topic, well = app_topic(pair), app_topic(pair)

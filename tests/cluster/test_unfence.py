@@ -192,6 +192,7 @@ def test_applications_write_on_the_source_again_within_half_a_minute_of_the_comm
     mirrored.failover.abort(run)
 
 
+@pytest.mark.slow
 def test_a_resume_on_another_machine_sees_the_denials_missing(pair: Pair, tmp_path: Path) -> None:
     mirrored, topic = copied(pair, tmp_path / "here")
     run = through(mirrored, "record_lmo")
@@ -203,6 +204,7 @@ def test_a_resume_on_another_machine_sees_the_denials_missing(pair: Pair, tmp_pa
     there.abort(run)
 
 
+@pytest.mark.slow
 def test_a_source_that_was_unfenced_and_is_silent_is_not_taken_for_fenced(pair: Pair, tmp_path: Path) -> None:
     mirrored, topic = copied(pair, tmp_path)
     run = through(mirrored, "record_lmo")
@@ -218,6 +220,7 @@ def test_a_source_that_was_unfenced_and_is_silent_is_not_taken_for_fenced(pair: 
     mirrored.failover.abort(run)
 
 
+@pytest.mark.slow
 def test_what_was_promoted_is_not_unfenced_while_the_destination_answers(pair: Pair, tmp_path: Path) -> None:
     mirrored, topic = copied(pair, tmp_path)
     run = through(mirrored, "promote")

@@ -244,7 +244,8 @@ def test_a_planned_run_whose_source_dies_before_the_comparison_becomes_an_unplan
     assert [r for r in read_all(pair.west, topic) if r.value != b"x"] == sent
 
 
-@pytest.mark.parametrize("behind", ["parity", pytest.param("record_lmo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("behind", ["parity", "record_lmo"])
 def test_a_planned_run_whose_source_dies_after_the_comparison_goes_on(pair: Pair, tmp_path: Path, behind: str) -> None:
     topic = app_topic(pair)
     sent = produce(pair.east, topic, 30)

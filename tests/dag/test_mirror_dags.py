@@ -228,7 +228,7 @@ def test_a_second_run_for_the_same_mirror_is_red_and_does_not_disturb_the_first(
     ]
 
 
-@pytest.mark.parametrize("mode", ["planned", "unplanned"])
+@pytest.mark.parametrize("mode", ["planned", pytest.param("unplanned", marks=pytest.mark.slow)])
 def test_a_drill_is_run_and_cleaned_away(dag_bag: DagBag, pair: Pair, mirror: MirrorName, mode: str) -> None:
     params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
     assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"

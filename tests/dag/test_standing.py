@@ -71,6 +71,7 @@ def test_behind_a_failover_the_supervisor_keeps_the_old_source_fenced(
         stop(home("data-plane"), mirrored.name)
 
 
+@pytest.mark.slow
 def test_an_old_source_is_fenced_and_a_writer_behind_the_fence_makes_it_red(
     dag_bag: DagBag, pair: Pair, mirrored: Mirrored
 ) -> None:

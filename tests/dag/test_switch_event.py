@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
 
 
-@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("asked", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_switch_emits_an_asset_event(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
 ) -> None:

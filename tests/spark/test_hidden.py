@@ -15,6 +15,7 @@ from mirror_core.dataplane.results import raise_if_failed
 from mirror_core.model.mirror import Gaps
 from mirror_core.model.parity import Verdict
 from mirror_core.parity.scope import scope
+from mirror_core.spark import salvage
 from mirror_core.spark.runner import SparkRunner
 from mirror_core.spark.services import spark_services
 from tests.brokers import Pair, new_topic, produce
@@ -45,7 +46,11 @@ def copy(mirrored: Mirrored) -> int:
     return summary.records
 
 
-def test_spark_neither_counts_nor_compares_nor_saves_them(spark: SparkSession, hosted: Pair, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_spark_neither_counts_nor_compares_nor_saves_them(
+    spark: SparkSession, hosted: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(salvage, "FEW", 0)
     topic = new_topic(hosted.east, 2)
     producer = transactional(hosted.east)
     mirrored = new_mirror(hosted, tmp_path, topic)

@@ -13,6 +13,7 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.parity.salvage import LocalSalvage, SalvageIncomplete, salvage
 from mirror_core.runbook.services import Salvage
+from mirror_core.spark import salvage as spark_salvage
 from mirror_core.spark.salvage import SparkSalvage
 from tests.brokers import Pair, new_topic
 from tests.parity_topics import Content, content, send, whole
@@ -26,6 +27,12 @@ pytestmark = [
 
 EAST = ClusterName("east")
 Make = Callable[[Path], Salvage]
+
+
+@pytest.fixture(autouse=True)
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that Spark saves the few records of these tests."""
+    monkeypatch.setattr(spark_salvage, "FEW", 0)
 
 
 def on_spark(config: Path) -> Salvage:
@@ -72,6 +79,20 @@ def test_a_second_run_leaves_the_first_alone_and_tells_the_same(pair: Pair, tmp_
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "tail").iterdir()} == before
     with pytest.raises(Refused, match="other ranges"):
         make(pair.config_path)(EAST, [whole(topic, 19)], tmp_path / "tail")
+
+
+def test_few_records_are_saved_before_spark_would_have_started(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = filled(pair, content(20), partitions=2)
+    ranges = [whole(topic, 20), whole(topic, 20, partition=1)]
+    monkeypatch.setattr(spark_salvage, "session", lambda *_: pytest.fail("Spark is started for 40 offsets"))
+    monkeypatch.setattr(spark_salvage, "FEW", 40)
+    saved = on_spark(pair.config_path)(EAST, ranges, tmp_path / "tail")
+    assert [one.records for one in saved.values()] == [20, 20]
+    monkeypatch.setattr(spark_salvage, "FEW", 39)
+    with pytest.raises(pytest.fail.Exception, match="40 offsets"):
+        on_spark(pair.config_path)(EAST, ranges, tmp_path / "another")
 
 
 def test_a_folder_of_something_else_is_refused(pair: Pair, tmp_path: Path) -> None:

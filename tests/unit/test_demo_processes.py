@@ -14,9 +14,10 @@ import pytest
 
 from mirror_core.demo import place as place_room
 from mirror_core.demo import processes as known_processes
-from mirror_core.demo.commands import CommandFailed, Commands
+from mirror_core.demo.commands import Commands
 from mirror_core.demo.ending import Told
 from mirror_core.demo.interrupts import Interrupts
+from mirror_core.demo.life import StoryFailed
 from mirror_core.demo.place import LOCK_FILE, Place
 from mirror_core.demo.play import play
 from mirror_core.demo.processes import Processes, end_known, session_of
@@ -245,7 +246,7 @@ def test_a_command_that_fails_is_named_with_its_own_words(tmp_path: Path) -> Non
         stage = Stage(tmp_path / "demo", screen, interrupts)
         with stage:
             commands = Commands(stage.config, stage.said, stage.processes, screen, lambda: None)
-            with pytest.raises(CommandFailed) as error:
+            with pytest.raises(StoryFailed) as error:
                 commands.run("mirror", "describe", "orders")
     said = str(error.value)
     assert said.startswith("mirrorbook mirror describe orders: exit code 2\nerror: no configuration at ")
