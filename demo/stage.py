@@ -76,6 +76,7 @@ class Stage:
 
     def set_up(self) -> None:
         """Clusters, the applications at work on east, and an Airflow that is connected to both clusters."""
+        self.screen.say("Airflow is starting; it takes half a minute")
         self.airflow.start()
         assert self.airflow.pid is not None
         self.processes.lead(self.airflow.pid)
