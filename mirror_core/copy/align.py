@@ -130,7 +130,7 @@ class Aligner:
         if found == expected:
             return expected != _NO_ID
         if (client.name, topic) not in self._ids:
-            self._ids[client.name, topic] = known_ids(client, topic)
+            self._ids[client.name, topic] = known_ids(client, [topic])[topic]
         return expected in self._ids[client.name, topic]
 
     def _agreed(self, wanted: dict[Partition, PartitionReplicator]) -> dict[Partition, int]:

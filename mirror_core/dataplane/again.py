@@ -35,10 +35,11 @@ def tried_again(
     if held:
         return {}
     open_topics = {p.topic for p, status in known.items() if status.state in copied}
-    chosen = dict[Partition, PartitionStatus | None]()
-    for partition, status in sorted(known.items()):
-        if _due(status, now_ms) and (partition.topic in open_topics or all(p.topic != partition.topic for p in chosen)):
-            chosen[partition] = anew(status)
+    chosen, on_trial = dict[Partition, PartitionStatus | None](), set[str]()
+    for partition in sorted(p for p, status in known.items() if _due(status, now_ms)):
+        if partition.topic in open_topics or partition.topic not in on_trial:
+            chosen[partition] = anew(known[partition])
+            on_trial.add(partition.topic)
     return chosen
 
 

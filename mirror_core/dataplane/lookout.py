@@ -110,6 +110,9 @@ class Memory:
         indexes: dict[str, list[int]] = {}
         for partition in self.seen.keys() | self.leaderless:
             indexes.setdefault(partition.topic, []).append(partition.index)
+        leaderless: dict[str, list[int]] = {}
+        for partition in sorted(self.leaderless):
+            leaderless.setdefault(partition.topic, []).append(partition.index)
         whole: dict[str, list[tuple[int, int]]] = {}
         for partition, at_ms in sorted(self.wholeness.since().items()):
             whole.setdefault(partition.topic, []).append((partition.index, self.at_ms - at_ms))
@@ -120,7 +123,7 @@ class Memory:
                 topic=topic,
                 ends=tuple(one.end if one else None for one in row),
                 ago_ms=ago if any(ago) else (),
-                leaderless=tuple(sorted(p.index for p in self.leaderless if p.topic == topic)),
+                leaderless=tuple(leaderless.get(topic, ())),
                 whole_ago_ms=tuple(whole.get(topic, ())),
             )
 

@@ -85,17 +85,21 @@ class Planner:
             fresh[partition] = _failed(known[partition], words, kind)
         self._begin(fresh)
         copied = [p for p, s in fresh.items() if s.state in COPIED]
-        offsets = list_offsets if all_ends else _known
         # First: while tasks copy, ends are not behind them.
-        positions = offsets(self.destination, copied, Point.LOG_END)
-        ends = offsets(self.source, copied, Point.STABLE_END)
-        self._note_source_starts(fresh, {p: at for p, at in positions.items() if p in ends})
-        work = {p: assigned(fresh[p]) for p in copied}
+        if all_ends:
+            positions = list_offsets(self.destination, copied, Point.LOG_END)
+            ends = list_offsets(self.source, copied, Point.STABLE_END)
+        else:
+            # Where nothing had to be made we were told a moment ago who leads: it takes more to ask that than offsets.
+            made = bool(placement.rows)
+            positions = _known(self.destination, copied, Point.LOG_END, led=None if made else placement.ready)
+            ends = _known(self.source, copied, Point.STABLE_END, led=None if made else topics)
+        self._note_source_starts(fresh, positions, ends)
         return Work(
-            partitions=work,
-            lags={p: ends[p] - positions[p] for p in work if p in ends and p in positions},
+            partitions={p: assigned(fresh[p]) for p in copied},
+            lags={p: end - positions[p] for p, end in ends.items() if p in positions},
             ends=ends,
-            changes=tuple(PartitionRecord(self.link.mirror.name, s) for p, s in fresh.items() if s != known.get(p)),
+            changes=tuple(PartitionRecord(self.link.mirror.name, s) for s in _changed(known, fresh)),
             failed={p: s.reason or "" for p, s in fresh.items() if s.state is PartitionState.FAILED},
         )
 
@@ -111,11 +115,13 @@ class Planner:
         # In this order: what a task or we have deleted here was deleted there before.
         here = _known(self.destination, wanted, Point.START)
         there = _known(self.source, wanted, Point.START)
-        positions = _known(self.destination, wanted, Point.HIGH_WATERMARK)
-        known = there.keys() & here.keys() & positions.keys()
-        shorter = {p for p in known if p in self.began and here[p] > max(there[p], self.began[p])}
+        starts = {p: (ours, theirs) for p, ours in here.items() if (theirs := there.get(p)) is not None}
+        moved = {p for p, (ours, theirs) in starts.items() if ours < theirs}
+        shorter = {p for p, (ours, theirs) in starts.items() if ours > theirs and ours > self.began.get(p, ours)}
+        positions = _known(self.destination, moved | shorter, Point.HIGH_WATERMARK)
+        shorter &= positions.keys()
         sure, self.shorter = sorted(shorter & self.shorter), shorter
-        behind = {p: there[p] for p in sorted(known) if here[p] < there[p] <= positions[p]}
+        behind = {p: there[p] for p in sorted(moved & positions.keys()) if there[p] <= positions[p]}
         self.unmoved = {}
         try:
             if behind:
@@ -136,11 +142,14 @@ class Planner:
         self.began = {p: s.began for p in copied if (s := fresh[p]).began is not None}
 
     def _note_source_starts(
-        self, fresh: dict[Partition, PartitionStatus], positions: Mapping[Partition, Offset]
+        self,
+        fresh: dict[Partition, PartitionStatus],
+        positions: Mapping[Partition, Offset],
+        ends: Mapping[Partition, Offset],
     ) -> None:
         """Where no task has told it yet, and the copy has come so far: an older version did not record it, and on the
         way home there is a copy before the first task. What the source deletes from now on is counted."""
-        unknown = [p for p in positions if fresh[p].source_start is None]
+        unknown = [p for p, s in fresh.items() if s.source_start is None and p in positions and p in ends]
         starts = _known(self.source, unknown, Point.START) if unknown else {}
         reached = {p: start for p, start in starts.items() if start <= positions[p]}
         fresh.update({p: replace(fresh[p], source_start=start) for p, start in reached.items()})
@@ -154,10 +163,10 @@ class Planner:
         self, known: Mapping[Partition, PartitionStatus], fresh: dict[Partition, PartitionStatus]
     ) -> None:
         """Topics that one broker calls replaced, and another one knows as they were: the next plan looks again."""
-        new = [(p, s.kind) for p, s in fresh.items() if s != known.get(p)]
+        new = [(s.partition, s.kind) for s in _changed(known, fresh)]
         for client, kind in ((self.source, FailureKind.RECREATED), (self.destination, FailureKind.REPLACED)):
             mine = [p for p, what in new if what is kind]
-            ids = {topic: known_ids(client, topic) for topic in {p.topic for p in mine}}
+            ids = known_ids(client, {p.topic for p in mine})
             for partition in mine:
                 old = known.get(partition)
                 was = old and (old.source_topic_id if client is self.source else old.destination_topic_id)
@@ -199,6 +208,13 @@ def _status(
         source_epoch=source.partitions[partition.index].epoch,  # nothing is copied yet that could differ
     )
     return _failed(new, refusal, placement.kinds.get(partition.topic, FailureKind.REFUSED)) if refusal else new
+
+
+def _changed(
+    known: Mapping[Partition, PartitionStatus], fresh: Mapping[Partition, PartitionStatus]
+) -> list[PartitionStatus]:
+    """Those that are new or different: nearly all are the same objects."""
+    return [s for p, s in fresh.items() if s is not (old := known.get(p)) and s != old]
 
 
 def _failed(status: PartitionStatus, reason: str, kind: FailureKind) -> PartitionStatus:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
@@ -40,8 +40,7 @@ _NO_TOPICS: Final = MetadataRequest(
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Leader:
+class Leader(NamedTuple):
     """Who leads a partition. Broker -1: nobody does at present."""
 
     broker: int
@@ -71,6 +70,16 @@ class ClusterView:
     topics: Mapping[str, TopicView]
     denied: frozenset[str]
     """Topics asked for by name that this principal may not describe."""
+
+
+def by_leader(partitions: Iterable[Partition], topics: Mapping[str, TopicView]) -> dict[int, list[Partition]]:
+    """Partitions by the broker that leads them; those without a leader, or unknown, under -1."""
+    by_broker: dict[int, list[Partition]] = {}
+    for partition in partitions:
+        topic = topics.get(partition.topic)
+        leader = topic.partitions.get(partition.index) if topic else None
+        by_broker.setdefault(leader.broker if leader else -1, []).append(partition)
+    return by_broker
 
 
 class ClusterClient:
@@ -214,13 +223,7 @@ class ClusterClient:
     def leaders(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
         """Partitions by the broker that leads them; those without a leader, or unknown, under -1."""
         wanted = list(partitions)
-        view = self.metadata({p.topic for p in wanted})
-        by_broker: dict[int, list[Partition]] = {}
-        for partition in wanted:
-            topic = view.topics.get(partition.topic)
-            leader = topic.partitions.get(partition.index) if topic else None
-            by_broker.setdefault(leader.broker if leader else -1, []).append(partition)
-        return by_broker
+        return by_leader(wanted, self.metadata({p.topic for p in wanted}).topics)
 
     # -- connections ---------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
 from mirror_core.kafka.at_once import Silent, ask_brokers
-from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.client import ClusterClient, TopicView, by_leader
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.transient import MISLED, TRANSIENT
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
@@ -52,13 +52,13 @@ def list_points(
     The limit counts from the last offset that was learned: a broker that was just given a thousand partitions takes
     them up one by one, and says NOT_LEADER_OR_FOLLOWER of the others meanwhile.
     """
-    wanted = set(partitions)
+    wanted = list(dict.fromkeys(partitions))
     found: dict[Point, dict[Partition, Offset]] = {point: {} for point in points}
     deadline = time.monotonic() + client.timeout_s
     problem = ""
     while wanted:
         before, misled = len(wanted), False
-        for broker, mine in client.leaders(sorted(wanted)).items():
+        for broker, mine in client.leaders(wanted).items():
             if broker < 0:
                 problem = f"no leader for {mine[0]}"
                 continue
@@ -70,7 +70,7 @@ def list_points(
                     else:
                         problem = _passing(client, partition, code)
                         misled |= code in MISLED
-            wanted = {p for p in wanted if not all(p in at for at in found.values())}
+            wanted = [p for p in wanted if not all(p in at for at in found.values())]
         if len(wanted) < before:
             deadline = time.monotonic() + client.timeout_s
         if wanted:
@@ -109,16 +109,24 @@ class Led:
     """Nobody leads these."""
 
 
-def led_offsets(client: ClusterClient, partitions: Iterable[Partition], point: Point, *, within_s: float = 0.0) -> Led:
+def led_offsets(
+    client: ClusterClient,
+    partitions: Iterable[Partition],
+    point: Point,
+    *,
+    within_s: float = 0.0,
+    led: Mapping[str, TopicView] | None = None,
+) -> Led:
     """The same without those that cannot be known: a broker or a partition that is gone does not hide the others.
 
     Asked again for `within_s` while something is missing whose leader does not keep silent. Raises when no broker
-    answers at all.
+    answers at all. `led`: who leads them, as a broker has just said.
     """
-    wanted, found = set(partitions), dict[Partition, Offset]()
+    wanted, found = dict.fromkeys(partitions), dict[Partition, Offset]()
     deadline = time.monotonic() + within_s
     while True:
-        leaders = client.leaders(sorted(wanted)) if wanted else {}
+        leaders = by_leader(wanted, led) if led is not None else client.leaders(wanted) if wanted else {}
+        led = None
         leaderless = frozenset(leaders.pop(-1, ()))
         silent = set[Partition]()
         misled = False
@@ -129,12 +137,14 @@ def led_offsets(client: ClusterClient, partitions: Iterable[Partition], point: P
             elif isinstance(answer, RemoteFault):
                 misled = True
             else:
-                found |= offsets_of(answer)
-                misled |= any(code in MISLED for _, code, _ in _rows(answer))
-        wanted -= found.keys()
+                for partition, code, offset in _rows(answer):
+                    if code is ErrorCode.none:
+                        found[partition] = offset
+                    misled |= code in MISLED
+        wanted = {p: None for p in wanted if p not in found}
         if misled:
             client.ask_another()
-        if wanted <= leaderless | silent or time.monotonic() >= deadline:
+        if wanted.keys() <= leaderless | silent or time.monotonic() >= deadline:
             return Led(found, leaderless)
         time.sleep(0.05)
 
@@ -144,11 +154,16 @@ def _asking(partitions: list[Partition], point: Point) -> Callable[[Connection],
 
 
 def known_offsets(
-    client: ClusterClient, partitions: Iterable[Partition], point: Point, *, within_s: float = 0.0
+    client: ClusterClient,
+    partitions: Iterable[Partition],
+    point: Point,
+    *,
+    within_s: float = 0.0,
+    led: Mapping[str, TopicView] | None = None,
 ) -> dict[Partition, Offset]:
     """Those that are known now: a partition may have no leader, a broker may not answer, and a new leader does not know
     its high watermark while too few replicas are in sync (KIP-207)."""
-    return dict(led_offsets(client, partitions, point, within_s=within_s).offsets)
+    return dict(led_offsets(client, partitions, point, within_s=within_s, led=led).offsets)
 
 
 def offsets_of(answer: ListOffsetsResponse) -> dict[Partition, Offset]:

@@ -6,6 +6,7 @@ import datetime
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from kio.schema.alter_partition_reassignments.v0.request import (
@@ -23,12 +24,15 @@ from kio.static.primitive import i8, i32, i32Timedelta
 
 from mirror_core.kafka.at_once import ask_brokers
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.faults import ErrorCode, fault, settle
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 
 _PAUSE_S: Final = 0.1
+_TOPICS_AT_ONCE: Final = 500
+"""In a question to all brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,23 +67,35 @@ def placements(client: ClusterClient, topics: Iterable[str]) -> dict[Partition, 
     }
 
 
-def known_ids(client: ClusterClient, topic: str) -> frozenset[str]:
-    """Topic ids (KIP-516) by which the cluster's brokers know this topic, each for itself; those that do not answer now
-    are left out. One broker's word may be an old one: its metadata lags behind while no controller is in its reach.
+def known_ids(client: ClusterClient, topics: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Topic ids (KIP-516) by which the cluster's brokers know these topics, each for itself; those that do not answer
+    now are left out. One broker's word may be an old one: its metadata lags behind while no controller is in its reach.
     """
-    request = MetadataRequest(
-        topics=(MetadataRequestTopic(topic_id=None, name=TopicName(topic)),),
-        allow_auto_topic_creation=False,
-        include_topic_authorized_operations=False,
-    )
-    found = set[str]()
-    answers = ask_brokers(client, dict.fromkeys(client.brokers(), lambda one: one.call(request, MetadataResponse)))
-    for answer in answers.values():
-        if not isinstance(answer, RemoteFault):
-            [row] = answer.topics
-            if row.topic_id and row.error_code in (ErrorCode.none, ErrorCode.leader_not_available):
-                found.add(row.topic_id.hex)
-    return frozenset(found)
+    wanted = sorted(topics)
+    found: dict[str, set[str]] = {name: set() for name in wanted}
+    for first in range(0, len(wanted), _TOPICS_AT_ONCE):
+        request = MetadataRequest(
+            topics=tuple(
+                MetadataRequestTopic(topic_id=None, name=TopicName(name))
+                for name in wanted[first : first + _TOPICS_AT_ONCE]
+            ),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+        asked = dict.fromkeys(client.brokers(), partial(_ids, request))
+        for answer in ask_brokers(client, asked).values():
+            for name, topic_id in () if isinstance(answer, RemoteFault) else answer:
+                found[name].add(topic_id)
+    return {name: frozenset(ids) for name, ids in found.items()}
+
+
+def _ids(request: MetadataRequest, connection: Connection) -> list[tuple[str, str]]:
+    """No more than that of each answer: a hundred brokers' are there at the same time."""
+    return [
+        (str(row.name), row.topic_id.hex)
+        for row in connection.call(request, MetadataResponse).topics
+        if row.topic_id and row.error_code in (ErrorCode.none, ErrorCode.leader_not_available)
+    ]
 
 
 def reassign(client: ClusterClient, wanted: Mapping[Partition, tuple[int, ...]]) -> None:

@@ -43,7 +43,7 @@ def moving(found: Any, left: int) -> Any:
     if not isinstance(found, ClusterView) or TRANSACTIONS not in found.topics:
         return None
     log = found.topics[TRANSACTIONS]
-    leaders = {index: replace(leader, epoch=-left) for index, leader in log.partitions.items()}
+    leaders = {index: leader._replace(epoch=-left) for index, leader in log.partitions.items()}
     return replace(found, topics={**found.topics, TRANSACTIONS: replace(log, partitions=leaders)})
 
 

@@ -141,7 +141,7 @@ def test_a_copy_that_has_come_to_the_sources_log_start_counts_from_there(
     here = {Point.LOG_END: position, Point.START: 0}
     there = {Point.STABLE_END: 1_000, Point.START: start}
 
-    def offsets(client: Any, wanted: list[Partition], point: Point) -> dict[Partition, Offset]:
+    def offsets(client: Any, wanted: list[Partition], point: Point, led: Any = None) -> dict[Partition, Offset]:
         at = (there if client is east else here)[point]
         return {} if at is None else dict.fromkeys(wanted, Offset(at))
 

@@ -60,7 +60,7 @@ class Brokers:
         if isinstance(found, Unreachable):
             raise found
         code = ErrorCode.none if found else ErrorCode.unknown_topic_or_partition
-        answer = SimpleNamespace(topics=[SimpleNamespace(topic_id=found, error_code=code)])
+        answer = SimpleNamespace(topics=[SimpleNamespace(name="orders", topic_id=found, error_code=code)])
         return SimpleNamespace(call=lambda *asked: answer)
 
 

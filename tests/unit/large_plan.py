@@ -1,0 +1,191 @@
+"""What a driver does in each epoch of a mirror of 50,000 partitions, in a process of its own that measures itself.
+
+    python -m tests.unit.large_plan CONFIG
+
+Prints CPU seconds of each action and the most that the process held resident, as JSON. The clusters are generated
+(`tests.generated`); everything is behind, of every fifth topic retention has moved the source's log starts, and every
+task has told for a while how far it is.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import msgspec
+
+from mirror_core.dataplane.counters import Counters
+from mirror_core.dataplane.epochs import Epoch, assignments_of
+from mirror_core.dataplane.lookout import Memory
+from mirror_core.dataplane.metrics import families
+from mirror_core.dataplane.planning import Planner, Work
+from mirror_core.dataplane.progress import Progress, Snapshot
+from mirror_core.dataplane.results import Results
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import load_config
+from mirror_core.model.copying import Aligned, Assignment, Piece, Receipt, TaskReport
+from mirror_core.model.garbage import seek_seldom
+from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.state.link import link_of
+from mirror_core.state.records import State
+from mirror_core.wire.digest import MODULUS
+from tests.generated import END, EPOCH, START, topic, topic_id
+from tests.memory import MemoryLog
+
+TOPICS: Final = 10_000
+WIDTH: Final = 5
+BROKERS: Final = 100
+TASKS: Final = 8
+TOLD_S: Final = 40
+"""Longer than a partition's samples reach at one a second: so many are kept as ever are."""
+BEHIND: Final = Offset(END["b"])
+MIRROR: Final = Mirror(
+    name=MirrorName("large"),
+    source=ClusterName("east"),
+    destination=ClusterName("west"),
+    source_id="a",
+    destination_id="b",
+    topics=("department.*",),
+    producer_id=1 << 62,
+    desired=Desired.STARTED,
+    created_ms=0,
+)
+
+
+class Measured:
+    """CPU seconds of this process, all threads together; and what it has held at most."""
+
+    def __init__(self) -> None:
+        self.worked: dict[str, float] = {}
+
+    @contextmanager
+    def action(self, name: str) -> Iterator[None]:
+        began = time.process_time()
+        yield
+        self.worked[name] = round(time.process_time() - began, 2)
+
+    def show(self) -> None:
+        mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+        print(json.dumps({"mib": mib, "worked": self.worked}))
+
+
+def recorded() -> State:
+    """As a data plane that has run for a while leaves it."""
+    state = State()
+    state.mirrors[MIRROR.name] = MIRROR
+    state.partitions[MIRROR.name] = {
+        partition: PartitionStatus(
+            partition=partition,
+            state=PartitionState.MIRRORING,
+            source_topic_id=topic_id(number, "a"),
+            destination_topic_id=topic_id(number, "b"),
+            source_epoch=EPOCH,
+            began=Offset(0),
+            source_start=Offset(START),
+        )
+        for number in range(TOPICS)
+        for partition in (Partition(topic(number), index) for index in range(WIDTH))
+    }
+    return state
+
+
+def handed_out(link: Any, work: Work) -> list[bytes]:
+    """One epoch's tasks, as they travel to Spark."""
+    epoch = Epoch(number=1, start_ms=0, stop_ms=30_000, throttle=None, driver=None)
+    tasks = assignments_of(link, epoch, work.partitions, work.lags, TASKS)
+    return [msgspec.json.encode(task) for task in tasks]
+
+
+def reported(payload: bytes) -> bytes:
+    """What a task says at its end, of partitions that all came some way."""
+    task = msgspec.json.decode(payload, type=Assignment)
+    last = Offset(BEHIND + 75_000)
+    pieces = tuple(
+        Piece(first=first, next=end, records=end - first, digest=f"{MODULUS - 1:032x}")
+        for first, end in ((BEHIND, Offset(BEHIND + 50_000)), (Offset(BEHIND + 50_000), last))
+    )
+    receipts = [
+        Receipt(
+            mirror=task.mirror,
+            partition=one.partition,
+            epoch=1,
+            task=task.task,
+            first=BEHIND,
+            next=last,
+            records=last - BEHIND,
+            gaps=0,
+            batches=1_000,
+            bytes=75_000_000,
+            pieces=pieces,
+            source_topic_id=one.source_topic_id,
+            destination_topic_id=one.destination_topic_id,
+            source_end=Offset(END["a"]),
+            started_ms=0,
+            ended_ms=30_000,
+        )
+        for one in task.partitions
+    ]
+    aligned = [Aligned(partition=one.partition, source_epoch=EPOCH, answered=True) for one in task.partitions]
+    return msgspec.json.encode(TaskReport(receipts=tuple(receipts), failures=(), cpu_s=1.0, aligned=tuple(aligned)))
+
+
+def told(progress: Progress, partitions: list[Partition]) -> None:
+    """Every second of every partition, while the source runs ahead."""
+    for second in range(TOLD_S):
+        rows: list[tuple[str, int, int, int | None, int, int, int]] = [
+            (p.topic, p.index, BEHIND + second, END["a"] + 100 * second, second, second, 0) for p in partitions
+        ]
+        progress.take(Snapshot(task=0, t=float(second), rows=rows), 1)
+
+
+def main(config: Path) -> None:
+    seek_seldom()  # as the command line does
+    measured, state = Measured(), recorded()
+    link = link_of(load_config(config), MIRROR)
+    log = MemoryLog()
+    log.state = state
+    lease: Any = SimpleNamespace(state=state, put=log.put, generation=1)
+    counters, progress = Counters(), Progress(lambda: float(TOLD_S))
+    results = Results(link, counters, say=print)
+    with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+        planner = Planner(link, source, destination)
+        with measured.action("first plan"):
+            planner.plan(state, all_ends=False)
+        with measured.action("plan"):
+            work = planner.plan(state, all_ends=False)
+        with measured.action("log starts"):
+            assert planner.follow_log_start(work.partitions) == []
+    assert len(work.lags) == TOPICS * WIDTH
+    assert set(work.lags.values()) == {END["a"] - END["b"]}
+    assert work.changes == ()
+    with measured.action("tasks"):
+        payloads = handed_out(link, work)
+    answers = [reported(payload) for payload in payloads]
+    with measured.action("told"):
+        told(progress, list(work.partitions))
+    with measured.action("reports"):
+        reports = tuple(msgspec.json.decode(answer, type=TaskReport) for answer in answers)
+        results.take(lease, 1, 0, reports, newest=1, final=False)
+        results.remember(lease)
+        results.count_states(lease)
+    with measured.action("metrics"):
+        assert progress.totals().unknown == 0
+        assert families(MIRROR, counters.snapshot(), progress.partitions())
+    with measured.action("sighting"):
+        memory = Memory(MIRROR.name, {})
+        memory.ends(1, work.ends, ())
+        sighting = memory.sighting()
+    assert sum(len(one.ends) for one in sighting.topics) == TOPICS * WIDTH
+    measured.show()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
