@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -49,6 +50,8 @@ class Row:
     """At level 1: [start, end) of what both logs hold of the range; rows of chunks must cover it."""
     bare: bool = False
     """At level 1: both logs begin and end at the end of the range, so neither holds a record."""
+    chunks: int = 1
+    """So many neighbouring chunks that agree; `chunk` is the first one's number (`decide.parity_rows`)."""
 
     @property
     def equal(self) -> bool:
@@ -119,14 +122,11 @@ def _held(start: int, end: int, log: Ends) -> int:
     return max(0, min(end, log.end) - max(start, log.start))
 
 
-def chunks(wanted: ParityRange, size: int) -> list[ParityRange]:
+def chunks(wanted: ParityRange, size: int) -> Iterator[ParityRange]:
     """The range cut at multiples of `size`."""
-    cuts = range(wanted.start // size * size, wanted.end, size)
-    return [
-        replace(wanted, start=Offset(max(cut, wanted.start)), end=Offset(min(cut + size, wanted.end)))
-        for cut in cuts
-        if wanted.start < wanted.end
-    ]
+    if wanted.start < wanted.end:
+        for cut in range(wanted.start // size * size, wanted.end, size):
+            yield replace(wanted, start=Offset(max(cut, wanted.start)), end=Offset(min(cut + size, wanted.end)))
 
 
 def share(ranges: Iterable[ParityRange], tasks: int, size: int) -> list[tuple[ParityRange, ...]]:
@@ -134,7 +134,7 @@ def share(ranges: Iterable[ParityRange], tasks: int, size: int) -> list[tuple[Pa
     rest = [wanted for wanted in ranges if wanted.start < wanted.end]
     total = sum(wanted.end - wanted.start for wanted in rest)
     fair = max(size, -(-total // max(1, tasks)))
-    pieces = []
+    pieces = list[ParityRange]()
     for wanted in rest:
         step = max(size, fair // size * size)
         pieces += chunks(wanted, step)
@@ -153,18 +153,23 @@ def rounds(ranges: Sequence[ParityRange], tasks: int, size: int) -> Iterator[lis
     Each partition's chunks come in their order, so that what a round has shown is a beginning. What is cleaned by key
     comes last, and at once: of each piece that differs the log is read to its end, so the fewer pieces the better.
     """
-    pieces = [piece for wanted in ranges if not wanted.compacted for piece in chunks(wanted, size)]
-    pieces.sort(key=lambda piece: (piece.start // size, piece.partition, piece.start))
+    # One after the other: of a long past there are millions.
+    pieces = heapq.merge(
+        *(chunks(wanted, size) for wanted in ranges if not wanted.compacted),
+        key=lambda piece: (piece.start // size, piece.partition, piece.start),
+    )
     shares, mine, load = list[tuple[ParityRange, ...]](), list[ParityRange](), 0
     for piece in pieces:
         if mine and load + piece.end - piece.start > size:
             shares.append(tuple(mine))
             mine, load = [], 0
+            if len(shares) >= tasks:
+                yield shares
+                shares = []
         mine.append(piece)
         load += piece.end - piece.start
-    shares += [tuple(mine)] if mine else []
-    for first in range(0, len(shares), max(1, tasks)):
-        yield shares[first : first + max(1, tasks)]
+    if mine:
+        yield [*shares, tuple(mine)]
     if cleaned := share([wanted for wanted in ranges if wanted.compacted], tasks, size):
         yield cleaned
 
@@ -214,7 +219,7 @@ def judge(ranges: Sequence[ParityRange], rows: Sequence[Row], level: int) -> Par
     return ParityResult(
         verdict=Verdict.FAILED if failed else Verdict.INDETERMINATE if reasons else Verdict.PASSED,
         records=records,
-        chunks=sum(1 for row in rows if row.chunk >= 0 and row.level > GONE and not row.error),
+        chunks=sum(row.chunks for row in rows if row.chunk >= 0 and row.level > GONE and not row.error),
         proven=proven,
         sampled={w.partition: sum(sample(row, level) for row in by_partition.get(w.partition, ())) for w in ranges},
         findings=tuple(findings[:FINDINGS_KEPT]),

@@ -156,7 +156,9 @@ PARITY: Final = Suite(
         _TOPIC,
         _PARTITION,
         _TIER,
-        Column("chunk", pa.int64(), "number of the piece of the log; -1: both ends of it"),
+        Column(
+            "chunk", pa.int64(), "number of the piece of the log, of the first if several are one row; -1: its ends"
+        ),
         Column("start", pa.int64(), "first offset of the piece"),
         Column("end", pa.int64(), "next offset after it"),
         Column("level", pa.int8(), "how it was compared: 1 ends, 2 digests, 3 records"),

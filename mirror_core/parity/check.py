@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.parity import CHUNK_OFFSETS, ENDS, RECORDS, Row, compare_ends, fill_gaps, judge, rounds
+from mirror_core.decide.parity_rows import Rows
 from mirror_core.evidence.parity_report import write_report
 from mirror_core.evidence.suites import Demands
 from mirror_core.kafka.config import Config, load_config
@@ -111,17 +112,18 @@ def check(
     started, began = time.time(), time.monotonic()
     config = load_config(config_path)
     opened = opened_by_tasks or config_path
-    rows, shared = _look_at_ends(config, source, destination, ranges)
-    said_at = said_for = 0.0
-    planned = list(rounds(shared, tasks, chunk)) if level > ENDS else []
-    for number, shares in enumerate(planned, start=1):
-        rows += run([_task(opened, source, destination, level, chunk, pieces, throttle) for pieces in shares])
-        now = time.monotonic()
-        if so_far is not None and number < len(planned) and now - said_at >= SELDOM * said_for:
-            so_far(judge(ranges, fill_gaps(ranges, rows, level), level))
+    ends, shared = _look_at_ends(config, source, destination, ranges)
+    rows, said_at, said_for = Rows(ends), 0.0, 0.0
+    planned = rounds(shared, tasks, chunk) if level > ENDS else iter(())
+    shares = next(planned, None)
+    while shares is not None:
+        rows.add(run([_task(opened, source, destination, level, chunk, pieces, throttle) for pieces in shares]))
+        shares, now = next(planned, None), time.monotonic()
+        if so_far is not None and shares is not None and now - said_at >= SELDOM * said_for:
+            so_far(judge(ranges, fill_gaps(ranges, rows.all, level), level))
             said_at = time.monotonic()
             said_for = said_at - now
-    table = fill_gaps(ranges, rows, level)
+    table = fill_gaps(ranges, rows.all, level)
     result = replace(judge(ranges, table, level), seconds=round(time.monotonic() - began, 3))
     if output is None:
         return result

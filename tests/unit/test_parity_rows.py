@@ -1,0 +1,176 @@
+"""Of a long comparison little is kept, and all is told that was told before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror_core.decide import parity, parity_rows
+from mirror_core.decide.parity import DIGEST, RECORDS, Ends, Row, compare_ends, fill_gaps, judge, rounds
+from mirror_core.decide.parity_rows import Rows, fewer
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity import Finding, ParityRange, ParityResult, Verdict
+from mirror_core.parity import check
+from mirror_core.parity.compare import CompareTask
+
+SIZE = 10
+EAST, WEST = ClusterName("east"), ClusterName("west")
+FAR = Offset(10**13)
+
+
+def partition(number: int) -> Partition:
+    return Partition("orders", number)
+
+
+def wanted(number: int, end: int) -> ParityRange:
+    return ParityRange(partition=partition(number), start=Offset(0), end=Offset(end))
+
+
+def chunk(number: int, at: int, **more: Any) -> Row:
+    digest = f"{number * 1000 + at:032x}"
+    facts: dict[str, Any] = {"level": DIGEST, "src_count": SIZE, "dst_count": SIZE, "src_digest": digest, **more}
+    return Row(
+        partition=partition(number),
+        chunk=at,
+        start=Offset(at * SIZE),
+        end=Offset((at + 1) * SIZE),
+        **{"dst_digest": facts["src_digest"], **facts},
+    )
+
+
+def ends(number: int, chunks: int) -> list[Row]:
+    both = Ends(start=Offset(0), end=Offset(chunks * SIZE))
+    return list(compare_ends(wanted(number, chunks * SIZE), both, both)[0])
+
+
+def finding(number: int, offset: int) -> Finding:
+    return Finding(partition=partition(number), offset=Offset(offset), kind="value", detail=f"{number} {offset}")
+
+
+@st.composite
+def drawn(draw: st.DrawFn, number: int, at: int) -> Row | None:
+    """What came of one chunk; None: its task was lost."""
+    what = draw(st.sampled_from(["equal"] * 6 + ["empty", "records", "unread", "digest", "differs", "lost"]))
+    offsets = sorted(draw(st.sets(st.integers(at * SIZE, (at + 1) * SIZE - 1), min_size=1)))
+    more: dict[str, dict[str, Any]] = {
+        "empty": {"src_count": 0, "dst_count": 0},
+        "records": {"level": RECORDS},
+        "unread": {"error": "no leader", "src_count": None, "dst_count": None, "src_digest": "", "dst_digest": ""},
+        "digest": {"dst_digest": "other"},
+        "differs": {
+            "level": RECORDS,
+            "dst_digest": "other",
+            "findings": tuple(finding(number, offset) for offset in offsets),
+            "differing": len(offsets),
+        },
+    }
+    return None if what == "lost" else chunk(number, at, **more.get(what, {}))
+
+
+@given(data=st.data(), widths=st.lists(st.integers(0, 12), min_size=1, max_size=3), kept=st.integers(1, 12))
+def test_fewer_rows_say_the_same_whenever_they_are_made_fewer(
+    data: st.DataObject, widths: list[int], kept: int
+) -> None:
+    asked = [wanted(number, chunks * SIZE) for number, chunks in enumerate(widths)]
+    found = [row for number, chunks in enumerate(widths) for row in ends(number, chunks)]
+    many = [
+        row
+        for at in range(max(widths))
+        for number, chunks in enumerate(widths)
+        if at < chunks and (row := data.draw(drawn(number, at))) is not None
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parity, "FINDINGS_KEPT", kept)
+        patch.setattr(parity_rows, "FINDINGS_KEPT", kept)
+
+        def told(rows: list[Row]) -> ParityResult:
+            return judge(asked, fill_gaps(asked, rows, RECORDS), RECORDS)
+
+        before = told([*found, *many])
+        several = fewer([*found, *many])
+        cut = data.draw(st.integers(0, len(many)))
+        twice = fewer([*fewer([*found, *many[:cut]]), *many[cut:]])
+        assert told(several) == before
+        assert told(twice) == before
+    for rows in (several, twice):
+        assert sum(row.chunks for row in rows) == len(found) + len(many)
+        assert sum(row.differing for row in rows) == sum(row.differing for row in many)
+        differing = [row for row in rows if row.chunk >= 0 and not row.equal]
+        assert [(row.partition, row.start, row.end) for row in differing] == sorted(
+            (row.partition, row.start, row.end) for row in many if not row.equal
+        ), "each that differs stays a row"
+    assert sorted(several, key=lambda row: (row.partition, row.chunk)) == several
+    assert several == twice or any(row.findings for row in many), "in whatever order"
+
+
+def test_what_agrees_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity_rows, "MANY", 100)
+    rows, most = Rows(ends(0, 10_000)), 0
+    for at in range(10_000):
+        rows.add(
+            [chunk(0, at)] if at != 5_000 else [chunk(0, at, level=RECORDS, differing=1, findings=(finding(0, at),))]
+        )
+        most = max(most, len(rows.all))
+    assert most < 110
+    assert len([row for row in rows.all if row.differing]) == 1
+    assert sum(row.chunks for row in rows.all) == 10_001
+
+
+def test_nor_do_findings_when_everything_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity_rows, "MANY", 100)
+    monkeypatch.setattr(parity_rows, "FINDINGS_KEPT", 20)
+    rows = Rows()
+    for at in range(200):
+        found = tuple(finding(0, at * SIZE + n) for n in range(SIZE))
+        rows.add([chunk(0, at, level=RECORDS, dst_digest="other", differing=SIZE, findings=found)])
+    assert sum(len(row.findings) for row in rows.all) < 200 + 20 + 100
+    assert sum(row.differing for row in rows.all) == 200 * SIZE
+
+
+def test_a_few_rows_stay_as_they_are() -> None:
+    found = [*ends(0, 50), *(chunk(0, at) for at in range(50))]
+    rows = Rows(found[:1])
+    rows.add(found[1:])
+    assert rows.all == found
+
+
+def test_the_first_round_of_a_past_without_end_is_there_at_once() -> None:
+    first = next(rounds([wanted(0, FAR), wanted(1, FAR)], 4, SIZE))
+    assert [[(piece.partition.index, piece.start) for piece in mine] for mine in first] == [
+        [(0, 0)],
+        [(1, 0)],
+        [(0, 10)],
+        [(1, 10)],
+    ]
+
+
+def test_a_comparison_tells_of_each_round_but_the_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ranges, told = [wanted(0, 6 * SIZE)], list[ParityResult]()
+    monkeypatch.setattr(check, "load_config", lambda path: None)
+    monkeypatch.setattr(check, "_look_at_ends", lambda *asked: (ends(0, 6), ranges))
+    monkeypatch.setattr(check, "SELDOM", 0)
+
+    def run(tasks: list[CompareTask]) -> list[Row]:
+        return [chunk(0, piece.start // SIZE) for task in tasks for piece in task.pieces]
+
+    result = check.check(
+        tmp_path / "mirrorbook.yaml",
+        EAST,
+        WEST,
+        ranges,
+        None,
+        run=run,  # type: ignore[arg-type]  # a sequence of tasks
+        tasks=2,
+        level=RECORDS,
+        chunk=SIZE,
+        demands=None,
+        so_far=told.append,
+    )
+    assert [one.proven for one in told] == [{partition(0): 2 * SIZE}, {partition(0): 4 * SIZE}]
+    assert (result.verdict, result.chunks, result.records) == (Verdict.PASSED, 6, 6 * SIZE)
+    assert replace(result, seconds=0.0).proven == {partition(0): 6 * SIZE}
