@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,10 @@ class Desk:
 
     def _failed(self) -> None:
         self.failures += 1
+
+    def tried(self, times: int) -> bool:
+        """In vain."""
+        return self.failures >= times
 
     def take(self, *epochs: int) -> None:
         for epoch in epochs:
@@ -157,6 +162,28 @@ def test_the_oldest_are_given_up_when_too_many_wait(tmp_path: Path, monkeypatch:
     stored = receipts.summarize(desk.folder, MIRROR).receipts
     assert stored in (3, 4), "three have waited, and the first one may just have been on its way"
     assert desk.said[-1].startswith(f"receipts of {6 - stored} epoch(s) were not stored")
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_what_waits_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
+    """Of 50,000 partitions an epoch's receipts take 75 MB; as a file a twentieth of that."""
+    told = [replace(receipt(n * 10, n * 10 + 10), epoch=1) for n in range(1_000)]
+    monkeypatch.setattr(keeping, "WAITING_BYTES", 8 * keeping._RECEIPT_BYTES * len(told))
+    desk = Desk(tmp_path)
+    desk.folder.full = True
+    desk.keeper.open(desk.folder)
+    if hangs:
+        desk.folder.awake.clear()
+    for epoch in range(1, 21):
+        tried = desk.failures + 2
+        desk.keeper.take(1, epoch, told)
+        desk.until(partial(desk.tried, 0 if hangs else tried), why="it was tried, and the others packed")
+    waiting = list(desk.keeper._waiting)
+    assert sum(one.bytes for one in waiting) <= keeping.WAITING_BYTES
+    assert len(waiting) == (8 if hangs else 20)
+    desk.folder.awake.set()
+    desk.close()
+    assert desk.said[-1].startswith("receipts of 20 epoch(s) were not stored")
 
 
 def test_not_even_a_defect_ends_it(tmp_path: Path) -> None:
