@@ -48,11 +48,38 @@ class Fenced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftBehind:
+    """A partition that too few replicas hold up, and that is not waited for: a person has said so."""
+
+    topic: str
+    index: int
+    end: Offset
+    """Where its leader's log ended."""
+    high: Offset | None
+    """Up to here its mirroring counts as done. None: its leader did not know its high watermark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """Where the destination stands with nobody left to write on it: log ends of partitions that are well and led."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     positions: Offsets
+    left: tuple[LeftBehind, ...] = ()
+
+    def left_behind(self) -> dict[Partition, LeftBehind]:
+        return {Partition(one.topic, one.index): one for one in self.left}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreplicated:
+    """What too few replicas of the destination hold up, as people were told of it: it waits for a person's word."""
+
+    VERSION: ClassVar[int] = 1
+    ends: Offsets
+    """Log ends of these partitions."""
+    left_behind: bool = False
+    """Somebody has said that they are not waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +233,7 @@ def all_left(journal: Journal) -> dict[str, dict[str, object]]:
 LEFT: Final[tuple[tuple[str, type[Keepable]], ...]] = (
     ("begin", Scope),
     ("settle", Settled),
+    ("settle", Unreplicated),
     ("prove", Proven),
     ("fence", Fenced),
     ("drain", Drained),

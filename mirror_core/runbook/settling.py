@@ -1,0 +1,79 @@
+"""Looking at the destination of an unplanned failover until it stands still, and is on all in-sync replicas."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mirror_core.decide.in_sync import InSync
+from mirror_core.decide.settling import Ends, HeldUp, agreed, held_up, restless
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.kafka.placing import placements
+from mirror_core.kafka.topics import told_configs
+from mirror_core.model.names import Offset, Partition
+
+STILL_S: Final = 0.2
+"""Between two looks at the destination's log ends."""
+SETTLE_S: Final = 60.0
+"""It gets this long to come to rest: a broker that died beside the source leaves its partitions' replicas behind."""
+_INSYNC: Final = "min.insync.replicas"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """What was found in the end."""
+
+    ends: Mapping[Partition, Offset]
+    """Log ends (next offset to be written) that stand still and are on all in-sync replicas."""
+    moving: Mapping[Partition, Ends]
+    held: Mapping[Partition, HeldUp]
+    """They stand still, and too few replicas are in sync."""
+
+
+def come_to_rest(
+    client: ClusterClient, partitions: Collection[Partition], told: Mapping[Partition, Offset] | None
+) -> Rest:
+    """Returns when all that have a leader are at rest, or the limit is over.
+
+    `told`: log ends of what is held up, of which a person has said that it is not waited for; None: nobody did.
+    """
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        ends = _ends(client, partitions)
+        found = restless(ends)
+        late = time.monotonic() > deadline
+        held = held_up(found, _replicas(client, found)) if late or told is not None else {}
+        moving = {p: one for p, one in found.items() if p not in held}
+        if late or not found or (told is not None and not moving and agreed(held, told)):
+            still = {p: one.end for p, one in ends.items() if p not in found and one.end is not None}
+            return Rest(ends=still, moving=moving, held=held)
+
+
+def _ends(client: ClusterClient, partitions: Collection[Partition]) -> dict[Partition, Ends]:
+    """Of all that had a leader, before or a moment later."""
+    before = known_offsets(client, partitions, Point.LOG_END)
+    time.sleep(STILL_S)
+    ends = known_offsets(client, partitions, Point.LOG_END)
+    high = known_offsets(client, ends, Point.HIGH_WATERMARK)
+    stable = known_offsets(client, ends, Point.STABLE_END)
+    return {
+        p: Ends(before=before.get(p), end=ends.get(p), high=high.get(p), stable=stable.get(p))
+        for p in before.keys() | ends.keys()
+    }
+
+
+def _replicas(client: ClusterClient, found: Mapping[Partition, Ends]) -> dict[Partition, InSync]:
+    """Of what stands still and is not replicated, as far as the cluster tells."""
+    topics = {p.topic for p, one in found.items() if one.unreplicated}
+    if not topics:
+        return {}
+    configs, _ = told_configs(client, topics)
+    asked = {name: int(one.effective[_INSYNC]) for name, one in configs.items() if _INSYNC in one.effective}
+    return {
+        p: InSync(replicas=one.replicas, in_sync=one.in_sync, asked=asked[p.topic])
+        for p, one in placements(client, topics).items()
+        if p in found and p.topic in asked
+    }
