@@ -66,6 +66,15 @@ def restless(ends: Mapping[Partition, Ends]) -> dict[Partition, Ends]:
     return {p: one for p, one in sorted(ends.items()) if not one.at_rest}
 
 
+def replicated(one: Ends, replicas: InSync, own: Mapping[int, Offset]) -> bool:
+    """Whether enough replicas are in sync, and each has the whole log by its own broker's word (`own`).
+
+    A leader looks at its high watermark when something is appended, or a replica comes or goes: not when its topic asks
+    for fewer replicas than before.
+    """
+    return one.unreplicated and not replicas.short and all(own.get(broker) == one.end for broker in replicas.in_sync)
+
+
 def held_up(found: Mapping[Partition, Ends], replicas: Mapping[Partition, InSync]) -> dict[Partition, HeldUp]:
     """Of what is restless: what only too few replicas hold up."""
     return {

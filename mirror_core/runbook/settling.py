@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.in_sync import InSync
-from mirror_core.decide.settling import Ends, HeldUp, agreed, held_up, restless
+from mirror_core.decide.settling import Ends, HeldUp, agreed, held_up, replicated, restless
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, known_offsets
+from mirror_core.kafka.offsets import Point, known_offsets, replica_ends
 from mirror_core.kafka.placing import placements
 from mirror_core.kafka.topics import told_configs
+from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset, Partition
 
 STILL_S: Final = 0.2
@@ -44,8 +46,11 @@ def come_to_rest(
     while True:
         ends = _ends(client, partitions)
         found = restless(ends)
+        replicas = _replicas(client, found)
+        own = _own_ends(client, replicas)
+        found = {p: one for p, one in found.items() if p not in replicas or not replicated(one, replicas[p], own[p])}
+        held = held_up(found, replicas)
         late = time.monotonic() > deadline
-        held = held_up(found, _replicas(client, found)) if late or told is not None else {}
         moving = {p: one for p, one in found.items() if p not in held}
         if late or not found or (told is not None and not moving and agreed(held, told)):
             still = {p: one.end for p, one in ends.items() if p not in found and one.end is not None}
@@ -75,5 +80,19 @@ def _replicas(client: ClusterClient, found: Mapping[Partition, Ends]) -> dict[Pa
     return {
         p: InSync(replicas=one.replicas, in_sync=one.in_sync, asked=asked[p.topic])
         for p, one in placements(client, topics).items()
-        if p in found and p.topic in asked
+        if p in found and found[p].unreplicated and p.topic in asked
     }
+
+
+def _own_ends(client: ClusterClient, replicas: Mapping[Partition, InSync]) -> dict[Partition, dict[int, Offset]]:
+    """Where in-sync replicas' own logs end, by broker. Left out are brokers that do not answer."""
+    by_broker: dict[int, list[Partition]] = {}
+    for partition, one in replicas.items():
+        for broker in () if one.short else one.in_sync:
+            by_broker.setdefault(broker, []).append(partition)
+    found: dict[Partition, dict[int, Offset]] = {p: {} for p in replicas}
+    for broker, mine in by_broker.items():
+        with suppress(Unreachable):
+            for partition, end in replica_ends(client, broker, mine).items():
+                found[partition][broker] = end
+    return found

@@ -13,12 +13,12 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.decide.in_sync import InSync, lowering
-from mirror_core.decide.settling import Ends, HeldUp, agreed, held_up, restless, ways_on
+from mirror_core.decide.settling import Ends, HeldUp, agreed, held_up, replicated, restless, ways_on
 from mirror_core.kafka.groups import Committed, Group
 from mirror_core.kafka.offsets import Point
 from mirror_core.kafka.placing import Placement
 from mirror_core.kafka.topics import TopicConfigs
-from mirror_core.model.errors import MirrorError, Refused
+from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Mirror, PartitionState
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.offsets import Offsets
@@ -71,6 +71,25 @@ def test_only_what_stands_still_and_is_short_of_replicas_is_held_up(
     assert ("at rest" if not looked else "held up" if held else "moving") == found
 
 
+@pytest.mark.parametrize(
+    ("one", "replicas", "own", "found"),
+    [
+        (ends(8, 8, 5, 5), replace(FEW, asked=1), {2: 8}, True),
+        (ends(8, 8, None, None), replace(FEW, asked=1), {2: 8}, True),
+        (ends(8, 8, 5, 5), replace(FEW, in_sync=(2, 3)), {2: 8, 3: 8}, True),
+        (ends(8, 8, 5, 5), replace(FEW, in_sync=(2, 3)), {2: 8, 3: 7}, False),
+        (ends(8, 8, 5, 5), replace(FEW, in_sync=(2, 3)), {2: 8}, False),  # it does not answer, and counts as in sync
+        (ends(8, 8, 5, 5), FEW, {2: 8}, False),
+        (ends(7, 8, 5, 5), replace(FEW, asked=1), {2: 8}, False),
+        (ends(8, 8, 6, 5), replace(FEW, asked=1), {2: 8}, False),
+    ],
+)
+def test_a_log_is_replicated_by_the_word_of_each_broker_in_sync(
+    one: Ends, replicas: InSync, own: dict[int, int], found: bool
+) -> None:
+    assert replicated(one, replicas, {broker: Offset(end) for broker, end in own.items()}) is found
+
+
 def test_brokers_do_not_ask_for_more_replicas_than_there_are() -> None:
     assert not InSync(replicas=(1, 2), in_sync=(1, 2), asked=3).short
     assert InSync(replicas=(1, 2), in_sync=(1,), asked=3).short
@@ -109,6 +128,10 @@ class West:
     def __init__(self) -> None:
         self.log = {WELL: Offset(10), SHORT: Offset(8)}
         self.high: dict[Partition, Offset] = {WELL: Offset(10), SHORT: Offset(5)}
+        self.in_sync: tuple[int, ...] = (2,)
+        self.own: dict[int, Offset] = {}
+        """Where each broker's own replica of what is short ends."""
+        self.asked = "2"
         self.grows = False
         self.looks = 0
         self.each_look: Callable[[], object] = int
@@ -123,14 +146,25 @@ class West:
             self.log[SHORT] = Offset(self.log[SHORT] + 1)
         return {p: o for p, o in self.log.items() if p in wanted}
 
+    def placements(self, client: object, topics: Iterable[str]) -> dict[Partition, Placement]:
+        return dict.fromkeys((WELL, SHORT), Placement(leader=2, replicas=(1, 2, 3), in_sync=self.in_sync))
+
+    def configs(self, client: object, topics: Iterable[str]) -> tuple[dict[str, TopicConfigs], dict[str, MirrorError]]:
+        return {"orders": TopicConfigs({}, {"min.insync.replicas": self.asked})}, {}
+
+    def replica_ends(self, client: object, broker: int, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
+        if broker not in self.own:
+            raise Unreachable(f"broker {broker} is silent")
+        return dict.fromkeys(partitions, self.own[broker])
+
 
 @pytest.fixture
 def west(monkeypatch: pytest.MonkeyPatch) -> West:
-    made, placed = West(), Placement(leader=2, replicas=(1, 2, 3), in_sync=(2,))
+    made = West()
     monkeypatch.setattr(settling, "known_offsets", made.offsets)
-    monkeypatch.setattr(settling, "placements", lambda client, topics: {WELL: placed, SHORT: placed})
-    configs = {"orders": TopicConfigs({}, {"min.insync.replicas": "2"})}
-    monkeypatch.setattr(settling, "told_configs", lambda client, topics: (configs, {}))
+    monkeypatch.setattr(settling, "placements", made.placements)
+    monkeypatch.setattr(settling, "told_configs", made.configs)
+    monkeypatch.setattr(settling, "replica_ends", made.replica_ends)
     monkeypatch.setattr(settling, "SETTLE_S", 0.0)
     monkeypatch.setattr(settling, "STILL_S", 0.0)
     monkeypatch.setattr(promotion, "known_offsets", made.offsets)
@@ -262,6 +296,29 @@ def test_replicas_that_come_back_need_no_word(west: West, steps: LostSteps, monk
     assert west.looks > 6
 
 
+def test_a_topic_that_asks_for_fewer_is_at_rest_when_each_replica_in_sync_has_its_log(
+    west: West, steps: LostSteps
+) -> None:
+    """Its leader looks at the high watermark only when something is appended."""
+    west.asked = "1"
+    for own in ({}, {2: Offset(7)}):
+        west.own = own
+        with pytest.raises(MirrorError, match="still move"):
+            settle(steps)
+    west.own = {2: Offset(8)}
+    whole = Settled(positions=Offsets.of({WELL: Offset(10), SHORT: Offset(8)}))
+    assert settle(steps) == whole
+
+    west.asked, west.in_sync = "2", (2, 3)
+    with pytest.raises(MirrorError, match="still move"):
+        settle(steps)
+    west.own[3] = Offset(8)
+    assert settle(steps) == whole
+    west.grows = True
+    with pytest.raises(MirrorError, match="still move"):
+        settle(steps)
+
+
 def test_who_has_the_word_does_not_wait(west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused):
         settle(steps)
@@ -277,11 +334,12 @@ def test_a_word_waits_for_what_still_moves(west: West, steps: LostSteps, monkeyp
         settle(steps)
     assert agree(steps)
     monkeypatch.setattr(settling, "SETTLE_S", 60.0)
-    west.looks, west.high[WELL] = 0, Offset(9)  # a follower is about to fetch it
+    west.looks = 0
+    west.log[WELL] = west.high[WELL] = Offset(9)
 
     def fetched() -> None:
-        if west.looks > 6:
-            west.high[WELL] = Offset(10)
+        if west.looks == 2:  # a moment after the first look
+            west.log[WELL] = west.high[WELL] = Offset(10)
 
     west.each_look = fetched
     monkeypatch.setattr(
