@@ -205,9 +205,9 @@ class LostSteps(Promotion):
         told = word.ends.by_partition() if word is not None and word.left_behind else None
         rest, name, run = come_to_rest(client, self.scope.drained, told), client.name, self.journal.run_id
         if rest.moving:
-            listed = some(f"{p}: {one}" for p, one in (rest.moving | rest.held).items())
+            found = some([f"{p}: {one}" for p, one in (*rest.moving.items(), *rest.held.items())])
             raise MirrorError(
-                f"cluster {name} has log ends that still move after {SETTLE_S:.0f} s: {listed}. A replica may be away "
+                f"cluster {name} has log ends that still move after {SETTLE_S:.0f} s: {found}. A replica may be away "
                 "that is still counted as in sync, or somebody else writes: fix it and resume the run"
             )
         if rest.held and (told is None or not agreed(rest.held, told)):

@@ -381,8 +381,14 @@ def test_no_group_begins_where_a_log_may_still_lose_its_end(monkeypatch: pytest.
     monkeypatch.setattr(groups, "fetch_all", lambda client, of: told)
     monkeypatch.setattr(groups, "known_offsets", lambda client, partitions, point: dict(logs[point]))
     monkeypatch.setattr(groups, "GroupCommits", lambda *a, **k: nullcontext(CLIENT))
-    made: list[dict[str, dict[Partition, tuple[Offset, str]]]] = []
-    monkeypatch.setattr(groups, "commit_all", lambda commits, todo, client: made.append(todo) or {})
-    for most in ({}, {SHORT: None}, {SHORT: Offset(5)}):
+    made: list[object] = []
+
+    def commit(commits: object, todo: object, client: object) -> dict[str, dict[Partition, str]]:
+        made.append(todo)
+        return {}
+
+    monkeypatch.setattr(groups, "commit_all", commit)
+    limits: list[dict[Partition, Offset | None]] = [{}, {SHORT: None}, {SHORT: Offset(5)}]
+    for most in limits:
         groups.clamp_groups(linked(tmp_path), ["orders"], most)
     assert made == [{}, {}, {"g": {SHORT: (Offset(5), "")}}]

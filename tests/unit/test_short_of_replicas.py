@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -89,8 +90,9 @@ def test_who_cannot_write_is_told_why(
 
     monkeypatch.setattr(writer, "for_want_of_replicas", lambda cluster, timeout_s: WHY)
     one = StateWriter(west, writer_id)
-    one._producer = SimpleNamespace(init_transactions=refuse, begin_transaction=refuse)
-    for attempt in (one.__enter__, one.put):
+    one._producer = cast("Any", SimpleNamespace(init_transactions=refuse, begin_transaction=refuse))
+    attempts: list[Callable[[], object]] = [one.__enter__, one.put]
+    for attempt in attempts:
         with pytest.raises(kind) as failed:
             attempt()
         assert type(failed.value) is kind
