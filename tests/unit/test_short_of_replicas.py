@@ -16,8 +16,9 @@ from mirror_core.kafka.placing import Placement
 from mirror_core.kafka.topics import TopicConfigs
 from mirror_core.model.errors import LostOwnership, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.state import short, writer
+from mirror_core.state import reading, short, writer
 from mirror_core.state.short import for_want_of_replicas
+from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter, WriterId, control_id, data_id
 
 STATE, TRANSACTIONS = "__mirrorbook_state", "__transaction_state"
@@ -104,3 +105,18 @@ def test_a_reason_that_is_not_known_changes_no_error(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(writer, "for_want_of_replicas", lambda cluster, timeout_s: "")
     error = Unreachable("no answer in time")
     assert StateWriter(west, control_id(M))._explained(error) is error
+
+
+@pytest.mark.parametrize(("code", "told"), [("OFFSET_NOT_AVAILABLE", True), ("NOT_LEADER_OR_FOLLOWER", False)])
+def test_who_cannot_read_since_its_leader_does_not_know_the_end_is_told_why(
+    monkeypatch: pytest.MonkeyPatch, west: ClusterConfig, code: str, told: bool
+) -> None:
+    def refuse(client: object, topic: str) -> None:
+        raise reading._Again(code)
+
+    monkeypatch.setattr(reading, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace()))
+    monkeypatch.setattr(reading, "_leader", refuse)
+    monkeypatch.setattr(reading, "for_want_of_replicas", lambda cluster, timeout_s: WHY)
+    with pytest.raises(Unreachable, match=code) as failed:
+        read_state(west, timeout_s=0.0)
+    assert (WHY in str(failed.value)) is told
