@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from mirror_core.decide.in_sync import InSync, lowering
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -41,6 +41,10 @@ class Ends:
             and self.stable == self.high
             and (self.high is None or self.high < self.end)
         )
+
+    def same(self, later: Ends) -> bool:
+        """Nothing has changed since, nor between that one's two looks."""
+        return (self.end, self.high, self.stable) == (later.end, later.high, later.stable) and later.before == later.end
 
     def __str__(self) -> str:
         return (
@@ -84,9 +88,20 @@ def held_up(found: Mapping[Partition, Ends], replicas: Mapping[Partition, InSync
     }
 
 
-def agreed(held: Mapping[Partition, HeldUp], told: Mapping[Partition, Offset]) -> bool:
-    """Whether all of these were told to the person who leaves them behind. `told`: their log ends then."""
-    return all(told.get(p) == one.end for p, one in held.items())
+class Told(NamedTuple):
+    """What a person was told of a partition that is held up."""
+
+    end: Offset
+    high: Offset | None
+
+    def holds(self, now: HeldUp) -> bool:
+        """Nothing was written since, and its mirroring would count as done no further down."""
+        return self.end == now.end and (self.high is None or (now.high is not None and self.high <= now.high))
+
+
+def agreed(held: Mapping[Partition, HeldUp], told: Mapping[Partition, Told]) -> bool:
+    """Whether all of these were told to the person who leaves them behind."""
+    return all(p in told and told[p].holds(one) for p, one in held.items())
 
 
 def ways_on(
@@ -101,7 +116,10 @@ def ways_on(
     yield f"start a broker of {cluster} that has them ({', '.join(map(str, away))}), then {resume}"
     lines = "; ".join(f"`{lowering(bootstrap, topic, least)}`" for topic, least in list(fewest.items())[:_LINES])
     more = f"; and so for {len(fewest) - _LINES} more topics" if len(fewest) > _LINES else ""
-    yield f"or have {cluster} do with the replicas that there are, then {resume}: {lines}{more}"
+    yield (
+        f"or have {cluster} do with the replicas that there are, so that a record may be lost with a single broker, "
+        f"then {resume}: {lines}{more}"
+    )
     yield (
         f"or `mirrorbook failover resume {mirror} --leave-behind`: each is promoted up to its high watermark only. "
         "What its leader has beyond that may be lost with that broker, and counts as not copied"

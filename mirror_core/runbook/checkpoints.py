@@ -12,10 +12,11 @@ from typing import ClassVar, Final, TypeVar
 import msgspec
 
 from mirror_core.decide.scope import Scope
+from mirror_core.decide.settling import HeldUp, Told
 from mirror_core.model.checkpoint import Keepable
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import Offsets
+from mirror_core.model.offsets import NO_OFFSETS, Offsets
 from mirror_core.state.active import Active
 from mirror_core.state.journal import Journal
 from mirror_core.state.turning import LastLook
@@ -64,6 +65,7 @@ class Settled:
     """Where the destination stands with nobody left to write on it: log ends of partitions that are well and led."""
 
     VERSION: ClassVar[int] = 2
+    OLDEST: ClassVar[int] = 1
     positions: Offsets
     left: tuple[LeftBehind, ...] = ()
 
@@ -78,8 +80,19 @@ class Unreplicated:
     VERSION: ClassVar[int] = 1
     ends: Offsets
     """Log ends of these partitions."""
+    high: Offsets = NO_OFFSETS
+    """Their high watermarks, where known."""
     left_behind: bool = False
     """Somebody has said that they are not waited for."""
+
+    @classmethod
+    def of(cls, held: Mapping[Partition, HeldUp]) -> Unreplicated:
+        high = {p: one.high for p, one in held.items() if one.high is not None}
+        return cls(ends=Offsets.of({p: one.end for p, one in held.items()}), high=Offsets.of(high))
+
+    def told(self) -> dict[Partition, Told]:
+        high = self.high.by_partition()
+        return {p: Told(end, high.get(p)) for p, end in self.ends.by_partition().items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,10 @@ class LostSteps(Promotion):
         )
         ruled = self.link.source.ruling.authorizer is Authorizer.KAFKA
         self.writer.put(debt, *(intended(self.link.mirror, cluster, denials_of(names)) if ruled else ()))
-        return paid(self, debt, names, self.scope.promoted)
+        done = paid(self, debt, names, self.scope.promoted)
+        if self._debt.paid_ms is not None and self._waited_to_settle():
+            self.journal.keep("promote", Returned())
+        return done
 
     def fenced_now(self) -> Evidence:
         return paid_again(self, self.scope.names, self.scope.promoted)
@@ -191,6 +194,13 @@ class LostSteps(Promotion):
         stood = self.journal.record("stand")
         return stood is not None and (now_ms() - (stood.ended_ms or 0)) / 1000 > FLUENT_S
 
+    def _waited_to_settle(self) -> bool:
+        """People were waited for: applications that know of no failover may have written to a source that is back."""
+        settle = self.journal.record("settle")
+        if settle is None or settle.attempt == 1:
+            return False
+        return ((settle.ended_ms or 0) - settle.begun_ms) / 1000 > FLUENT_S
+
     @property
     def _debt(self) -> Debt:
         return self.writer.state.debts[self.link.mirror.name]
@@ -202,7 +212,7 @@ class LostSteps(Promotion):
         replicas hold up is left behind only by a person's word, given when that person had been told of it.
         """
         word = self.journal.kept("settle", Unreplicated)
-        told = word.ends.by_partition() if word is not None and word.left_behind else None
+        told = word.told() if word is not None and word.left_behind else None
         rest, name, run = come_to_rest(client, self.scope.drained, told), client.name, self.journal.run_id
         if rest.moving:
             found = some([f"{p}: {one}" for p, one in (*rest.moving.items(), *rest.held.items())])
@@ -212,9 +222,11 @@ class LostSteps(Promotion):
             )
         if rest.held and (told is None or not agreed(rest.held, told)):
             # A person's word is about what it has been told.
-            self.journal.keep("settle", Unreplicated(ends=Offsets.of({p: one.end for p, one in rest.held.items()})))
+            self.journal.keep("settle", Unreplicated.of(rest.held))
             listed = [f"{p}: {one}" for p, one in rest.held.items()]
-            more = [f"and {len(listed) - SHOWN} more partitions"] if len(listed) > SHOWN else []
+            # A word is for what was named: the rest without its figures.
+            others = [str(p) for p in list(rest.held)[SHOWN:]]
+            more = [f"and {len(others)} more partitions: {', '.join(others)}"] if others else []
             ways = ways_on(name, self.link.destination.control["bootstrap.servers"], self.link.mirror.name, rest.held)
             raise Refused(f"run {run}: too few replicas on {name} are in sync", [*listed[:SHOWN], *more, *ways])
         return Settled(

@@ -166,7 +166,11 @@ class Promotion(Acts):
             ends = list_offsets(destination, positions, Point.LOG_END)
             moved = [f"{p} from {before} to {ends[p]}" for p, before in positions.items() if ends[p] != before]
             grown = known_offsets(destination, left, Point.LOG_END)
-            moved += [f"{p} from {left[p].end} to {end}" for p, end in grown.items() if end > left[p].end]
+            moved += [
+                f"{p} from {left[p].end} to {end}"
+                for p, end in grown.items()
+                if not (left[p].high or 0) <= end <= left[p].end
+            ]
             if moved:
                 raise MirrorError(
                     f"cluster {destination.name}: somebody has written mirror topics since they stood still: "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.in_sync import InSync
-from mirror_core.decide.settling import Ends, HeldUp, agreed, held_up, replicated, restless
+from mirror_core.decide.settling import Ends, HeldUp, Told, agreed, held_up, replicated, restless
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets, replica_ends
 from mirror_core.kafka.placing import placements
@@ -21,6 +21,8 @@ STILL_S: Final = 0.2
 """Between two looks at the destination's log ends."""
 SETTLE_S: Final = 60.0
 """It gets this long to come to rest: a broker that died beside the source leaves its partitions' replicas behind."""
+STANDS_S: Final = 10.0
+"""What has been the same for so long stands still. A writer that comes now and then is told from a log without one."""
 _INSYNC: Final = "min.insync.replicas"
 
 
@@ -36,25 +38,41 @@ class Rest:
 
 
 def come_to_rest(
-    client: ClusterClient, partitions: Collection[Partition], told: Mapping[Partition, Offset] | None
+    client: ClusterClient, partitions: Collection[Partition], told: Mapping[Partition, Told] | None
 ) -> Rest:
     """Returns when all that have a leader are at rest, or the limit is over.
 
-    `told`: log ends of what is held up, of which a person has said that it is not waited for; None: nobody did.
+    `told`: what is held up, of which a person has said that it is not waited for; None: nobody did.
     """
     deadline = time.monotonic() + SETTLE_S
+    since = dict[Partition, tuple[Ends, float]]()
     while True:
         ends = _ends(client, partitions)
+        for p, one in ends.items():
+            if p not in since or not since[p][0].same(one):
+                since[p] = one, time.monotonic()
         found = restless(ends)
-        replicas = _replicas(client, found)
+        replicas = dict[Partition, InSync]()
+        with suppress(Unreachable):  # looked at again
+            replicas = _replicas(client, found)
         own = _own_ends(client, replicas)
-        found = {p: one for p, one in found.items() if p not in replicas or not replicated(one, replicas[p], own[p])}
+        still = {p for p, (_, at) in since.items() if time.monotonic() - at >= STANDS_S}
+        found = {
+            p: one
+            for p, one in found.items()
+            if p not in replicas
+            or not replicated(one, replicas[p], own[p])
+            # An unknown watermark may be an answer that was lost, and a transaction may be open.
+            or (one.high is None and p not in still)
+        }
         held = held_up(found, replicas)
         late = time.monotonic() > deadline
+        if late:  # who writes now and then is no want of replicas
+            held = {p: one for p, one in held.items() if p in still}
         moving = {p: one for p, one in found.items() if p not in held}
         if late or not found or (told is not None and not moving and agreed(held, told)):
-            still = {p: one.end for p, one in ends.items() if p not in found and one.end is not None}
-            return Rest(ends=still, moving=moving, held=held)
+            rest = {p: one.end for p, one in ends.items() if p not in found and one.end is not None}
+            return Rest(ends=rest, moving=moving, held=held)
 
 
 def _ends(client: ClusterClient, partitions: Collection[Partition]) -> dict[Partition, Ends]:

@@ -31,7 +31,9 @@ def for_want_of_replicas(cluster: ClusterConfig, timeout_s: float) -> str:
 def _short(client: ClusterClient) -> Iterator[Short]:
     configs, _ = told_configs(client, _WRITTEN)
     for topic, found in configs.items():
-        asked = int(found.effective["min.insync.replicas"])
+        if (said := found.effective.get("min.insync.replicas")) is None or not said.isdecimal():
+            continue
+        asked = int(said)
         rows = placements(client, [topic]).values()
         partitions = [InSync(replicas=row.replicas, in_sync=row.in_sync, asked=asked) for row in rows]
         if few := [one for one in partitions if one.short]:

@@ -89,6 +89,7 @@ def stopped(mirrored: Mirrored, run: Run) -> str:
 @pytest.fixture
 def mirrored(three: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirrored:
     monkeypatch.setattr(settling, "SETTLE_S", patience(3))
+    monkeypatch.setattr(settling, "STANDS_S", 1.0)
     topic = known_topic(three.east)
     grant(three.east, "app", ResourceType.TOPIC, topic, [AclOperation.READ, AclOperation.WRITE])
     made = new_mirror(three, tmp_path, topic, groups=(f"g-{topic}",))

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.decide.in_sync import InSync, lowering
-from mirror_core.decide.settling import Ends, HeldUp, agreed, held_up, replicated, restless, ways_on
+from mirror_core.decide.settling import Ends, HeldUp, Told, agreed, held_up, replicated, restless, ways_on
 from mirror_core.kafka.groups import Committed, Group
 from mirror_core.kafka.offsets import Point
 from mirror_core.kafka.placing import Placement
@@ -98,9 +98,14 @@ def test_brokers_do_not_ask_for_more_replicas_than_there_are() -> None:
 
 def test_a_word_holds_for_what_was_told() -> None:
     held = {SHORT: HeldUp(end=Offset(8), high=Offset(5), replicas=FEW)}
-    assert agreed(held, {SHORT: Offset(8), WELL: Offset(1)}), "one that has come back meanwhile is no matter"
-    assert not agreed(held, {SHORT: Offset(7)})
-    assert not agreed(held, {WELL: Offset(8)})
+    told = Told(Offset(8), Offset(5))
+    assert agreed(held, {SHORT: told, WELL: told}), "one that has come back meanwhile is no matter"
+    assert agreed(held, {SHORT: told._replace(high=Offset(4))})
+    assert agreed(held, {SHORT: told._replace(high=None)})
+    assert not agreed(held, {SHORT: told._replace(end=Offset(7))})
+    assert not agreed(held, {SHORT: told._replace(high=Offset(6))}), "its mirroring would count as done further down"
+    assert not agreed({SHORT: replace(held[SHORT], high=None)}, {SHORT: told})
+    assert not agreed(held, {WELL: told})
 
 
 def test_the_ways_on_name_brokers_and_lines_to_paste() -> None:
@@ -167,6 +172,7 @@ def west(monkeypatch: pytest.MonkeyPatch) -> West:
     monkeypatch.setattr(settling, "replica_ends", made.replica_ends)
     monkeypatch.setattr(settling, "SETTLE_S", 0.0)
     monkeypatch.setattr(settling, "STILL_S", 0.0)
+    monkeypatch.setattr(settling, "STANDS_S", 0.0)
     monkeypatch.setattr(promotion, "known_offsets", made.offsets)
     monkeypatch.setattr(promotion, "list_offsets", made.offsets)
     monkeypatch.setattr(promotion, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="west")))
@@ -368,7 +374,9 @@ def test_a_run_that_is_given_up_takes_no_word(west: West, steps: LostSteps) -> N
         settle(steps)
     steps.writer.put(replace(steps.journal.run, state=RunState.ABORTING))
     assert not agree(steps)
-    assert steps.journal.kept("settle", Unreplicated) == Unreplicated(ends=Offsets.of({SHORT: Offset(8)}))
+    assert steps.journal.kept("settle", Unreplicated) == Unreplicated(
+        ends=Offsets.of({SHORT: Offset(8)}), high=Offsets.of({SHORT: Offset(5)})
+    )
 
 
 def test_no_group_begins_where_a_log_may_still_lose_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
