@@ -115,8 +115,9 @@ def resume(
         bool,
         typer.Option(
             "--leave-behind",
-            help="Go on with an unplanned run that has stopped since its source answers again: what was not copied "
-            "stays there only, until a failback.",
+            help="Go on with an unplanned run that has stopped and names this option: since its source answers again, "
+            "and what was not copied stays there only, until a failback; or since partitions have too few replicas in "
+            "sync: they are promoted up to their high watermarks.",
         ),
     ] = False,
     config: ConfigOption = None,

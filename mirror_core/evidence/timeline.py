@@ -169,7 +169,7 @@ def _happened(run: Run, entries: Sequence[Entry]) -> Iterator[tuple[int, bool, s
                 yield run.started_ms, False, f"approved by {run.approved_by or 'nobody'}, begun by {run.started_by}"
             case Kind.AGREED:
                 left = bool(entry.body.get("left_behind"))
-                what = "what the source took may stay there" if left else "applications may be stopped"
+                what = _left(entry) if left else "applications may be stopped"
                 yield entry.at_ms, left, f"{entry.body.get('by')} said that {what}"
             case Kind.CONDUCTED:
                 yield entry.at_ms, False, f"taken over by {entry.by}"
@@ -248,6 +248,12 @@ def _since(run: Run, ms: int) -> str:
     if minutes < 2:
         return f"{tenths / 10:.1f} s"
     return f"{minutes // 60}:{minutes % 60:02}:{rest / 10:04.1f}"
+
+
+def _left(entry: Entry) -> str:
+    if entry.body.get("step") == "settle":
+        return "partitions that too few replicas hold up are left behind"
+    return "what the source took may stay there"
 
 
 def _short(text: str) -> str:

@@ -7,7 +7,8 @@ from typing import ClassVar, Protocol
 
 
 class Keepable(Protocol):
-    """A frozen dataclass of plain values. Its number rises when an older Mirrorbook could not read it any more."""
+    """A frozen dataclass of plain values. Its number rises when an older Mirrorbook could not read it any more. One that
+    reads what older ones have kept, too, says from which number on in `OLDEST`."""
 
     VERSION: ClassVar[int]
 

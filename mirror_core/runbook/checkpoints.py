@@ -12,10 +12,11 @@ from typing import ClassVar, Final, TypeVar
 import msgspec
 
 from mirror_core.decide.scope import Scope
+from mirror_core.decide.settling import HeldUp, Told
 from mirror_core.model.checkpoint import Keepable
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import Offsets
+from mirror_core.model.offsets import NO_OFFSETS, Offsets
 from mirror_core.state.active import Active
 from mirror_core.state.journal import Journal
 from mirror_core.state.turning import LastLook
@@ -48,11 +49,50 @@ class Fenced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftBehind:
+    """A partition that too few replicas hold up, and that is not waited for: a person has said so."""
+
+    topic: str
+    index: int
+    end: Offset
+    """Where its leader's log ended."""
+    high: Offset | None
+    """Up to here its mirroring counts as done. None: its leader did not know its high watermark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """Where the destination stands with nobody left to write on it: log ends of partitions that are well and led."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
+    OLDEST: ClassVar[int] = 1
     positions: Offsets
+    left: tuple[LeftBehind, ...] = ()
+
+    def left_behind(self) -> dict[Partition, LeftBehind]:
+        return {Partition(one.topic, one.index): one for one in self.left}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreplicated:
+    """What too few replicas of the destination hold up, as people were told of it: it waits for a person's word."""
+
+    VERSION: ClassVar[int] = 1
+    ends: Offsets
+    """Log ends of these partitions."""
+    high: Offsets = NO_OFFSETS
+    """Their high watermarks, where known."""
+    left_behind: bool = False
+    """Somebody has said that they are not waited for."""
+
+    @classmethod
+    def of(cls, held: Mapping[Partition, HeldUp]) -> Unreplicated:
+        high = {p: one.high for p, one in held.items() if one.high is not None}
+        return cls(ends=Offsets.of({p: one.end for p, one in held.items()}), high=Offsets.of(high))
+
+    def told(self) -> dict[Partition, Told]:
+        high = self.high.by_partition()
+        return {p: Told(end, high.get(p)) for p, end in self.ends.by_partition().items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +246,7 @@ def all_left(journal: Journal) -> dict[str, dict[str, object]]:
 LEFT: Final[tuple[tuple[str, type[Keepable]], ...]] = (
     ("begin", Scope),
     ("settle", Settled),
+    ("settle", Unreplicated),
     ("prove", Proven),
     ("fence", Fenced),
     ("drain", Drained),

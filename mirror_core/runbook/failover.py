@@ -11,6 +11,7 @@ from mirror_core.decide.failover import AUTHORIZER
 from mirror_core.decide.steps import standing_still
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import AclPurpose
+from mirror_core.model.checkpoint import Keepable
 from mirror_core.model.chronicle import Kind
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
@@ -21,7 +22,7 @@ from mirror_core.model.ruling import Barred
 from mirror_core.model.run import Evidence, Fact, Mode, Run, RunKind, RunState, StepState
 from mirror_core.model.standing import Owed
 from mirror_core.runbook.at_work import at_work
-from mirror_core.runbook.checkpoints import Drained
+from mirror_core.runbook.checkpoints import Drained, Unreplicated
 from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.counting import stay
 from mirror_core.runbook.failover_steps import Steps
@@ -78,17 +79,27 @@ class Failover(Conductor[Mode]):
 
     @at_work()
     def leave_behind(self, run_id: str) -> None:
-        """A person's word that what its source took, which answers again, stays there only. Refused unless the run's
-        promotion has stopped for that word: nobody gives it beforehand."""
+        """A person's word for what the run has stopped for: partitions that too few replicas of the destination hold
+        up are not waited for; what the source took, which answers again, stays there only. Refused unless it has
+        stopped for one of these: nobody gives the word beforehand."""
         said = f"run {run_id}: --leave-behind"
         with self._conducting(run_id) as (writer, journal):
-            waiting = journal.run.state is RunState.RUNNING and not turned(writer.state, journal.run)
-            returned = journal.kept("promote", Returned) if waiting else None
-            if returned is None:
-                raise Refused(said, ["its promotion has not stopped for records of its source: resume it without"])
-            body = {"by": self.started_by, "left_behind": True}
-            word = checkpoint(run_id, "promote", replace(returned, left_behind=True))
-            writer.put(word, told(writer.state, journal.run, Kind.AGREED, body))
+            asked = self._asked_for(writer, journal)
+            if asked is None:
+                raise Refused(said, ["it has not stopped for records that could be left behind: resume it without"])
+            step, word = asked
+            body = {"by": self.started_by, "left_behind": True, "step": step}
+            writer.put(checkpoint(run_id, step, word), told(writer.state, journal.run, Kind.AGREED, body))
+
+    def _asked_for(self, writer: StateWriter, journal: Journal) -> tuple[str, Keepable] | None:
+        """Which step has stopped for a person's word, and that word."""
+        if journal.run.state is not RunState.RUNNING or turned(writer.state, journal.run):
+            return None
+        if journal.next() == "settle":
+            held = journal.kept("settle", Unreplicated)
+            return None if held is None else ("settle", replace(held, left_behind=True))
+        returned = journal.kept("promote", Returned)
+        return None if returned is None else ("promote", replace(returned, left_behind=True))
 
     def disturbs(self, run: Run) -> bool:
         """Whether applications may have noticed it already: they are fenced, or promoted."""

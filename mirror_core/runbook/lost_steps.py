@@ -6,16 +6,16 @@ Each may be repeated after a crash at any point of it. What every failover ends 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from mirror_core.decide.proof import never_compared
 from mirror_core.decide.reckoning import lost_with_source
+from mirror_core.decide.settling import agreed, ways_on
 from mirror_core.decide.together import COMPLETE, in_words, together
 from mirror_core.decide.view import some
 from mirror_core.evidence import heads
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.offsets import Point, known_offsets
 from mirror_core.mirrors.proving import known
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Refused
@@ -24,10 +24,11 @@ from mirror_core.model.offsets import Offsets
 from mirror_core.model.ruling import Authorizer
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
-from mirror_core.runbook.checkpoints import ComparedBefore, Resumes, Settled, left_by
+from mirror_core.runbook.checkpoints import ComparedBefore, LeftBehind, Resumes, Settled, Unreplicated, left_by
 from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.runbook.raised_again import paid, paid_again, refuse_if_lifted, refuse_what_it_took
+from mirror_core.runbook.settling import SETTLE_S, come_to_rest
 from mirror_core.state.lease import next_lease
 from mirror_core.state.records import Record
 from mirror_core.state.turning import Returned
@@ -37,14 +38,10 @@ from mirror_core.sync.group_commits import stop_commits
 from mirror_core.sync.groups import clamp_groups, resumes
 from mirror_core.sync.silencing import silence_copiers
 
-STILL_S: Final = 0.2
-"""Between two looks at the destination's log ends."""
 SHOWN: Final = 20
 """Brokers that a refusal names."""
 FLUENT_S: Final = 60.0
 """From the fence to the promotion, of a run that nothing holds up."""
-SETTLE_S: Final = 60.0
-"""It gets this long to come to rest: a broker that died beside the source leaves its partitions' replicas behind."""
 
 
 class LostSteps(Promotion):
@@ -69,12 +66,15 @@ class LostSteps(Promotion):
                 # Nobody is kept out for sure: its own clock stops a task that has lost its driver.
                 time.sleep(max(0, lease.writers_until_ms - now_ms()) / 1000)
             late = stop_commits(self.link.mirror, self.writer, destination)
-            positions = self._at_rest(destination)
-        away = sorted(set(self.scope.drained) - positions.keys())
-        self.journal.keep("settle", Settled(positions=Offsets.of(positions)))
+            settled = self._at_rest(destination)
+        positions, left = settled.positions.by_partition(), settled.left_behind()
+        away = sorted(set(self.scope.drained) - positions.keys() - left.keys())
+        self.journal.keep("settle", settled)
+        beyond = some(f"{p} [{'unknown' if one.high is None else one.high}, {one.end})" for p, one in left.items())
         return {
             "partitions": len(positions),
             "without_leader": some(away) or "none",
+            **({"left_behind": f"{len(left)}: {beyond}"} if left else {}),
             "copiers": "denied to write" if silenced.certain else "outwaited",
             **({"copiers_in_doubt": silenced.doubt} if silenced.doubt else {}),
             "late_commits": late,
@@ -93,7 +93,10 @@ class LostSteps(Promotion):
         )
         ruled = self.link.source.ruling.authorizer is Authorizer.KAFKA
         self.writer.put(debt, *(intended(self.link.mirror, cluster, denials_of(names)) if ruled else ()))
-        return paid(self, debt, names, self.scope.promoted)
+        done = paid(self, debt, names, self.scope.promoted)
+        if self._debt.paid_ms is not None and self._waited_to_settle():
+            self.journal.keep("promote", Returned())
+        return done
 
     def fenced_now(self) -> Evidence:
         return paid_again(self, self.scope.names, self.scope.promoted)
@@ -123,7 +126,7 @@ class LostSteps(Promotion):
 
     def final_offsets(self) -> Evidence:
         """No group may start from an offset that its partition does not have."""
-        rows = clamp_groups(self.link, self.scope.names)
+        rows = clamp_groups(self.link, self.scope.names, {p: one.high for p, one in self.left_behind.items()})
         self.journal.keep("promote", Resumes.of(resumes(rows)))
         return counted(rows)
 
@@ -131,11 +134,18 @@ class LostSteps(Promotion):
     def positions(self) -> dict[Partition, Offset]:
         return left_by(self.journal, "settle", Settled).positions.by_partition()
 
+    @property
+    def left_behind(self) -> dict[Partition, LeftBehind]:
+        return left_by(self.journal, "settle", Settled).left_behind()
+
     def standing(self) -> Iterator[Record]:
         yield from ()
 
     def lost(self) -> tuple[int | None, str]:
-        return lost_with_source(self.writer.state.debts.get(self.link.mirror.name), self.statuses())
+        count, how = lost_with_source(self.writer.state.debts.get(self.link.mirror.name), self.statuses())
+        if left := self.left_behind:
+            how += f"; of {some(left)} some may be on {self.link.destination.name} all the same: left behind by settle"
+        return count, how
 
     def check_before_promotion(self) -> Look:
         """Refused when what was approved holds no more, or somebody has lifted the fence that had been put up.
@@ -184,38 +194,44 @@ class LostSteps(Promotion):
         stood = self.journal.record("stand")
         return stood is not None and (now_ms() - (stood.ended_ms or 0)) / 1000 > FLUENT_S
 
+    def _waited_to_settle(self) -> bool:
+        """People were waited for: applications that know of no failover may have written to a source that is back."""
+        settle = self.journal.record("settle")
+        if settle is None or settle.attempt == 1:
+            return False
+        return ((settle.ended_ms or 0) - settle.begun_ms) / 1000 > FLUENT_S
+
     @property
     def _debt(self) -> Debt:
         return self.writer.state.debts[self.link.mirror.name]
 
-    def _at_rest(self, client: ClusterClient) -> dict[Partition, Offset]:
+    def _at_rest(self, client: ClusterClient) -> Settled:
         """Log ends that stand still and are on all in-sync replicas, of partitions that are well and have a leader.
 
-        What has FAILED is promoted as it is, be it that somebody writes there: it holds up nothing else.
+        What has FAILED is promoted as it is, be it that somebody writes there: it holds up nothing else. What too few
+        replicas hold up is left behind only by a person's word, given when that person had been told of it.
         """
-        deadline = time.monotonic() + SETTLE_S
-        well = self.scope.drained
-        while True:
-            before = known_offsets(client, well, Point.LOG_END)
-            time.sleep(STILL_S)
-            ends = known_offsets(client, well, Point.LOG_END)
-            restless = _restless(client, before, ends)
-            if not restless:
-                return ends
-            if time.monotonic() > deadline:
-                raise MirrorError(
-                    f"cluster {client.name} has log ends that still move after {SETTLE_S:.0f} s: {some(restless)}. A "
-                    "replica may be away that is still counted as in sync, or somebody else writes: fix it and resume "
-                    "the run"
-                )
-
-
-def _restless(client: ClusterClient, before: dict[Partition, Offset], ends: dict[Partition, Offset]) -> Collection[str]:
-    """What has moved, has just lost or found its leader, or is not replicated, in words."""
-    high = known_offsets(client, ends, Point.HIGH_WATERMARK)
-    stable = known_offsets(client, ends, Point.STABLE_END)
-    return [
-        f"{p}: log end {before.get(p)}, then {ends.get(p)}; high watermark {high.get(p)}, last stable {stable.get(p)}"
-        for p in sorted(before.keys() | ends.keys())
-        if not before.get(p) == ends.get(p) == high.get(p) == stable.get(p)
-    ]
+        word = self.journal.kept("settle", Unreplicated)
+        told = word.told() if word is not None and word.left_behind else None
+        rest, name, run = come_to_rest(client, self.scope.drained, told), client.name, self.journal.run_id
+        if rest.moving:
+            found = some([f"{p}: {one}" for p, one in (*rest.moving.items(), *rest.held.items())])
+            raise MirrorError(
+                f"cluster {name} has log ends that still move after {SETTLE_S:.0f} s: {found}. A replica may be away "
+                "that is still counted as in sync, or somebody else writes: fix it and resume the run"
+            )
+        if rest.held and (told is None or not agreed(rest.held, told)):
+            # A person's word is about what it has been told.
+            self.journal.keep("settle", Unreplicated.of(rest.held))
+            listed = [f"{p}: {one}" for p, one in rest.held.items()]
+            # A word is for what was named: the rest without its figures.
+            others = [str(p) for p in list(rest.held)[SHOWN:]]
+            more = [f"and {len(others)} more partitions: {', '.join(others)}"] if others else []
+            ways = ways_on(name, self.link.destination.control["bootstrap.servers"], self.link.mirror.name, rest.held)
+            raise Refused(f"run {run}: too few replicas on {name} are in sync", [*listed[:SHOWN], *more, *ways])
+        return Settled(
+            positions=Offsets.of(rest.ends),
+            left=tuple(
+                LeftBehind(topic=p.topic, index=p.index, end=one.end, high=one.high) for p, one in rest.held.items()
+            ),
+        )

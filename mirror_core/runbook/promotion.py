@@ -28,7 +28,7 @@ from mirror_core.model.run import Evidence, Mode, RunKind
 from mirror_core.runbook import counting
 from mirror_core.runbook.acts import Acts
 from mirror_core.runbook.canary import run_canary
-from mirror_core.runbook.checkpoints import all_left, left_by
+from mirror_core.runbook.checkpoints import LeftBehind, all_left, left_by
 from mirror_core.runbook.last_look import EVIDENCE, Look
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.switch import switch
@@ -58,6 +58,11 @@ class Promotion(Acts):
     @abstractmethod
     def positions(self) -> dict[Partition, Offset]:
         """Log ends of the destination (next offset to copy) at which an earlier step saw its partitions stand still."""
+
+    @property
+    def left_behind(self) -> Mapping[Partition, LeftBehind]:
+        """Beside these: partitions that too few replicas hold up, and that are not waited for."""
+        return {}
 
     @abstractmethod
     def lost(self) -> tuple[int | None, str]:
@@ -153,18 +158,26 @@ class Promotion(Acts):
         """All partitions STOPPED at once, with the destination's log end as last mirrored offset.
 
         One whose log end nobody can tell (it has no leader, or its topic is gone) is STOPPED without: what it holds
-        is found out on the way home.
+        is found out on the way home. One that was left behind is so at its high watermark: what its leader has beyond
+        that it may still lose, and what applications write then must not be taken for the source's.
         """
-        statuses, positions = self.statuses(), self.positions
+        statuses, positions, left = self.statuses(), self.positions, self.left_behind
         with ClusterClient(self.link.destination) as destination:
             ends = list_offsets(destination, positions, Point.LOG_END)
             moved = [f"{p} from {before} to {ends[p]}" for p, before in positions.items() if ends[p] != before]
+            grown = known_offsets(destination, left, Point.LOG_END)
+            moved += [
+                f"{p} from {left[p].end} to {end}"
+                for p, end in grown.items()
+                if not (left[p].high or 0) <= end <= left[p].end
+            ]
             if moved:
                 raise MirrorError(
                     f"cluster {destination.name}: somebody has written mirror topics since they stood still: "
                     f"{some(moved)}. Find out who may, abort the run, and plan again"
                 )
-            ends |= known_offsets(destination, statuses.keys() - positions.keys(), Point.LOG_END)
+            ends |= known_offsets(destination, statuses.keys() - positions.keys() - left.keys(), Point.LOG_END)
+            ends |= {p: one.high for p, one in left.items() if one.high is not None}
         mirror = self.writer.state.mirrors[self.link.mirror.name]
         self.writer.put(*stopped(mirror, statuses, ends), *self.standing())
         unknown = sorted(p for p, s in self.statuses().items() if s.lmo is None)

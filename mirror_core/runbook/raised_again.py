@@ -194,7 +194,8 @@ def refuse_what_it_took(acts: Acts) -> None:
     if returned.ends != debt.ends:  # a person's word is about what it has been told
         returned = Returned(ends=debt.ends)
         acts.journal.keep("promote", returned)
-    taken, blind = slipped(acts), unknown_ends(debt, statuses)
+    taken = slipped(acts)
+    blind = sorted({*unknown_ends(debt, statuses), *(p for p in of_applications(statuses) if statuses[p].lmo is None)})
     if returned.left_behind or not (taken or blind):
         return
     name, mirror, there = acts.link.source.name, acts.link.mirror.name, acts.link.destination.name
@@ -202,7 +203,7 @@ def refuse_what_it_took(acts: Acts) -> None:
     if taken:
         reasons.append(shown_slip(taken, acts.writer.state.sightings.get(mirror)))
     if blind:
-        reasons.append(f"the log end of {some(blind)} is not known")
+        reasons.append(f"how much of {some(blind)} was not copied is not known")
     reasons.append(
         f"`mirrorbook failover abort {mirror}`: applications go on writing on {name}, and nothing is lost. Or "
         f"`mirrorbook failover resume {mirror} --leave-behind`: these records stay on {name} "

@@ -186,7 +186,8 @@ def checkpoint(run_id: str, step: str, value: Keepable) -> Checkpoint:
 
 def _value(found: Checkpoint, kind: type[T]) -> T:
     where = f"run {found.run}: what step {found.step} kept ({found.kind})"
-    if found.version != kind.VERSION:
+    oldest: int = getattr(kind, "OLDEST", kind.VERSION)
+    if not oldest <= found.version <= kind.VERSION:
         raise Indeterminate(
             f"{where} is of version {found.version}, this Mirrorbook reads {kind.VERSION}: go on with the Mirrorbook "
             "that began the run, or abort it"

@@ -22,6 +22,7 @@ from mirror_core.kafka.transient import MISLED, TRANSIENT
 from mirror_core.model.errors import RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.names import Partition
 from mirror_core.state.records import TOPIC, State
+from mirror_core.state.short import for_want_of_replicas
 from mirror_core.wire.batch import MalformedBatch, is_dense
 from mirror_core.wire.committed import committed
 from mirror_core.wire.fetch import Fetched, Isolation, Wanted
@@ -37,6 +38,8 @@ _MAX_WAIT_MS: Final = 50
 """For what is not there yet."""
 _PAUSE_S: Final = 0.05
 _MOST_PAUSE_S: Final = 0.5
+_NO_END: Final = ErrorCode.offset_not_available.name.upper()
+"""Of a new leader with too few replicas in sync to know its high watermark (KIP-207)."""
 _NO_ID: Final = "0" * 32
 _AGAIN: Final = TRANSIENT | {ErrorCode.unknown_topic_or_partition, ErrorCode.offset_out_of_range}
 """What passes by itself, or when the log is read from its beginning anew."""
@@ -107,6 +110,8 @@ def read_from_start(
             except _Undecided:
                 why = hanging
             if time.monotonic() > reader.deadline:
+                short = for_want_of_replicas(cluster, timeout_s) if why == _NO_END else ""
+                why = f"{why}. {short}" if short else why
                 raise Unreachable(f"cluster {cluster.name}, state topic {topic}: not read within {timeout_s} s: {why}")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)

@@ -17,9 +17,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.chronicle import Told, renumbered
-from mirror_core.model.errors import Indeterminate, LostOwnership
+from mirror_core.model.errors import Indeterminate, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName
 from mirror_core.state.records import TOPIC, Forget, Record, State
+from mirror_core.state.short import for_want_of_replicas
 from mirror_core.state.topic import (
     FENCED,
     LINE_KIB,
@@ -86,7 +87,7 @@ class StateWriter:
         try:
             self._producer.init_transactions(self.timeout_s)
         except KafkaException as error:
-            raise translate(self.cluster, error, "take over") from None
+            raise self._explained(translate(self.cluster, error, "take over")) from None
         self.refresh()
         return self
 
@@ -163,7 +164,14 @@ class StateWriter:
                 f"{found}. Or nobody has: the write took {open_s:.0f} s, and brokers end one after "
                 f"{TRANSACTION_MS // 1000} s. Then resume the run, from where the way to {self.cluster.name} is quicker"
             )
-        return found
+        return self._explained(found)
+
+    def _explained(self, error: Exception) -> Exception:
+        """What librdkafka knows as silence may be brokers that wait for replicas. A data plane has no time to ask."""
+        if self.id.role != "control" or type(error) not in (RemoteFault, Unreachable):
+            return error
+        why = for_want_of_replicas(self.cluster, self.timeout_s)
+        return type(error)(f"{error}. {why}") if why else error
 
     def _produce(self, key: str, value: bytes | None) -> None:
         """Put into the client's line, which is short: a whole cluster's partitions must not fill the memory."""

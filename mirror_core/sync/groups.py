@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.offsets import Commit, clamp, decide
@@ -201,10 +202,13 @@ def _outcome(row: DriftRow, words: Mapping[str, str]) -> DriftRow:
     return replace(row, action=Action.SKIP, reason=f"{why} ({word})")
 
 
-def clamp_groups(link: Link, topics: Collection[str]) -> list[DriftRow]:
+def clamp_groups(
+    link: Link, topics: Collection[str], most: Mapping[Partition, Offset | None] = MappingProxyType({})
+) -> list[DriftRow]:
     """Bring what groups have committed on the destination into its logs: the source cannot be asked any more.
 
-    A sync commits nothing beyond a log's end; a log may have lost its end since, with a broker.
+    A sync commits nothing beyond a log's end; a log may have lost its end since, with a broker. `most`: where a log
+    counts as ended that may still lose what it has beyond; None: nobody knows where.
     """
     with ClusterClient(link.destination) as destination:
         chosen = group_filter(link.mirror)
@@ -218,6 +222,7 @@ def clamp_groups(link: Link, topics: Collection[str]) -> list[DriftRow]:
         partitions = {p for mine in found.values() for p in mine}
         starts = known_offsets(destination, partitions, Point.START)
         ends = known_offsets(destination, partitions, Point.LOG_END)
+        ends |= {p: min(ends[p], end) for p, end in most.items() if end is not None and p in ends}
         logs = {p: _Log(starts[p], ends[p]) for p in starts.keys() & ends.keys()}
         outside = {name: _outside(mine, logs) for name, mine in found.items()}
         todo = {name: mine for name, mine in outside.items() if mine and groups[name].idle}

@@ -104,6 +104,18 @@ def test_who_did_what_and_what_went_wrong_is_marked_and_told_in_order(told: Told
     assert seats == sorted(set(seats)), "one stands on another"
 
 
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ("settle", "dave said that partitions that too few replicas hold up are left behind"),
+        ("promote", "dave said that what the source took may stay there"),
+    ],
+)
+def test_what_somebody_left_behind_is_marked_as_bad(told: Told, step: str, words: str) -> None:
+    told.step("settle", 0, 1).say(2, Kind.AGREED, {"by": "dave", "left_behind": True, "step": step})
+    assert (True, words) in [(mark.bad, mark.words) for mark in told.picture.marks]
+
+
 def test_an_attempt_that_was_broken_off_is_shown_as_one_without_an_end(told: Told) -> None:
     picture = told.step("prove", 0, 1).step("fence", 1).step("fence", 3, 4, attempt=2).picture
     lane = picture.lanes[1]

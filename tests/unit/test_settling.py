@@ -1,0 +1,402 @@
+"""A destination short of replicas: what an unplanned failover waits for, and what it leaves behind by a word."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirror_core.decide.in_sync import InSync, lowering
+from mirror_core.decide.settling import Ends, HeldUp, Told, agreed, held_up, replicated, restless, ways_on
+from mirror_core.kafka.groups import Committed, Group
+from mirror_core.kafka.offsets import Point
+from mirror_core.kafka.placing import Placement
+from mirror_core.kafka.topics import TopicConfigs
+from mirror_core.model.errors import MirrorError, Refused, Unreachable
+from mirror_core.model.mirror import Mirror, PartitionState
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.offsets import Offsets
+from mirror_core.model.run import RunState
+from mirror_core.runbook import promotion, settling
+from mirror_core.runbook.checkpoints import LeftBehind, Settled, Unreplicated
+from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.lost_steps import LostSteps
+from mirror_core.runbook.promotion import Promotion
+from mirror_core.state.journal import Journal
+from mirror_core.state.turning import Returned
+from mirror_core.sync import groups
+from tests.memory import MemoryLog, journal_of
+from tests.unit.test_closing_commands import MIRROR, linked
+from tests.unit.test_opened_again import mirrored
+
+WELL, SHORT = Partition("orders", 0), Partition("orders", 1)
+FEW = InSync(replicas=(1, 2, 3), in_sync=(2,), asked=2)
+
+
+def ends(before: int | None, end: int | None, high: int | None, stable: int | None) -> Ends:
+    def offset(value: int | None) -> Offset | None:
+        return None if value is None else Offset(value)
+
+    return Ends(before=offset(before), end=offset(end), high=offset(high), stable=offset(stable))
+
+
+@pytest.mark.parametrize(
+    ("one", "replicas", "found"),
+    [
+        (ends(8, 8, 8, 8), FEW, "at rest"),  # nobody is missed: all is there, and consumers see it
+        (ends(8, 8, 5, 5), FEW, "held up"),
+        (ends(8, 8, None, None), FEW, "held up"),  # KIP-207
+        (ends(8, 8, 5, 5), replace(FEW, in_sync=(2, 3)), "moving"),  # a follower fetches, or is missed soon
+        (ends(8, 8, 5, 5), replace(FEW, asked=1), "moving"),
+        (ends(8, 8, 5, 5), None, "moving"),  # the cluster does not tell
+        (ends(7, 8, 5, 5), FEW, "moving"),  # somebody writes, whatever replicas there are
+        (ends(9, 8, 5, 5), FEW, "moving"),
+        (ends(None, 8, 5, 5), FEW, "moving"),
+        (ends(8, None, None, None), FEW, "moving"),
+        (ends(8, 8, 8, 5), FEW, "moving"),  # a transaction is open
+        (ends(8, 8, 6, 5), FEW, "moving"),
+    ],
+)
+def test_only_what_stands_still_and_is_short_of_replicas_is_held_up(
+    one: Ends, replicas: InSync | None, found: str
+) -> None:
+    looked = restless({SHORT: one})
+    held = held_up(looked, {SHORT: replicas} if replicas else {})
+    assert ("at rest" if not looked else "held up" if held else "moving") == found
+
+
+@pytest.mark.parametrize(
+    ("one", "replicas", "own", "found"),
+    [
+        (ends(8, 8, 5, 5), replace(FEW, asked=1), {2: 8}, True),
+        (ends(8, 8, None, None), replace(FEW, asked=1), {2: 8}, True),
+        (ends(8, 8, 5, 5), replace(FEW, in_sync=(2, 3)), {2: 8, 3: 8}, True),
+        (ends(8, 8, 5, 5), replace(FEW, in_sync=(2, 3)), {2: 8, 3: 7}, False),
+        (ends(8, 8, 5, 5), replace(FEW, in_sync=(2, 3)), {2: 8}, False),  # it does not answer, and counts as in sync
+        (ends(8, 8, 5, 5), FEW, {2: 8}, False),
+        (ends(7, 8, 5, 5), replace(FEW, asked=1), {2: 8}, False),
+        (ends(8, 8, 6, 5), replace(FEW, asked=1), {2: 8}, False),
+    ],
+)
+def test_a_log_is_replicated_by_the_word_of_each_broker_in_sync(
+    one: Ends, replicas: InSync, own: dict[int, int], found: bool
+) -> None:
+    assert replicated(one, replicas, {broker: Offset(end) for broker, end in own.items()}) is found
+
+
+def test_brokers_do_not_ask_for_more_replicas_than_there_are() -> None:
+    assert not InSync(replicas=(1, 2), in_sync=(1, 2), asked=3).short
+    assert InSync(replicas=(1, 2), in_sync=(1,), asked=3).short
+    assert not InSync(replicas=(1,), in_sync=(1,), asked=2).short
+
+
+def test_a_word_holds_for_what_was_told() -> None:
+    held = {SHORT: HeldUp(end=Offset(8), high=Offset(5), replicas=FEW)}
+    told = Told(Offset(8), Offset(5))
+    assert agreed(held, {SHORT: told, WELL: told}), "one that has come back meanwhile is no matter"
+    assert agreed(held, {SHORT: told._replace(high=Offset(4))})
+    assert agreed(held, {SHORT: told._replace(high=None)})
+    assert not agreed(held, {SHORT: told._replace(end=Offset(7))})
+    assert not agreed(held, {SHORT: told._replace(high=Offset(6))}), "its mirroring would count as done further down"
+    assert not agreed({SHORT: replace(held[SHORT], high=None)}, {SHORT: told})
+    assert not agreed(held, {WELL: told})
+
+
+def test_the_ways_on_name_brokers_and_lines_to_paste() -> None:
+    one = HeldUp(end=Offset(8), high=None, replicas=FEW)
+    two = replace(one, replicas=replace(FEW, in_sync=(1, 2), asked=3))
+    held = {Partition("a", 0): two, Partition("a", 1): one, Partition("b", 0): two}
+    start, lower, leave = ways_on(ClusterName("west"), "w:1", MirrorName("m"), held)
+    assert "start a broker of west that has them (1, 3)" in start
+    assert lowering("w:1", "a", 1) in lower
+    assert lowering("w:1", "b", 2) in lower
+    assert "--bootstrap-server w:1 " in lower
+    assert "`mirrorbook failover resume m --leave-behind`" in leave
+    many = {Partition(f"t{n}", 0): one for n in range(9)}
+    _, lower, _ = ways_on(ClusterName("west"), "w:1", MirrorName("m"), many)
+    assert lower.count("kafka-configs.sh") == 5
+    assert "and so for 4 more topics" in lower
+
+
+# -- the step ----------------------------------------------------------------------------------------------------------
+
+
+class West:
+    """The destination's answers: one partition is well, the other one's leader is alone."""
+
+    def __init__(self) -> None:
+        self.log = {WELL: Offset(10), SHORT: Offset(8)}
+        self.high: dict[Partition, Offset] = {WELL: Offset(10), SHORT: Offset(5)}
+        self.in_sync: tuple[int, ...] = (2,)
+        self.own: dict[int, Offset] = {}
+        """Where each broker's own replica of what is short ends."""
+        self.asked = "2"
+        self.grows = False
+        self.looks = 0
+        self.each_look: Callable[[], object] = int
+
+    def offsets(self, client: object, partitions: Iterable[Partition], point: Point) -> dict[Partition, Offset]:
+        wanted = set(partitions)
+        if point is not Point.LOG_END:
+            return {p: o for p, o in self.high.items() if p in wanted}
+        self.looks += 1
+        self.each_look()
+        if self.grows:
+            self.log[SHORT] = Offset(self.log[SHORT] + 1)
+        return {p: o for p, o in self.log.items() if p in wanted}
+
+    def placements(self, client: object, topics: Iterable[str]) -> dict[Partition, Placement]:
+        return dict.fromkeys((WELL, SHORT), Placement(leader=2, replicas=(1, 2, 3), in_sync=self.in_sync))
+
+    def configs(self, client: object, topics: Iterable[str]) -> tuple[dict[str, TopicConfigs], dict[str, MirrorError]]:
+        return {"orders": TopicConfigs({}, {"min.insync.replicas": self.asked})}, {}
+
+    def replica_ends(self, client: object, broker: int, partitions: Iterable[Partition]) -> dict[Partition, Offset]:
+        if broker not in self.own:
+            raise Unreachable(f"broker {broker} is silent")
+        return dict.fromkeys(partitions, self.own[broker])
+
+
+@pytest.fixture
+def west(monkeypatch: pytest.MonkeyPatch) -> West:
+    made = West()
+    monkeypatch.setattr(settling, "known_offsets", made.offsets)
+    monkeypatch.setattr(settling, "placements", made.placements)
+    monkeypatch.setattr(settling, "told_configs", made.configs)
+    monkeypatch.setattr(settling, "replica_ends", made.replica_ends)
+    monkeypatch.setattr(settling, "SETTLE_S", 0.0)
+    monkeypatch.setattr(settling, "STILL_S", 0.0)
+    monkeypatch.setattr(settling, "STANDS_S", 0.0)
+    monkeypatch.setattr(promotion, "known_offsets", made.offsets)
+    monkeypatch.setattr(promotion, "list_offsets", made.offsets)
+    monkeypatch.setattr(promotion, "ClusterClient", lambda *a, **k: nullcontext(SimpleNamespace(name="west")))
+    monkeypatch.setattr(LostSteps, "scope", SimpleNamespace(drained=[WELL, SHORT], names=["orders"]))
+    return made
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return journal_of("r", "settle", "record_lmo", "promote")
+
+
+@pytest.fixture
+def steps(journal: Journal, tmp_path: Path) -> LostSteps:
+    [one] = mirrored(MIRROR.name, ("orders",))
+    begun = replace(one.status, state=PartitionState.MIRRORING)
+    rows = [replace(one, status=replace(begun, partition=p)) for p in (WELL, SHORT)]
+    assert isinstance(MIRROR, Mirror)
+    cast("MemoryLog", journal.log).put(MIRROR, *rows)
+    return LostSteps(linked(tmp_path), cast("Any", None), cast("Any", journal.log), journal, lambda line: None)
+
+
+CLIENT: Any = SimpleNamespace(name="west")
+
+
+def settle(steps: LostSteps) -> Settled:
+    settled = steps._at_rest(CLIENT)
+    steps.journal.keep("settle", settled)
+    return settled
+
+
+def agree(steps: LostSteps) -> bool:
+    """A person's word, if the step has asked for it."""
+    asked = Failover(steps.link, cast("Any", None), started_by="me")._asked_for(steps.writer, steps.journal)
+    if asked is not None:
+        steps.journal.keep(*asked)
+    return asked is not None
+
+
+def test_what_too_few_replicas_hold_up_is_named_with_each_way_on(west: West, steps: LostSteps) -> None:
+    with pytest.raises(Refused) as refused:
+        settle(steps)
+    said = str(refused.value)
+    assert f"{SHORT}: log end 8, high watermark 5; 1 of 3 replicas in sync, and min.insync.replicas=2" in said
+    assert "not in sync: broker 1, 3" in said
+    assert str(WELL) not in said
+    assert "--entity-name orders --add-config min.insync.replicas=1" in said
+    assert "`mirrorbook failover resume m --leave-behind`" in said
+
+
+def test_it_is_promoted_up_to_its_high_watermark_by_a_word_that_is_given_when_asked_for(
+    west: West, steps: LostSteps
+) -> None:
+    assert not agree(steps), "nobody gives it beforehand"
+    with pytest.raises(Refused):
+        settle(steps)
+    with pytest.raises(Refused):
+        settle(steps)
+    assert agree(steps)
+    settled = settle(steps)
+    assert settled.positions == Offsets.of({WELL: Offset(10)})
+    assert settled.left == (LeftBehind(topic="orders", index=1, end=Offset(8), high=Offset(5)),)
+
+    steps.journal.perform("settle", dict)
+    assert not agree(steps), "the step is done"
+    assert "without_offset" not in Promotion.record_lmo(steps)
+    assert {p: s.lmo for p, s in steps.statuses().items()} == {WELL: 10, SHORT: 5}
+    assert {s.state for s in steps.statuses().values()} == {PartitionState.STOPPED}
+
+
+def test_without_a_high_watermark_it_is_promoted_without_an_lmo(west: West, steps: LostSteps) -> None:
+    del west.high[SHORT]
+    with pytest.raises(Refused, match="high watermark unknown"):
+        settle(steps)
+    assert agree(steps)
+    settle(steps)
+    assert Promotion.record_lmo(steps)["without_offset"] == f"1: {SHORT}"
+    assert {p: s.lmo for p, s in steps.statuses().items()} == {WELL: 10, SHORT: None}
+
+
+def test_what_is_written_later_is_somebodys_doing(west: West, steps: LostSteps) -> None:
+    with pytest.raises(Refused):
+        settle(steps)
+    assert agree(steps)
+    settle(steps)
+    west.log[SHORT] = Offset(9)
+    with pytest.raises(MirrorError, match=rf"somebody has written .*{SHORT} from 8 to 9"):
+        Promotion.record_lmo(steps)
+    west.log[SHORT] = Offset(6)  # it has lost its end, as may happen: its high watermark is not touched by that
+    Promotion.record_lmo(steps)
+    assert steps.statuses()[SHORT].lmo == 5
+
+
+def test_a_word_is_about_the_log_ends_that_were_told(west: West, steps: LostSteps) -> None:
+    with pytest.raises(Refused):
+        settle(steps)
+    assert agree(steps)
+    west.log[SHORT] = Offset(9)
+    for _ in range(2):
+        with pytest.raises(Refused, match="log end 9"):
+            settle(steps)
+    assert agree(steps)
+    assert settle(steps).left[0].end == 9
+
+
+def test_no_word_lets_a_log_pass_that_moves(west: West, steps: LostSteps) -> None:
+    with pytest.raises(Refused):
+        settle(steps)
+    assert agree(steps)
+    west.grows = True
+    with pytest.raises(MirrorError, match="still move") as failed:
+        settle(steps)
+    assert not isinstance(failed.value, Refused)
+    assert "--leave-behind" not in str(failed.value)
+
+
+def test_replicas_that_come_back_need_no_word(west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "SETTLE_S", 60.0)
+
+    def back() -> None:
+        if west.looks > 6:
+            west.high[SHORT] = Offset(8)
+
+    west.each_look = back
+    settled = settle(steps)
+    assert settled == Settled(positions=Offsets.of({WELL: Offset(10), SHORT: Offset(8)}))
+    assert west.looks > 6
+
+
+def test_a_topic_that_asks_for_fewer_is_at_rest_when_each_replica_in_sync_has_its_log(
+    west: West, steps: LostSteps
+) -> None:
+    """Its leader looks at the high watermark only when something is appended."""
+    west.asked = "1"
+    for own in ({}, {2: Offset(7)}):
+        west.own = own
+        with pytest.raises(MirrorError, match="still move"):
+            settle(steps)
+    west.own = {2: Offset(8)}
+    whole = Settled(positions=Offsets.of({WELL: Offset(10), SHORT: Offset(8)}))
+    assert settle(steps) == whole
+
+    west.asked, west.in_sync = "2", (2, 3)
+    with pytest.raises(MirrorError, match="still move"):
+        settle(steps)
+    west.own[3] = Offset(8)
+    assert settle(steps) == whole
+    west.grows = True
+    with pytest.raises(MirrorError, match="still move"):
+        settle(steps)
+
+
+def test_who_has_the_word_does_not_wait(west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused):
+        settle(steps)
+    assert agree(steps)
+    monkeypatch.setattr(settling, "SETTLE_S", 60.0)
+    began = time.monotonic()
+    assert len(settle(steps).left) == 1
+    assert time.monotonic() - began < 30
+
+
+def test_a_word_waits_for_what_still_moves(west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused):
+        settle(steps)
+    assert agree(steps)
+    monkeypatch.setattr(settling, "SETTLE_S", 60.0)
+    west.looks = 0
+    west.log[WELL] = west.high[WELL] = Offset(9)
+
+    def fetched() -> None:
+        if west.looks == 2:  # a moment after the first look
+            west.log[WELL] = west.high[WELL] = Offset(10)
+
+    west.each_look = fetched
+    monkeypatch.setattr(
+        settling, "placements", lambda client, topics: {SHORT: Placement(leader=2, replicas=(1, 2, 3), in_sync=(2,))}
+    )
+    assert settle(steps).positions == Offsets.of({WELL: Offset(10)})
+
+
+def test_a_word_for_the_settling_is_none_for_the_promotion(west: West, steps: LostSteps) -> None:
+    steps.journal.keep("promote", Returned())
+    with pytest.raises(Refused):
+        settle(steps)
+    assert agree(steps)
+    returned = steps.journal.kept("promote", Returned)
+    assert returned is not None
+    assert not returned.left_behind
+    steps.journal.perform("settle", dict)
+    assert agree(steps)
+    returned = steps.journal.kept("promote", Returned)
+    assert returned is not None
+    assert returned.left_behind
+
+
+def test_a_run_that_is_given_up_takes_no_word(west: West, steps: LostSteps) -> None:
+    with pytest.raises(Refused):
+        settle(steps)
+    steps.writer.put(replace(steps.journal.run, state=RunState.ABORTING))
+    assert not agree(steps)
+    assert steps.journal.kept("settle", Unreplicated) == Unreplicated(
+        ends=Offsets.of({SHORT: Offset(8)}), high=Offsets.of({SHORT: Offset(5)})
+    )
+
+
+def test_no_group_begins_where_a_log_may_still_lose_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    group = Group("g", "classic", "Empty", 1)
+    at = {WELL: Committed(Offset(9), -1, ""), SHORT: Committed(Offset(7), -1, "")}
+    told = SimpleNamespace(faults={}, offsets={"g": SimpleNamespace(committed=at)})
+    logs = {Point.START: {WELL: Offset(0), SHORT: Offset(0)}, Point.LOG_END: {WELL: Offset(10), SHORT: Offset(8)}}
+    monkeypatch.setattr(groups, "ClusterClient", lambda *a, **k: nullcontext(CLIENT))
+    monkeypatch.setattr(groups, "list_groups", lambda client: {"g": group})
+    monkeypatch.setattr(groups, "fetch_all", lambda client, of: told)
+    monkeypatch.setattr(groups, "known_offsets", lambda client, partitions, point: dict(logs[point]))
+    monkeypatch.setattr(groups, "GroupCommits", lambda *a, **k: nullcontext(CLIENT))
+    made: list[object] = []
+
+    def commit(commits: object, todo: object, client: object) -> dict[str, dict[Partition, str]]:
+        made.append(todo)
+        return {}
+
+    monkeypatch.setattr(groups, "commit_all", commit)
+    limits: list[dict[Partition, Offset | None]] = [{}, {SHORT: None}, {SHORT: Offset(5)}]
+    for most in limits:
+        groups.clamp_groups(linked(tmp_path), ["orders"], most)
+    assert made == [{}, {}, {"g": {SHORT: (Offset(5), "")}}]
