@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Final, Protocol
 
 from mirror_core.evidence import receipts
@@ -51,6 +52,11 @@ class _Epoch:
         self._name = generation, number
         self._told = told
         self._file: File | None = None
+        self._packing = threading.Lock()
+
+    @property
+    def loose(self) -> bool:
+        return self._file is None
 
     @property
     def bytes(self) -> int:
@@ -59,10 +65,11 @@ class _Epoch:
         return _RECEIPT_BYTES * len(self._told) if file is None else len(file.content)
 
     def packed(self) -> File:
-        """By the thread that stores."""
-        if self._file is None:
-            self._file, self._told = receipts.packed(*self._name, self._told), ()
-        return self._file
+        """By the thread that stores, or, while that one waits, by the one that packs."""
+        with self._packing:
+            if self._file is None:
+                self._file, self._told = receipts.packed(*self._name, self._told), ()
+            return self._file
 
 
 class Keeper:
@@ -93,6 +100,20 @@ class Keeper:
     def open(self, folder: Folder) -> None:
         self._folder = folder
         self._thread.start()
+        threading.Thread(target=copy_context().run, args=(self._pack,), name="receipts-pack", daemon=True).start()
+
+    def _pack(self) -> None:
+        """Whatever waits behind another one: a store that hangs, or a head that cannot be written, may take hours."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._leaving or self._behind() is not None)
+                one = self._behind()
+            if self._leaving or one is None:
+                return
+            one.packed()
+
+    def _behind(self) -> _Epoch | None:
+        return next((one for one in islice(self._waiting, 1, None) if one.loose), None)
 
     def take(self, generation: int, epoch: int, told: Sequence[Receipt]) -> None:
         """What an epoch's tasks have told. Never waits."""
@@ -163,14 +184,11 @@ class Keeper:
                 self._changed.wait_for(lambda: self._waiting or self._leaving)
                 if not self._waiting:
                     return
-                first, *others = self._waiting
+                first = self._waiting[0]
             file = first.packed()
             if not self._told_of(first.part, file):
                 return
             stored = self._stored(file)
-            if not stored and not self._leaving:
-                for one in others:
-                    one.packed()
             with self._changed:
                 if stored:
                     self._arrived.add((first.part, file.name))

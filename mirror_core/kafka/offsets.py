@@ -126,7 +126,7 @@ def led_offsets(
     deadline = time.monotonic() + within_s
     while True:
         leaders = by_leader(wanted, led) if led is not None else client.leaders(wanted) if wanted else {}
-        led = None
+        told, led = led, None
         leaderless = frozenset(leaders.pop(-1, ()))
         silent = set[Partition]()
         misled = False
@@ -144,6 +144,8 @@ def led_offsets(
         wanted = {p: None for p in wanted if p not in found}
         if misled:
             client.ask_another()
+        if told is not None and wanted:
+            continue  # what was said a moment ago is no reason to leave any out
         if wanted.keys() <= leaderless | silent or time.monotonic() >= deadline:
             return Led(found, leaderless)
         time.sleep(0.05)

@@ -7,8 +7,10 @@ from typing import ClassVar, Protocol
 
 
 class Keepable(Protocol):
-    """A frozen dataclass of plain values. Its number rises when an older Mirrorbook could not read it any more. One that
-    reads what older ones have kept, too, says from which number on in `OLDEST`."""
+    """A frozen dataclass of plain values. Its number rises when an older Mirrorbook could not read it any more.
+
+    If it can still be read from what older ones have kept, `OLDEST` says from which number on.
+    """
 
     VERSION: ClassVar[int]
 
