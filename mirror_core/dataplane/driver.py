@@ -141,9 +141,10 @@ class Replication:
 
     @contextmanager
     def _lease(self) -> Iterator[HeldLease]:
-        with kept(acquire(self.link.destination, self.link.mirror.name, new_owner())) as lease:
-            refuse_to_run(lease.state, self.link)
-            lease.may_go_on = partial(refuse_to_run, link=self.link)
+        may_run = partial(refuse_to_run, link=self.link)
+        with kept(acquire(self.link.destination, self.link.mirror.name, new_owner(), may_run)) as lease:
+            may_run(lease.state)  # a run may have begun meanwhile
+            lease.may_go_on = may_run
             self.counters.holds(lease)
             yield lease
 

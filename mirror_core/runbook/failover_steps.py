@@ -28,6 +28,7 @@ from mirror_core.parity.check import SoFar
 from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, Resumes, left_by
 from mirror_core.runbook.comparing import open_gate, telling
 from mirror_core.runbook.drained import keep_deletions, telling_rounds, verify_drained
+from mirror_core.runbook.insisting import insisting
 from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_in_doubt, shut_again, uncontradicted
@@ -215,6 +216,9 @@ class Steps(Promotion):
 
     def drain(self) -> Evidence:
         """Fence the data plane's driver out of the state topic, then copy up to the source's log ends."""
+        return insisting(self, "drain", self._drain)
+
+    def _drain(self) -> Evidence:
         with StateWriter(self.link.destination, data_id(self.link.mirror.name)) as data:
             # Its tasks may outlive it until the time that its lease says.
             lease = next_lease(data.state, self.link.mirror.name, owner(self.journal.run_id))

@@ -25,6 +25,7 @@ from mirror_core.model.ruling import Authorizer
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook.checkpoints import ComparedBefore, LeftBehind, Resumes, Settled, Unreplicated, left_by
+from mirror_core.runbook.insisting import insisting
 from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.runbook.raised_again import paid, paid_again, refuse_if_lifted, refuse_what_it_took
@@ -55,6 +56,9 @@ class LostSteps(Promotion):
         The copier appends whole batches of committed records, markers, or hidden records: wherever it was stopped the
         log is whole, so there is nothing to be finished. A gap that was half used up ends where it ended.
         """
+        return insisting(self, "settle", self._settle)
+
+    def _settle(self) -> Evidence:
         started = now_ms()
         with StateWriter(self.link.destination, data_id(self.link.mirror.name)) as data:
             lease = next_lease(data.state, self.link.mirror.name, owner(self.journal.run_id))

@@ -199,9 +199,13 @@ def kept(lease: HeldLease) -> Iterator[HeldLease]:
             lease.release()
 
 
-def acquire(cluster: ClusterConfig, mirror: MirrorName, owner: str) -> HeldLease:
-    """Take the lease, unless somebody else is beating it now."""
-    refuse_if_held(read_state(cluster), mirror)
+def acquire(
+    cluster: ClusterConfig, mirror: MirrorName, owner: str, may_run: Callable[[State], None] = lambda state: None
+) -> HeldLease:
+    """Take the lease, unless somebody else is beating it now. `may_run` raises when the owner may not copy."""
+    state = read_state(cluster)
+    refuse_if_held(state, mirror)
+    may_run(state)  # before anything is taken, perhaps from a run that copies the rest itself
     return take_over(cluster, mirror, owner)
 
 

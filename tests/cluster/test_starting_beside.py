@@ -1,0 +1,97 @@
+"""A data plane that starts while a failover takes the rest over: the run goes on, and the data plane ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirror_core.decide.steps import names
+from mirror_core.model.errors import HeldByRun, LostOwnership
+from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.runbook import drained, failover_steps, insisting
+from mirror_core.state.lease import HeldLease, acquire, new_owner, take_over
+from mirror_core.state.records import State
+from tests.brokers import Pair, new_topic, produce, read_all
+from tests.mirroring import Mirrored, new_mirror
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def draining(pair: Pair, tmp_path: Path) -> tuple[Mirrored, str]:
+    """Up to the drain, which has something to copy; and the run."""
+    topic = new_topic(pair.east)
+    produce(pair.east, topic, 30)
+    mirrored = new_mirror(pair, tmp_path / "evidence", topic)
+    mirrored.copy()
+    produce(pair.east, topic, 20)
+    run = mirrored.failover.begin(mirrored.failover.plan(Mode.PLANNED).hash)
+    steps = names(RunKind.FAILOVER, Mode.PLANNED)
+    for name in steps[: steps.index("drain")]:
+        mirrored.failover.step(run.id, name)
+    return mirrored, run.id
+
+
+def rival(mirrored: Mirrored, taken: list[HeldLease], times: int) -> Callable[..., Any]:
+    """Right behind the drain's own taking."""
+    real = drained.telling_rounds
+
+    def look(*given: Any, **named: Any) -> Any:
+        if len(taken) < times:
+            taken.append(take_over(mirrored.link.destination, mirrored.name, new_owner()))
+        return real(*given, **named)
+
+    return look
+
+
+def test_the_lease_is_taken_back_from_a_data_plane_that_was_just_starting(
+    draining: tuple[Mirrored, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, run = draining
+    taken = list[HeldLease]()
+    with monkeypatch.context() as patched:
+        patched.setattr(insisting, "_TIMES", 0)  # as it was
+        patched.setattr(failover_steps, "telling_rounds", rival(mirrored, taken, 1))
+        with pytest.raises(LostOwnership):
+            mirrored.failover.step(run, "drain")
+    monkeypatch.setattr(failover_steps, "telling_rounds", rival(mirrored, taken, 3))
+    assert mirrored.failover.drive(run).state is RunState.DONE
+    assert len(taken) == 3
+    for one in taken:
+        with pytest.raises(LostOwnership):
+            one.release()
+    [topic] = mirrored.link.mirror.topics
+    assert [r for r in read_all(mirrored.pair.west, topic) if r.value != b"x"] == read_all(mirrored.pair.east, topic)
+
+
+def test_who_has_lost_the_run_takes_nothing_from_who_conducts_it_now(
+    draining: tuple[Mirrored, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, run = draining
+    real, other = drained.telling_rounds, mirrored.failover
+
+    def overtaken(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(failover_steps, "telling_rounds", real)
+        assert other.drive(run).state is RunState.DONE
+        return real(*given, **named)
+
+    monkeypatch.setattr(failover_steps, "telling_rounds", overtaken)
+    with pytest.raises(LostOwnership):
+        mirrored.failover.step(run, "drain")
+    assert mirrored.state.runs[run].state is RunState.DONE
+
+
+def test_who_may_not_copy_takes_nothing(draining: tuple[Mirrored, str]) -> None:
+    mirrored, run = draining
+    before = mirrored.state.leases[mirrored.name]
+
+    def held(_: State) -> None:
+        raise HeldByRun("replicate", [f"run {run} copies the rest itself"])
+
+    with pytest.raises(HeldByRun):
+        acquire(mirrored.link.destination, mirrored.name, new_owner(), held)
+    assert mirrored.state.leases[mirrored.name] == before
+    mirrored.failover.drive(run)
