@@ -8,7 +8,7 @@ are written in one transaction, pieces first, so whoever has read the head has r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -69,6 +69,20 @@ def piece_of(rest: str) -> tuple[str, int]:
     if not key or not is_number(number):
         raise Unreadable("it is no piece of a record")
     return key, int(number)
+
+
+def lasting(rows: Sequence[tuple[str, bytes | None]]) -> Iterable[tuple[str, bytes | None]]:
+    """Rows of a log without those that a later one replaces, each key where it was written last.
+
+    All of them, if pieces are among them: a head takes those that stand before it.
+    """
+    if any(key.startswith(f"{PIECE}/") for key, _ in rows):
+        return rows
+    last: dict[str, bytes | None] = {}
+    for key, value in rows:
+        last.pop(key, None)
+        last[key] = value
+    return last.items()
 
 
 def is_number(text: str) -> bool:

@@ -21,6 +21,7 @@ from mirror_core.kafka.offsets import log_start
 from mirror_core.kafka.transient import MISLED, TRANSIENT
 from mirror_core.model.errors import RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.names import Partition
+from mirror_core.state.encoding import lasting
 from mirror_core.state.records import TOPIC, State
 from mirror_core.state.short import for_want_of_replicas
 from mirror_core.wire.batch import MalformedBatch, is_dense
@@ -264,11 +265,16 @@ def _asked(link: FetchLink, wanted: Wanted, *, waiting: bool) -> Fetched | None:
 
 def _applied(answer: Fetched, state: State, position: int, *, dense: bool = False) -> int:
     """The next offset to be read. `dense`: NotTheSame where the cleaner has taken a record, or a batch."""
+    told: list[tuple[str, bytes | None]] = []
     for header, batch, visible in committed(answer, position):
         if dense and (header.base_offset != position or not is_dense(header)):
             raise NotTheSame
-        for record in decode(header, batch) if visible else ():
-            if record.key is not None and record.offset >= position:
-                state.apply(record.key.decode("utf-8", "replace"), record.value)
+        told += (
+            (record.key.decode("utf-8", "replace"), record.value)
+            for record in (decode(header, batch) if visible else ())
+            if record.key is not None and record.offset >= position
+        )
         position = header.next_offset
+    for key, value in lasting(told):
+        state.apply(key, value)
     return position

@@ -15,7 +15,7 @@ from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import StepRecord, StepState
 from mirror_core.model.sighting import Seen, Sighting, TopicSeen
-from mirror_core.state.encoding import PIECE_BYTES, SCHEMA_VERSION
+from mirror_core.state.encoding import PIECE_BYTES, SCHEMA_VERSION, lasting
 from mirror_core.state.keys import mirror_of
 from mirror_core.state.records import Forget, State, key_of
 from tests.memory import fold
@@ -57,6 +57,26 @@ def test_a_long_value_with_a_piece_missing_or_altered_is_the_trouble_of_its_mirr
         assert not state.checkpoints
         with pytest.raises(Indeterminate, match="its pieces are missing"):
             state.require(MirrorName("m"))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["put", "long", "forget", "garbage"])), max_size=12),
+    st.data(),
+)
+def test_without_what_is_replaced_a_log_says_the_same(acts: list[tuple[int, str]], data: st.DataObject) -> None:
+    written, rows = State(), list[tuple[str, bytes | None]]()
+    for number, (kind, act) in enumerate(acts):
+        record = kept(PIECE_BYTES * 2 + number if act == "long" else 10 + number, f"K{kind}")
+        if act == "garbage":
+            rows.append((key_of(record), b"garbage"))
+        else:
+            rows += written.rows(Forget(record) if act == "forget" else record)
+            written.put(Forget(record) if act == "forget" else record)
+    cut = data.draw(st.integers(0, len(rows)))  # answers end anywhere
+    parts = [rows[:cut], rows[cut:]]
+    found, each = fold(row for part in parts for row in lasting(part)), fold(rows)
+    assert found == each
+    assert list(found.checkpoints) == list(each.checkpoints)
 
 
 @pytest.mark.parametrize(
