@@ -1,9 +1,9 @@
 """A new writer for a lease that is still ours, when the old one has failed.
 
-librdkafka's producer is of no use once a transaction could neither be committed nor aborted: it holds itself for
-fenced, whoever has its id. A new one fences whoever has the id by now. So it is only made when the state topic says
-that the lease is ours, and only kept when the topic says so again after it was made: who had taken the id in between,
-and had not written his lease yet, is refused his next write, and who has written it has the mirror.
+Whose transaction brokers have ended for its age is fenced by them, whoever has the id. A new writer fences whoever has
+it by now. So it is only made when the state topic says that the lease is ours, and only kept when the topic says so
+again after it was made: who had taken the id in between, and had not written his lease yet, is refused his next write,
+and who has written it has the mirror.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class Regaining:
         try:
             self._found.set_result(self._regained())
         except BaseException as error:  # noqa: BLE001 - raised by `writer`
-            # Its frames hold the producer, which would go on asking for the id, and fence whoever has it by then.
-            error.__context__ = None
+            error.__context__ = None  # frames hold the writer, and its connections
             self._found.set_exception(error.with_traceback(None))
 
     def _regained(self) -> StateWriter:

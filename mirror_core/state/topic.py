@@ -5,34 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.model.errors import BadRequest, LostOwnership, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import BadRequest
 from mirror_core.state.reading import read_from_start
 from mirror_core.state.records import TOPIC, State
 from mirror_core.state.remembered import REMEMBERED, read_on
 
-FENCED: Final = frozenset(
-    {
-        KafkaError._FENCED,
-        KafkaError._FATAL,
-        KafkaError._CONFLICT,  # what librdkafka answers to every call after the fatal one; it says "retriable", wrongly
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.INVALID_PRODUCER_ID_MAPPING,
-    }
-)
-TAKEN: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
-"""Of these the ones that say nothing but that."""
-_DENIED: Final = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }
-)
-_ELECTING: Final = frozenset({KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE})
 Client = TypeVar("Client", Consumer, Producer)
 
 POLL_S: Final = 0.02
@@ -47,8 +27,6 @@ _HANGING: Final = (
     "--partition 0` names one that nobody ends, and `abort` ends it"
 )
 """A coordinator that meets a broker in the moment of its start may drop the marker that it had for it."""
-LINE_KIB: Final = 1 << 10
-"""Of records on their way to a broker."""
 QUIET: Final = {"log_level": 0, "error_cb": lambda error: None}  # errors reach us through the calls themselves
 
 
@@ -89,20 +67,3 @@ def client(kind: Callable[[dict[str, Any]], Client], cluster: ClusterConfig, pro
         return kind(properties)
     except KafkaException as error:
         raise BadRequest(f"cluster {cluster.name}: {error.args[0].str()}") from None
-
-
-def translate(cluster: ClusterConfig, error: KafkaException, action: str) -> Exception:
-    reason: KafkaError = error.args[0]
-    where = f"cluster {cluster.name}, state topic {TOPIC}: cannot {action}"
-    if reason.code() in FENCED:
-        return LostOwnership(f"{where}: another process now controls this mirror; stopping")
-    if reason.code() in _DENIED:
-        return MissingPermission(
-            f"{where}: {reason.name()} for {cluster.user() or 'this principal'}; "
-            f"`mirrorbook cluster check {cluster.name}` names the rights"
-        )
-    if reason.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, *_ELECTING):
-        return Unreachable(f"{where}: no answer in time ({reason.name()})")
-    if reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return RemoteFault(f"{where}: the topic does not exist; has a mirror been created towards this cluster?")
-    return RemoteFault(f"{where}: {reason.name()}: {reason.str()}")

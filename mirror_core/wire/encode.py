@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -28,20 +28,39 @@ NOTHING: Final = b"\x01\x01\0"
 """A record's content: a null key, a null value, no headers."""
 
 
-def batch_of(records: Buffer, count: int, codec: int, base_timestamp: int, max_timestamp: int) -> bytearray:
+def batch_of(
+    records: Buffer, count: int, codec: int, base_timestamp: int, max_timestamp: int, bits: int = 0
+) -> bytearray:
     """A dense batch of base offset 0 with create times, for `readdress` to finish: it sets producer, sequence and CRC.
 
-    `records` are `count` plain records of offset deltas 0 to count - 1.
+    `records` are `count` plain records of offset deltas 0 to count - 1. `bits`: attributes beside the codec.
     """
     body = compress(codec, records)
     length = HEADER_SIZE - LENGTH_PREFIX + len(body)
     made = bytearray(HEADER_SIZE)
     HEADER.pack_into(
-        made, 0, 0, length, _NOBODY, 2, 0, codec, count - 1, base_timestamp, max_timestamp,
+        made, 0, 0, length, _NOBODY, 2, 0, codec | bits, count - 1, base_timestamp, max_timestamp,
         _NOBODY, _NOBODY, _NOBODY, count,
     )  # fmt: skip
     made += body
     return made
+
+
+def batches_of(
+    rows: Iterable[tuple[str, bytes | None]], most: int, codec: int, timestamp: int, bits: int = 0
+) -> Iterator[tuple[bytearray, int]]:
+    """Keys and values in batches for `readdress` to finish, and how many records each has; `most` plain bytes or so."""
+    plain, count = bytearray(), 0
+    for key, value in rows:
+        name = key.encode()
+        held = varint(-1) if value is None else varint(len(value)) + value
+        plain += record(0, count, b"".join((varint(len(name)), name, held, varint(0))))
+        count += 1
+        if len(plain) >= most:
+            yield batch_of(plain, count, codec, timestamp, timestamp, bits), count
+            plain, count = bytearray(), 0
+    if count:
+        yield batch_of(plain, count, codec, timestamp, timestamp, bits), count
 
 
 def record(timestamp_delta: int, offset_delta: int, content: bytes) -> bytes:

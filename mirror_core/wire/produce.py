@@ -11,7 +11,9 @@ from mirror_core.wire.fields import Reader, request_header, string
 API_KEY: Final = 0
 VERSION: Final = 8
 
-_REQUEST: Final = struct.Struct(">hhii")
+_NOBODY: Final = struct.pack(">h", -1)
+"""No transactional id."""
+_REQUEST: Final = struct.Struct(">hii")
 _PARTITION: Final = struct.Struct(">ii")
 _COUNT: Final = struct.Struct(">i")
 _ANSWER: Final = struct.Struct(">ihqqqih")
@@ -34,11 +36,16 @@ class Produced(NamedTuple):
 
 
 def encode(
-    rows: Sequence[tuple[str, int, memoryview]], correlation: int, client_id: str, *, timeout_ms: int
+    rows: Sequence[tuple[str, int, memoryview]],
+    correlation: int,
+    client_id: str,
+    *,
+    timeout_ms: int,
+    by: str | None = None,
 ) -> list[bytes | memoryview]:
     """A request with acks=-1 as a list of buffers; each row is (topic, partition, one batch): the broker takes no more.
 
-    Rows of one topic must be neighbours.
+    Rows of one topic must be neighbours. `by`: the transactional id whose transaction the batches are of.
     """
     parts: list[bytes | memoryview] = [request_header(API_KEY, VERSION, correlation, client_id), b""]
     topics, start = 0, 0
@@ -52,7 +59,8 @@ def encode(
         for _, index, batch in rows[start:end]:
             parts += (_PARTITION.pack(index, len(batch)), batch)
         start = end
-    parts[1] = _REQUEST.pack(-1, -1, timeout_ms, topics)  # no transactional id, acks of all in-sync replicas
+    owner = _NOBODY if by is None else string(by)
+    parts[1] = owner + _REQUEST.pack(-1, timeout_ms, topics)  # acks of all in-sync replicas
     return parts
 
 

@@ -3,66 +3,63 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from kio.schema.end_txn.v2.response import EndTxnResponse
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
 
 from mirror_core.kafka.config import load_config
-from mirror_core.model.errors import LostOwnership, RemoteFault
+from mirror_core.kafka.exclusive import ExclusiveProducer
+from mirror_core.model.errors import LostOwnership, Unreachable
 from mirror_core.model.names import MirrorName
 from mirror_core.state.writer import StateWriter, control_id
+
+UNKNOWN, FENCED = ErrorCode.unknown_server_error, ErrorCode.producer_fenced
 
 
 @pytest.fixture
 def writer(tmp_path: Path) -> StateWriter:
     path = tmp_path / "mirrorbook.yaml"
     path.write_text('clusters: {west: {bootstrap.servers: "127.0.0.1:1"}}', encoding="utf-8")
-    return StateWriter(load_config(path).cluster("west"), control_id(MirrorName("m")))
+    return StateWriter(load_config(path).cluster("west"), control_id(MirrorName("m")), timeout_s=0.3)
 
 
-class Refusing(Producer):  # type: ignore[misc,no-any-unimported,unused-ignore]
-    """Brokers that end each transaction with one error and refuse its abort with another."""
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[ErrorCode]:
+    """How brokers answer who asks for the end of a transaction: one after the other, and the last one for good."""
+    codes: list[ErrorCode] = []
 
-    def __init__(self, commit: KafkaError, abort: KafkaError) -> None:
-        super().__init__({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
-        self.commit, self.abort = commit, abort
+    def exchanged(*_: object) -> EndTxnResponse:
+        code = codes.pop(0) if len(codes) > 1 else codes[0]
+        return EndTxnResponse(throttle_time=i32Timedelta.parse(timedelta(0)), error_code=code)
 
-    def begin_transaction(self) -> None: ...
-
-    def commit_transaction(self, *_: object) -> None:
-        raise KafkaException(self.commit)
-
-    def abort_transaction(self, *_: object) -> None:
-        raise KafkaException(self.abort)
+    monkeypatch.setattr(ExclusiveProducer, "_coordinated_by", lambda self: (1, ErrorCode.none))
+    monkeypatch.setattr(ExclusiveProducer, "_exchanged", exchanged)
+    monkeypatch.setattr(ExclusiveProducer, "_begin", lambda self, deadline: None)
+    return codes
 
 
-@pytest.mark.parametrize(
-    ("abort", "expected"),
-    [
-        (KafkaError._FENCED, LostOwnership),
-        (KafkaError.PRODUCER_FENCED, LostOwnership),
-        (KafkaError._STATE, RemoteFault),
-        (KafkaError._CONFLICT, RemoteFault),
-    ],
-)
-def test_who_is_fenced_in_the_middle_of_a_commit_is_told_so(
-    writer: StateWriter, abort: int, expected: type[Exception]
-) -> None:
-    """Seen on brokers: EndTxn beside a takeover is answered by an unknown error, and only the abort tells why."""
-    unknown = KafkaError(KafkaError.UNKNOWN, "unknown", False, False, True)
-    writer._producer = Refusing(unknown, KafkaError(abort))
-    with pytest.raises(expected):
+def test_who_is_fenced_in_the_middle_of_a_commit_is_told_so(writer: StateWriter, ends: list[ErrorCode]) -> None:
+    """Seen on brokers: the end beside a takeover is answered by an unknown error, and only the next one tells why."""
+    ends += [UNKNOWN, UNKNOWN, FENCED]
+    with pytest.raises(LostOwnership):
+        writer.put()
+
+
+def test_an_unknown_error_that_stays_is_said(writer: StateWriter, ends: list[ErrorCode]) -> None:
+    ends += [UNKNOWN]
+    with pytest.raises(Unreachable, match=r"state topic __mirrorbook_state: cannot write: .*UNKNOWN_SERVER_ERROR"):
         writer.put()
 
 
 def test_a_write_that_took_too_long_is_not_said_to_be_anothers_doing(writer: StateWriter) -> None:
-    fenced = KafkaException(KafkaError(KafkaError._FENCED))
     writer._opened = time.monotonic() - 0.5
-    quick = writer._refused(fenced)
+    quick = writer._lost("write")
     writer._opened -= 13.7
-    slow = writer._refused(fenced)
-    assert isinstance(quick, LostOwnership)
+    slow = writer._lost("write")
     assert isinstance(slow, LostOwnership), "it may be another's all the same: who acts on it must believe so"
     assert "took" not in str(quick).split("controls this mirror")[1]
     assert "the write took 14 s, and brokers end one after 10 s" in str(slow)

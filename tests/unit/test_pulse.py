@@ -1,9 +1,9 @@
-"""A run's heartbeat, and the writer of its conductor: on producers as librdkafka's are."""
+"""A run's heartbeat, and the writer of its conductor."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from mirror_core.decide import conducting
 from mirror_core.decide.conducting import STEP, Sign
 from mirror_core.kafka.config import load_config
+from mirror_core.kafka.exclusive import Fenced
 from mirror_core.model.chronicle import Kind
 from mirror_core.model.errors import BadRequest, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.run import RunState, StepRecord, StepState
@@ -35,12 +36,8 @@ PLACE = f"checkpoint/{RUN.id}/{STEP}."
 Rows = list[tuple[str, bytes | None]]
 
 
-def fault(code: int, *, retriable: bool = False) -> KafkaException:
-    return KafkaException(KafkaError(code, "", False, retriable))
-
-
 class Producer:
-    """What brokers took, transaction by transaction; its calls answer in each state as librdkafka's do (2.16)."""
+    """What brokers took, write by write; it answers as an `ExclusiveProducer` does."""
 
     def __init__(self) -> None:
         self.taken: list[Rows] = []
@@ -49,41 +46,39 @@ class Producer:
         self.hangs = self.fenced = False
         self.before_commit: Callable[[], object] = int
 
-    def begin_transaction(self) -> None:
-        self._check("begin", "ready")
-        self.state, self.rows = "open", []
-
-    def produce(self, topic: str, *, key: str, value: bytes | None, partition: int) -> None:
-        assert self.state == "open"
-        self.rows.append((key, value))
-
-    def commit_transaction(self, timeout: float) -> None:
-        self._check("commit", "open", "committing")
+    def write(self, rows: Iterable[tuple[str, bytes | None]], timeout_s: float) -> None:
+        if self.fenced:
+            raise Fenced
+        assert self.state == "ready", "the write before was not settled"
+        self.state, self.rows = "open", list(rows)
         self.before_commit()
-        self._answered("committing")
+        self.commit()
+
+    def commit(self) -> None:
+        self.state = "committing"
+        self._check()
         self.taken.append(self.rows)
         self.state = "ready"
 
-    def abort_transaction(self, timeout: float) -> None:
-        self._check("abort", "open", "aborting")
-        self._answered("aborting")
+    def settle(self, timeout_s: float) -> bool:
+        if self.state == "ready":
+            return False
+        if self.state == "committing":
+            self.commit()
+            return False
+        self._check()
         self.state = "ready"
+        return True
 
     @property
     def keys(self) -> list[list[str]]:
         return [[key for key, _ in rows] for rows in self.taken]
 
-    def _check(self, call: str, *states: str) -> None:
+    def _check(self) -> None:
         if self.fenced:
-            raise fault(KafkaError._FENCED)
-        if self.state not in states:
-            under_way = self.state in ("committing", "aborting")
-            raise fault(KafkaError._CONFLICT if under_way else KafkaError._STATE, retriable=under_way)
-
-    def _answered(self, otherwise: str) -> None:
+            raise Fenced
         if self.hangs:
-            self.state = otherwise
-            raise fault(KafkaError._TIMED_OUT, retriable=True)
+            raise Unreachable("no answer in time")
 
 
 @pytest.fixture
@@ -195,7 +190,7 @@ def test_a_write_that_was_interrupted_does_not_hinder_the_last_word(
     def interrupted() -> None:
         producer.before_commit = int
         if after:
-            producer.commit_transaction(1)
+            producer.commit()
         raise KeyboardInterrupt
 
     producer.before_commit = interrupted
@@ -334,7 +329,7 @@ def test_an_end_that_was_not_answered_and_stands_is_the_last_word(writer: StateW
     assert not state.checkpoints, "a record of a run that has ended stays for ever"
 
 
-@pytest.mark.parametrize("error", [BufferError("full"), fault(KafkaError._UNKNOWN_TOPIC)])
+@pytest.mark.parametrize("error", [BufferError("full"), KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC))])
 def test_a_beat_that_fails_is_said_and_not_the_last_one(
     writer: StateWriter, producer: Producer, plain: Plain, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -364,7 +359,7 @@ def test_what_becomes_of_the_last_beats_does_not_hide_how_the_block_ended(
         with beating(writer, RUN.id, "me"):
             wait_until(lambda: len(producer.taken) > 4, timeout_s=10, why="beats")
             producer.fenced = True
-            plain.raises = [fault(KafkaError._UNKNOWN_TOPIC)] * 1000
+            plain.raises = [KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC))] * 1000
             raise LostOwnership("the first word")
 
     with pytest.raises(LostOwnership, match="the first word"):

@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 LEASE = Lease(mirror=MirrorName("m"), owner="me", generation=1, beat_ms=1, writers_until_ms=1)
 
 
-def test_an_attempt_that_failed_keeps_no_producer_that_would_take_the_id_later(
+def test_an_attempt_that_failed_keeps_no_writer_and_none_of_its_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mirrorbook.yaml"

@@ -1,0 +1,201 @@
+"""A producer that has its transactional id alone: whatever is lost on the way, a write is there once, or not at all."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Producer
+
+from mirror_core.kafka import exclusive
+from mirror_core.kafka.config import ClusterConfig, load_config
+from mirror_core.kafka.exclusive import ExclusiveProducer, Fenced
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.names import Partition
+from tests.administering import as_admin, undecided
+from tests.brokers import TIMEOUT_S, Pair, new_topic, read_all
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+
+BEGIN, APPEND, END = PARTS = ("_begin", "_append", "_end")
+"""Of a write, in their order."""
+FOR_GOOD: Final = float("inf")
+LONG: Final = 3 * exclusive._BATCH_BYTES
+
+
+class Log:
+    """A topic, and who writes to it."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.cluster: ClusterConfig = load_config(pair.config_path).cluster("west")
+        self.partition = Partition(new_topic(pair.west, 1, "t-"), 0)
+        self.id = f"mirrorbook.control.{secrets.token_hex(4)}"
+
+    def producer(self) -> ExclusiveProducer:
+        made = ExclusiveProducer(
+            self.cluster, self.id, self.partition, transaction_ms=10_000, where=f"topic {self.partition.topic}"
+        )
+        made.take(TIMEOUT_S)
+        return made
+
+    @property
+    def keys(self) -> list[str]:
+        """What a consumer of committed records gets who has nothing of ours, once nothing is open any more."""
+        with as_admin(self.pair.west) as client:
+            wait_until(lambda: not undecided(client, [self.partition]), timeout_s=TIMEOUT_S, why="all is decided")
+        return [(one.key or b"").decode() for one in read_all(self.pair.west, self.partition.topic)]
+
+
+@pytest.fixture
+def log(pair: Pair) -> Log:
+    return Log(pair)
+
+
+class Lossy:
+    """Requests are lost, or their answers: so many, from the first one for this part of a write on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, part: str, count: float, *, answers: bool) -> None:
+        real, begun = ExclusiveProducer._exchanged, getattr(ExclusiveProducer, part)
+        self.lost, self._begun = 0, False
+
+        def begin(producer: ExclusiveProducer, *arguments: Any, **more: Any) -> None:
+            self._begun = True
+            begun(producer, *arguments, **more)
+
+        def exchanged(producer: ExclusiveProducer, broker: int, limit_s: float, exchange: Callable[..., Any]) -> Any:
+            losing = self._begun and self.lost < count
+            self.lost += losing
+            if losing and not answers:
+                raise Unreachable("the request was lost")
+            found = real(producer, broker, limit_s, exchange)
+            if losing:
+                raise Unreachable("the answer was lost")
+            return found
+
+        monkeypatch.setattr(ExclusiveProducer, part, begin)
+        monkeypatch.setattr(ExclusiveProducer, "_exchanged", exchanged)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_whatever_is_lost_once_or_twice_each_write_is_there_once(
+    log: Log, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    producer, wanted = log.producer(), list[str]()
+    for part, count in itertools.product(PARTS, (1, 2)):
+        with monkeypatch.context() as patched:
+            lossy = Lossy(patched, part, count, answers=answers)
+            for write in range(2):
+                rows = [(f"{part}.{count}.{write}.{record}", b"x") for record in range(3)]
+                producer.write(rows, TIMEOUT_S)
+                wanted += [key for key, _ in rows]
+            assert lossy.lost == count
+    assert log.keys == wanted
+
+
+@pytest.mark.parametrize("answers", [False, True])
+@pytest.mark.parametrize("part", PARTS)
+def test_what_came_of_a_write_that_was_not_answered_is_settled(
+    log: Log, monkeypatch: pytest.MonkeyPatch, part: str, answers: bool
+) -> None:
+    producer = log.producer()
+    producer.write([("before", b"x")], TIMEOUT_S)
+    with monkeypatch.context() as patched:
+        Lossy(patched, part, FOR_GOOD, answers=answers)
+        with pytest.raises(Unreachable, match="cannot write: no answer in time"):
+            producer.write([("lost", b"x")], 0.2)
+        with pytest.raises(Unreachable, match="cannot write: no answer in time"):
+            producer.settle(0.2)
+    given_up = producer.settle(TIMEOUT_S)
+    assert given_up is (part != END)
+    assert not producer.settle(TIMEOUT_S), "there is nothing more to settle"
+    producer.write([("after", None)], TIMEOUT_S)
+    assert log.keys == ["before", *["lost"] * (not given_up), "after"]
+
+
+def test_who_takes_the_id_fences_its_owner_and_ends_what_he_left_open(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = log.producer()
+    first.write([("first", b"x")], TIMEOUT_S)
+    with monkeypatch.context() as patched:
+        Lossy(patched, END, FOR_GOOD, answers=False)
+        with pytest.raises(Unreachable):
+            first.write([("open", b"x")], 0.2)
+    second = log.producer()
+    second.write([("second", b"x")], TIMEOUT_S)
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            first.settle(TIMEOUT_S)
+    assert log.keys == ["first", "second"]
+    idle = log.producer()
+    with pytest.raises(Fenced):
+        second.write([("too late", b"x")], TIMEOUT_S)
+    idle.write([("third", b"x")], TIMEOUT_S)
+    assert log.keys == ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_it_and_librdkafkas_producer_fence_each_other(log: Log, ours: bool) -> None:
+    other = Producer({**log.pair.west.client_config("admin"), "transactional.id": log.id, "log_level": 0})
+    if ours:
+        other.init_transactions(TIMEOUT_S)
+        other.begin_transaction()
+        other.produce(log.partition.topic, key="open", value="x", partition=0)
+        assert other.flush(TIMEOUT_S) == 0
+    producer = log.producer()
+    producer.write([("ours", b"x")], TIMEOUT_S)
+    if not ours:
+        other.init_transactions(TIMEOUT_S)
+        with pytest.raises(Fenced):
+            producer.write([("open", b"x")], TIMEOUT_S)
+    assert log.keys == ["ours"]
+
+
+def test_much_goes_in_many_batches_all_or_none(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer, value = log.producer(), secrets.token_bytes(100_000)
+    rows = [(str(number), value) for number in range(4 * LONG // len(value))]
+    with monkeypatch.context() as patched:
+        Lossy(patched, APPEND, 1, answers=True)
+        producer.write(rows, TIMEOUT_S)
+    assert log.keys == [key for key, _ in rows]
+    producer.write([], TIMEOUT_S)
+    with monkeypatch.context() as patched:
+        Lossy(patched, APPEND, FOR_GOOD, answers=True)
+        with pytest.raises(Unreachable):
+            producer.write(rows, 1.0)
+    assert producer.settle(TIMEOUT_S)
+    assert log.keys == [key for key, _ in rows]
+
+
+@pytest.mark.slow
+def test_a_transaction_that_brokers_have_ended_is_nobodys(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = log.producer()
+    with monkeypatch.context() as patched:
+        Lossy(patched, END, FOR_GOOD, answers=False)
+        with pytest.raises(Unreachable):
+            producer.write([("open", b"x")], 0.2)
+    assert log.keys == [], "the coordinator ends it"
+    with pytest.raises(Fenced):
+        producer.settle(TIMEOUT_S)
+
+
+def test_who_may_not_write_is_told_which_right_is_missing(log: Log) -> None:
+    producer = log.producer()
+    producer._partition = Partition("__consumer_offsets", 0)
+    with pytest.raises(MissingPermission, match="cannot write: TOPIC_AUTHORIZATION_FAILED for mirror-control"):
+        producer.write([("x", b"x")], TIMEOUT_S)
+    stranger = ExclusiveProducer(log.cluster, "a-strangers", log.partition, transaction_ms=10_000, where="here")
+    with pytest.raises(MissingPermission, match="here: cannot take over: TRANSACTIONAL_ID_AUTHORIZATION_FAILED for"):
+        stranger.take(TIMEOUT_S)
+
+
+def test_a_topic_that_is_not_there_is_waited_for_and_then_said(log: Log) -> None:
+    producer = log.producer()
+    producer._partition = Partition("t-nowhere", 0)
+    with pytest.raises(RemoteFault, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        producer.write([("x", b"x")], 0.5)
