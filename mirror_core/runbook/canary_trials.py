@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from mirror_core.decide.canary import Kind, Outcome, Trial
 from mirror_core.decide.view import some
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.librdkafka import QUIET, client
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.limits import LIMITS
-from mirror_core.state.topic import QUIET, client
 
 GROUP_RECORDS: Final = 4
 _POLL_S: Final = 0.05

@@ -8,26 +8,35 @@ since it looked is shut out.
 
 from __future__ import annotations
 
+import math
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.client import ClusterClient, Leader
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.exclusive import ExclusiveProducer, Fenced
+from mirror_core.kafka.faults import ErrorCode, code_of, fault
+from mirror_core.kafka.fetching import FetchLink, fetch_once
+from mirror_core.kafka.offsets import log_start
 from mirror_core.kafka.topics import NewTopic, create_topics
-from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.kafka.transient import TRANSIENT
+from mirror_core.model.errors import MissingPermission, RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.limits import LIMITS
-from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName
-from mirror_core.state.topic import POLL_S, QUIET, TRANSACTION_MS, client
+from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName, Partition
+from mirror_core.state.topic import TRANSACTION_MS
+from mirror_core.wire.batch import MalformedBatch
+from mirror_core.wire.committed import committed
+from mirror_core.wire.records import decode
 
-_PARTITION: Final = 0
+_PARTITION: Final = Partition(ACTIVE_TOPIC, 0)
+_NOBODY: Final = Leader(-1, -1)
+_MAX_BYTES: Final = 1 << 20
+_PAUSE_S: Final = 0.05
 _AS_LONG: Final = 12
-"""Times that it takes to connect and be answered once: librdkafka connects three times, one after the other."""
-_DENIED: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
+"""Times that it takes to connect and be answered once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +71,7 @@ def newest(config: ClusterConfig, mirror: MirrorName, timeout_s: float) -> Activ
         view = broker.metadata([ACTIVE_TOPIC])
     deadline = asked + _patience_s(asked, timeout_s)
     if ACTIVE_TOPIC in view.denied:
-        raise MissingPermission(f"cluster {config.name}, topic {ACTIVE_TOPIC}: needs READ")
+        raise _needs_read(config)
     return _read(config, mirror, deadline) if ACTIVE_TOPIC in view.topics else None
 
 
@@ -79,33 +88,21 @@ def announce(config: ClusterConfig, active: Active, timeout_s: float = LIMITS.si
         patience_s = _patience_s(asked, timeout_s)
         ensure_topic(broker)
     deadline = time.monotonic() + patience_s
-    producer = client(
-        Producer,
+    producer = ExclusiveProducer(
         config,
-        {
-            **config.properties(),
-            **QUIET,
-            "transactional.id": f"mirrorbook.active.{active.mirror}",
-            "transaction.timeout.ms": TRANSACTION_MS,
-            "message.timeout.ms": min(TRANSACTION_MS, int(patience_s * 1000)),
-        },
+        f"mirrorbook.active.{active.mirror}",
+        _PARTITION,
+        transaction_ms=TRANSACTION_MS,
+        where=f"cluster {config.name}, topic {ACTIVE_TOPIC}",
     )
     try:
-        producer.init_transactions(_left(deadline))
+        producer.take(_left(deadline))
         found = _read(config, active.mirror, deadline)
         if found is not None and found.order >= active.order:
             return found
-        producer.begin_transaction()
-        key, value = active.mirror.encode(), msgspec.json.encode(active)
-        producer.produce(ACTIVE_TOPIC, key=key, value=value, partition=_PARTITION)
-        try:
-            producer.commit_transaction(_left(deadline))
-        except KafkaException:
-            with suppress(KafkaException):
-                producer.abort_transaction(_left(deadline))
-            raise
-    except KafkaException as error:
-        raise _translated(config, error, "write") from None
+        producer.write([(active.mirror, msgspec.json.encode(active))], _left(deadline))
+    except Fenced as error:
+        raise RemoteFault(f"cluster {config.name}, topic {ACTIVE_TOPIC}: cannot write: {error}") from None
     return active
 
 
@@ -131,33 +128,66 @@ def ensure_topic(broker: ClusterClient) -> None:
 
 def _read(config: ClusterConfig, mirror: MirrorName, deadline: float) -> Active | None:
     """The newest record of this mirror, also of a transaction that was given up: its generation is not used twice."""
-    properties = {
-        "group.id": "mirrorbook-active-reader",  # demanded by librdkafka; nothing is ever committed under it
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "isolation.level": "read_uncommitted",
-        "auto.offset.reset": "earliest",
-        "fetch.wait.max.ms": 10,
-    }
-    consumer = client(Consumer, config, {**config.properties(), **QUIET, **properties})
-    found: Active | None = None
-    try:
-        consumer.assign([TopicPartition(ACTIVE_TOPIC, _PARTITION, 0)])
+    with ClusterClient(config, timeout_s=_left(deadline)) as client:
         while True:
-            for message in consumer.consume(500, POLL_S):
-                error = message.error()
-                if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    return found
-                if error is not None and error.code() in _DENIED:
-                    raise KafkaException(error)
-                if error is None and message.key() == mirror.encode():
-                    found = _decoded(message.value())
+            try:
+                return _newest_in_log(client, mirror)
+            except SignInFailed:
+                raise
+            except Unreachable as silent:
+                why = silent
             if time.monotonic() > deadline:
-                raise Unreachable(f"cluster {config.name}, topic {ACTIVE_TOPIC}: not read in time")
-    except KafkaException as error:
-        raise _translated(config, error, "read") from None
-    finally:
-        consumer.close()
+                raise Unreachable(f"cluster {config.name}, topic {ACTIVE_TOPIC}: not read in time: {why}")
+            client.ask_another()
+            time.sleep(_PAUSE_S)
+
+
+def _newest_in_log(client: ClusterClient, mirror: MirrorName) -> Active | None:
+    """Read from the log's start to its end. Unreachable for what passes."""
+    view = client.metadata([ACTIVE_TOPIC])
+    if ACTIVE_TOPIC in view.denied:
+        raise _needs_read(client.config)
+    topic = view.topics.get(ACTIVE_TOPIC)
+    leader = topic.partitions.get(_PARTITION.index, _NOBODY) if topic else _NOBODY
+    if leader == _NOBODY:
+        raise Unreachable("LEADER_NOT_AVAILABLE")
+    address = client.address(leader.broker)
+    connection = client.lend(address) or client.open(address)
+    try:
+        code, start = log_start(connection, _PARTITION)
+        _refuse(client, code)
+        link = FetchLink(connection, max_bytes=_MAX_BYTES, partition_max_bytes=_MAX_BYTES, at_once=True)
+        found, position, end = None, int(start), math.inf
+        while position < end:
+            answer = fetch_once(link, _PARTITION, position)
+            if answer is None:
+                raise Unreachable(f"{connection.where}: a quota holds its answer back")
+            _refuse(client, code_of(answer.error))
+            end = answer.high_watermark
+            for header, batch, visible in committed(answer, position):
+                for record in decode(header, batch) if visible else ():
+                    if record.key == mirror.encode():
+                        found = _decoded(record.value)
+                position = header.next_offset
+    except MalformedBatch as error:
+        connection.close()
+        raise RemoteFault(f"{connection.where}: topic {ACTIVE_TOPIC}: {error}") from None
+    except BaseException:
+        connection.close()
+        raise
+    client.give_back(address, connection)
+    return found
+
+
+def _needs_read(config: ClusterConfig) -> MissingPermission:
+    return MissingPermission(f"cluster {config.name}, topic {ACTIVE_TOPIC}: needs READ")
+
+
+def _refuse(client: ClusterClient, code: ErrorCode) -> None:
+    if code in TRANSIENT:
+        raise Unreachable(code.name.upper())
+    if code is not ErrorCode.none:
+        raise fault(client, f"topic {ACTIVE_TOPIC}", "read it (needs READ)", code)
 
 
 _DECODER: Final = msgspec.json.Decoder(Active)  # made once: see state/records.py
@@ -178,13 +208,3 @@ def _patience_s(asked: float, timeout_s: float) -> float:
 
 def _left(deadline: float) -> float:
     return max(0.1, deadline - time.monotonic())
-
-
-def _translated(config: ClusterConfig, error: KafkaException, action: str) -> RemoteFault:
-    reason: KafkaError = error.args[0]
-    where = f"cluster {config.name}, topic {ACTIVE_TOPIC}: cannot {action}: {reason.name()}"
-    if reason.code() in _DENIED:
-        return MissingPermission(f"{where} for {config.user() or 'this principal'}")
-    if reason.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
-        return Unreachable(where)
-    return RemoteFault(where)

@@ -19,6 +19,7 @@ from confluent_kafka import Producer
 
 from mirror_core.decide.conducting import STEP, Conducted, Sign, judged, newest, place
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.librdkafka import QUIET, client
 from mirror_core.model.checkpoint import Beat, Checkpoint
 from mirror_core.model.clock import CONDUCTED_S, now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError
@@ -26,7 +27,6 @@ from mirror_core.model.logs import logger
 from mirror_core.model.run import Run
 from mirror_core.state.journal import checkpoint, find_run
 from mirror_core.state.records import TOPIC, Forget, Record, State
-from mirror_core.state.topic import QUIET, client
 from mirror_core.state.writer import StateWriter
 from mirror_core.supervisor.identity import Machine, Process, this_process
 

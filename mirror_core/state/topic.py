@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
-
-from confluent_kafka import Consumer, KafkaException, Producer
+from typing import Final
 
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.model.errors import BadRequest
 from mirror_core.state.reading import read_from_start
 from mirror_core.state.records import TOPIC, State
 from mirror_core.state.remembered import REMEMBERED, read_on
 
-Client = TypeVar("Client", Consumer, Producer)
-
-POLL_S: Final = 0.02
-"""consume() waits for the whole number of messages or as long as this."""
 TRANSACTION_MS: Final = 10_000
 """Longest life of a transaction, so of one whose owner was killed in the middle of a commit."""
 _ABORTED_S: Final = 35.0
@@ -27,7 +20,6 @@ _HANGING: Final = (
     "--partition 0` names one that nobody ends, and `abort` ends it"
 )
 """A coordinator that meets a broker in the moment of its start may drop the marker that it had for it."""
-QUIET: Final = {"log_level": 0, "error_cb": lambda error: None}  # errors reach us through the calls themselves
 
 
 def read_state(
@@ -59,11 +51,3 @@ def read_state(
 def read_whole(cluster: ClusterConfig) -> State:
     """The state for one who is about to act on it: a killed owner's open transaction is waited for."""
     return read_state(cluster, timeout_s=_ABORTED_S, whole=True)
-
-
-def client(kind: Callable[[dict[str, Any]], Client], cluster: ClusterConfig, properties: dict[str, Any]) -> Client:
-    """A client of librdkafka. BadRequest for properties that it doesn't know or take."""
-    try:
-        return kind(properties)
-    except KafkaException as error:
-        raise BadRequest(f"cluster {cluster.name}: {error.args[0].str()}") from None
