@@ -37,16 +37,30 @@ class Lanes:
         self._link = link
         self.far = first.round_trip_s >= _FAR_S
         self.links = [link(first, self.far)]
-        self._most = MOST if self.far else 1
+        self.most = MOST if self.far else 1
+        """Links that there may be."""
         self._made = SimpleQueue[Connection | MirrorError]()
         self._making = 0
+        self._thin = 0
+        """Answers in a row that had room for more."""
         self._closed = threading.Event()
 
     def more(self) -> None:
         """There is more to fetch than came in one answer."""
-        while len(self.links) + self._making < self._most:
+        while len(self.links) + self._making < self.most:
             self._making += 1
             threading.Thread(target=self._make, name="fetch-link", daemon=True).start()
+
+    def heard(self, filled: bool) -> None:
+        """Take in that an answer has come; whether there must be more than came in it."""
+        self._thin = 0 if filled else self._thin + 1
+        if filled:
+            self.more()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the broker's newest answers, as many as there are links, had room for more."""
+        return self._thin >= len(self.links)
 
     def idle(self) -> list[FetchLink]:
         """Those that may be asked something."""
@@ -56,7 +70,7 @@ class Lanes:
                 self.links.append(self._link(made, True))
             else:  # the first one works: a broker that takes no more of us is no reason to stop
                 _log.info("goes on with %d connections: %s", len(self.links), made)
-                self._most = 0
+                self.most = len(self.links)
         return [link for link in self.links if not link.pending]
 
     def free(self, link: FetchLink, replicators: list[PartitionReplicator]) -> list[PartitionReplicator]:

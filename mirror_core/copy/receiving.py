@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from mirror_core.copy.errors import fetch_refused
-from mirror_core.copy.lanes import MOST, Lanes
+from mirror_core.copy.lanes import Lanes
 from mirror_core.copy.outbox import Ready
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.rewrite import Rewriter
 from mirror_core.copy.words import Side, not_now
-from mirror_core.decide.rate import RateLimiter
+from mirror_core.decide.rate import LEAST_ANSWER, RateLimiter
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection, readable
 from mirror_core.kafka.empty_answers import Proof
+from mirror_core.kafka.fetch_size import share
 from mirror_core.kafka.fetching import FetchLink
 from mirror_core.kafka.tiered import local_start
 from mirror_core.model.copying import Assignment
@@ -57,12 +58,21 @@ class Receiver:
         self._most_bytes = min(_MOST_BYTES, assignment.max_bytes_in_flight // 4)
         self._budget = assignment.max_bytes_in_flight // 2
         self._stop_s = assignment.stop_ms / 1000
+        self._leading = set[int]()
+        """Brokers that we are connected to, or about to be, and that lead something that has not ended."""
 
     def ask(self, now: float) -> None:
         """Ask every broker that leads something, and has no question yet."""
+        by_broker = _by_broker(self._replicators.values())
+        self._leading = {broker for broker, some in by_broker.items() if some or broker in self.lanes}
+        for broker in self.lanes.keys() - self._leading:  # there is no next question at which they give way
+            for link in self.lanes[broker].idle():
+                link.limit(0, 0)
         if self.rate.wait_s(now):
             return
-        for broker, replicators in _by_broker(self._replicators.values()).items():
+        for broker, replicators in by_broker.items():
+            if not replicators:
+                continue
             try:
                 lanes = self._lanes(broker)
                 for link in lanes.idle():
@@ -147,8 +157,7 @@ class Receiver:
                 self._nothing(replicator, answer, honest=link.alone and not link.throttle_ms)
         now = time.time()
         self.rate.took(read, now)
-        if link.filled:
-            lanes.more()
+        lanes.heard(link.filled)
         ready_again = [r for r in self._replicators.values() if r.fetchable and r.source_broker == broker]
         if ready_again and now < self._stop_s and not self.rate.wait_s(now):
             self._ask(lanes, link, ready_again, now)
@@ -174,6 +183,7 @@ class Receiver:
         elif alone is not None:
             patience_ms = 0
         wait_ms = min(patience_ms, max(1, int((self._stop_s - now) * 1000)))
+        self._limit(lanes)
         link.ask(wanted, max_wait_ms=wait_ms, isolation=fetch.Isolation.READ_COMMITTED)
 
     def _nothing(self, replicator: PartitionReplicator, answer: fetch.Fetched, *, honest: bool) -> None:
@@ -199,17 +209,23 @@ class Receiver:
         return self.lanes[broker]
 
     def _link(self, connection: Connection, far: bool) -> FetchLink:
-        # Of the buffers of all links together. What waits in sockets is no more; far away the system sizes those.
-        room = self._budget // len({replicator.source_broker for replicator in self._replicators.values()})
-        if far:
-            most = self.rate.answer_bytes(min(self._most_bytes, room // MOST), MOST)
-            return FetchLink(connection, max_bytes=most, partition_max_bytes=most, at_once=True)
-        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
-        return FetchLink(
-            connection,
-            max_bytes=self.rate.answer_bytes(min(self._most_bytes, max(room, _PARTITION_BYTES))),
-            partition_max_bytes=self.rate.answer_bytes(_PARTITION_BYTES),
-        )
+        # How much it may ask for is decided at each question.
+        if not far:  # far away the system sizes these buffers
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
+        return FetchLink(connection, max_bytes=0, partition_max_bytes=0, at_once=far)
+
+    def _limit(self, lanes: Lanes) -> None:
+        """Say how much a broker's links may ask for that wait for no answer, of a budget for all answers together. What
+        waits in sockets is no part of it."""
+        quiet = sum(self.lanes[broker].quiet for broker in self.lanes.keys() & self._leading)
+        room = share(self._budget, len(self._leading) - quiet, quiet, gives=not lanes.quiet)
+        mine = lanes.idle()
+        # A broker that has to give way does so at its next question: until then its links hold what they may ask for.
+        held = sum(link.most for one in self.lanes.values() for link in one.links) - sum(link.most for link in mine)
+        most = min(self._most_bytes, room // lanes.most, (self._budget - held) // len(mine))
+        most = self.rate.answer_bytes(max(most, LEAST_ANSWER if lanes.far else _PARTITION_BYTES), lanes.most)
+        for link in mine:
+            link.limit(most, most if lanes.far else min(most, _PARTITION_BYTES))
 
     def close(self) -> None:
         for lanes in self.lanes.values():
@@ -218,9 +234,11 @@ class Receiver:
 
 
 def _by_broker(replicators: Iterable[PartitionReplicator]) -> Mapping[int, list[PartitionReplicator]]:
-    """Those to be fetched, by the source broker that leads them."""
+    """Those to be fetched, by the source broker that leads them; no one, where all that it leads has to wait."""
     found: dict[int, list[PartitionReplicator]] = {}
     for replicator in replicators:
         if replicator.fetchable:
             found.setdefault(replicator.source_broker, []).append(replicator)
+        elif not replicator.ended:
+            found.setdefault(replicator.source_broker, [])
     return found

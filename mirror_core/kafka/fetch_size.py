@@ -8,6 +8,19 @@ from typing import Final
 NEAR_BYTES: Final = 2 << 20
 FAR_S: Final = 0.02
 _SAMPLES: Final = 3
+_QUIET_BYTES: Final = 1 << 20
+
+
+def share(budget: int, giving: int, quiet: int, *, gives: bool) -> int:
+    """Bytes of one broker's answers, of a budget for those of all brokers together.
+
+    Brokers that have more to give than came in their newest answers (`giving`, and `gives`: this is one of them) share
+    equally what the others leave. While there is none, the others share all of it: much may come at once.
+    """
+    if not giving:
+        return budget // quiet
+    least = min(_QUIET_BYTES, budget // (2 * (giving + quiet)))
+    return (budget - quiet * least) // giving if gives else least
 
 
 class FetchSizer:
@@ -22,8 +35,14 @@ class FetchSizer:
         self.most = most
         self.size = min(most, first)
         """Bytes to ask for."""
+        self._first = first
         self._samples = 0
         self._fastest_s = math.inf
+
+    def limit(self, most: int) -> None:
+        """At most so many from now on."""
+        self.most = most
+        self.size = min(most, max(self.size, self._first))
 
     def took(self, size: int, seconds: float) -> None:
         """An answer of so many bytes had come so long after it was asked for, or had waited for us until then."""

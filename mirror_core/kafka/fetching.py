@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
@@ -21,6 +22,7 @@ _LEAST_SHARE: Final = 128 << 10
 """Bytes of a partition; a thousand partitions take turns."""
 _PER_PARTITION: Final = 16 << 10
 """Bytes of the whole answer for each partition asked for: a question about a thousand costs the broker more."""
+_SPARE: Final = 1 << 20
 _LENGTH: Final = 4
 """Bytes that say how long the answer is."""
 
@@ -43,8 +45,12 @@ class FetchLink:
         """The newest answer, if of at most so many bytes, had room for more of every partition."""
         self.took = 0
         """Bytes of the newest answer."""
-        self._sizer = FetchSizer(max_bytes, max_bytes if at_once else NEAR_BYTES)
+        self.filled = False
+        """The newest answer, or what it brought of a partition, was so long that there must be more."""
+        self._sizer = FetchSizer(max_bytes, sys.maxsize if at_once else NEAR_BYTES)
         self._partition_max_bytes = partition_max_bytes
+        self._share = 0
+        """Bytes of a partition that the newest question asked for at most."""
         self._asked_at = self._heard_at = 0.0
         self._max_wait_ms = 0
         self._buffer = bytearray(_LENGTH)
@@ -54,6 +60,13 @@ class FetchLink:
         self._correlation = 0
         self._asked: dict[tuple[str, int], Partition] = {}
 
+    def limit(self, max_bytes: int, partition_max_bytes: int) -> None:
+        """From the next question on ask for so much at most, and keep no buffer for far more."""
+        if max_bytes < self.most and len(self._buffer) > 2 * max_bytes + _SPARE:
+            self._buffer = bytearray(_LENGTH)  # views of the newest answer keep the old one
+        self._sizer.limit(max_bytes)
+        self._partition_max_bytes = partition_max_bytes
+
     def ask(self, wanted: Iterable[fetch.Wanted], *, max_wait_ms: int, isolation: fetch.Isolation) -> None:
         """Send a Fetch; the broker holds it until there is a byte to return or the wait is over."""
         items = list(wanted)
@@ -62,8 +75,10 @@ class FetchLink:
         self._asked = {(i.partition.topic, i.partition.index): i.partition for i in items}
         size = min(self._sizer.most, max(self._sizer.size, _PER_PARTITION * len(items)))
         # All partitions in each answer: a Produce takes one batch of each, so the more there are the fewer it takes.
-        share = min(self._partition_max_bytes, max(_LEAST_SHARE, size // max(1, len(items))))
-        self.room = size - share
+        # None of several may use up a whole answer, however small it is: then there would never be `room`.
+        least = min(_LEAST_SHARE, size // 2)
+        self._share = min(self._partition_max_bytes, max(least, size // max(1, len(items))))
+        self.room = size - self._share
         request = fetch.encode(
             items,
             self._correlation,
@@ -71,7 +86,7 @@ class FetchLink:
             isolation=isolation,
             max_wait_ms=max_wait_ms,
             max_bytes=size,
-            partition_max_bytes=share,
+            partition_max_bytes=self._share,
         )
         self.connection.send([request])
         self._asked_at = self._heard_at = time.monotonic()
@@ -97,9 +112,9 @@ class FetchLink:
         return self._asked.values()
 
     @property
-    def filled(self) -> bool:
-        """Whether the newest answer was so long that there must be more."""
-        return 2 * self.took > self._sizer.size
+    def most(self) -> int:
+        """Bytes that are asked for at most."""
+        return self._sizer.most
 
     @property
     def alone(self) -> bool:
@@ -126,7 +141,7 @@ class FetchLink:
         self._due = _LENGTH + frame_size(self._buffer, self.connection.where)
         if len(self._buffer) < self._due:
             # A new one, not a longer one: page faults of fresh memory cost more than the copy, so grow seldom.
-            self._buffer = bytearray(self._due + (1 << 20))
+            self._buffer = bytearray(self._due + _SPARE)
 
     def take(self) -> Iterator[fetch.Fetched]:
         """Wait until the answer is there, and go through its partitions."""
@@ -137,6 +152,7 @@ class FetchLink:
         frame = memoryview(self._buffer)[_LENGTH : self._due]
         self.pending = False
         self.took = size
+        self.filled = 2 * size > self._sizer.size
         self._sizer.took(size, time.monotonic() - self._asked_at)
         if size < _BEGINNING.size:
             raise RemoteFault(f"{self.connection.where}: Fetch answer of {size} bytes")
@@ -144,7 +160,9 @@ class FetchLink:
         if correlation != self._correlation:
             raise RemoteFault(f"{self.connection.where}: Fetch answer {correlation} where {self._correlation} was due")
         try:
-            yield from fetch.decode(frame[4:], self._asked)
+            for answer in fetch.decode(frame[4:], self._asked):
+                self.filled = self.filled or len(answer.records) >= self._share
+                yield answer
         except MalformedAnswer as error:
             raise RemoteFault(f"{self.connection.where}: Fetch answer makes no sense: {error}") from None
 

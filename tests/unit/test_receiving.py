@@ -8,7 +8,6 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -43,7 +42,7 @@ NEAR = cast("Connection", SimpleNamespace(round_trip_s=0.001))
 class Link:
     """To one broker; its answer is the test's."""
 
-    alone, filled, room, throttle_ms = True, False, 1 << 20, 0
+    alone, filled, room, throttle_ms, most = True, False, 1 << 20, 0, 0
     waits_s = 0.0
 
     def __init__(self) -> None:
@@ -59,6 +58,9 @@ class Link:
         self.pending, self.asked = True, self.asked + 1
         self.waits_ms.append(max_wait_ms)
         self.offsets += [one.offset for one in wanted]
+
+    def limit(self, max_bytes: int, partition_max_bytes: int) -> None:
+        """What comes is the test's."""
 
     @property
     def partitions(self) -> list[Partition]:
@@ -105,17 +107,6 @@ class Source:
         )
         self.links = {broker: Link() for broker in (1, 2)}
         self.receiver.lanes = {broker: lanes(link) for broker, link in self.links.items()}
-
-    def led_by_many(self, brokers: int) -> list[int]:
-        """Bytes that each of so many brokers may be asked for at a time, once all have much to give."""
-        others = [replace(self.replicator.assigned, partition=Partition("many", n)) for n in range(brokers)]
-        many = {one.partition: PartitionReplicator(one) for one in others}
-        for broker, one in enumerate(many.values()):
-            one.route(broker, 1, 1)
-        receiver = Receiver(self.assignment, self.client, many, lambda client, broker: NEAR)
-        sock = SimpleNamespace(setsockopt=lambda *_: None)
-        near = cast("Connection", SimpleNamespace(sock=sock, round_trip_s=0.001))
-        return [receiver._link(near, False)._sizer.most for _ in range(brokers)]
 
     def led_by(self, broker: int, epoch: int, position: int) -> None:
         """Its place is found, there and then; and asked for from there on."""
@@ -190,11 +181,6 @@ def test_who_waits_for_the_destination_takes_no_time_from_remote_storage(
     source.links[1].pending = False
     source.receiver.ask(time.time())
     assert source.links[1].waits_ms == [500, waits_ms]
-
-
-@pytest.mark.parametrize(("brokers", "most"), [(1, 8 << 20), (4, 8 << 20), (8, 4 << 20), (32, 1 << 20), (500, 1 << 20)])
-def test_brokers_near_by_share_the_room_for_answers(source: Source, brokers: int, most: int) -> None:
-    assert set(source.led_by_many(brokers)) == {most}
 
 
 def test_nor_is_it_when_it_leads_again(source: Source) -> None:
