@@ -57,6 +57,9 @@ class Planner:
     """Log starts on the destination before anything was copied (`PartitionStatus.began`)."""
     unmoved: Mapping[Partition, str] = field(default_factory=dict)
     """Logs whose start the destination refused to move up at the last look, and why."""
+    here: Mapping[str, TopicView] | None = None
+    there: Mapping[str, TopicView] | None = None
+    """Who leads on the destination and on the source, as a broker said at the last plan; None: to be asked again."""
     shorter: set[Partition] = field(default_factory=set)
     """Logs of which more was deleted on the destination than on the source, at the last look."""
 
@@ -85,15 +88,16 @@ class Planner:
             fresh[partition] = _failed(known[partition], words, kind)
         self._begin(fresh)
         copied = [p for p, s in fresh.items() if s.state in COPIED]
-        # First: while tasks copy, ends are not behind them.
+        # Where nothing had to be made we were told a moment ago who leads: it takes more to ask that than offsets.
+        made = all_ends or bool(placement.rows)
+        self.here, self.there = (None, None) if made else (placement.ready, topics)
+        # Positions first: while tasks copy, ends are not behind them.
         if all_ends:
             positions = list_offsets(self.destination, copied, Point.LOG_END)
             ends = list_offsets(self.source, copied, Point.STABLE_END)
         else:
-            # Where nothing had to be made we were told a moment ago who leads: it takes more to ask that than offsets.
-            made = bool(placement.rows)
-            positions = _known(self.destination, copied, Point.LOG_END, led=None if made else placement.ready)
-            ends = _known(self.source, copied, Point.STABLE_END, led=None if made else topics)
+            positions = _known(self.destination, copied, Point.LOG_END, led=self.here)
+            ends = _known(self.source, copied, Point.STABLE_END, led=self.there)
         self._note_source_starts(fresh, positions, ends)
         return Work(
             partitions={p: assigned(fresh[p]) for p in copied},
@@ -113,12 +117,12 @@ class Planner:
         if not wanted:
             return []
         # In this order: what a task or we have deleted here was deleted there before.
-        here = _known(self.destination, wanted, Point.START)
-        there = _known(self.source, wanted, Point.START)
+        here = _known(self.destination, wanted, Point.START, led=self.here)
+        there = _known(self.source, wanted, Point.START, led=self.there)
         starts = {p: (ours, theirs) for p, ours in here.items() if (theirs := there.get(p)) is not None}
         moved = {p for p, (ours, theirs) in starts.items() if ours < theirs}
         shorter = {p for p, (ours, theirs) in starts.items() if ours > theirs and ours > self.began.get(p, ours)}
-        positions = _known(self.destination, moved | shorter, Point.HIGH_WATERMARK)
+        positions = _known(self.destination, moved | shorter, Point.HIGH_WATERMARK, led=self.here)
         shorter &= positions.keys()
         sure, self.shorter = sorted(shorter & self.shorter), shorter
         behind = {p: there[p] for p in sorted(moved & positions.keys()) if there[p] <= positions[p]}

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
+from operator import attrgetter
+from typing import Final
 
 from mirror_core.model.names import Partition
+
+_by_name: Final = attrgetter("topic", "index")
+"""Their own order. Comparing fifty thousand of them with one another costs half a second."""
 
 
 def assign(lags: Mapping[Partition, int], tasks: int) -> tuple[tuple[Partition, ...], ...]:
@@ -15,8 +20,8 @@ def assign(lags: Mapping[Partition, int], tasks: int) -> tuple[tuple[Partition, 
     """
     heap: list[tuple[int, int]] = [(0, number) for number in range(min(tasks, len(lags)))]
     chosen: list[list[Partition]] = [[] for _ in heap]
-    for partition, lag in sorted(lags.items(), key=lambda item: (-item[1], item[0])):
+    for partition, lag in sorted(lags.items(), key=lambda item: (-item[1], *_by_name(item[0]))):
         load, number = heapq.heappop(heap)
         chosen[number].append(partition)
         heapq.heappush(heap, (load + max(lag, 0) + 100, number))
-    return tuple(tuple(sorted(partitions)) for partitions in chosen)
+    return tuple(tuple(sorted(partitions, key=_by_name)) for partitions in chosen)

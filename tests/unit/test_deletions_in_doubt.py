@@ -155,3 +155,28 @@ def test_a_copy_that_has_come_to_the_sources_log_start_counts_from_there(
     work = Planner(link, east, cast("Any", object())).plan(state, all_ends=False)
     assert work.partitions[A].counted == noted
     assert [change.status.source_start for change in work.changes] == [noted]
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["all topics were there", "topics were made"])
+def test_log_starts_are_asked_of_whom_the_plan_was_told_to_lead(made: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 50,000 partitions it costs more to ask who leads them than where they begin."""
+    asked = list[tuple[Any, Point, Any]]()
+
+    def offsets(client: Any, wanted: list[Partition], point: Point, led: Any = None) -> dict[Partition, Offset]:
+        asked.append((client, point, led))
+        return dict.fromkeys(wanted, Offset(0))
+
+    there, here = ({"orders": TopicView("orders", side, False, {0: Leader(1, 0)}, 1, 1)} for side in "sd")
+    rows: Any = ("a topic is made",) if made else ()
+    monkeypatch.setattr(planning, "_known", offsets)
+    monkeypatch.setattr(planning, "mirror_topics", lambda link, client: there)
+    monkeypatch.setattr(planning, "create_missing", lambda *asked: Placement(here, rows, {}))
+    east: Any = SimpleNamespace(metadata=lambda names: ClusterView("E", 1, {}, {}, frozenset()))
+    west: Any = SimpleNamespace()
+    link: Any = SimpleNamespace(mirror=MIRROR)
+    state: Any = SimpleNamespace(partitions={NAME: {A: status(start=10)}}, active_run=lambda name: None)
+    planner = Planner(link, east, west)
+    planner.follow_log_start(planner.plan(state, all_ends=False).partitions)
+    expected = [(west, Point.LOG_END, here), (east, Point.STABLE_END, there)]
+    expected += [(west, Point.START, here), (east, Point.START, there), (west, Point.HIGH_WATERMARK, here)]
+    assert asked[-5:] == [(client, point, None if made else led) for client, point, led in expected]

@@ -19,7 +19,7 @@ def planner(monkeypatch: pytest.MonkeyPatch, error: MirrorError | None) -> Plann
     """Of two logs that begin later on the source than on the destination."""
     starts = {"east": 50, "west": 10}
 
-    def known(client: Any, partitions: list[Partition], point: Any) -> dict[Partition, Offset]:
+    def known(client: Any, partitions: list[Partition], point: Any, *, led: Any) -> dict[Partition, Offset]:
         offset = 100 if point.name == "HIGH_WATERMARK" else starts[client.name]
         return dict.fromkeys(partitions, Offset(offset))
 
