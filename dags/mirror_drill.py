@@ -1,7 +1,8 @@
-"""Rehearse a failover: the same steps, on a topic that no application uses. The drill removes it afterwards.
+"""Rehearse failovers: the same steps, on a topic that no application uses. The drill removes it afterwards.
 
-Red when a step fails, when the promoted copy differs from what was written, or when something could not be removed. The
-task's log and `mirrorbook drill list NAME` show what was predicted and what was measured.
+One planned, then one unplanned, also when the planned one failed. Red when a step fails, when the promoted copy
+differs from what was written, or when something could not be removed. The task's log and `mirrorbook drill list NAME`
+show what was predicted and what was measured.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG, Param
-from mirrorbook_airflow.drilling import CleanDrill, DrillMirror
+from mirrorbook_airflow.drilling import BOTH, CleanDrill, DrillMirror
 from mirrorbook_airflow.notifying import when_red
 from mirrorbook_airflow.operators import RETRIES, ListMirrors
 
@@ -28,10 +29,11 @@ with DAG(
             [], type="array", items={"type": "string"}, description_md="Mirrors to drill; empty: all that are started"
         ),
         "mode": Param(
-            "planned",
+            BOTH,
             type="string",
-            enum=["planned", "unplanned"],
-            description_md="`planned`: loses nothing; `unplanned`: does without the source, and counts what is lost",
+            enum=[BOTH, "planned", "unplanned"],
+            description_md="`planned`: loses nothing; `unplanned`: does without the source, and counts what is lost; "
+            f"`{BOTH}`: one after the other",
         ),
     },
 ) as dag:

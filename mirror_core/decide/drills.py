@@ -10,7 +10,7 @@ from typing import Final
 from mirror_core.decide.steps import stood_still_s, took_s
 from mirror_core.decide.view import Forecast
 from mirror_core.model.acl import AclPurpose, LedgerEntry
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import (
     DRILL,
@@ -163,6 +163,25 @@ def drilled(run: Run, steps: Iterable[StepRecord]) -> Drilled:
 def came_through(run: Run) -> bool:
     """Whether a drill has done what it is for: its outcome is written down when it was looked at, and was good."""
     return run.state is RunState.DONE and bool(run.note)
+
+
+def failed_drills(mirror: str, outcomes: Mapping[Mode, str | MirrorError]) -> MirrorError | None:
+    """What to raise when not all of several drills came through: it names each outcome. None: all came through.
+
+    To be tried again only where that may help every one that failed.
+    """
+    failed = [outcome for outcome in outcomes.values() if isinstance(outcome, MirrorError)]
+    if not failed or len(outcomes) == 1:
+        return next(iter(failed), None)
+    words = "".join(f"\n  - {mode}: {_ended(outcome)}" for mode, outcome in outcomes.items())
+    raised = Unreachable if all(error.retryable for error in failed) else MirrorError
+    return raised(f"drill of mirror {mirror}: {len(failed)} of {len(outcomes)} failed:{words}")
+
+
+def _ended(outcome: str | MirrorError) -> str:
+    if isinstance(outcome, MirrorError):
+        return "failed: " + str(outcome).replace("\n", "\n    ")
+    return f"came through: {outcome}"
 
 
 def forecast(

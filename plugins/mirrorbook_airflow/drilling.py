@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from mirror_core.decide.drills import failed_drills
+from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.run import Mode
 from mirror_core.model.text import visible_lines
 from mirrorbook_airflow.errors import airflow_errors
@@ -15,24 +17,47 @@ from mirrorbook_airflow.services import services
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from mirror_core.runbook.drill import Outcome
+
+BOTH: Final = "both"
+"""In place of a mode: planned, then unplanned. What was never drilled has no predicted seconds without writes."""
+
 
 class DrillMirror(MirrorOperator):
-    """Go through a failover of what stands for this mirror."""
+    """Go through a failover of what stands for this mirror, in each mode that was asked for."""
 
-    def execute(self, context: Context) -> dict[str, str]:
+    def execute(self, context: Context) -> dict[str, dict[str, str]]:
         from mirror_core.runbook.drill import drill
 
+        asked, by = context["params"]["mode"], conductor(context)
+        found, outcomes = dict[str, dict[str, str]](), dict[Mode, str | MirrorError]()
         with airflow_errors():
             link, _ = find_mirror(self.mirror)
-            mode, by = Mode(context["params"]["mode"]), conductor(context)
-            found = drill(
-                link.config, self.mirror, mode, services(link.config.path, (), ""), started_by=by, say=self.say
-            )
+            equipment = services(link.config.path, (), "")
+            for mode in (Mode.PLANNED, Mode.UNPLANNED) if asked == BOTH else (Mode(asked),):
+                try:
+                    outcome = drill(link.config, self.mirror, mode, equipment, started_by=by, say=self.say)
+                except LostOwnership:
+                    raise  # somebody else drills this mirror now: another drill of ours would end that one
+                except MirrorError as error:
+                    outcomes[mode] = error
+                    self.log.error("drill, %s: failed: %s", mode, visible_lines(str(error)))
+                else:
+                    found[mode] = self._told(outcome)
+                    outcomes[mode] = f"{found[mode]['measured']} s without writes, lost {outcome.lost}"
+            failure = failed_drills(self.mirror, outcomes)
+            if failure is not None:
+                raise failure
+        return found
+
+    def _told(self, found: Outcome) -> dict[str, str]:
         one = found.drilled
         measured = "not measured" if one.measured_s is None else f"{one.measured_s:.1f}"
         group = found.group
         again = group.untried or f"{group.repeated} record(s) read again, {group.skipped} skipped"
-        self.log.info("%s s without writes, predicted were %s; lost %s", measured, one.predicted, found.lost)
+        self.log.info(
+            "%s: %s s without writes, predicted were %s; lost %s", one.mode, measured, one.predicted, found.lost
+        )
         self.log.info("its group: %s; predicted: %s", visible_lines(again), group.predicted)
         return {
             "run": one.run,

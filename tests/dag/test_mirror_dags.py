@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +14,26 @@ import yaml
 
 from mirror_core.decide.drills import drill_name
 from mirror_core.kafka.config import load_config
+from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Mode, RunState
 from mirror_core.runbook.drill import past
 from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.failover_steps import Steps
 from mirror_core.runbook.services import local_services
 from mirror_core.state.link import find
 from mirror_core.state.topic import read_state
 from mirror_core.state.writer import StateWriter, control_id
 from tests.brokers import Pair, admin_client, new_topic, produce
 from tests.dag.airflow_home import add_connection, connection_of, run_dag
-from tests.mirroring import new_mirror, replicate
+from tests.mirroring import Mirrored, new_mirror, replicate
 from tests.parity_topics import content, send
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
+
+Both = tuple[Mirrored, Callable[[], object]]
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
 
@@ -228,13 +234,69 @@ def test_a_second_run_for_the_same_mirror_is_red_and_does_not_disturb_the_first(
     ]
 
 
-@pytest.mark.parametrize("mode", ["planned", pytest.param("unplanned", marks=pytest.mark.slow)])
-def test_a_drill_is_run_and_cleaned_away(dag_bag: DagBag, pair: Pair, mirror: MirrorName, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("asked", "newest_first"),
+    [
+        ({}, [Mode.UNPLANNED, Mode.PLANNED]),  # as by the schedule
+        pytest.param({"mode": "planned"}, [Mode.PLANNED], marks=pytest.mark.slow),
+        pytest.param({"mode": "unplanned"}, [Mode.UNPLANNED], marks=pytest.mark.slow),
+    ],
+)
+def test_a_drill_is_run_and_cleaned_away(
+    dag_bag: DagBag, pair: Pair, mirror: MirrorName, asked: dict[str, str], newest_first: list[Mode]
+) -> None:
     params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
     assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
-    ended = run_dag(dag_bag.dags["mirror_drill"], {"mirrors": [mirror], "mode": mode})
+    ended = run_dag(dag_bag.dags["mirror_drill"], {"mirrors": [mirror], **asked})
     assert ended.state == "success"
     state = read_state(load_config(pair.config_path).cluster("west"))
-    (found,) = past(state, mirror)
-    assert (found.mode, found.state) == (mode, RunState.DONE)
+    assert [(one.mode, one.state) for one in past(state, mirror)] == [(mode, RunState.DONE) for mode in newest_first]
     assert drill_name(mirror) not in state.mirrors
+
+
+@pytest.fixture
+def both(pair: Pair, airflow_database: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Both:
+    """Drills in both modes of a mirror of its own, as the task does them."""
+    from mirrorbook_airflow import drilling
+
+    mirrored = new_mirror(pair, tmp_path, new_topic(pair.east))
+    monkeypatch.setattr(drilling, "find_mirror", lambda name: (mirrored.link, mirrored.state))
+    monkeypatch.setattr(drilling, "services", lambda *given: mirrored.services)
+    monkeypatch.setattr(drilling, "conductor", lambda context: "airflow")
+    context: Any = {"params": {"mode": drilling.BOTH}}
+    return mirrored, lambda: drilling.DrillMirror(task_id="drill", mirror=mirrored.name).execute(context)
+
+
+def test_an_unplanned_drill_is_done_also_when_the_planned_one_failed(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    def drain(steps: Steps) -> None:
+        raise Refused("drain", ["the source takes writes"])
+
+    mirrored, execute = both
+    monkeypatch.setattr(Steps, "drain", drain)  # only a planned failover has this step
+    with pytest.raises(AirflowFailException) as red:
+        execute()
+    outcomes = r"(?s)- planned: failed: .*the source takes writes\n.*- unplanned: came through: \d.* lost 50"
+    assert re.search(outcomes, str(red.value))
+    drilled = [(one.mode, one.state) for one in past(mirrored.state, mirrored.name)]
+    assert drilled == [(Mode.UNPLANNED, RunState.DONE), (Mode.PLANNED, RunState.ABORTED)]
+
+
+def test_no_second_drill_begins_while_somebody_else_drills_this_mirror(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    begun = list[Mode]()
+
+    def drill(config: object, mirror: str, mode: Mode, *_: object, **__: object) -> None:
+        begun.append(mode)
+        raise LostOwnership("another process took over")
+
+    monkeypatch.setattr("mirror_core.runbook.drill.drill", drill)
+    with pytest.raises(AirflowFailException, match="LostOwnership"):
+        both[1]()
+    assert begun == [Mode.PLANNED]

@@ -16,6 +16,7 @@ from mirror_core.decide.drills import (
     drill_name,
     drilled,
     expressions,
+    failed_drills,
     forecast,
     is_drills,
     read_on,
@@ -23,7 +24,7 @@ from mirror_core.decide.drills import (
 from mirror_core.decide.steps import standing_still
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors.creation import create
-from mirror_core.model.errors import BadRequest
+from mirror_core.model.errors import BadRequest, MirrorError, Refused, Unreachable
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import Mode, Run, RunState, StepRecord, StepState
 from tests.unit.test_run_page import PLAN, RUN
@@ -123,3 +124,31 @@ def test_seconds_are_foretold_by_the_same_kind_of_run_and_of_conductor() -> None
     drill = replace(runs[0], plan=replace(runs[0].plan, mirror=drill_name("m")))
     assert told([drill, *runs[1:]], "ben@laptop") == "0.1 (last drill)", "what a drill took by command, before Airflow"
     assert told(runs[3:], "ben@laptop") == "unknown"
+
+
+def test_of_two_drills_each_outcome_is_named_and_one_that_failed_makes_red() -> None:
+    refused = Refused("plan", ["no leader", "no right"])
+    found = failed_drills("orders", {Mode.PLANNED: refused, Mode.UNPLANNED: "2.1 s"})
+    assert str(found) == (
+        "drill of mirror orders: 1 of 2 failed:\n"
+        "  - planned: failed: plan:\n      - no leader\n      - no right\n"
+        "  - unplanned: came through: 2.1 s"
+    )
+    assert failed_drills("orders", {Mode.PLANNED: refused}) is refused
+    assert failed_drills("orders", {Mode.PLANNED: "1.0 s", Mode.UNPLANNED: "2.1 s"}) is None
+
+
+@pytest.mark.parametrize(
+    ("planned", "unplanned", "again"),
+    [
+        (Unreachable("east"), Unreachable("west"), True),
+        (Unreachable("east"), "2.1 s", True),
+        (Unreachable("east"), Refused("plan", ["no right"]), False),
+    ],
+)
+def test_drills_are_tried_again_only_where_that_may_help_each_that_failed(
+    planned: MirrorError, unplanned: str | MirrorError, again: bool
+) -> None:
+    found = failed_drills("orders", {Mode.PLANNED: planned, Mode.UNPLANNED: unplanned})
+    assert found is not None
+    assert found.retryable is again

@@ -455,3 +455,16 @@ def test_the_newest_drill_is_told_with_its_standstill_and_age() -> None:
     fence, promote = step("fence", NOW - 90_000, NOW - 89_000), step("promote", NOW - 89_000, NOW - 88_500)
     drilled = lines(of_drill, replace(fence, run="drill-1"), replace(promote, run="drill-1"))
     assert "last drill: planned, ABORTED, standstill 1.5 s, 20.0 s ago" in drilled
+
+
+def test_the_newest_drill_of_each_mode_is_told_the_newest_first() -> None:
+    def drill(mode: Mode, age_s: int) -> Run:
+        of_drill = replace(plan(mode), mirror=MirrorName(f"drill.{NAME}"))
+        return replace(run(ended_ms=NOW), plan=of_drill, id=f"drill-{age_s}", started_ms=NOW - age_s * 1000)
+
+    drilled = [drill(Mode.PLANNED, 90), drill(Mode.PLANNED, 60), drill(Mode.UNPLANNED, 30)]
+    card = next(c for c in page(seen(), one=told(*drilled)).cards if c.title == "Time without writes")
+    assert card.lines[1:] == (
+        "last drill: unplanned, ABORTED, standstill none measured, 30.0 s ago",
+        "last drill: planned, ABORTED, standstill none measured, 60.0 s ago",
+    )

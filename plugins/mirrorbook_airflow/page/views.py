@@ -16,6 +16,7 @@ from mirror_core.decide.steps import standing_of
 from mirror_core.mirrors.describe import PartitionRow
 from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.mirror import Mirror, PartitionState, is_fresh
+from mirror_core.model.run import Mode, Run
 from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of, counted, number
 from mirrorbook_airflow.page.forecast import ForecastView, forecasts_of
 from mirrorbook_airflow.page.known import Judged, Seen, Told, is_current
@@ -101,7 +102,7 @@ def mirror_page(
         cards=(
             _readiness(known, told, mirror, rows, _trouble(told, seen)),
             _loss(fresh),
-            _time(known, runs, _last_drill(told, mirror, now_ms)),
+            _time(known, runs, _last_drills(told, mirror, now_ms)),
             _proof(fresh, told, mirror, now_ms),
         ),
         facts=_facts(fresh, told, mirror, now_ms),
@@ -211,18 +212,23 @@ def _loss(seen: Seen | None) -> Card:
     return Card(title, f"at least {missing:,} offsets", tone, (loss.bound, beat))
 
 
-def _time(known: Judged | None, runs: Sequence[RunView], drill: str) -> Card:
+def _time(known: Judged | None, runs: Sequence[RunView], drilled: Sequence[str]) -> Card:
     figures = known.decision.plan.figures if known and known.decision else {}
     predicted = figures.get("seconds without writes, predicted", UNKNOWN)
     last = next((f"last run: {r.kind} {r.id}, {r.state}, standstill {r.standstill}" for r in runs), "no run yet")
     tone = "unknown" if predicted.startswith(UNKNOWN) else "good"
-    return Card("Time without writes", predicted, tone, (last, drill))
+    return Card("Time without writes", predicted, tone, (last, *drilled))
 
 
-def _last_drill(told: Told, mirror: Mirror, now_ms: int) -> str:
-    run = next(iter(drills.runs_of(told.state.runs.values(), mirror.name)), None)
-    if run is None:
-        return "no drill yet"
+def _last_drills(told: Told, mirror: Mirror, now_ms: int) -> list[str]:
+    """The newest one of each mode, the newest first: what failed in one mode is not hidden by what came through."""
+    newest = dict[Mode, Run]()
+    for run in drills.runs_of(told.state.runs.values(), mirror.name):
+        newest.setdefault(run.plan.mode, run)
+    return [_last_drill(told, run, now_ms) for run in newest.values()] or ["no drill yet"]
+
+
+def _last_drill(told: Told, run: Run, now_ms: int) -> str:
     seen = drills.drilled(run, told.state.steps_of(run))
     took = "none measured" if seen.measured_s is None else f"{seen.measured_s:.1f} s"
     return f"last drill: {seen.mode}, {seen.words}, standstill {took}, {ago(max(0, now_ms - seen.at_ms) / 1000)}"
