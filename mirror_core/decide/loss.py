@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 
 from mirror_core.decide.view import DestinationView, View, healthy
 from mirror_core.model.mirror import PartitionStatus
@@ -50,6 +51,8 @@ class PartitionLoss:
     """Seconds since then."""
     missing: int | None
     """Offsets known to be missing: the end last seen, less the position. None unless both are known."""
+    whole_s: float | None = None
+    """Of one that lacks some: seconds since the data plane saw it lack nothing. None: it never did."""
     leaderless: bool
     """Nobody led it at the last look: its end is older than the others'."""
     failed: bool
@@ -62,8 +65,10 @@ class PartitionLoss:
 
     @property
     def behind_s(self) -> float | None:
-        """Seconds since the copy held all that the source then had. None: it is unknown, or longer than `age_s`."""
-        return self.age_s if self.missing == 0 else None
+        """Seconds since the copy held all that the source then had. None: unknown."""
+        if self.missing is None:
+            return None
+        return self.whole_s if self.missing else self.age_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +108,13 @@ class Loss:
     and has no name."""
     unnamed: int
     """Transactions that were too many to be noted."""
+
+    @property
+    def furthest(self) -> tuple[Partition, PartitionLoss] | None:
+        """The partition that is furthest behind in time, or one of which that is unknown. FAILED ones are not copied,
+        and left out. None: no partition is left."""
+        copied = [(partition, one) for partition, one in self.partitions.items() if not one.failed]
+        return max(copied, key=lambda row: inf if row[1].behind_s is None else row[1].behind_s, default=None)
 
     @property
     def cut(self) -> tuple[TransactionLoss, ...]:
@@ -174,6 +186,7 @@ def _partitions(
     now_ms: int,
 ) -> Iterator[tuple[Partition, PartitionLoss]]:
     seen = dict(sighting.seen()) if sighting else {}
+    whole = dict(sighting.whole()) if sighting else {}
     leaderless = frozenset(sighting.leaderless()) if sighting else frozenset()
     well = healthy(statuses)
     for partition in sorted(statuses):
@@ -185,6 +198,7 @@ def _partitions(
                 seen_end=last.end if last else None,
                 age_s=_age_s(now_ms, last.at_ms) if last else None,
                 missing=None if position is None or last is None else max(0, last.end - position),
+                whole_s=_age_s(now_ms, whole[partition]) if partition in whole else None,
                 leaderless=partition in leaderless,
                 failed=partition not in well,
             ),

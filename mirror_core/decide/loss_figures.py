@@ -70,6 +70,16 @@ def in_words(one: PartitionLoss) -> str:
     return f"{position}, {one.missing} offset(s) known to be missing, its end last seen {ago(one.age_s)}"
 
 
+def behind(loss: Loss) -> str:
+    """How far the copy is behind in time."""
+    if loss.furthest is None:
+        return "unknown: no partition is copied"
+    partition, one = loss.furthest
+    if one.behind_s is None:
+        return f"unknown of {partition}"
+    return f"{one.behind_s:.1f} s: the destination holds all that {partition} had then, and no other is further behind"
+
+
 def ago(seconds: float | None) -> str:
     return "never" if seconds is None else f"{seconds:.1f} s ago"
 

@@ -219,8 +219,8 @@ READINESS: Final = Suite(
         Column(
             "behind_s",
             pa.float64(),
-            "seconds since the copy held all that the source then had, by the data plane's looks at the source; not "
-            "known where it lacks something that the last look saw",
+            "seconds since the copy held all that the source then had, by the data plane's looks at the source; "
+            "not known where none of them saw the copy lack nothing",
             nullable=True,
         ),
         Column("missing", pa.int64(), "the source's end as last seen, less position, in offsets", nullable=True),

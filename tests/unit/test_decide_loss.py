@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.decide.loss import Fate, loss_of
+from mirror_core.decide.loss_figures import behind
 from mirror_core.decide.view import DestinationView, Topic, Unseen, View
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -87,6 +88,20 @@ def test_the_three_clocks(view: View) -> None:
     assert loss.bound == (
         "at least 37 offset(s), and whatever was acknowledged in the 6.0 s since the source was last looked at"
     )
+
+
+def test_behind_in_seconds_counts_from_when_a_partition_lacked_nothing(view: View) -> None:
+    assert view.sighting is not None
+    assert behind(loss_of(view)) == "unknown of a-0", "nobody saw it whole"
+    a = replace(view.sighting.topics[0], whole_ago_ms=((0, 7_000), (1, 1_500)))
+    seen = replace(view, sighting=replace(view.sighting, topics=(a, *view.sighting.topics[1:])))
+    loss = loss_of(seen)
+    assert [one.behind_s for one in loss.partitions.values()] == [11.0, 5.5, 4.0], "b-0 lacks nothing that was seen"
+    assert behind(loss).startswith("11.0 s: the destination holds all that a-0 had then")
+    failed = status(A0, "gone")
+    assert behind(loss_of(replace(seen, statuses={**seen.statuses, A0: failed}))).startswith("5.5 s")
+    assert behind(loss_of(replace(seen, destination=Unseen("dead, too")))).startswith("unknown of ")
+    assert behind(loss_of(replace(seen, statuses={A0: failed}))) == "unknown: no partition is copied"
 
 
 def test_the_bound_widens_with_every_second_of_silence_and_what_is_known_to_be_missing_does_not(view: View) -> None:

@@ -260,6 +260,31 @@ def test_the_list_of_mirrors_says_what_is_stale() -> None:
     assert (line.lag, line.lost, line.missing) == (None, None, "unknown")
 
 
+def test_the_list_and_the_card_say_how_many_seconds_a_mirror_is_behind_and_never_0_for_unknown() -> None:
+    clusters = Clusters(NOW, {ClusterName("west"): told()}, {})
+
+    def said(known: Seen | None) -> tuple[str, str]:
+        (line,) = overview(clusters, {NAME: known}, NOW)
+        card = next(c for c in page(known).cards if c.title == "Loss if the source died now")
+        return line.behind, next(words for words in card.lines if words.startswith("behind: "))
+
+    worst = "behind: 1.0 s: the destination holds all that t-0 had then, and no other is further behind"
+    assert said(seen(row(0), row(1))) == ("1.0", worst)
+    assert said(seen(row(0), row(1, lag=5))) == ("unknown", "behind: unknown of t-1")
+    assert said(seen(row(0), at_ms=NOW - 11_000)) == ("unknown", "behind: unknown")
+    assert said(None) == ("unknown", "behind: unknown")
+    assert said(seen()) == ("unknown", "behind: unknown: no partition is copied")
+
+
+def test_a_stopped_mirror_is_not_behind() -> None:
+    stopped = replace(MIRROR, desired=Desired.STOPPED)
+    told_ = told(stopped)
+    (line,) = overview(Clusters(NOW, {ClusterName("west"): told_}, {}), {NAME: seen(row(0))}, NOW)
+    assert line.behind == "stopped"
+    cards = mirror_page(stopped, told_, seen(row(0)), None, NOW).cards
+    assert "behind: stopped" in next(c.lines for c in cards if c.title == "Loss if the source died now")
+
+
 def test_a_copier_that_is_silent_is_not_running() -> None:
     lease = Lease(mirror=NAME, owner="o", generation=1, beat_ms=NOW - 11_000, writers_until_ms=0)
     clusters = Clusters(NOW, {ClusterName("west"): told(lease)}, {})

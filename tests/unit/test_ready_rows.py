@@ -100,6 +100,8 @@ def test_the_copy_is_as_far_behind_as_the_look_at_which_it_lacked_nothing() -> N
     seen = PartitionLoss(position=Offset(5), seen_end=Offset(5), age_s=3.0, missing=0, leaderless=False, failed=False)
     assert seen.behind_s == 3.0
     assert replace(seen, missing=1).behind_s is None, "longer than 3 s, and nobody knows how long"
+    assert replace(seen, missing=1, whole_s=9.0).behind_s == 9.0
+    assert replace(seen, missing=None, age_s=None, whole_s=9.0).behind_s is None, "the position is not known now"
     assert replace(seen, missing=None, age_s=None).behind_s is None
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirror_core.model.mirror import Mirror, PartitionState, is_fresh
+from mirror_core.decide.loss import Loss
+from mirror_core.model.mirror import Desired, Mirror, PartitionState, is_fresh
 from mirror_core.model.names import MirrorName
 from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of, counted
 from mirrorbook_airflow.page.known import Clusters, Seen, Told
@@ -24,6 +25,8 @@ class Overview:
     run: str
     lag: int | None
     """Offsets."""
+    behind: str
+    """Seconds, of the partition that is furthest behind; or that they are unknown."""
     lost: int | None
     """Offsets that a failover without the source would be known to lose."""
     missing: str
@@ -52,7 +55,16 @@ def _line(mirror: Mirror, told: Told, seen: Seen | None, now_ms: int) -> Overvie
         copier="running" if is_fresh(lease, now_ms) else "not running",
         run=f"{run.plan.kind} under way" if run else "none",
         lag=None if lag is None else int(lag),
+        behind=_behind(mirror, loss),
         lost=loss.known if loss and not loss.unknown else None,
         missing=loss.bound if loss else UNKNOWN,
         age=age,
     )
+
+
+def _behind(mirror: Mirror, loss: Loss | None) -> str:
+    if mirror.desired is Desired.STOPPED:
+        return "stopped"  # since then the source is not followed, and its age says nothing
+    furthest = loss.furthest if loss else None
+    seconds = furthest[1].behind_s if furthest else None
+    return UNKNOWN if seconds is None else f"{seconds:,.1f}"

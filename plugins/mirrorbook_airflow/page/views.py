@@ -11,11 +11,11 @@ from typing import Final
 
 from mirror_core.decide import drills
 from mirror_core.decide.abandoned import abandoned
-from mirror_core.decide.loss_figures import ago
+from mirror_core.decide.loss_figures import ago, behind
 from mirror_core.decide.steps import standing_of
 from mirror_core.mirrors.describe import PartitionRow
 from mirror_core.model.drift import Action, DriftRow
-from mirror_core.model.mirror import Mirror, PartitionState, is_fresh
+from mirror_core.model.mirror import Desired, Mirror, PartitionState, is_fresh
 from mirror_core.model.run import Mode, Run
 from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of, counted, number
 from mirrorbook_airflow.page.forecast import ForecastView, forecasts_of
@@ -101,7 +101,7 @@ def mirror_page(
         alarms=(*_alarms(told, seen, age, now_ms), *_abandoned(told, mirror, now_ms)),
         cards=(
             _readiness(known, told, mirror, rows, _trouble(told, seen)),
-            _loss(fresh),
+            _loss(fresh, mirror),
             _time(known, runs, _last_drills(told, mirror, now_ms)),
             _proof(fresh, told, mirror, now_ms),
         ),
@@ -198,18 +198,19 @@ def _readiness(known: Judged | None, told: Told, mirror: Mirror, rows: Sequence[
     return Card(title, "READY", "good", (states,))
 
 
-def _loss(seen: Seen | None) -> Card:
-    """The bound in the core's words, and how far behind the newest heartbeat is."""
+def _loss(seen: Seen | None, mirror: Mirror) -> Card:
+    """The bound in the core's words, how far behind the copy is in time, and the newest heartbeat."""
     title = "Loss if the source died now"
     if seen is None or seen.loss is None:
-        return Card(title, UNKNOWN, "unknown", ())
+        return Card(title, UNKNOWN, "unknown", (f"behind: {UNKNOWN}",))
     loss = seen.loss
+    late = f"behind: {'stopped' if mirror.desired is Desired.STOPPED else behind(loss)}"
     beat = f"newest heartbeat on the destination: {'none' if loss.heartbeat_s is None else ago(loss.heartbeat_s)}"
     missing = seen.description.facts["offsets known to be missing"] if seen.description else None
     if missing is None:
-        return Card(title, UNKNOWN, "unknown", (loss.bound, beat))
+        return Card(title, UNKNOWN, "unknown", (loss.bound, late, beat))
     tone = "good" if is_current(loss) and not missing else "warn"
-    return Card(title, f"at least {missing:,} offsets", tone, (loss.bound, beat))
+    return Card(title, f"at least {missing:,} offsets", tone, (loss.bound, late, beat))
 
 
 def _time(known: Judged | None, runs: Sequence[RunView], drilled: Sequence[str]) -> Card:
