@@ -35,6 +35,7 @@ from mirror_core.decide.conducting import Conducted
 from mirror_core.model.clock import now_ms
 from mirror_core.model.documents import prints
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
+from mirror_core.model.mirror_sections import OWNER
 from mirror_core.model.run import Plan, Run, RunKind, StepRecord, StepState
 from mirror_core.runbook.closing import words_of
 from mirror_core.state.link import Link, states
@@ -169,16 +170,18 @@ def show_plan(plan: Plan, reasons: tuple[str, ...], *, as_json: bool) -> None:
     if as_json:
         print_json(plan_document(plan, reasons))
         return
-    print_facts({"plan": f"{plan.kind} of mirror {plan.mirror}, {plan.mode}", "hash": plan.hash})
+    figures = dict(plan.figures)
+    owner = {OWNER: figures.pop(OWNER)} if OWNER in figures else {}
+    print_facts({"plan": f"{plan.kind} of mirror {plan.mirror}, {plan.mode}", "hash": plan.hash, **owner})
     rows = [(n, s.name, s.action, "yes" if s.reversible else "no") for n, s in enumerate(plan.steps, start=1)]
     print_table("Steps", ("", "step", "what is done", "abort possible"), rows)
     turning = next((s.name for s in plan.steps if not s.reversible), None)
     if turning:
         tell(f"point of no return: {turning}")
-    print_table("What is known now", ("what", "value"), list(plan.figures.items()))
-    for title, figures in (("partition", plan.partitions), ("consumer group", plan.groups)):
-        if figures:
-            print_table(f"By {title}", (title, "now"), list(figures.items()))
+    print_table("What is known now", ("what", "value"), list(figures.items()))
+    for title, by in (("partition", plan.partitions), ("consumer group", plan.groups)):
+        if by:
+            print_table(f"By {title}", (title, "now"), list(by.items()))
     if plan.rights:
         print_table("Rights given at promotion", ("right",), [(right,) for right in plan.rights])
     if plan.strategies:

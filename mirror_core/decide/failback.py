@@ -16,6 +16,7 @@ from mirror_core.decide.steps import planned
 from mirror_core.decide.strategies import Allowed, Log, choose, costs, objections, point, tails
 from mirror_core.decide.view import SHOWN, Topic, Unseen, some
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror_sections import OWNER
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.ruling import KAFKAS, Ruling
 from mirror_core.model.run import Fact, Mode, Plan, RunKind, Strategy
@@ -79,6 +80,8 @@ class FailbackView:
     """What the old source is owed, or has been paid."""
     never_came: tuple[str, ...] = ()
     """Topics of the mirror that it never made on the new primary."""
+    owner: str = ""
+    """Whom to call; empty: nobody is named."""
     new_ruling: Ruling = KAFKAS
     """Who rules the access rights of the new primary."""
 
@@ -237,6 +240,8 @@ def _unknown(view: FailbackView) -> Iterator[str]:
 
 
 def _figures(view: FailbackView, strategies: Mapping[str, Strategy]) -> Iterator[tuple[str, str]]:
+    if view.owner:
+        yield OWNER, view.owner
     if view.debt is not None:
         slipped = count(slipped_in(view.debt, view.statuses))
         yield "standing fence", "; ".join((*words(view.debt), f"{slipped} offset(s) were accepted before it stood"))

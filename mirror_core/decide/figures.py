@@ -27,6 +27,7 @@ from mirror_core.decide.view import (
     some,
 )
 from mirror_core.model.mirror import PartitionState, PartitionStatus, is_fresh
+from mirror_core.model.mirror_sections import OWNER
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode
 
@@ -194,6 +195,8 @@ def unknown_of(view: View) -> Iterator[str]:
 
 
 def figures_of(view: View) -> Iterator[tuple[str, str]]:
+    if view.owner:
+        yield OWNER, view.owner
     lags = [lag for _, lag in lags_of(view)]
     known = [lag for lag in lags if lag is not None]
     yield "partitions", str(len(lags))

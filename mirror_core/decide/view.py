@@ -170,6 +170,8 @@ class View:
     """What mirrorbook.yaml says of the source's access rights."""
     there: Ruling = KAFKAS
     """The same of the destination's."""
+    owner: str = ""
+    """Whom to call; empty: nobody is named."""
     together: tuple[tuple[str, ...], ...] = ()
     """Topics that belong together: regular expressions, by group; none: all of the mirror's."""
 

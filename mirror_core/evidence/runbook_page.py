@@ -34,6 +34,8 @@ class Runbook:
     servers: Mapping[str, str]
     """Bootstrap servers by cluster."""
     hooks: Sequence[str]
+    owner: str = ""
+    """Whom to call; empty: nobody is named."""
     forecasts: Mapping[Mode, str]
     """Seconds without writes."""
     runs: Sequence[PastRun]

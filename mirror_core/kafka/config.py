@@ -18,9 +18,10 @@ import yaml
 from mirror_core.kafka.property_names import check_names
 from mirror_core.kafka.subject import NoSubject, subject_of
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.hooks import Hook, hooks_of
+from mirror_core.model.hooks import Hook
+from mirror_core.model.mirror_sections import MirrorSections, mirror_sections, of_mirror
 from mirror_core.model.mirror_set import MirrorSet, sets_of
-from mirror_core.model.names import ClusterName, MirrorName, base_name
+from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.ruling import ENTRIES, KAFKAS, Ruling, ruling_of
 from mirror_core.model.text import suggestion
 
@@ -100,11 +101,9 @@ class Config:
 
     path: Path
     clusters: Mapping[ClusterName, ClusterConfig]
-    switch: Mapping[MirrorName, tuple[Hook, ...]] = field(default_factory=dict)
+    mirrors: MirrorSections = field(default_factory=MirrorSections)
     signing_key: Path | None = None
     """Signs evidence; None: it stays unsigned."""
-    together: Mapping[MirrorName, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """Topics that belong together, by mirror: groups of regular expressions."""
     evidence_copy: str | None = None
     """A folder, or a URL of a file system that Spark reaches: where each bundle is written to, too."""
     sets: Mapping[str, MirrorSet] = field(default_factory=dict)
@@ -122,11 +121,15 @@ class Config:
 
     def hooks(self, mirror: MirrorName) -> tuple[Hook, ...]:
         """Of this mirror, or of the one that it is the way home of: applications move back by the same hooks."""
-        return self.switch.get(mirror, self.switch.get(base_name(mirror), ()))
+        return of_mirror(self.mirrors.switch, mirror, ())
 
     def belonging(self, mirror: MirrorName) -> tuple[tuple[str, ...], ...]:
         """Groups of this mirror's topics that belong together, on the way home, too."""
-        return self.together.get(mirror, self.together.get(base_name(mirror), ()))
+        return of_mirror(self.mirrors.together, mirror, ())
+
+    def owner(self, mirror: MirrorName) -> str:
+        """Whom to call about this mirror, on the way home, too; empty: the file names nobody."""
+        return self.mirrors.owner(mirror)
 
     def resolved(self, where: str, text: str) -> str:
         """A value of the file with its references replaced: a secret, perhaps. BadRequest when one leads nowhere."""
@@ -178,7 +181,7 @@ def load_config(path: Path, *, only: Principal | None = None) -> Config:
     return Config(
         path,
         {ClusterName(str(name)): _cluster(path, str(name), raw, only) for name, raw in clusters.items()},
-        **_mirrors(path, document.get("mirrors", {})),
+        mirrors=mirror_sections(str(path), document.get("mirrors", {})),
         **_evidence(path, document.get("evidence", {})),
         sets=sets_of(f"{path}: sets", document.get("sets", {})),
         expectations=_expectations(path, document.get("expectations", {})),
@@ -203,34 +206,6 @@ def _evidence(path: Path, section: object) -> dict[str, Any]:
         "signing_key": None if key is None else path.parent / key,
         "evidence_copy": copy if copy is None or "://" in copy else str(path.parent / copy),
     }
-
-
-def _mirrors(path: Path, mirrors: object) -> dict[str, Any]:
-    if not isinstance(mirrors, dict):
-        raise BadRequest(f"{path}: `mirrors:` must be a mapping of a mirror's name to its section")
-    switch, together = dict[MirrorName, tuple[Hook, ...]](), dict[MirrorName, tuple[tuple[str, ...], ...]]()
-    for name, section in mirrors.items():
-        where = f"{path}: mirrors.{name}"
-        if not isinstance(section, dict) or not section or section.keys() - {"switch", "together"}:
-            raise BadRequest(f"{where}: must be a mapping with the keys `switch` and `together` only")
-        if "switch" in section:
-            switch[MirrorName(str(name))] = hooks_of(f"{where}.switch", section["switch"])
-        if "together" in section:
-            together[MirrorName(str(name))] = _together(f"{where}.together", section["together"])
-    return {"switch": switch, "together": together}
-
-
-def _together(where: str, raw: object) -> tuple[tuple[str, ...], ...]:
-    if not isinstance(raw, list) or not all(
-        isinstance(group, list) and group and all(isinstance(one, str) for one in group) for group in raw
-    ):
-        raise BadRequest(f"{where}: must be a list of lists of regular expressions")
-    for one in (one for group in raw for one in group):
-        try:
-            re.compile(one)
-        except re.error as error:
-            raise BadRequest(f"{where}: {one!r} is not a regular expression: {error}") from None
-    return tuple(tuple(group) for group in raw)
 
 
 def _cluster(path: Path, name: str, raw: object, only: Principal | None) -> ClusterConfig:

@@ -24,6 +24,7 @@ def runbook_of(link: Link, state: State, now_ms: int) -> Runbook:
         mirror=mirror,
         statuses=state.partitions.get(mirror.name, {}),
         servers={side.name: side.control["bootstrap.servers"] for side in (link.source, link.destination)},
+        owner=link.config.owner(mirror.name),
         hooks=[hook.words for hook in link.config.hooks(mirror.name)],
         forecasts={
             mode: f"{one.seconds:.1f} ({one.basis})" if one else "unknown: no earlier run, and no drill"

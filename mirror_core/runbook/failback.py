@@ -147,6 +147,7 @@ class Failback(Conductor[Allowed]):
                 allowed=allowed,
                 debt=state.debts.get(mirror.name),
                 never_came=tuple(sorted(never_came)),
+                owner=link.config.owner(mirror.name),
                 new_ruling=link.destination.ruling,
             )
         )

@@ -112,6 +112,7 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, condu
         proof=state.proofs.get(mirror.name),
         groups=state.groups.get(mirror.name),
         beside=tuple(sorted(beside, key=lambda one: one[0].name)),
+        owner=link.config.owner(mirror.name),
         together=link.config.belonging(mirror.name),
         strangers=_strangers(link, state, *(one.answer(deadline) for one in users)) if users else (),
     )

@@ -19,6 +19,9 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from mirror_core.model.errors import BadRequest, MirrorError
+from mirror_core.model.mirror_sections import mirror_sections
+from mirror_core.model.mirror_set import sets_of
+from mirror_core.model.names import MirrorName
 from mirror_core.model.ruling import ENTRIES
 from mirror_core.model.text import suggestion
 from mirrorbook_airflow import kafka_type
@@ -185,6 +188,20 @@ def _switching() -> dict[str, Any]:
     if isinstance(named := document.get("expectations"), str):
         document["expectations"] = str(path.parent / named)  # what is written from this lies in another folder
     return document
+
+
+def named_owners(given: Mapping[str, Any]) -> dict[str, str]:
+    """Whom to call, by mirror, as mirrors.yaml names them: of the mirrors that a run was given, of all where it was
+    given none. `given`: its parameters. BadRequest when the file cannot be read."""
+    document = _switching()
+    named = mirror_sections("mirrors.yaml", document.get("mirrors", {}))
+    chosen = [given["mirror"]] if given.get("mirror") else [*(given.get("mirrors") or ())]
+    if given.get("set"):
+        found = sets_of("mirrors.yaml: sets", document.get("sets", {})).get(given["set"])
+        chosen = [*found.mirrors] if found else []
+    elif not chosen:
+        chosen = [*named.owners]
+    return {name: owner for name in chosen if (owner := named.owner(MirrorName(name)))}
 
 
 def home(part: str) -> Path:

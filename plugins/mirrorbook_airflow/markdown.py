@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from mirror_core.model.mirror_sections import OWNER
 from mirror_core.model.run import Plan, RunKind
 from mirror_core.model.text import visible
 
@@ -37,14 +38,16 @@ def set_markdown(name: str, order: str, joint_hash: str, plans: Sequence[Plan]) 
 
 def plan_markdown(plan: Plan, share: int = 1) -> str:
     """Everything that a person needs in order to say yes or no, most important first. `share`: as one of so many."""
-    verb = "Fail over" if plan.kind is RunKind.FAILOVER else "Fail back"
+    verb, figures = "Fail over" if plan.kind is RunKind.FAILOVER else "Fail back", dict(plan.figures)
+    owner = figures.pop(OWNER, "")
     parts = [
         f"**{verb} mirror {_code(plan.mirror)}**, {plan.mode}. Plan **{plan.hash}**: approving approves exactly this; "
         "when the state it was made from has changed, it is not run.",
+        f"Owner: {_cell(owner)}" if owner else "",
         *_bullets("Warnings", plan.warnings),
         *_bullets("Not known", plan.unknown),
         _table(("step", "what is done", ""), _steps(plan)),
-        _table(("figure", "now"), _cells(plan.figures.items())),
+        _table(("figure", "now"), _cells(figures.items())),
     ]
     if plan.strategies:
         parts.append(_table(("topic", "strategy"), _cells(sorted(plan.strategies.items())), MAX_PARTITIONS))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import pkgutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from mirror_core.model.errors import BadRequest
 from tests.dag.conftest import DAGS
@@ -23,6 +26,7 @@ OURS = """
 from airflow.sdk import BaseNotifier
 
 told = []
+owners = []
 
 class Pager(BaseNotifier):
     template_fields = ("text",)
@@ -33,6 +37,7 @@ class Pager(BaseNotifier):
 
     def notify(self, context):
         told.append((self.text, context["what"]))
+        owners.append(context["mirror_owners"])
 
 by_reason = Pager("{{ dag.dag_id }}, {{ dag_run.run_id }}: {{ reason }}")
 by_reason.notify = lambda context: told.append(by_reason.text)
@@ -51,6 +56,19 @@ def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_database: None
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__NOTIFY", "our_notifiers:broken our_notifiers:on_call nowhere:at_all")
     yield "our_notifiers"
     sys.modules.pop("our_notifiers", None)
+
+
+@contextmanager
+def named(document: dict[str, Any]) -> Iterator[None]:
+    """A mirrors.yaml that says this."""
+    from mirrorbook_airflow.hooks import home
+
+    file = home("config").parent / "mirrors.yaml"
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    try:
+        yield
+    finally:
+        file.unlink()
 
 
 def test_nobody_is_told_where_nobody_is_named(dag_bag: DagBag) -> None:
@@ -78,6 +96,41 @@ def test_every_red_run_and_every_question_is_told_of(ours: str) -> None:
         notifier({"dag": None, "what": "red"})
 
     assert sys.modules[ours].told == [("run red", "red")]
+
+
+@pytest.mark.parametrize(
+    ("about", "owners"),
+    [
+        ({"params": {"mirror": "orders"}}, {"orders": "ann"}),
+        ({"params": {"mirror": "other"}}, {}),
+        ({"params": {"mirrors": ["orders-back", "other"]}}, {"orders-back": "ann"}),
+        ({"params": {"mirrors": []}}, {"orders": "ann", "bills": "bob"}),
+        ({"params": {"set": "shop"}}, {"bills": "bob"}),
+        ({"params": {"set": "no such set"}}, {}),
+        ({"dag_run": SimpleNamespace(conf={"mirror": "bills"})}, {"bills": "bob"}),
+    ],
+)
+def test_whoever_is_told_learns_whom_to_call(ours: str, about: dict[str, Any], owners: dict[str, str]) -> None:
+    from mirrorbook_airflow.notifying import Named
+
+    with named(
+        {
+            "mirrors": {"orders": {"owner": "ann"}, "bills": {"owner": "bob"}, "other": {"switch": []}},
+            "sets": {"shop": {"mirrors": ["bills", "other"]}},
+        }
+    ):
+        context: Any = {"what": "red", **about}
+        Named(f"{ours}:on_call").notify(context)
+    assert sys.modules[ours].owners == [owners]
+
+
+def test_a_mistake_about_owners_keeps_nobody_from_being_told(ours: str) -> None:
+    from mirrorbook_airflow.notifying import Named
+
+    with named({"mirrors": {"orders": {"owner": 7}}}):
+        context: Any = {"what": "red", "params": {"mirror": "orders"}}
+        Named(f"{ours}:on_call").notify(context)
+    assert (sys.modules[ours].told, sys.modules[ours].owners) == ([("run red", "red")], [{}])
 
 
 def test_a_failover_that_has_not_ended_in_time_is_told_of(ours: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,12 +28,13 @@ def status(partition: Partition, state: PartitionState) -> PartitionStatus:
     return PartitionStatus(partition=partition, state=state, source_topic_id="a" * 32, destination_topic_id="b" * 32)
 
 
-def book(mirror: Mirror = PAYMENTS, *runs: PastRun, hooks: tuple[str, ...] = ()) -> Runbook:
+def book(mirror: Mirror = PAYMENTS, *runs: PastRun, hooks: tuple[str, ...] = (), owner: str = "") -> Runbook:
     return Runbook(
         mirror=mirror,
         statuses={GOOD: status(GOOD, PartitionState.MIRRORING), BAD: status(BAD, PartitionState.FAILED)},
         servers={"oslo": "o1:9092,o2:9092", "bergen": "b1:9092"},
         hooks=hooks,
+        owner=owner,
         forecasts={Mode.PLANNED: "2.5 (last drill)", Mode.UNPLANNED: "unknown: no earlier run, and no drill"},
         runs=runs,
         now_ms=1_700_000_000_000,
@@ -84,6 +85,14 @@ def test_a_bar_in_an_expression_ends_no_cell() -> None:
     assert r"| told when applications move | command notify 'x\|y' |" in told
 
 
+def test_its_first_lines_say_whom_to_call_if_somebody_is_named() -> None:
+    told = render(book(owner="payments on call, +47 1"))
+    assert told.splitlines()[:3] == ["# Runbook of mirror payments", "", "Owner: payments on call, +47 1"]
+    assert "Owner" not in page()
+    assert "None" not in page()
+    assert "Owner" not in runbook_body(book(), "", "/mirrorbook")
+
+
 def words(text: str) -> list[str]:
     """Without Markdown's marks, and seconds of a time."""
     without = re.sub(r"[*`]|(?<=:\d\d):\d\d(?= UTC)", "", text)
@@ -94,7 +103,8 @@ def words(text: str) -> list[str]:
     "runs", [(), (PastRun(id="payments-failover-1", mode="planned", state="DONE", stood_still="3"),)]
 )
 def test_the_page_says_the_same_words_as_the_printed_one(runs: tuple[PastRun, ...]) -> None:
-    made = book(replace(PAYMENTS, exclude_topics=("x.*",)), *runs, hooks=("command notify, at most 4 time(s)",))
+    some = replace(PAYMENTS, exclude_topics=("x.*",))
+    made = book(some, *runs, hooks=("command notify, at most 4 time(s)",), owner="payments on call, +47 1")
     printed = render(made).partition("\n")[2]
     assert words(Page(runbook_body(made, "", "/mirrorbook")).text) == words(printed)
 

@@ -170,7 +170,7 @@ def test_a_configuration_in_memory_says_what_the_file_would(home: Path) -> None:
     assert held.parent == written.parent, "commands of hooks run there"
     for only in (None, *Principal):
         one, other = load_config(held, only=only), load_config(written, only=only)
-        assert (one.clusters, one.switch, one.expectations) == (other.clusters, other.switch, other.expectations)
+        assert (one.clusters, one.mirrors, one.expectations) == (other.clusters, other.mirrors, other.expectations)
     assert load_config(held, only=Principal.DATA).cluster("east").control["sasl.password"] == DATA
 
 

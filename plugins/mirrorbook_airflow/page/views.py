@@ -66,6 +66,8 @@ class MirrorPage:
 
     name: str
     route: str
+    owner: str
+    """Whom to call; empty: nobody is named."""
     age: Age
     judged: Age
     alarms: tuple[str, ...]
@@ -93,9 +95,11 @@ def mirror_page(
     rows = fresh.description.rows if fresh and fresh.description else _recorded(mirror, told)
     topics = _topics(rows)
     runs = tuple(runs_of(told, mirror.name, now_ms))
+    link = told.links.get(mirror.name)
     return MirrorPage(
         name=mirror.name,
         route=f"{mirror.source} → {mirror.destination}",
+        owner=link.config.owner(mirror.name) if link else "",
         age=age,
         judged=judged_age,
         alarms=(*_alarms(told, seen, age, now_ms), *_abandoned(told, mirror, now_ms)),
