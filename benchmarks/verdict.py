@@ -21,7 +21,7 @@ PEER: Final = "mm2-tuned"
 PEERS: Final = ("mm2-tuned", "mm2-default")
 MORE_IS_BETTER: Final = frozenset({"mb_per_s"})
 
-COPIER_CPU: Final = {"d1": Fraction(1, 5), "d2": Fraction(1, 10), "d3": Fraction(1, 10)}
+COPIER_CPU: Final = {"d1": Fraction(1, 7), "d2": Fraction(1, 10), "d3": Fraction(1, 10)}
 """At most this part of the tuned MirrorMaker's CPU seconds per GB, by data set."""
 FAR_RATE: Final = Fraction(9, 10)
 """At least this part of what the same copier copies near by."""
@@ -31,7 +31,7 @@ FAR_P50_MS: Final = 5.0
 """More than one way."""
 FAR_P99_MS: Final = 30.0
 """More than there and back."""
-ALL_CPU: Final = Fraction(1, 2)
+ALL_CPU: Final = Fraction(1, 3)
 """Copier and both brokers together."""
 
 

@@ -134,6 +134,58 @@ def test_swapped_records_are_called_reordered(pair: Pair) -> None:
     assert "at offset 34 on the destination" in result.findings[0].detail
 
 
+def moved_by_one(first: int, end: int) -> list[tuple[str, int]]:
+    """What is found where each record of the source stands one offset later on the destination: within its chunk it is
+    found again, at the chunk's last offset another record stands in its place."""
+    kinds = list[tuple[str, int]]()
+    for offset in range(first, end):
+        if offset % CHUNK < CHUNK - 1:
+            kinds.append(("reordered", offset))
+        else:
+            here, there = content(end)[offset], content(end)[offset - 1]
+            fields = {"headers": True, "key": here.key != there.key, "timestamp": True, "value": True}
+            kinds += [(kind, offset) for kind, differs in fields.items() if differs]
+    return kinds
+
+
+def test_a_duplicated_record_is_found_and_what_it_has_moved(pair: Pair) -> None:
+    twice = [*content(50)[:21], *content(50)[20:49]]  # both logs end at 50
+    topic = pair_with(pair, content(50), twice)
+    result = compare(pair, whole(topic, 50))
+    assert (result.verdict, found(result)) == (Verdict.FAILED, moved_by_one(21, 50))
+    assert "the source's record of this offset is at offset 22 on the destination" in result.findings[0].detail
+    assert result.proven == {Partition(topic, 0): 21}
+
+
+def test_a_log_that_is_shifted_by_one_is_found_from_its_first_record_on(pair: Pair) -> None:
+    topic = pair_with(pair, content(50), [replace(content(1)[0], value=b"a stranger's"), *content(50)[:49]])
+    result = compare(pair, whole(topic, 50))
+    assert (result.verdict, found(result)) == (Verdict.FAILED, moved_by_one(0, 50))
+    assert result.proven == {Partition(topic, 0): 0}
+
+
+def test_swapped_partitions_are_found_in_both(pair: Pair) -> None:
+    """As many records, the same ends: only what stands at each offset tells."""
+    topic = twin_topics(pair, partitions=2)
+    parts = content(20)[:10], content(20)[10:]
+    for partition in (0, 1):
+        send(pair.east, topic, parts[partition], partition)
+        send(pair.west, topic, parts[1 - partition], partition)
+    ranges = [whole(topic, 10, partition=partition) for partition in (0, 1)]
+    assert compare(pair, *ranges, level=1).verdict is Verdict.PASSED
+    result = compare(pair, *ranges)
+    assert result.verdict is Verdict.FAILED
+    fields = (("headers", "headers"), ("key", "key"), ("timestamp", "timestamp_ms"), ("value", "value"))
+    assert [(f.partition.index, f.offset, f.kind) for f in result.findings] == [
+        (partition, offset, kind)
+        for partition in (0, 1)
+        for offset in range(10)
+        for kind, name in fields
+        if getattr(parts[0][offset], name) != getattr(parts[1][offset], name)
+    ]
+    assert result.proven == {Partition(topic, 0): 0, Partition(topic, 1): 0}
+
+
 def test_a_record_that_only_the_source_has_is_missing(pair: Pair) -> None:
     copy = content(50)
     copy[20:22] = [replace(copy[20], aborted=True)]  # it and its abort marker take offsets 20 and 21

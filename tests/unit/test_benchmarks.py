@@ -33,8 +33,8 @@ def outcomes(data_set: str, mine: list[Figures], theirs: list[Figures]) -> list[
 @pytest.mark.parametrize(
     ("data_set", "cpu", "outcome"),
     [
-        ("d1", 2.0, Outcome.MET),
-        ("d1", 2.1, Outcome.MISSED),
+        ("d1", 1.4, Outcome.MET),
+        ("d1", 1.5, Outcome.MISSED),
         ("d2", 1.0, Outcome.MET),
         ("d2", 1.1, Outcome.MISSED),
         ("d3", 1.1, Outcome.MISSED),
@@ -45,13 +45,13 @@ def test_the_copiers_cpu_is_held_against_the_limit_of_its_data_set(data_set: str
 
 
 def test_cpu_of_all_and_wall_time_have_limits_of_their_own() -> None:
-    theirs = [run(10.0, all_cpu=16.0, wall=8.0)]
+    theirs = [run(10.0, all_cpu=24.0, wall=8.0)]
     assert outcomes("d1", [run(1.0, all_cpu=8.0, wall=7.9)], theirs) == [Outcome.MET, Outcome.MET, Outcome.MET]
     assert outcomes("d1", [run(1.0, all_cpu=8.1, wall=8.0)], theirs) == [Outcome.MET, Outcome.MISSED, Outcome.MISSED]
 
 
 def test_the_median_of_the_runs_decides() -> None:
-    assert outcomes("d1", [run(1.0), run(1.5), run(9.0)], [run(10.0)])[0] is Outcome.MET
+    assert outcomes("d1", [run(1.0), run(1.4), run(9.0)], [run(10.0)])[0] is Outcome.MET
     assert outcomes("d1", [run(1.0), run(9.0), run(9.5)], [run(10.0)])[0] is Outcome.MISSED
 
 
