@@ -17,6 +17,7 @@ from mirror_core.model.names import MirrorName
 from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.page import PREFIX
 from mirrorbook_airflow.page.buttons import ACTIONS, SET_ACTIONS, actions
+from mirrorbook_airflow.page.figures import age_of
 from mirrorbook_airflow.page.files import TYPES, report, reports
 from mirrorbook_airflow.page.known import Clusters
 from mirrorbook_airflow.page.looking import Looking
@@ -64,6 +65,7 @@ def mirrors_now(request: Request, user: GetUserDep) -> JSONResponse:
 @pages.get("/mirrors/{name}")
 def mirror(request: Request, user: GetUserDep, name: str, page: _Page = 1) -> HTMLResponse:
     """One mirror."""
+    _refuse_unknown(name)
     body = _mirror(name, page, user, _base(request))
     data = f"api/mirrors/{quote(name, safe='')}?page={page}"
     return _html("page", request, user=user.get_name(), title=f"Mirror {name}", body=body, data=data)
@@ -78,6 +80,7 @@ def mirror_now(request: Request, user: GetUserDep, name: str, page: _Page = 1) -
 @pages.get("/mirrors/{name}/runbook")
 def runbook(request: Request, user: GetUserDep, name: str) -> HTMLResponse:
     """What to do with one mirror, to be printed."""
+    _refuse_unknown(name)
     body, data = _runbook(name, _base(request)), f"api/mirrors/{quote(name, safe='')}/runbook"
     return _html("page", request, user=user.get_name(), title=f"Runbook of mirror {name}", body=body, data=data)
 
@@ -163,13 +166,24 @@ def _why(found: Clusters) -> str:
     return " ".join([found.trouble, *(f"Cluster {name}: {why}" for name, why in found.silent.items())]).strip()
 
 
+def _refuse_unknown(name: str) -> None:
+    """404 when all clusters have just answered, and none knows this mirror. A page that is open already says so in its
+    body, and goes on asking."""
+    found = _looking.clusters()
+    if found is None or found.trouble or found.silent or age_of(found.at_ms, now_ms()).stale:
+        return
+    if found.find(name) is None:
+        raise HTTPException(404, f"no cluster knows a mirror {name}")
+
+
 def _known_run(run: str) -> None:
     """A run's folder is told by a run that a cluster knows, not by whoever asks."""
     found = _looking.clusters()
-    if found is None:
-        raise HTTPException(503, "the clusters are being looked at for the first time: try again in some seconds")
-    if not any(run in told.state.runs for told in found.told.values()):
-        raise HTTPException(404, "no cluster knows such a run")
+    if found and any(run in told.state.runs for told in found.told.values()):
+        return
+    if found is None or age_of(found.at_ms, now_ms()).stale:
+        raise HTTPException(503, "the clusters are being looked at: try again in some seconds")
+    raise HTTPException(404, "no cluster that answers knows such a run")
 
 
 def _base(request: Request) -> str:

@@ -1,0 +1,184 @@
+"""The DR page's routes in Airflow's own application, over two real clusters; no Airflow runs, and no browser."""
+
+from __future__ import annotations
+
+import html
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from mirrorbook_airflow.page.known import Clusters
+
+from mirror_core.model.clock import now_ms
+from mirror_core.model.names import ClusterName
+from mirror_core.model.run import Mode
+from tests.brokers import TIMEOUT_S, Pair, new_topic, produce
+from tests.dag.airflow_home import add_connection, connection_of
+from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from fastapi.testclient import TestClient
+    from httpx import Response
+
+pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
+
+FAILOVER = "mirror_failover"
+
+
+@dataclass(frozen=True)
+class Site:
+    """The page, and what it shows."""
+
+    client: TestClient
+    mirrored: Mirrored
+    topic: str
+    run: str
+
+    def get(self, path: str, role: str | None = "viewer") -> Response:
+        """`role`: of the user; None: signed in, and without a role."""
+        answer: Response = self.client.get(f"/mirrorbook{path}", headers=signed_in(role))
+        return answer
+
+    def body(self, path: str, role: str = "viewer") -> str:
+        """What the open page is given."""
+        answer = self.get(f"/api{path}", role)
+        assert answer.status_code == 200
+        return html.unescape(answer.json()["html"])
+
+
+def signed_in(role: str | None) -> dict[str, str]:
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    user = SimpleAuthManagerUser(username=f"a-{role}", role=role)
+    return {"Authorization": f"Bearer {get_auth_manager().generate_jwt(user)}"}
+
+
+@pytest.fixture(scope="module")
+def api_server() -> Iterator[None]:
+    """What Airflow's API server says it is: where connections and Variables are looked up depends on it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+        yield
+
+
+@pytest.fixture(scope="module")
+def site(pair: Pair, airflow_database: None, api_server: None) -> Iterator[Site]:
+    """A mirror, and a failover of it that was given up when it had proved both sides to be equal."""
+    from airflow.api_fastapi.app import create_app, purge_cached_app
+    from airflow.models.variable import Variable
+    from fastapi.testclient import TestClient
+    from mirrorbook_airflow.hooks import home
+
+    for cluster in (pair.east, pair.west):
+        add_connection(cluster.name, connection_of(cluster))
+    Variable.set("mirrorbook_clusters", "east,west")
+    topic = new_topic(pair.east)
+    produce(pair.east, topic, 50)
+    mirrored = new_mirror(pair, home("evidence"), topic)
+    mirrored.copy()
+    engine = mirrored.failover
+    run = engine.begin(engine.plan(Mode.PLANNED).hash, approved_by="ann").id
+    engine.take(run, ["prove"])
+    engine.abort(run)
+    with TestClient(create_app(apps="core"), follow_redirects=False) as client:
+        found = Site(client, mirrored, topic, run)
+        wait_until(lambda: mirrored.name in found.body("/mirrors"), timeout_s=TIMEOUT_S, why="it was looked at")
+        yield found
+    purge_cached_app()
+
+
+def test_every_page_and_its_data_are_served(site: Site) -> None:
+    from mirrorbook_airflow.page.routes import HEADERS, REPORT_HEADERS
+
+    name = site.mirrored.name
+    pages = ("/", f"/mirrors/{name}", f"/mirrors/{name}?page=7", f"/mirrors/{name}/runbook", f"/runs/{site.run}/files")
+    data = ("/api/mirrors", f"/api/mirrors/{name}", f"/api/mirrors/{name}/runbook")
+    static = ("/static/page.js", "/static/page.css")
+    for path in (*pages, *data, *static):
+        answer = site.get(path)
+        assert answer.status_code == 200, path
+        assert {key: answer.headers[key] for key in HEADERS} == HEADERS, path
+    for path in pages:
+        assert site.get(path).headers["content-type"].startswith("text/html")
+    (path,) = re.findall(r'href="/mirrorbook(/runs/[^"]*/index.html)"', site.get(f"/runs/{site.run}/files").text)
+    report = site.get(path)
+    assert report.status_code == 200
+    assert f"{site.topic}-0" in report.text
+    assert {key: report.headers[key] for key in REPORT_HEADERS} == REPORT_HEADERS
+
+
+def test_what_brokers_say_is_on_the_page(site: Site) -> None:
+    name = site.mirrored.name
+    wait_until(lambda: "READY" in site.body(f"/mirrors/{name}"), timeout_s=TIMEOUT_S, why="both sides were asked")
+    body = site.body(f"/mirrors/{name}")
+    assert re.search(rf'id="sum-{site.run}".*<span class="ABORTED">ABORTED</span>', body)
+    assert re.search(rf"behind: \d+\.\d s: the destination holds all that {site.topic}-0 had then", body)
+    assert f"mirrorbook mirror describe {name}" in site.body(f"/mirrors/{name}/runbook")
+
+
+def test_a_viewer_sees_and_cannot_act(site: Site) -> None:
+    name = site.mirrored.name
+    assert 'class="button" href' not in site.body(f"/mirrors/{name}")
+    for path in ("/", f"/mirrors/{name}", f"/api/mirrors/{name}", f"/runs/{site.run}/files"):
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            answer = site.client.request(method, f"/mirrorbook{path}", headers=signed_in("viewer"))
+            assert answer.status_code == 405, (method, path)
+    run = {"logical_date": None, "conf": {"mirror": name}}
+    answer = site.client.post(f"/api/v2/dags/{FAILOVER}/dagRuns", json=run, headers=signed_in("viewer"))
+    assert answer.status_code == 403
+
+
+def test_whoever_has_no_role_sees_nothing(site: Site) -> None:
+    name = site.mirrored.name
+    for path in ("/", f"/mirrors/{name}", f"/api/mirrors/{name}", f"/runs/{site.run}/files/report.html"):
+        answer = site.get(path, role=None)
+        assert answer.status_code == 403, path
+        assert name not in answer.text
+
+
+def test_whoever_is_not_signed_in_is_led_to_the_login(site: Site) -> None:
+    answer = site.client.get(f"/mirrorbook/mirrors/{site.mirrored.name}")
+    assert (answer.status_code, answer.text) == (303, "")
+    assert answer.headers["location"].startswith("/api/v2/auth/login?next=")
+    assert site.client.get("/mirrorbook/api/mirrors").status_code == 401
+
+
+def test_what_no_cluster_knows_is_not_found_and_says_so(site: Site) -> None:
+    for path in ("/mirrors/no-such", "/mirrors/no-such/runbook"):
+        answer = site.get(path)
+        assert answer.status_code == 404, path
+        assert "no cluster knows a mirror no-such" in answer.text
+    assert "No cluster that answers knows a mirror no-such" in site.body("/mirrors/no-such"), "the page was open before"
+    for path in ("/runs/no-such/files", "/runs/no-such/files/report.html"):
+        answer = site.get(path)
+        assert answer.status_code == 404, path
+        assert "no cluster that answers knows such a run" in answer.text
+    assert site.get(f"/runs/{site.run}/files/no-such.html").status_code == 404
+
+
+def test_what_a_silent_cluster_may_know_or_an_old_look_does_not_is_not_called_unknown(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mirrorbook_airflow.page import routes
+
+    silent = Clusters(now_ms(), {}, {ClusterName("west"): "no answer within 4.0 s"})
+    for known in (silent, Clusters(now_ms() - 60_000, {}, {}), Clusters(now_ms(), {}, {}, "no Variable"), None):
+        monkeypatch.setattr(routes._looking, "clusters", lambda found=known: found)
+        assert site.get("/mirrors/new").status_code == 200
+        assert site.get("/mirrors/new/runbook").status_code == 200
+        assert site.get("/runs/new/files").status_code == (404 if known and known.at_ms > now_ms() - 9_000 else 503)
+
+
+@pytest.mark.parametrize("path", ["..%2F..%2Fconfig%2Fdr-page.yaml", "%2Fetc%2Fpasswd", "..%2F..%2F..%2Fairflow.cfg"])
+def test_nothing_but_reports_is_served(site: Site, path: str) -> None:
+    assert site.get(f"/runs/{site.run}/files/{path}").status_code == 404
+
+
+def test_a_hostile_name_stays_text(site: Site) -> None:
+    name = f"<script>{secrets.token_hex(4)}"
+    assert name not in site.get(f"/mirrors/{name.replace('<', '%3C').replace('>', '%3E')}").text
