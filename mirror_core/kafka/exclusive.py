@@ -40,6 +40,7 @@ from mirror_core.model.names import Partition
 from mirror_core.wire import produce
 from mirror_core.wire.batch import SEQUENCE_MASK, TRANSACTIONAL, readdress
 from mirror_core.wire.encode import batches_of
+from mirror_core.wire.fields import MalformedAnswer
 from mirror_core.wire.records import Codec
 
 _ANSWER_S: Final = 5.0
@@ -82,8 +83,6 @@ class _Phase(Enum):
     """A transaction may have been begun; its end was not asked for."""
     ENDING = auto()
     """Its commit was asked for."""
-    ABORTED = auto()
-    """It is ended, but what was sent for it may still be on its way: the next one needs a new epoch (KIP-360)."""
 
 
 class ExclusiveProducer:
@@ -116,17 +115,18 @@ class ExclusiveProducer:
         """Keys and values, all or none. Fenced; or a RemoteFault, and then `settle` comes before the next write."""
         if self._phase is not _Phase.IDLE:
             raise RuntimeError("the transaction before was not settled")
-        deadline = time.monotonic() + timeout_s
-        if self._astray:  # what is late is refused from here on, and ends or begins nothing
+        if self._astray:  # what is late, and reaches brokers later than this does, is refused from here on (KIP-360)
             self._phase = _Phase.OPEN
             self.settle(timeout_s)
+        # A reader undoes many small ones in a thirtieth of what zstd would cost him.
+        batches = list(batches_of(rows, _BATCH_BYTES, Codec.GZIP, now_ms(), TRANSACTIONAL))
+        deadline = time.monotonic() + timeout_s
         self._phase = _Phase.OPEN
         try:
             self._begin(deadline)
-            self._append(list(rows), min(deadline, time.monotonic() + _APPENDED_S))
-        except RemoteFault as error:
-            if not isinstance(error, Unreachable):  # others' records wait behind an open one
-                self._abort(min(timeout_s, _GIVE_UP_S))
+            self._append(batches, min(deadline, time.monotonic() + _APPENDED_S))
+        except RemoteFault:
+            self._abort(min(timeout_s, _GIVE_UP_S))  # others' records wait behind an open one
             raise
         self._phase = _Phase.ENDING
         self._end("write", deadline, committed=True)
@@ -144,9 +144,8 @@ class ExclusiveProducer:
             self._end("write", deadline, committed=True)
             self._phase = _Phase.IDLE
             return False
-        if self._phase is _Phase.OPEN:
-            self._end("write", deadline, committed=False)
-            self._phase = _Phase.ABORTED
+        # Each time the abort comes first: it asks whose the id is, and a new epoch asks nobody while one is open.
+        self._end("write", deadline, committed=False)
         self._renew("write", deadline)
         return True
 
@@ -198,15 +197,13 @@ class ExclusiveProducer:
 
         self._coordinated(action, request, EndTxnResponse, code_in, deadline)
 
-    def _append(self, rows: Sequence[Row], deadline: float) -> None:
+    def _append(self, made: Sequence[tuple[bytearray, int]], deadline: float) -> None:
         """In the log, behind the transaction's beginning, on all replicas in sync."""
         known, epoch = self._producer
-        batches = []
-        # A reader undoes many small ones in a thirtieth of what zstd would cost him.
-        for batch, count in batches_of(rows, _BATCH_BYTES, Codec.GZIP, now_ms(), TRANSACTIONAL):
-            readdress(memoryview(batch), known, epoch, self._sequence)
+        batches = [memoryview(batch) for batch, _ in made]
+        for batch, (_, count) in zip(batches, made, strict=True):
+            readdress(batch, known, epoch, self._sequence)
             self._sequence = self._sequence + count & SEQUENCE_MASK
-            batches.append(memoryview(batch))
         while batches:
             together = batches[:_AT_ONCE]
 
@@ -224,13 +221,20 @@ class ExclusiveProducer:
 
     def _sent(self, connection: Connection, batches: list[memoryview], limit_s: float) -> ErrorCode:
         """What went wrong first, if anything; batches that brokers have are taken out."""
-        for batch in batches:
+        due = [connection.next_id() for _ in batches]
+        for batch, correlation in zip(batches, due, strict=True):
             row = (self._partition.topic, self._partition.index, batch)
             timeout_ms = int(limit_s * 1000)
-            connection.send(produce.encode([row], connection.next_id(), CLIENT_ID, timeout_ms=timeout_ms, by=self._id))
+            connection.send(produce.encode([row], correlation, CLIENT_ID, timeout_ms=timeout_ms, by=self._id))
         first = ErrorCode.none
-        for _ in range(len(batches)):
-            (answer,) = produce.decode(memoryview(connection.receive())[4:])
+        for correlation in due:
+            frame = memoryview(connection.receive())
+            try:
+                (answer,) = produce.decode(frame[4:])
+            except (MalformedAnswer, ValueError) as error:
+                raise RemoteFault(f"{connection.where}: Produce answer makes no sense: {error}") from None
+            if int.from_bytes(frame[:4], signed=True) != correlation:
+                raise RemoteFault(f"{connection.where}: Produce answer to another request")
             code = code_of(answer.error)
             if code is ErrorCode.duplicate_sequence_number:  # its first answer was lost
                 code = ErrorCode.none
@@ -284,11 +288,16 @@ class ExclusiveProducer:
 
     def _exchanged(self, broker: int, limit_s: float, exchange: Callable[[Connection], T]) -> T:
         address = self._client.address(broker)
-        connection = self._client.lend(address) or self._client.open(address)
+        connection = self._client.lend(address)
+        if connection is not None and connection.has_something:  # its end: brokers close what is idle
+            connection.close()
+            connection = None
+        connection = connection or self._client.open(address)
         try:
             connection.wait_for(limit_s)
             found = exchange(connection)
-        except BaseException:
+        except BaseException:  # also interrupted: what was sent may come at any time
+            self._astray = True
             connection.close()
             raise
         self._client.give_back(address, connection)

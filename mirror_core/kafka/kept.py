@@ -19,7 +19,7 @@ class Kept:
     """By whose they are: the broker's address, and everything that was used to sign in there."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a collector that runs under it may end a client that gives its own back
         self._at_work = 0
         self._idle: dict[Hashable, list[Connection]] = {}
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.clock import FRESH_S, now_ms
-from mirror_core.model.errors import LostOwnership, MirrorError, RemoteFault, Unwritten
+from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, RemoteFault, Unwritten
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Lease, is_fresh
 from mirror_core.model.names import MirrorName
@@ -133,7 +133,7 @@ class HeldLease:
                 raise Unwritten(self._trouble)
             try:
                 self._writer = self._regaining.writer()
-            except RemoteFault as error:
+            except (RemoteFault, BadRequest) as error:  # also a login that is refused: others may mend that meanwhile
                 raise self._failed(error) from None
             self._regaining, self._trouble = None, ""
             _log.info("the state topic is written again", mirror=self.lease.mirror)

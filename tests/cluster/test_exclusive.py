@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pytest
 from confluent_kafka import Producer
+from kio.schema.end_txn.v2.request import EndTxnRequest
+from kio.schema.end_txn.v2.response import EndTxnResponse
 
 from mirror_core.kafka import exclusive
+from mirror_core.kafka.codec import Request
 from mirror_core.kafka.config import ClusterConfig, load_config
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.exclusive import ExclusiveProducer, Fenced
+from mirror_core.kafka.faults import ErrorCode
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 from tests.administering import as_admin, undecided
@@ -199,3 +205,87 @@ def test_a_topic_that_is_not_there_is_waited_for_and_then_said(log: Log) -> None
     producer._partition = Partition("t-nowhere", 0)
     with pytest.raises(RemoteFault, match="UNKNOWN_TOPIC_OR_PARTITION"):
         producer.write([("x", b"x")], 0.5)
+
+
+def test_the_copy_of_a_commit_that_was_interrupted_ends_no_later_write(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while the next write is half done."""
+    producer, late = log.producer(), list[Request]()
+    real, append = Connection.call, ExclusiveProducer._append
+
+    def call(connection: Connection, request: Request, answer: Any, timeout_s: float | None = None) -> Any:
+        if isinstance(request, EndTxnRequest) and not late:
+            late.append(request)
+            raise KeyboardInterrupt
+        return real(connection, request, answer, timeout_s)
+
+    def appended(self: ExclusiveProducer, batches: Sequence[tuple[bytearray, int]], deadline: float) -> None:
+        append(self, batches[:1], deadline)
+        with as_admin(log.pair.west) as client:
+            assert client.call(late[0], EndTxnResponse).error_code is ErrorCode.producer_fenced
+        append(self, batches[1:], deadline)
+
+    monkeypatch.setattr(Connection, "call", call)
+    with pytest.raises(KeyboardInterrupt):
+        producer.write([("first", b"x")], TIMEOUT_S)
+    assert not producer.settle(TIMEOUT_S)
+    monkeypatch.setattr(ExclusiveProducer, "_append", appended)
+    producer.write([("second", secrets.token_bytes(exclusive._BATCH_BYTES)), ("third", b"x")], TIMEOUT_S)
+    assert log.keys == ["first", "second", "third"]
+
+
+def test_who_has_lost_the_id_in_the_middle_of_an_abort_does_not_take_it_from_its_owner(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loser = log.producer()
+    with monkeypatch.context() as patched:
+        Lossy(patched, APPEND, FOR_GOOD, answers=False)
+        with pytest.raises(Unreachable):
+            loser.write([("lost", b"x")], 0.2)
+    with monkeypatch.context() as patched:
+        Lossy(patched, "_renew", FOR_GOOD, answers=False)
+        with pytest.raises(Unreachable):
+            loser.settle(0.2)
+    owner, append = log.producer(), ExclusiveProducer._append
+
+    def appended(self: ExclusiveProducer, batches: Sequence[tuple[bytearray, int]], deadline: float) -> None:
+        append(self, batches, deadline)
+        with pytest.raises(Fenced):
+            loser.settle(TIMEOUT_S)
+
+    monkeypatch.setattr(ExclusiveProducer, "_append", appended)
+    owner.write([("owner", b"x")], TIMEOUT_S)
+    assert log.keys == ["owner"]
+
+
+def test_a_write_that_failed_hides_nothing_of_others_and_fences_nobody(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer, sent = log.producer(), ExclusiveProducer._sent
+
+    def short(self: ExclusiveProducer, *arguments: Any) -> ErrorCode:
+        sent(self, *arguments)
+        return ErrorCode.not_enough_replicas_after_append
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ExclusiveProducer, "_sent", short)
+        with pytest.raises(Unreachable, match="NOT_ENOUGH_REPLICAS_AFTER_APPEND"):
+            producer.write([("failed", b"x")], 1.0)
+    with as_admin(log.pair.west) as client:
+        assert not undecided(client, [log.partition])
+    producer.write([("next", b"x")], TIMEOUT_S)
+    assert log.keys == ["next"]
+
+
+def test_the_end_of_a_connection_that_was_idle_costs_no_new_epoch(log: Log) -> None:
+    producer = log.producer()
+    producer.write([("one", b"x")], TIMEOUT_S)
+    epoch = producer._producer
+    for idle in producer._client._connections.values():
+        idle.sock.shutdown(socket.SHUT_WR)  # the broker closes its side, as it does with what is idle for long
+        wait_until(lambda one=idle: one.has_something, timeout_s=TIMEOUT_S, why="its end has come")  # type: ignore[misc]
+    for number in range(2):
+        producer.write([(str(number), b"x")], TIMEOUT_S)
+    assert producer._producer == epoch
+    assert log.keys == ["one", "0", "1"]

@@ -5,15 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from mirror_core.kafka.config import load_config
 from mirror_core.model.clock import FRESH_S
-from mirror_core.model.errors import LostOwnership
+from mirror_core.model.errors import BadRequest, LostOwnership, Unwritten
 from mirror_core.model.mirror import Lease, is_fresh
 from mirror_core.model.names import MirrorName
-from mirror_core.state.lease import died_here, new_owner, refuse_if_held
+from mirror_core.state import lease as lease_module
+from mirror_core.state import regaining
+from mirror_core.state.lease import HeldLease, died_here, new_owner, refuse_if_held
 from mirror_core.state.records import State
+from mirror_core.state.writer import StateWriter, data_id
+from tests.waiting import wait_until
 
 MIRROR = MirrorName("m")
 
@@ -60,3 +66,26 @@ def test_a_run_that_drains_is_no_process() -> None:
 def test_what_is_old_or_given_back_belongs_to_nobody(held: Lease | None) -> None:
     assert not is_fresh(held, int(time.time() * 1000))
     refuse_if_held(State(leases={MIRROR: held} if held else {}), MIRROR)
+
+
+def test_a_login_that_is_refused_while_the_state_topic_is_not_written_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mirrorbook.yaml"
+    path.write_text('clusters: {west: {bootstrap.servers: "127.0.0.1:1"}}', encoding="utf-8")
+    held = HeldLease(StateWriter(load_config(path).cluster("west"), data_id(MIRROR), timeout_s=0.1), lease(new_owner()))
+
+    def refused(cluster: object) -> State:
+        raise BadRequest("cluster west: authentication as 'mirror-control' failed")
+
+    monkeypatch.setattr(regaining, "read_whole", refused)
+    monkeypatch.setattr(lease_module, "_AGAIN_S", (0.0, 0.0))
+    with pytest.raises(Unwritten):
+        held.put(held.lease)
+
+    def said_so() -> bool:
+        with pytest.raises(Unwritten) as unwritten:  # and no BadRequest
+            held.put(held.lease)
+        return "authentication as 'mirror-control' failed" in str(unwritten.value)
+
+    wait_until(said_so, timeout_s=10, why="a new writer was tried")

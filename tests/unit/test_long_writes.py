@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kio.schema.end_txn.v2.response import EndTxnResponse
@@ -13,7 +15,8 @@ from kio.static.primitive import i32Timedelta
 
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.exclusive import ExclusiveProducer
-from mirror_core.model.errors import LostOwnership, Unreachable
+from mirror_core.model.errors import LostOwnership, RemoteFault, Unreachable
+from mirror_core.model.mirror import Lease
 from mirror_core.model.names import MirrorName
 from mirror_core.state.writer import StateWriter, control_id
 
@@ -53,6 +56,29 @@ def test_an_unknown_error_that_stays_is_said(writer: StateWriter, ends: list[Err
     ends += [UNKNOWN]
     with pytest.raises(Unreachable, match=r"state topic __mirrorbook_state: cannot write: .*UNKNOWN_SERVER_ERROR"):
         writer.put()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        struct.pack(">ii", 1, 0),
+        struct.pack(">ih", 1, 5) + b"__m",
+        struct.pack(">ihiihqqqihi", 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_an_error_of_ours(
+    writer: StateWriter, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    frame = struct.pack(">i", 7) + answer  # the third would be well, were it not the answer to another request
+    connection = SimpleNamespace(
+        where="broker 1", send=lambda parts: None, next_id=lambda: 9, receive=lambda: bytearray(frame)
+    )
+    monkeypatch.setattr(ExclusiveProducer, "_begin", lambda self, deadline: None)
+    monkeypatch.setattr(ExclusiveProducer, "_abort", lambda self, timeout_s: None)
+    monkeypatch.setattr(ExclusiveProducer, "_led_by", lambda self: 1)
+    monkeypatch.setattr(ExclusiveProducer, "_exchanged", lambda self, broker, limit_s, exchange: exchange(connection))
+    with pytest.raises(RemoteFault, match="broker 1: Produce answer"):
+        writer.put(Lease(mirror=MirrorName("m"), owner="o", generation=1, beat_ms=1, writers_until_ms=1))
 
 
 def test_a_write_that_took_too_long_is_not_said_to_be_anothers_doing(writer: StateWriter) -> None:
