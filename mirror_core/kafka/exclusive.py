@@ -10,32 +10,27 @@ id took it 0.6 s near by, and 3.7 s at a round trip of 160 ms, while application
 from __future__ import annotations
 
 import time
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Final, TypeVar
+from typing import Final
 
 from kio.schema.add_partitions_to_txn.v2.request import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kio.schema.add_partitions_to_txn.v2.response import AddPartitionsToTxnResponse
 from kio.schema.end_txn.v2.request import EndTxnRequest
 from kio.schema.end_txn.v2.response import EndTxnResponse
 from kio.schema.errors import ErrorCode
-from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
-from kio.schema.find_coordinator.v4.response import FindCoordinatorResponse
 from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
 from kio.schema.types import ProducerId, TopicName, TransactionalId
-from kio.static.primitive import i8, i16, i32, i32Timedelta
+from kio.static.primitive import i16, i32, i32Timedelta
 
-from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.codec import Request, Response
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import CLIENT_ID, Connection
-from mirror_core.kafka.faults import DENIED, code_of
-from mirror_core.kafka.transient import MISLED, TRANSIENT
+from mirror_core.kafka.faults import code_of
+from mirror_core.kafka.transaction_brokers import AGAIN, TransactionBrokers
 from mirror_core.model.clock import now_ms
-from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, RemoteFault, SignInFailed, Unreachable
+from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.names import Partition
 from mirror_core.wire import produce
 from mirror_core.wire.batch import SEQUENCE_MASK, TRANSACTIONAL, readdress
@@ -43,38 +38,15 @@ from mirror_core.wire.encode import batches_of
 from mirror_core.wire.fields import MalformedAnswer
 from mirror_core.wire.records import Codec
 
-_ANSWER_S: Final = 5.0
-"""For each answer: there may be another coordinator, or leader, by then."""
 _APPENDED_S: Final = 10.0
 """So long replicas are waited for."""
 _GIVE_UP_S: Final = 5.0
-_PAUSE_S: Final = 0.01
-_MOST_PAUSE_S: Final = 0.5
 _BATCH_BYTES: Final = 512 << 10
 """Of plain records: half of what brokers take as one batch by default."""
 _AT_ONCE: Final = 5
 """So many batches of a producer a broker knows again (KIP-98)."""
-_TRANSACTIONS: Final = i8(1)
 
-_TAKEN: Final = frozenset(
-    {ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced, ErrorCode.invalid_producer_id_mapping}
-)
-_AGAIN: Final = TRANSIENT | {
-    ErrorCode.concurrent_transactions,  # the markers of the one before are still being written
-    ErrorCode.unknown_topic_or_partition,  # a broker that has not heard of it yet
-    ErrorCode.not_enough_replicas,
-    ErrorCode.not_enough_replicas_after_append,
-    ErrorCode.request_timed_out,
-    ErrorCode.network_exception,
-    ErrorCode.unknown_server_error,  # beside a takeover: the next answer says so
-}
-
-T = TypeVar("T")
 Row = tuple[str, bytes | None]
-
-
-class Fenced(Exception):
-    """Another process has the id now, or brokers have ended the transaction: they say the same of both."""
 
 
 class _Phase(Enum):
@@ -85,26 +57,18 @@ class _Phase(Enum):
     """Its commit was asked for."""
 
 
-class ExclusiveProducer:
+class ExclusiveProducer(TransactionBrokers):
     """Not for several threads at once. `where`: what errors begin with. Connections are closed when it is forgotten."""
 
     def __init__(
         self, cluster: ClusterConfig, transactional_id: str, partition: Partition, *, transaction_ms: int, where: str
     ) -> None:
-        self._client = ClusterClient(cluster, timeout_s=_ANSWER_S)
-        weakref.finalize(self, self._client.close)
-        self._id = transactional_id
-        self._partition = partition
+        super().__init__(cluster, transactional_id, partition, where)
         self._transaction_ms = transaction_ms
-        self._where = where
-        self._coordinator = self._leader = -1
-        """Brokers; -1: to be asked for."""
         self._producer = (-1, -1)
         """Id and epoch."""
         self._sequence = 0
         self._phase = _Phase.IDLE
-        self._astray = False
-        """A request was not answered in time and sent again: its first copy may come to a broker at any time."""
 
     def take(self, timeout_s: float) -> None:
         """Have the id from now on. What its last owner has left open is aborted, and he is fenced."""
@@ -212,7 +176,7 @@ class ExclusiveProducer:
                 code = ErrorCode.leader_not_available
                 if broker >= 0:
                     code = self._exchanged(broker, limit_s, lambda connection: self._sent(connection, sent, limit_s))
-                if code in _AGAIN:
+                if code in AGAIN:
                     self._leader = -1
                 return None, code
 
@@ -243,107 +207,6 @@ class ExclusiveProducer:
                 if code is ErrorCode.none:
                     del batches[0]
         return first
-
-    # -- who is asked, and again ---------------------------------------------------------------------------------
-
-    def _coordinated(
-        self,
-        action: str,
-        request: Request,
-        answer: type[Response],
-        code_in: Callable[[Response], ErrorCode],
-        deadline: float,
-    ) -> Response:
-        def attempt(limit_s: float) -> tuple[Response | None, ErrorCode]:
-            broker, code = self._coordinated_by()
-            if code is not ErrorCode.none:
-                return None, code
-            found = self._exchanged(broker, limit_s, lambda connection: connection.call(request, answer))
-            code = code_in(found)
-            if code in TRANSIENT:
-                self._coordinator = -1
-            return found, code
-
-        found = self._insisting(action, attempt, deadline)
-        assert found is not None
-        return found
-
-    def _coordinated_by(self) -> tuple[int, ErrorCode]:
-        if self._coordinator < 0:
-            self._led_by()  # the same answer names all brokers
-            request = FindCoordinatorRequest(key_type=_TRANSACTIONS, coordinator_keys=(self._id,))
-            (found,) = self._client.call(request, FindCoordinatorResponse).coordinators
-            if found.error_code is not ErrorCode.none:
-                return -1, found.error_code
-            self._coordinator = int(found.node_id)
-        return self._coordinator, ErrorCode.none
-
-    def _led_by(self) -> int:
-        """The partition's leader; -1 where it has none."""
-        if self._leader < 0:
-            topic = self._client.metadata([self._partition.topic]).topics.get(self._partition.topic)
-            leader = topic.partitions.get(self._partition.index) if topic else None
-            self._leader = leader.broker if leader else -1
-        return self._leader
-
-    def _exchanged(self, broker: int, limit_s: float, exchange: Callable[[Connection], T]) -> T:
-        address = self._client.address(broker)
-        connection = self._client.lend(address)
-        if connection is not None and connection.has_something:  # its end: brokers close what is idle
-            connection.close()
-            connection = None
-        connection = connection or self._client.open(address)
-        try:
-            connection.wait_for(limit_s)
-            found = exchange(connection)
-        except BaseException:  # also interrupted: what was sent may come at any time
-            self._astray = True
-            connection.close()
-            raise
-        self._client.give_back(address, connection)
-        return found
-
-    def _insisting(self, action: str, attempt: Callable[[float], tuple[T, ErrorCode]], deadline: float) -> T:
-        """Attempt it, and again while the reason is one of a moment. All requests here may be repeated: brokers know a
-        batch by its sequence, and the rest by the epoch."""
-        pause_s = _PAUSE_S
-        while True:
-            self._client.timeout_s = limit_s = min(_ANSWER_S, max(_PAUSE_S, deadline - time.monotonic()))
-            try:
-                found, code = attempt(limit_s)
-            except SignInFailed:
-                raise  # not mended within seconds, and a login refused in a row may lock us out
-            except BadRequest as refused:  # the same, by all of them
-                raise SignInFailed(str(refused)) from None
-            except Unreachable as silent:
-                self._coordinator = self._leader = -1
-                self._astray = True
-                self._client.ask_another()
-                why = str(silent)
-            else:
-                if code is ErrorCode.none:
-                    return found
-                if code in _TAKEN:
-                    raise Fenced(code.name.upper())
-                if code not in _AGAIN:
-                    raise self._fault(action, code)
-                if code in MISLED:
-                    self._client.ask_another()
-                why = code.name.upper()
-            if time.monotonic() > deadline:
-                raise Unreachable(f"{self._where}: cannot {action}: no answer in time ({why})")
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _MOST_PAUSE_S)
-
-    def _fault(self, action: str, code: ErrorCode) -> RemoteFault:
-        where = f"{self._where}: cannot {action}: {code.name.upper()}"
-        if code in DENIED:
-            cluster = self._client.config
-            return MissingPermission(
-                f"{where} for {cluster.user() or 'this principal'}; `mirrorbook cluster check {cluster.name}` names "
-                "the rights"
-            )
-        return RemoteFault(where)
 
 
 def _added(answer: AddPartitionsToTxnResponse) -> ErrorCode:

@@ -17,11 +17,12 @@ import msgspec
 
 from mirror_core.kafka.client import ClusterClient, Leader
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.exclusive import ExclusiveProducer, Fenced
+from mirror_core.kafka.exclusive import ExclusiveProducer
 from mirror_core.kafka.faults import ErrorCode, code_of, fault
 from mirror_core.kafka.fetching import FetchLink, fetch_once
 from mirror_core.kafka.offsets import log_start
 from mirror_core.kafka.topics import NewTopic, create_topics
+from mirror_core.kafka.transaction_brokers import Fenced
 from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.model.errors import MissingPermission, RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.limits import LIMITS

@@ -13,7 +13,8 @@ import time
 from dataclasses import dataclass
 
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.exclusive import ExclusiveProducer, Fenced
+from mirror_core.kafka.exclusive import ExclusiveProducer
+from mirror_core.kafka.transaction_brokers import Fenced
 from mirror_core.model.chronicle import Told, renumbered
 from mirror_core.model.errors import Indeterminate, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Partition

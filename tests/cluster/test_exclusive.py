@@ -17,8 +17,9 @@ from mirror_core.kafka import exclusive
 from mirror_core.kafka.codec import Request
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.kafka.connection import Connection
-from mirror_core.kafka.exclusive import ExclusiveProducer, Fenced
+from mirror_core.kafka.exclusive import ExclusiveProducer
 from mirror_core.kafka.faults import ErrorCode
+from mirror_core.kafka.transaction_brokers import Fenced
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Partition
 from tests.administering import as_admin, undecided

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from mirror_core.decide import conducting
 from mirror_core.decide.conducting import STEP, Sign
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.exclusive import Fenced
+from mirror_core.kafka.transaction_brokers import Fenced
 from mirror_core.model.chronicle import Kind
 from mirror_core.model.errors import BadRequest, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.run import RunState, StepRecord, StepState

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.kafka.config import ClusterConfig, load_config
-from mirror_core.kafka.exclusive import Fenced
 from mirror_core.kafka.placing import Placement
 from mirror_core.kafka.topics import TopicConfigs
+from mirror_core.kafka.transaction_brokers import Fenced
 from mirror_core.model.errors import LostOwnership, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.state import reading, short, writer
