@@ -196,7 +196,7 @@ class Steps(Promotion):
                 shut=ByCommand(self, "fence", lift),
             )
         ends = Offsets.of(fence.ends)
-        self.journal.keep("fence", Fenced(ends=ends, authorizer=fence.authorizer, command=fence.command))
+        self.journal.leave("fence", Fenced(ends=ends, authorizer=fence.authorizer, command=fence.command))
         return {
             "authorizer": fence.authorizer,
             **({"fence_command": "done"} if fence.command else {}),
@@ -239,7 +239,7 @@ class Steps(Promotion):
         with ClusterClient(self.link.destination) as destination:
             late = stop_commits(self.link.mirror, self.writer, destination)
         positions = verify_drained(self.link, ends)
-        self.journal.keep("drain", Drained(positions=Offsets.of(positions)))
+        self.journal.leave("drain", Drained(positions=Offsets.of(positions)))
         return {"partitions": len(positions), "copied_ms": now_ms() - started, "late_commits": late}
 
     def final_sync(self) -> Evidence:
@@ -250,7 +250,7 @@ class Steps(Promotion):
             only=frozenset({Part.CONFIGS, Part.ACLS, Part.GROUPS}),
             run_id=self.journal.run_id,
         )
-        self.journal.keep("promote", Resumes.of(resumes(report.rows)))
+        self.journal.leave("promote", Resumes.of(resumes(report.rows)))
         return counted(report.rows)
 
     def parity(self) -> Evidence:
@@ -265,7 +265,7 @@ class Steps(Promotion):
         ]
         result = self.services.gate(self.link.source.name, self.link.destination.name, ranges, self.journal.run_id)
         verdict = open_gate(result, "the parity gate", earlier_records=proof.records)
-        self.journal.keep("parity", Equal(ends=Offsets.of(ends)))
+        self.journal.leave("parity", Equal(ends=Offsets.of(ends)))
         return {
             "verdict": verdict,
             "records_since_proof": result.records,

@@ -6,7 +6,7 @@ Who writes holds the mirror's transactional id (KIP-98 fences the one before), s
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -43,6 +43,7 @@ class Journal:
     steps: tuple[str, ...]
     before_end: Callable[[], None] = lambda: None
     """Called before the run is closed."""
+    _leaving: list[Checkpoint] = field(default_factory=list)
 
     @property
     def run(self) -> Run:
@@ -82,15 +83,16 @@ class Journal:
             first_ms=before.begun_ms if before else None,
         )
         self._write(started)
+        self._leaving.clear()  # of an attempt that failed
         with about(mirror=self.run.plan.mirror, run=self.run_id, step=step):
             evidence = self._act(started, act)
         finished = replace(started, state=StepState.DONE, ended_ms=now_ms(), evidence=evidence)
-        self._write(finished)
+        self._write(finished, *self._leaving)
         return finished
 
-    def _write(self, step: StepRecord) -> None:
+    def _write(self, step: StepRecord, *beside: Checkpoint) -> None:
         """The step's newest word, and that it was said."""
-        self.log.put(step, told(self.log.state, self.run, Kind.STEP, step))
+        self.log.put(*beside, step, told(self.log.state, self.run, Kind.STEP, step))
 
     def _act(self, started: StepRecord, act: Callable[[], Evidence]) -> Evidence:
         _log.info("begins, attempt %d", started.attempt)
@@ -112,6 +114,11 @@ class Journal:
         Of each type a step keeps one value. It is not for people: that is evidence.
         """
         self.log.put(checkpoint(self.run_id, step, value))
+
+    def leave(self, step: str, value: Keepable) -> None:
+        """The same for later steps only, written together with this one's end: far away a write of its own takes three
+        round trips, while applications stand still."""
+        self._leaving.append(checkpoint(self.run_id, step, value))
 
     def kept(self, step: str, kind: type[T]) -> T | None:
         """What the step kept last of this type; None when it kept nothing. Indeterminate when it is not to be read."""

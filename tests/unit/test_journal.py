@@ -11,6 +11,7 @@ import pytest
 from mirror_core.model.errors import BadRequest, Indeterminate, LostOwnership, Refused, RemoteFault
 from mirror_core.model.run import Evidence, RunState, StepState
 from mirror_core.state.journal import Journal
+from mirror_core.state.records import Forget, Record
 from tests.memory import MemoryLog, journal_of
 
 
@@ -119,6 +120,30 @@ def test_what_a_step_keeps_is_there_for_later_ones_and_after_a_crash(journal: Jo
         journal.perform("one", fails)
     assert journal.kept("one", Seen) == Seen((("t", 2),))
     assert journal.kept("two", Seen) is None
+
+
+def test_what_a_step_leaves_is_written_with_its_end_and_not_without(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes, put = list[list[str]](), MemoryLog.put
+
+    def noted(log: MemoryLog, *records: Record | Forget) -> None:
+        writes.append([type(record).__name__ for record in records])
+        put(log, *records)
+
+    def leaves(number: int, *, fails: bool) -> Evidence:
+        journal.leave("one", Seen((("t", number),)))
+        if fails:
+            raise RemoteFault("broker gone")
+        return {}
+
+    monkeypatch.setattr(MemoryLog, "put", noted)
+    with pytest.raises(RemoteFault):
+        journal.perform("one", lambda: leaves(1, fails=True))
+    assert journal.kept("one", Seen) is None
+    journal.perform("one", lambda: leaves(2, fails=False))
+    assert journal.kept("one", Seen) == Seen((("t", 2),))
+    assert writes == [["StepRecord", "Told"]] * 3 + [["Checkpoint", "StepRecord", "Told"]]
 
 
 def test_a_value_of_another_version_is_not_guessed_at(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
