@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import socket
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from confluent_kafka import Producer
 from kio.schema.end_txn.v2.request import EndTxnRequest
 from kio.schema.end_txn.v2.response import EndTxnResponse
 
-from mirror_core.kafka import exclusive
+from mirror_core.kafka import exclusive, transaction_brokers
 from mirror_core.kafka.codec import Request
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.kafka.connection import Connection
@@ -63,12 +64,29 @@ def log(pair: Pair) -> Log:
     return Log(pair)
 
 
+class Clock:
+    """Of producers: as much time as a test wants has passed, however slow the machine is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passed_s = 0.0
+        self.sleep = time.sleep
+        for module in (exclusive, transaction_brokers):
+            monkeypatch.setattr(module, "time", self)
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed_s
+
+
 class Lossy:
-    """Requests are lost, or their answers: so many, from the first one for this part of a write on."""
+    """Requests are lost, or their answers: so many, from the first one for this part of a write on.
+
+    Where all of them are, nobody has time left after one.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, part: str, count: float, *, answers: bool) -> None:
         real, begun = ExclusiveProducer._exchanged, getattr(ExclusiveProducer, part)
         self.lost, self._begun = 0, False
+        clock = Clock(monkeypatch)
 
         def begin(producer: ExclusiveProducer, *arguments: Any, **more: Any) -> None:
             self._begun = True
@@ -77,11 +95,10 @@ class Lossy:
         def exchanged(producer: ExclusiveProducer, broker: int, limit_s: float, exchange: Callable[..., Any]) -> Any:
             losing = self._begun and self.lost < count
             self.lost += losing
-            if losing and not answers:
-                raise Unreachable("the request was lost")
-            found = real(producer, broker, limit_s, exchange)
+            found = real(producer, broker, limit_s, exchange) if answers or not losing else None
             if losing:
-                raise Unreachable("the answer was lost")
+                clock.passed_s += TIMEOUT_S if count is FOR_GOOD else 0
+                raise Unreachable("the answer was lost" if answers else "the request was lost")
             return found
 
         monkeypatch.setattr(ExclusiveProducer, part, begin)
@@ -114,9 +131,9 @@ def test_what_came_of_a_write_that_was_not_answered_is_settled(
     with monkeypatch.context() as patched:
         Lossy(patched, part, FOR_GOOD, answers=answers)
         with pytest.raises(Unreachable, match="cannot write: no answer in time"):
-            producer.write([("lost", b"x")], 0.2)
+            producer.write([("lost", b"x")], TIMEOUT_S)
         with pytest.raises(Unreachable, match="cannot write: no answer in time"):
-            producer.settle(0.2)
+            producer.settle(TIMEOUT_S)
     given_up = producer.settle(TIMEOUT_S)
     assert given_up is (part != END)
     assert not producer.settle(TIMEOUT_S), "there is nothing more to settle"
@@ -132,7 +149,7 @@ def test_who_takes_the_id_fences_its_owner_and_ends_what_he_left_open(
     with monkeypatch.context() as patched:
         Lossy(patched, END, FOR_GOOD, answers=False)
         with pytest.raises(Unreachable):
-            first.write([("open", b"x")], 0.2)
+            first.write([("open", b"x")], TIMEOUT_S)
     second = log.producer()
     second.write([("second", b"x")], TIMEOUT_S)
     for _ in range(2):
@@ -174,7 +191,7 @@ def test_much_goes_in_many_batches_all_or_none(log: Log, monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         Lossy(patched, APPEND, FOR_GOOD, answers=True)
         with pytest.raises(Unreachable):
-            producer.write(rows, 1.0)
+            producer.write(rows, TIMEOUT_S)
     assert producer.settle(TIMEOUT_S)
     assert log.keys == [key for key, _ in rows]
 
@@ -185,7 +202,7 @@ def test_a_transaction_that_brokers_have_ended_is_nobodys(log: Log, monkeypatch:
     with monkeypatch.context() as patched:
         Lossy(patched, END, FOR_GOOD, answers=False)
         with pytest.raises(Unreachable):
-            producer.write([("open", b"x")], 0.2)
+            producer.write([("open", b"x")], TIMEOUT_S)
     assert log.keys == [], "the coordinator ends it"
     with pytest.raises(Fenced):
         producer.settle(TIMEOUT_S)
@@ -201,11 +218,19 @@ def test_who_may_not_write_is_told_which_right_is_missing(log: Log) -> None:
         stranger.take(TIMEOUT_S)
 
 
-def test_a_topic_that_is_not_there_is_waited_for_and_then_said(log: Log) -> None:
-    producer = log.producer()
+def test_a_topic_that_is_not_there_is_waited_for_and_then_said(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer, clock, asked = log.producer(), Clock(monkeypatch), itertools.count(1)
     producer._partition = Partition("t-nowhere", 0)
+    real = ExclusiveProducer._exchanged
+
+    def exchanged(self: ExclusiveProducer, *arguments: Any) -> Any:
+        clock.passed_s = next(asked) * TIMEOUT_S / 3
+        return real(self, *arguments)
+
+    monkeypatch.setattr(ExclusiveProducer, "_exchanged", exchanged)
     with pytest.raises(RemoteFault, match="UNKNOWN_TOPIC_OR_PARTITION"):
-        producer.write([("x", b"x")], 0.5)
+        producer.write([("x", b"x")], TIMEOUT_S)
+    assert next(asked) > 3
 
 
 def test_the_copy_of_a_commit_that_was_interrupted_ends_no_later_write(
@@ -243,11 +268,11 @@ def test_who_has_lost_the_id_in_the_middle_of_an_abort_does_not_take_it_from_its
     with monkeypatch.context() as patched:
         Lossy(patched, APPEND, FOR_GOOD, answers=False)
         with pytest.raises(Unreachable):
-            loser.write([("lost", b"x")], 0.2)
+            loser.write([("lost", b"x")], TIMEOUT_S)
     with monkeypatch.context() as patched:
         Lossy(patched, "_renew", FOR_GOOD, answers=False)
         with pytest.raises(Unreachable):
-            loser.settle(0.2)
+            loser.settle(TIMEOUT_S)
     owner, append = log.producer(), ExclusiveProducer._append
 
     def appended(self: ExclusiveProducer, batches: Sequence[tuple[bytearray, int]], deadline: float) -> None:
