@@ -292,12 +292,14 @@ def test_a_write_that_failed_hides_nothing_of_others_and_fences_nobody(
 
     def short(self: ExclusiveProducer, *arguments: Any) -> ErrorCode:
         sent(self, *arguments)
+        clock.passed_s += TIMEOUT_S / 3
         return ErrorCode.not_enough_replicas_after_append
 
     with monkeypatch.context() as patched:
+        clock = Clock(patched)
         patched.setattr(ExclusiveProducer, "_sent", short)
         with pytest.raises(Unreachable, match="NOT_ENOUGH_REPLICAS_AFTER_APPEND"):
-            producer.write([("failed", b"x")], 1.0)
+            producer.write([("failed", b"x")], TIMEOUT_S)
     with as_admin(log.pair.west) as client:
         assert not undecided(client, [log.partition])
     producer.write([("next", b"x")], TIMEOUT_S)
