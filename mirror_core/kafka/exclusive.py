@@ -93,7 +93,7 @@ class ExclusiveProducer(TransactionBrokers):
             self._abort(min(timeout_s, _GIVE_UP_S))  # others' records wait behind an open one
             raise
         self._phase = _Phase.ENDING
-        self._end("write", deadline, committed=True)
+        self._end(deadline, committed=True)
         self._phase = _Phase.IDLE
 
     def settle(self, timeout_s: float) -> bool:
@@ -105,11 +105,11 @@ class ExclusiveProducer(TransactionBrokers):
         if self._phase is _Phase.IDLE:
             return False
         if self._phase is _Phase.ENDING:
-            self._end("write", deadline, committed=True)
+            self._end(deadline, committed=True)
             self._phase = _Phase.IDLE
             return False
         # Each time the abort comes first: it asks whose the id is, and a new epoch asks nobody while one is open.
-        self._end("write", deadline, committed=False)
+        self._end(deadline, committed=False)
         self._renew("write", deadline)
         return True
 
@@ -146,7 +146,7 @@ class ExclusiveProducer(TransactionBrokers):
         )
         self._coordinated("write", request, AddPartitionsToTxnResponse, _added, deadline)
 
-    def _end(self, action: str, deadline: float, *, committed: bool) -> None:
+    def _end(self, deadline: float, *, committed: bool) -> None:
         known, epoch = self._producer
         request = EndTxnRequest(
             transactional_id=TransactionalId(self._id),
@@ -159,7 +159,7 @@ class ExclusiveProducer(TransactionBrokers):
             nothing_open = answer.error_code is ErrorCode.invalid_txn_state and not committed
             return ErrorCode.none if nothing_open else answer.error_code
 
-        self._coordinated(action, request, EndTxnResponse, code_in, deadline)
+        self._coordinated("write", request, EndTxnResponse, code_in, deadline)
 
     def _append(self, made: Sequence[tuple[bytearray, int]], deadline: float) -> None:
         """In the log, behind the transaction's beginning, on all replicas in sync."""

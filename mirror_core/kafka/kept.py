@@ -6,7 +6,6 @@ that was more than half of the standstill. Outside of `keeping()` nothing is kep
 
 from __future__ import annotations
 
-import select
 import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -53,7 +52,7 @@ class Kept:
             with self._lock:
                 idle = self._idle.get(key)
                 connection = idle.pop() if idle else None
-            if connection is None or not _has_something(connection):
+            if connection is None or not connection.has_something:
                 return connection
             connection.close()
 
@@ -63,13 +62,6 @@ class Kept:
             idle = self._idle.pop(key, [])
         for one in idle:
             one.close()
-
-
-def _has_something(connection: Connection) -> bool:
-    """To be read, though nothing was asked: it ended."""
-    poll = select.poll()
-    poll.register(connection.sock, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 KEPT: Final = Kept()

@@ -16,6 +16,7 @@ from mirror_core.kafka.codec import Request, Response
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import DENIED, ErrorCode
+from mirror_core.kafka.lent import lent
 from mirror_core.kafka.transient import MISLED, TRANSIENT
 from mirror_core.model.errors import BadRequest, MissingPermission, RemoteFault, SignInFailed, Unreachable
 from mirror_core.model.names import Partition
@@ -100,21 +101,13 @@ class TransactionBrokers:
         return self._leader
 
     def _exchanged(self, broker: int, limit_s: float, exchange: Callable[[Connection], T]) -> T:
-        address = self._client.address(broker)
-        connection = self._client.lend(address)
-        if connection is not None and connection.has_something:  # its end: brokers close what is idle
-            connection.close()
-            connection = None
-        connection = connection or self._client.open(address)
-        try:
+        with lent(self._client, self._client.address(broker)) as connection:
             connection.wait_for(limit_s)
-            found = exchange(connection)
-        except BaseException:  # also interrupted: what was sent may come at any time
-            self._astray = True
-            connection.close()
-            raise
-        self._client.give_back(address, connection)
-        return found
+            try:
+                return exchange(connection)
+            except BaseException:  # also interrupted: what was sent may come at any time
+                self._astray = True
+                raise
 
     def _insisting(self, action: str, attempt: Callable[[float], tuple[T, ErrorCode]], deadline: float) -> T:
         """Attempt it, and again while the reason is one of a moment. All requests here may be repeated: brokers know a

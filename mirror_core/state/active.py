@@ -15,11 +15,13 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.kafka.client import ClusterClient, Leader
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.exclusive import ExclusiveProducer
 from mirror_core.kafka.faults import ErrorCode, code_of, fault
 from mirror_core.kafka.fetching import FetchLink, fetch_once
+from mirror_core.kafka.lent import lent
 from mirror_core.kafka.offsets import log_start
 from mirror_core.kafka.topics import NewTopic, create_topics
 from mirror_core.kafka.transaction_brokers import Fenced
@@ -33,7 +35,6 @@ from mirror_core.wire.committed import committed
 from mirror_core.wire.records import decode
 
 _PARTITION: Final = Partition(ACTIVE_TOPIC, 0)
-_NOBODY: Final = Leader(-1, -1)
 _MAX_BYTES: Final = 1 << 20
 _PAUSE_S: Final = 0.05
 _AS_LONG: Final = 12
@@ -149,34 +150,34 @@ def _newest_in_log(client: ClusterClient, mirror: MirrorName) -> Active | None:
     if ACTIVE_TOPIC in view.denied:
         raise _needs_read(client.config)
     topic = view.topics.get(ACTIVE_TOPIC)
-    leader = topic.partitions.get(_PARTITION.index, _NOBODY) if topic else _NOBODY
-    if leader == _NOBODY:
+    leader = topic.partitions.get(_PARTITION.index) if topic else None
+    if leader is None or leader.broker < 0:
         raise Unreachable("LEADER_NOT_AVAILABLE")
-    address = client.address(leader.broker)
-    connection = client.lend(address) or client.open(address)
-    try:
-        code, start = log_start(connection, _PARTITION)
-        _refuse(client, code)
-        link = FetchLink(connection, max_bytes=_MAX_BYTES, partition_max_bytes=_MAX_BYTES, at_once=True)
-        found, position, end = None, int(start), math.inf
-        while position < end:
-            answer = fetch_once(link, _PARTITION, position)
-            if answer is None:
-                raise Unreachable(f"{connection.where}: a quota holds its answer back")
-            _refuse(client, code_of(answer.error))
-            end = answer.high_watermark
-            for header, batch, visible in committed(answer, position):
-                for record in decode(header, batch) if visible else ():
-                    if record.key == mirror.encode():
-                        found = _decoded(record.value)
-                position = header.next_offset
-    except MalformedBatch as error:
-        connection.close()
-        raise RemoteFault(f"{connection.where}: topic {ACTIVE_TOPIC}: {error}") from None
-    except BaseException:
-        connection.close()
-        raise
-    client.give_back(address, connection)
+    with lent(client, client.address(leader.broker)) as connection:
+        try:
+            return _last_said(client, connection, mirror.encode())
+        except MalformedBatch as error:
+            raise RemoteFault(f"{connection.where}: topic {ACTIVE_TOPIC}: {error}") from None
+
+
+def _last_said(client: ClusterClient, connection: Connection, mirror: bytes) -> Active | None:
+    code, start = log_start(connection, _PARTITION)
+    _refuse(client, code)
+    link = FetchLink(connection, max_bytes=_MAX_BYTES, partition_max_bytes=_MAX_BYTES, at_once=True)
+    found, position, end = None, int(start), math.inf
+    while position < end:
+        answer = fetch_once(link, _PARTITION, position)
+        if answer is None:
+            raise Unreachable(f"{connection.where}: a quota holds its answer back")
+        _refuse(client, code_of(answer.error))
+        before, end = position, answer.high_watermark
+        for header, batch, visible in committed(answer, position):
+            for record in decode(header, batch) if visible else ():
+                if record.key == mirror:
+                    found = _decoded(record.value)
+            position = header.next_offset
+        if position == before < end:
+            raise Unreachable(f"{connection.where}: nothing came of what stands behind offset {position}")
     return found
 
 

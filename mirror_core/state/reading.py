@@ -17,6 +17,7 @@ from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import ErrorCode, code_of, fault
 from mirror_core.kafka.fetching import FetchLink
+from mirror_core.kafka.lent import lent
 from mirror_core.kafka.offsets import log_start
 from mirror_core.kafka.transient import MISLED, TRANSIENT
 from mirror_core.model.errors import RemoteFault, SignInFailed, Unreachable
@@ -134,19 +135,14 @@ class _Reader:
         """What is read so far: of the same leader and epoch it is read on."""
 
     def read(self, client: ClusterClient, log: Log, address: tuple[str, int], *, whole: bool) -> Whole:
-        connection = client.lend(address) or client.open(address)
-        try:
-            found = self._read(client, connection, log, whole=whole)
-        except MalformedBatch as error:
-            connection.close()
-            raise RemoteFault(f"{connection.where}: state topic {log.topic}: {error}") from None
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, _Again):
+        with lent(client, address) as connection:
+            try:
+                return self._read(client, connection, log, whole=whole)
+            except MalformedBatch as error:
+                raise RemoteFault(f"{connection.where}: state topic {log.topic}: {error}") from None
+            except _Again:
                 self._known = None
-            raise
-        client.give_back(address, connection)
-        return found
+                raise
 
     def _read(self, client: ClusterClient, connection: Connection, log: Log, *, whole: bool) -> Whole:
         link = FetchLink(connection, max_bytes=_MAX_BYTES, partition_max_bytes=_MAX_BYTES, at_once=True)
@@ -192,13 +188,8 @@ def read_on(cluster: ClusterConfig, known: Memory, heard: Callable[[], None], ti
         if found is None or found[0] != known.log:
             raise NotTheSame
         heard()
-        connection = client.lend(found[1]) or client.open(found[1])
-        try:
+        with lent(client, found[1]) as connection:
             position = _to_the_end(connection, known)
-        except BaseException:
-            connection.close()
-            raise
-        client.give_back(found[1], connection)
     return replace(known, position=position)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseNotifier
 
+from mirror_core.model.errors import MirrorError
 from mirrorbook_airflow.hooks import named_owners
 from mirrorbook_airflow.params import deadline_s, notify
 
@@ -42,9 +43,11 @@ class Named(BaseNotifier):
         run: Any = context.get("dag_run")
         try:
             return named_owners(context.get("params") or getattr(run, "conf", None) or {})
+        except MirrorError as mistake:
+            self.log.error("the owners cannot be read: %s", mistake)
         except Exception:
-            self.log.exception("mirrors.yaml: the owners cannot be read")
-            return {}
+            self.log.exception("the owners cannot be read")
+        return {}
 
 
 def notifiers() -> list[Named]:

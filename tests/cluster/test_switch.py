@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,16 @@ from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 from mirror_core.decide.steps import names
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
+from mirror_core.kafka.fetching import FetchLink, fetch_once
 from mirror_core.kafka.topics import describe_configs
-from mirror_core.model.errors import MirrorError
+from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.limits import LIMITS
-from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName
+from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName, Partition
 from mirror_core.model.run import Mode, RunKind, RunState, StepState
 from mirror_core.runbook import switch
 from mirror_core.state.active import Active, announce, newest, repeat
 from mirror_core.state.topic import read_state
+from mirror_core.wire.fetch import Fetched
 from tests.brokers import Pair, grant, produce, read_all
 from tests.cluster.test_failover import app_topic
 from tests.commands import Forked
@@ -99,6 +102,24 @@ def test_a_later_announcement_is_never_written_over_by_an_earlier_one(pair: Pair
         "run": "a run",
         "generation": 3,
     }
+
+
+def test_a_topic_that_is_read_only_so_far_ends_the_reading_in_time(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, known = load_config(pair.config_path).cluster("west"), an_active()
+    announce(config, known, LOOK_S)
+    real, empty = fetch_once, 3
+
+    def fetched(link: FetchLink, partition: Partition, offset: int) -> Fetched | None:
+        nonlocal empty
+        empty -= 1
+        answer = real(link, partition, offset)
+        return answer and (answer._replace(records=memoryview(b"")) if empty >= 0 else answer)
+
+    monkeypatch.setattr("mirror_core.state.active.fetch_once", fetched)
+    assert newest(config, known.mirror, LOOK_S) == known, "asked again"
+    empty = sys.maxsize
+    with pytest.raises(Unreachable, match=r"not read in time: .*: nothing came of what stands behind offset \d+"):
+        newest(config, known.mirror, 0.1)
 
 
 def test_the_example_of_the_documentation_follows_the_topic(pair: Pair) -> None:

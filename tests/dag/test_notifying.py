@@ -124,13 +124,16 @@ def test_whoever_is_told_learns_whom_to_call(ours: str, about: dict[str, Any], o
     assert sys.modules[ours].owners == [owners]
 
 
-def test_a_mistake_about_owners_keeps_nobody_from_being_told(ours: str) -> None:
+def test_a_mistake_about_owners_keeps_nobody_from_being_told(ours: str, capsys: pytest.CaptureFixture[str]) -> None:
     from mirrorbook_airflow.notifying import Named
 
     with named({"mirrors": {"orders": {"owner": 7}}}):
         context: Any = {"what": "red", "params": {"mirror": "orders"}}
         Named(f"{ours}:on_call").notify(context)
     assert (sys.modules[ours].told, sys.modules[ours].owners) == ([("run red", "red")], [{}])
+    said = capsys.readouterr().out
+    assert "the owners cannot be read: mirrors.yaml: mirrors.orders.owner: must be whom to call" in said
+    assert "Traceback" not in said
 
 
 def test_a_failover_that_has_not_ended_in_time_is_told_of(ours: str, monkeypatch: pytest.MonkeyPatch) -> None:
