@@ -12,7 +12,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from mirrorbook_airflow.notifying import when_red_or_late
 from mirrorbook_airflow.operators import URGENT
-from mirrorbook_airflow.params import gate_limit, mirror, pause, spark_master
+from mirrorbook_airflow.params import gate_limit, leave_behind, mirror, pause, spark_master
 from mirrorbook_airflow.runbook import failover_phases
 
 with DAG(
@@ -30,6 +30,7 @@ with DAG(
         "master": spark_master(),
         "pause": pause(),
         "gate_limit_s": gate_limit(),
+        "leave_behind": leave_behind(),
     },
 ) as dag:
     phases = failover_phases("{{ params.mirror }}", "Fail over mirror {{ params.mirror }}?")

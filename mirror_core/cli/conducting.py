@@ -93,6 +93,7 @@ def conductor(
     *,
     quiet: bool = False,
     gate_limit: float | None = None,
+    leave_behind: bool = False,
     prefix: str = "",
 ) -> C:
     """Somebody who takes the steps here, as the options say. Quiet for machines that read what is printed: what people
@@ -103,7 +104,7 @@ def conductor(
         tell(head + line, err=quiet)
 
     services = services_of(link.config.path, runner, master, evidence, conf)
-    return make(link, services, started_by=operator(), say=say, gate_limit_s=gate_limit)
+    return make(link, services, started_by=operator(), say=say, gate_limit_s=gate_limit, leave_behind=leave_behind)
 
 
 def runner_for(mode: Mode, chosen: Runner | None) -> Runner:

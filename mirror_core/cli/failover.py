@@ -34,6 +34,7 @@ from mirror_core.cli.runs import show_newest
 from mirror_core.cli.sets import plan_set, run_set
 from mirror_core.cli.spark_conf import SparkConfOption
 from mirror_core.model.documents import prints
+from mirror_core.model.errors import BadRequest
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.runbook.failover import Failover
 
@@ -42,16 +43,30 @@ failover_app.command("plan-set")(plan_set)
 failover_app.command("run-set")(run_set)
 
 ModeOption = Annotated[Mode, typer.Option("--mode", help="planned: the source lives. unplanned: it is lost.")]
+LeaveBehindOption = Annotated[
+    bool,
+    typer.Option(
+        "--leave-behind",
+        help="Move the mirror although nobody leads some of its partitions on the source: they are promoted with what "
+        "the destination has, and the rest stays on the source only, fenced, until a failback. The plan names them.",
+    ),
+]
 
 
 @failover_app.command()
 @prints(PlanDocument)
 def plan(
-    name: NameArgument, mode: ModeOption = Mode.PLANNED, config: ConfigOption = None, as_json: JsonOption = False
+    name: NameArgument,
+    mode: ModeOption = Mode.PLANNED,
+    leave_behind: LeaveBehindOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """What a failover would do now, within seconds even if the source is dead. Exit code 3 when it may not be run."""
+    _refuse_word(mode, leave_behind=leave_behind)
     link, _ = mirror(config, name)
-    show_decision(f"{mode} failover of {name}", conductor(Failover, link).decide(mode), as_json=as_json)
+    failover = conductor(Failover, link, leave_behind=leave_behind)
+    show_decision(f"{mode} failover of {name}", failover.decide(mode), as_json=as_json)
 
 
 @failover_app.command()
@@ -59,6 +74,7 @@ def plan(
 def run(
     name: NameArgument,
     mode: ModeOption = Mode.PLANNED,
+    leave_behind: LeaveBehindOption = False,
     plan_hash: HashOption = None,
     runner: RunnerByModeOption = None,
     master: MasterOption = "local[*]",
@@ -73,9 +89,20 @@ def run(
 ) -> None:
     """Show the plan, ask, prove what is mirrored, ask at that moment, and run it. When this process dies, `resume` goes
     on, and asks nothing more."""
+    _refuse_word(mode, leave_behind=leave_behind)
     link, _ = mirror(config, name)
     chosen = runner_for(mode, runner)
-    failover = conductor(Failover, link, chosen, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
+    failover = conductor(
+        Failover,
+        link,
+        chosen,
+        master,
+        evidence,
+        conf,
+        quiet=as_json,
+        gate_limit=gate_limit,
+        leave_behind=leave_behind,
+    )
     decision, silent = failover.decide_lost() if mode is Mode.UNPLANNED else (failover.decide(mode), False)
     question = f"move applications from {link.source.name} to {link.destination.name}"
     title = f"{mode} failover of {name}"
@@ -158,3 +185,11 @@ def abort(
     question = f"Abort run {begun_before.id} and let applications write on {link.source.name} again?"
     failover = conductor(Failover, link, quiet=as_json)
     give_up(failover, begun_before, question, take_over=take_over, yes=yes, as_json=as_json)
+
+
+def _refuse_word(mode: Mode, *, leave_behind: bool) -> None:
+    if leave_behind and mode is Mode.UNPLANNED:
+        raise BadRequest(
+            "--leave-behind is for a planned failover: an unplanned one waits for no leader on the source, and leaves "
+            "behind whatever was not copied"
+        )

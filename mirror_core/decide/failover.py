@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import UNSET
 
 from mirror_core.decide.figures import figures_of, group_figures, partition_figures, unknown_of, warnings_of
+from mirror_core.decide.leaderless import LEFT, left_behind, refusals
 from mirror_core.decide.reckoning import foretold
 from mirror_core.decide.ruled import unclosable
 from mirror_core.decide.scope import NOTHING, Scope, lost_topics, scope_of
@@ -26,7 +27,7 @@ from mirror_core.decide.view import (
     lags_of,
     some,
 )
-from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
+from mirror_core.model.mirror import Desired, FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition, base_name
 from mirror_core.model.ruling import Ruling
 from mirror_core.model.run import Fact, Lasts, Mode, Plan, RunKind
@@ -98,6 +99,18 @@ def changed_since(approved: Iterable[Fact], now: Iterable[Fact], *, source_seen:
     )
 
 
+_COPY_IS_BAD: Final = frozenset(
+    {
+        FailureKind.REPLACED,
+        FailureKind.OCCUPIED,
+        FailureKind.FOREIGN,
+        FailureKind.ALTERED,
+        FailureKind.DELETED,
+        FailureKind.RECOPYING,
+        FailureKind.RECREATED,
+    }
+)
+"""What is wrong with the destination's copy: nobody has approved to promote that, also of what is left behind."""
 UNSEEN: Final = "unseen"
 AUTHORIZER: Final = "authorizer of the source"
 """Name of the fact; "nothing" or "fence_command" where it is not Kafka's."""
@@ -117,10 +130,16 @@ def _bound(view: View) -> Iterator[Fact]:
     for name, statuses in topics.items():
         ids = sorted({f"{s.source_topic_id} -> {s.destination_topic_id}" for s in statuses})
         yield Fact(f"topic {name}", f"{len(statuses)} partition(s), {', '.join(ids)}", Lasts.UNTIL_PROMOTION)
-    yield Fact("failed partitions", digest(str(p) for p in failed_of(view)), Lasts.UNTIL_PROMOTION)
+    yield Fact(
+        "failed partitions",
+        digest(str(p) for p in failed_of(view) if p not in view.left or view.statuses[p].kind in _COPY_IS_BAD),
+        Lasts.UNTIL_PROMOTION,
+    )
     yield Fact("grants", digest(sorted(view.grants)), Lasts.WHILE_SEEN)
     if view.mode is Mode.PLANNED:
         yield Fact("states", digest(f"{p}={view.statuses[p].state}" for p in sorted(view.statuses)))
+        if left := left_behind(view):  # the run takes back what has a leader again
+            yield Fact(LEFT, digest(map(str, left)))
         yield from _bound_to_source(view.source, view.here, {name: len(statuses) for name, statuses in topics.items()})
         return
     # A dying source answers now and then: an approval that is bound to what it says would never hold.
@@ -251,14 +270,10 @@ def _source_reasons(view: View, seen: SourceView) -> Iterator[str]:
     for topic, ids in _ids(view, lambda s: s.source_topic_id):
         if topic in seen.topics and ids != {seen.topics[topic].id}:
             yield f"topic {topic} was recreated on {name}: recover it first"
-    if view.mode is Mode.PLANNED and (leaderless := set(seen.leaderless) & set(healthy(view.statuses))):
-        yield (
-            f"{name}: no leader for {some(sorted(leaderless))}, so the rest cannot be copied: restore their brokers, "
-            "or use --mode unplanned"
-        )
+    yield from refusals(view)
     if isinstance(view.destination, DestinationView):
         for partition, lag in lags_of(view):
-            if lag is not None and lag < 0:
+            if lag is not None and lag < 0 and partition not in view.left:  # that one is neither drained nor compared
                 yield (
                     f"{partition}: {view.mirror.destination} is {-lag} offset(s) ahead of what {name} can show: "
                     "a foreign write there, or data lost on the source"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from heapq import nsmallest
 from typing import Final
 
-from mirror_core.decide import clocks, deletions, ruled
+from mirror_core.decide import clocks, deletions, leaderless, ruled
 from mirror_core.decide.acls import OUR_TOPICS
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import ago, in_words, loses, loss_figures, loss_warnings
@@ -44,6 +44,7 @@ def warnings_of(view: View) -> Iterator[str]:
         yield from _lost_warnings(view)
     yield from clocks.warning(view)
     yield from _failed_warning(view)
+    yield from leaderless.warning(view)
     if never := deletions.in_words(view.statuses):
         yield (
             f"{view.mirror.source} deleted offsets before they were copied, and {view.mirror.destination} never had "
@@ -197,11 +198,13 @@ def unknown_of(view: View) -> Iterator[str]:
 def figures_of(view: View) -> Iterator[tuple[str, str]]:
     if view.owner:
         yield OWNER, view.owner
-    lags = [lag for _, lag in lags_of(view)]
+    left = leaderless.left_behind(view)
+    lags = [lag for partition, lag in lags_of(view) if partition not in left]
     known = [lag for lag in lags if lag is not None]
-    yield "partitions", str(len(lags))
+    yield "partitions", str(len(view.statuses))
     yield "rights given at promotion", "unknown" if view.given is None else str(len(view.given))
     yield "lag in offsets", str(sum(known)) if len(known) == len(lags) else "unknown"
+    yield from leaderless.figure(view)
     yield "seconds without writes, predicted", _predicted(view)
     if isinstance(view.destination, DestinationView):
         ids = {name: topic.id for name, topic in view.destination.topics.items()}
@@ -227,17 +230,20 @@ def figures_of(view: View) -> Iterator[tuple[str, str]]:
 
 def partition_figures(view: View) -> Iterator[tuple[str, str]]:
     """Unknown counts as worst; then the greatest lag first, or what is known to be missing."""
-    losses = loss_of(view).partitions if loses(view) else {}
+    left = frozenset(leaderless.left_behind(view))
+    losses = loss_of(view).partitions if left or loses(view) else {}
     lags = dict(lags_of(view))
 
     def rank(partition: Partition) -> tuple[bool, int, Partition]:
-        bad = losses[partition].missing if losses else lags[partition]
+        bad = losses[partition].missing if loses(view) else lags[partition]
         return bad is not None, -(bad or 0), partition
 
     for partition in nsmallest(SHOWN, lags, key=rank):  # of tens of thousands: no key for each is kept
         lag = lags[partition]
         words = f"{view.statuses[partition].state}, lag {'unknown' if lag is None else lag}"
-        yield str(partition), words + (f"; {in_words(losses[partition])}" if losses else "")
+        behind = f"; no leader on {view.mirror.source}, {leaderless.LEFT}" if partition in left else ""
+        shown = loses(view) or partition in left
+        yield str(partition), words + behind + (f"; {in_words(losses[partition])}" if shown else "")
 
 
 def _predicted(view: View) -> str:

@@ -73,9 +73,9 @@ class Since:
     there: Mapping[Partition, Offset]
     ends: Mapping[Partition, Offset]
     """Where the proved epochs end on the source."""
-    cleaned: frozenset[str]
-    """Topics that either side cleans by key: of a copy that was behind for long the source may have taken a tombstone,
-    and what it deleted, below what was proved. Empty: they are not in doubt."""
+    cleaned: frozenset[Partition]
+    """Of topics that either side cleans by key, those in doubt: of a copy that was behind for long the source may have
+    taken a tombstone, and what it deleted, below what was proved."""
 
 
 def undoubted(known: Basis, since: Since) -> Basis:
@@ -89,7 +89,7 @@ def undoubted(known: Basis, since: Since) -> Basis:
             and starts[1] is not None
             and starts[0] <= starts[1]
             and since.ends.get(partition, -1) >= one.end
-            and partition.topic not in since.cleaned
+            and partition not in since.cleaned
         )
 
     return replace(known, holding={p: one for p, one in known.holding.items() if holds(p, one)})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from mirror_core.decide import leaderless
 from mirror_core.decide.drills import drill_name
 from mirror_core.decide.evidence import BOTH_EMPTY
 from mirror_core.decide.loss import loss_of
@@ -72,9 +73,11 @@ def foretold(view: View) -> Foretold:
 
 
 def _lost(view: View) -> tuple[int | None, bool]:
-    """A source that is fenced, drained and compared loses nothing, but for what FAILED partitions miss."""
+    """A source that is fenced, drained and compared loses nothing, but for what FAILED partitions miss, and those that
+    are left behind."""
     if not loses(view):
-        return 0, bool(failed_of(view))
+        lost, more = leaderless.foretold(view, of_applications(view.statuses))
+        return lost, more or bool(failed_of(view))
     partitions = loss_of(view).partitions
     missing = [partitions[p].missing for p in of_applications(partitions)]
     known = [count for count in missing if count is not None]
@@ -97,15 +100,28 @@ def _again(view: View) -> Iterator[tuple[str, tuple[int, int]]]:
 # -- afterwards -------------------------------------------------------------------------------------------------------
 
 
-def lost_behind_fence(gate: Evidence, failed: Collection[Partition]) -> tuple[int | None, str]:
-    """Offsets lost by a planned failover, and how that is known. `gate`: what step parity saw."""
-    if gate.get("verdict") == BOTH_EMPTY and not failed:
+def lost_behind_fence(
+    gate: Evidence, failed: Collection[Partition], left: Collection[Partition] = ()
+) -> tuple[int | None, str]:
+    """Offsets lost by a planned failover, and how that is known. `gate`: what step parity saw; `left`: partitions that
+    were left behind."""
+    if gate.get("verdict") == BOTH_EMPTY and not failed and not left:
         return 0, "neither side held a record behind the fence, and their logs begin and end at the same offsets"
     if gate.get("verdict") != Verdict.PASSED:
         return None, "nothing was compared"
-    if failed:
-        return None, f"not known of what had FAILED: {some(sorted(failed))}; of the others nothing, compared equal"
+    unknown = [f"of what had FAILED: {some(sorted(failed))}"] if failed else []
+    unknown += [f"of what was left behind without a leader: {some(sorted(left))}"] if left else []
+    if unknown:
+        return None, f"not known {', '.join(unknown)}; of the others nothing, compared equal"
     return 0, "all was compared equal, up to the source's ends behind the fence"
+
+
+def with_left(lost: int | None, why: str, left: Collection[Partition]) -> tuple[int | None, str]:
+    """The same of a run that has left these behind: nobody knows how much of them is lost, whatever else is known."""
+    if not left:
+        return lost, why
+    known = why if lost is None else f"at least {lost}, {why}"
+    return None, f"{known}; not known of what was left behind without a leader: {some(sorted(left))}"
 
 
 def unseen_behind_fence(source: str, why: str) -> str:

@@ -6,10 +6,11 @@ promoted without having been fenced, drained or compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
+from mirror_core.decide.leaderless import left_behind
 from mirror_core.decide.view import DestinationView, SourceView, View, healthy
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition
@@ -25,13 +26,16 @@ class TopicScope:
     """Partitions whose source is there and that are mirrored well: compared, and brought to the source's end."""
     as_is: tuple[int, ...]
     """Promoted with what they hold: FAILED, or their topic is gone from the source."""
+    left: tuple[int, ...] = ()
+    """The same of what is well, and left behind by a person's word, since nobody led it on the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """All topics of a run. What is promoted is fenced on the source, whatever else can be done with it."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
+    OLDEST: ClassVar[int] = 1
     topics: tuple[TopicScope, ...] = ()
 
     @property
@@ -43,9 +47,15 @@ class Scope:
         return tuple(Partition(topic.name, index) for topic in self.topics for index in topic.drained)
 
     @property
+    def left(self) -> tuple[Partition, ...]:
+        return tuple(Partition(topic.name, index) for topic in self.topics for index in topic.left)
+
+    @property
     def promoted(self) -> tuple[Partition, ...]:
         return tuple(
-            Partition(topic.name, index) for topic in self.topics for index in sorted((*topic.drained, *topic.as_is))
+            Partition(topic.name, index)
+            for topic in self.topics
+            for index in sorted((*topic.drained, *topic.as_is, *topic.left))
         )
 
 
@@ -54,7 +64,7 @@ NOTHING: Final = Scope()
 
 def scope_of(view: View) -> Scope:
     """The scope of a plan that is made from this view. A planned one is refused where a topic is lost that is well."""
-    good = healthy(view.statuses)
+    good, left = healthy(view.statuses), frozenset(left_behind(view))
     by_topic: dict[str, list[Partition]] = {}
     for partition in sorted(view.statuses):
         by_topic.setdefault(partition.topic, []).append(partition)
@@ -65,8 +75,9 @@ def scope_of(view: View) -> Scope:
         topics=tuple(
             TopicScope(
                 name=name,
-                drained=tuple(p.index for p in partitions if p in good and name in there),
+                drained=tuple(p.index for p in partitions if p in good and name in there and p not in left),
                 as_is=tuple(p.index for p in partitions if p not in good or name not in there),
+                left=tuple(p.index for p in partitions if p in left),
             )
             for name, partitions in by_topic.items()
             if name not in left_out
@@ -85,6 +96,22 @@ def lost_topics(view: View) -> frozenset[str]:
         ids.setdefault(partition.topic, set()).add(status.destination_topic_id)
     seen = view.destination.topics
     return frozenset(name for name, known in ids.items() if name not in seen or known != {seen[name].id})
+
+
+def led_again(scope: Scope, led: Collection[Partition]) -> Scope:
+    """The scope in which these, of those that were left behind, are drained like the others."""
+    return Scope(
+        topics=tuple(_led_again(topic, {p.index for p in led if p.topic == topic.name}) for topic in scope.topics)
+    )
+
+
+def _led_again(topic: TopicScope, led: Collection[int]) -> TopicScope:
+    back = [index for index in topic.left if index in led]
+    return replace(
+        topic,
+        drained=tuple(sorted((*topic.drained, *back))),
+        left=tuple(index for index in topic.left if index not in back),
+    )
 
 
 def strayed(scope: Scope, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[str]:

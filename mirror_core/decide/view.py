@@ -174,6 +174,8 @@ class View:
     """Whom to call; empty: nobody is named."""
     together: tuple[tuple[str, ...], ...] = ()
     """Topics that belong together: regular expressions, by group; none: all of the mirror's."""
+    left: frozenset[Partition] = frozenset()
+    """Partitions that a person leaves behind in a planned failover, if nobody leads them on the source."""
 
 
 def barred(view: View) -> Barred:

@@ -41,7 +41,10 @@ class Doubts:
 
     def in_order(self, connections: Mapping[Address, Connection]) -> list[tuple[Address, Connection]]:
         """Who is doubted comes last, and is asked all the same where nobody else answers."""
-        return sorted(connections.items(), key=lambda one: one[0] in self._doubted)
+        return sorted(
+            connections.items(),
+            key=lambda one: (one[0] in self._doubted, one[0] in self._doubted and one[0] == self._told_by),
+        )
 
     def to_open(self, known: Sequence[Address], connected: Collection[Address], now: float) -> list[Address]:
         """Others to connect to, if all that we are connected to are doubted. When all that there are have been doubted,

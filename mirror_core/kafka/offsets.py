@@ -59,8 +59,8 @@ def list_points(
     while wanted:
         before, misled = len(wanted), False
         for broker, mine in client.leaders(wanted).items():
-            if broker < 0:
-                problem = f"no leader for {mine[0]}"
+            if broker < 0:  # by one broker, which may be cut off from the controllers
+                problem, misled = f"no leader for {mine[0]}", True
                 continue
             answers = client.call_each([offsets_request(mine, p) for p in points], ListOffsetsResponse, broker)
             for point, answer in zip(points, answers, strict=True):

@@ -19,11 +19,13 @@ from mirror_core.kafka.coordinators import TRANSACTIONS, Moving, ask_all
 from mirror_core.kafka.transient import TRANSIENT
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.names import Partition
+from mirror_core.wire.group_offsets import TOPIC as GROUP_OFFSETS
 
 OURS: Final = "mirrorbook."
 """Prefix of our own transactional ids: the journal of a mirror towards this cluster must never be fenced by us."""
 
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+_DECIDED: Final = ("PrepareCommit", "PrepareAbort")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,13 @@ class OpenTransaction:
     producer_id: int
     started_ms: int
     """Wall clock of its coordinator; with the id, it tells this transaction from its predecessor."""
+    groups: frozenset[Partition] = frozenset()
+    """Where consumer groups' offsets wait for its end, too. Only seen with DESCRIBE on the topic that holds them."""
+
+    @property
+    def decided(self) -> bool:
+        """It is committed or aborted already; what is missing are its markers, each on its partition."""
+        return self.state in _DECIDED
 
 
 def open_transactions(client: ClusterClient, topics: Collection[str]) -> tuple[OpenTransaction, ...]:
@@ -99,6 +108,9 @@ def _describe(
         partitions = frozenset(
             Partition(str(t.topic), int(i)) for t in row.topics if t.topic in topics for i in t.partitions
         )
+        groups = frozenset(
+            Partition(GROUP_OFFSETS, int(i)) for t in row.topics if t.topic == GROUP_OFFSETS for i in t.partitions
+        )
         if partitions and row.transaction_state in _OPEN:
             found.append(
                 OpenTransaction(
@@ -108,6 +120,7 @@ def _describe(
                     partitions=partitions,
                     producer_id=int(row.producer_id),
                     started_ms=int(row.transaction_start_time.timestamp() * 1000),
+                    groups=groups,
                 )
             )
     return found

@@ -109,8 +109,9 @@ class BackgroundProof:
             if time.monotonic() >= self._kept_at + self._every_s:
                 self._keep(memory, proof)
 
+        recent = () if cleaned else state.partitions.get(link.mirror.name, {})
         result, proof, _ = compare_rest(
-            link, state, ranges, self._compare, whole=False, keep=keep_sometimes, cleaned=cleaned
+            link, state, ranges, self._compare, whole=False, keep=keep_sometimes, recent=recent
         )
         self._tell(result)
         self._keep(memory, proof)

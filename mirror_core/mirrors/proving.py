@@ -35,31 +35,33 @@ def known(link: Link, state: State, client: ClusterClient) -> Basis:
     return basis(proof, found.ends, found.epochs, found.ids)
 
 
-def _still(link: Link, state: State, *, cleaned: bool) -> Basis:
+def _still(link: Link, state: State, *, recent: Collection[Partition]) -> Basis:
     """The same, by the source's leaders, too: a comparison begins anew with what either side has lost since.
 
-    A source that does not answer shows nothing, and can be compared with nothing. `cleaned`: topics that are cleaned by
-    key are in doubt each time.
+    A source that does not answer shows nothing, and can be compared with nothing. Topics that are cleaned by key are in
+    doubt each time, but for the partitions that are `recent`.
     """
     with ClusterClient(link.destination) as destination:
         before = known(link, state, destination)
         asked = {p: one.source_epoch for p, one in before.holding.items()}
-        topics = {p.topic for p in asked}
+        doubted = asked.keys() - set(recent)
+        topics = {p.topic for p in doubted}
         here = known_offsets(destination, asked, Point.START, within_s=LIMITS.copied_leader_s)
-        settings = describe_configs(destination, topics if cleaned else ())
+        settings = describe_configs(destination, topics)
     try:
         with ClusterClient(link.source) as source:
             found = _leaders(source, {p.topic for p in before.epochs}, asked)
             there = known_offsets(source, asked, Point.START, within_s=LIMITS.copied_leader_s)
-            settings_there = describe_configs(source, topics if cleaned else ())
+            settings_there = describe_configs(source, topics)
     except RemoteFault:
         return before
     both = (*settings.items(), *settings_there.items())
-    by_key = frozenset(topic for topic, configs in both if cleans(configs.effective))
+    by_key = {topic for topic, configs in both if cleans(configs.effective)}
+    cleaned = frozenset(p for p in doubted if p.topic in by_key)
     copied = state.partitions.get(link.mirror.name, {})
     # Of another topic of the same name the epochs say nothing: it begins with the same ones.
     ends = {p: o for p, o in found.ends.items() if p in copied and found.ids[p.topic] == copied[p].source_topic_id}
-    return replace(undoubted(before, Since(here, there, ends, by_key)), source_epochs=found.epochs)
+    return replace(undoubted(before, Since(here, there, ends, cleaned)), source_epochs=found.epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +97,16 @@ def compare_rest(
     *,
     whole: bool,
     keep: Callable[[Proof], None],
-    cleaned: bool = True,
+    recent: Collection[Partition] = (),
     further: Sequence[int] = FURTHER,
 ) -> tuple[ParityResult, Proof, Basis]:
     """Compare what was not proved yet, or all of it; the answer, what is proved then, and what had been before.
 
-    `keep` gets what is proved so far, from time to time: whoever is killed need not begin anew. `cleaned`: with all of
-    the topics that are cleaned by key; False where that was done a moment ago. `further`: how many offsets to look
-    back where what is compared holds no record; none where what was proved before is enough.
+    `keep` gets what is proved so far, from time to time: whoever is killed need not begin anew. What is cleaned by key
+    is compared as a whole, but for the partitions that are `recent`: of these that was done a moment ago. `further`:
+    how many offsets to look back where what is compared holds no record; none where what was proved before is enough.
     """
-    before = _still(link, state, cleaned=cleaned)
+    before = _still(link, state, recent=recent)
     rest = tuple(ranges) if whole else before.rest(ranges)
 
     def so_far(found: ParityResult) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from mirror_core.model.clock import FRESH_S
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -152,6 +153,10 @@ class PartitionStatus:
     plan has seen that yet."""
     never_copied: NeverCopied | None = None
     """None: nothing is known to be."""
+
+
+ZOMBIE_MS: Final = 2_000
+"""Added to the time until which tasks of a data plane of the past may write, by the clock of another host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,12 +50,13 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftBehind:
-    """A partition that too few replicas hold up, and that is not waited for: a person has said so."""
+    """A partition that is not waited for, since a person has said so: too few replicas of the destination hold it up,
+    or nobody leads it on the source."""
 
     topic: str
     index: int
     end: Offset
-    """Where its leader's log ended."""
+    """Where its leader's log ended on the destination."""
     high: Offset | None
     """Up to here its mirroring counts as done. None: its leader did not know its high watermark."""
 
@@ -99,8 +100,14 @@ class Unreplicated:
 class Drained:
     """Positions when they had reached those log ends, which had not moved."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
+    OLDEST: ClassVar[int] = 1
     positions: Offsets
+    left: tuple[LeftBehind, ...] = ()
+    """Beside these: what nobody led on the source."""
+
+    def left_behind(self) -> dict[Partition, LeftBehind]:
+        return {Partition(one.topic, one.index): one for one in self.left}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

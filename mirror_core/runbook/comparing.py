@@ -1,20 +1,38 @@
-"""Whether a comparison lets a failover go on."""
+"""Comparisons of a run: what each has found, and whether it lets a failover go on."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.evidence import BOTH_EMPTY
 from mirror_core.decide.headway import compared, headway
 from mirror_core.decide.parity import NOTHING, NOTHING_HELD
 from mirror_core.model.errors import Indeterminate, MirrorError
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.parity.check import SoFar
 
 TELL_S: Final = 5.0
 """How often whoever waits for a comparison hears of it, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One comparison of what was new."""
+
+    verdict: str
+    ends: Mapping[Partition, Offset]
+    """Next offset after the last one that was seen to be equal, in all."""
+    records: int
+    records_before: int
+    """Compared by earlier ones."""
+    chunks: int
+    report: str
+    per_second: float | None
+    """Offsets, with all that it took to begin; None: too fast to be measured."""
 
 
 class GateClosed(MirrorError):

@@ -54,14 +54,15 @@ class Conductor(ABC, Generic[Choice]):
         started_by: str,
         say: Callable[[str], None] = lambda line: None,
         gate_limit_s: float | None = None,
+        leave_behind: bool = False,
     ) -> None:
         """`gate_limit_s`: applications are not stopped where they would stand still longer than this for what is to be
-        compared then; None: however long."""
+        compared then; None: however long. `leave_behind`: by a person's word, what nobody leads on the source."""
         self.link = link
         self.services = services
         self.started_by = started_by
         self._say = say
-        self._gate_limit_s = gate_limit_s
+        self._gate_limit_s, self._leave = gate_limit_s, leave_behind
         self.watches: dict[str, Watch] = {}  # of runs that are not conducted here yet
 
     def decide(self, choice: Choice | None = None) -> Decision:

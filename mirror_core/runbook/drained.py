@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from mirror_core.decide.deletions import recorded
 from mirror_core.decide.headway import compared, headway
@@ -14,6 +15,7 @@ from mirror_core.kafka.topics import delete_records
 from mirror_core.model.clock import now_ms
 from mirror_core.model.copying import Deletion
 from mirror_core.model.errors import MirrorError, RemoteFault
+from mirror_core.model.mirror import Lease
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange
 from mirror_core.state.link import Link
@@ -79,3 +81,8 @@ def verify_drained(link: Link, ends: Mapping[Partition, Offset]) -> dict[Partiti
         if behind:
             delete_records(destination, behind)
     return positions
+
+
+def say_until(data: StateWriter, lease: Lease, until_ms: int) -> None:
+    """For how long this process may write. LostOwnership when somebody else has the data plane by now."""
+    data.put(replace(lease, beat_ms=now_ms(), writers_until_ms=max(lease.writers_until_ms, until_ms)))

@@ -26,7 +26,15 @@ from mirror_core.mirrors.gaps import gaps_home
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
-from mirror_core.model.mirror import Desired, FailureKind, Mirror, PartitionState, PartitionStatus, is_fresh
+from mirror_core.model.mirror import (
+    ZOMBIE_MS,
+    Desired,
+    FailureKind,
+    Mirror,
+    PartitionState,
+    PartitionStatus,
+    is_fresh,
+)
 from mirror_core.model.names import Partition, reverse_name
 from mirror_core.model.run import Evidence, Mode, Run, RunKind, RunState
 from mirror_core.runbook.tails import TailSteps
@@ -56,8 +64,6 @@ TELL_S: Final = 10.0
 """Between two words of how much is left to be caught up."""
 SETTLED: Final = frozenset({Part.CONFIGS, Part.ACLS})
 """What is brought in line before copying begins. Rights, too: one that is withdrawn later is known by that."""
-ZOMBIE_MS: Final = 2_000
-"""Added to the time until which tasks of a data plane of the past may write."""
 
 
 class FailbackSteps(TailSteps):
@@ -306,7 +312,8 @@ class FailbackSteps(TailSteps):
         there = _there(client, statuses)
         if at_rest:
             return written_since(statuses, list_offsets(client, there, Point.LOG_END))
-        return written_since(statuses, await_stillness(client, there, pause_s=STILL_S, resolve_s=RESOLVE_S))
+        topics = {p.topic for p in there}
+        return written_since(statuses, await_stillness(client, topics, there, pause_s=STILL_S, resolve_s=RESOLVE_S))
 
 
 def _there(client: ClusterClient, partitions: Iterable[Partition]) -> list[Partition]:

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from mirror_core.decide import failover as decision
 from mirror_core.decide.failover import AUTHORIZER
+from mirror_core.decide.leaderless import LEFT, leaderless
+from mirror_core.decide.scope import NOTHING, Scope
 from mirror_core.decide.steps import standing_still
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import AclPurpose
@@ -31,7 +33,7 @@ from mirror_core.runbook.lost_steps import LostSteps
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.promotion import owner
 from mirror_core.runbook.unfencing import known_to_stand
-from mirror_core.state.journal import Journal, checkpoint, ended, told
+from mirror_core.state.journal import Journal, checkpoint, ended, kept_in, told
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
 from mirror_core.state.topic import read_state
@@ -51,6 +53,8 @@ class Failover(Conductor[Mode]):
         mode = choice or Mode.PLANNED
         mirror = state.mirrors.get(self.link.mirror.name, self.link.mirror)
         view = observe(replace(self.link, mirror=mirror), state, mode, conductor=self.started_by)
+        if self._leave:
+            view = replace(view, left=frozenset(leaderless(view)))
         before = state.active_run(mirror.name)
         # Past its point of no return a run is resumed, and needs no source.
         if before is not None and self._may_continue(before, mode) and not turned(state, before):
@@ -68,7 +72,8 @@ class Failover(Conductor[Mode]):
         state = read_state(self.link.destination, timeout_s=LIMITS.planned_state_s)
         mirror = replace(state.mirrors.get(self.link.mirror.name, self.link.mirror), desired=run.desired)
         view = observe(replace(self.link, mirror=mirror), state, run.plan.mode, conductor=self.started_by)
-        return decision.decide(replace(view, active_run=None))
+        scope = kept_in(state, run.id, "begin", Scope) or NOTHING
+        return decision.decide(replace(view, active_run=None, left=frozenset(scope.left)))
 
     def decide_lost(self) -> tuple[decision.Decision, bool]:
         """The plan of an unplanned failover; and whether no broker of the source answers, which it gives up."""
@@ -199,5 +204,7 @@ def _held(lease: Lease | None, run_id: str) -> Lease | None:
 
 def drained_behind_fence(state: State, run: Run) -> bool:
     """Whether all that its fenced source had was copied. One that only stood still may have been written since."""
+    if any(fact.name == LEFT for fact in run.plan.bound):
+        return False
     fenced = any(Fact(AUTHORIZER, barred) in run.plan.bound for barred in (str(True), Barred.BY_COMMAND))
     return fenced and (run.id, "drain", Drained.__name__) in state.checkpoints

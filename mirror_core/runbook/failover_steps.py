@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from mirror_core.decide.evidence import NONE, NOT_COMPARED
-from mirror_core.decide.reckoning import lost_behind_fence, unseen_behind_fence
+from mirror_core.decide.reckoning import lost_behind_fence, unseen_behind_fence, with_left
 from mirror_core.decide.scope import strayed
-from mirror_core.decide.view import some
+from mirror_core.decide.view import healthy, some
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.mirrors.proving import compare_rest
@@ -18,18 +18,18 @@ from mirror_core.model.acl import AclPurpose
 from mirror_core.model.clock import now_ms
 from mirror_core.model.drift import Part
 from mirror_core.model.errors import Refused, RemoteFault
-from mirror_core.model.mirror import Lease
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.parity.check import SoFar
-from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, Proven, Resumes, left_by
-from mirror_core.runbook.comparing import open_gate, telling
-from mirror_core.runbook.drained import keep_deletions, telling_rounds, verify_drained
+from mirror_core.runbook.checkpoints import Drained, Equal, Fenced, LeftBehind, Proven, Resumes, left_by
+from mirror_core.runbook.comparing import Round, open_gate, telling
+from mirror_core.runbook.drained import keep_deletions, say_until, telling_rounds, verify_drained
 from mirror_core.runbook.insisting import insisting
 from mirror_core.runbook.last_look import Look, look_again
+from mirror_core.runbook.leaderless import in_evidence, not_compared, outwait_tasks, standing_at, take_back
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.runbook.raised_again import lost_while_lifted, paid_again, refuse_in_doubt, shut_again, uncontradicted
 from mirror_core.runbook.rest import MANY, ROUNDS, SHRINKS, Rest, refuse_above, rest_of
@@ -54,22 +54,6 @@ DRAIN_S: Final = 3600.0
 """The drain copies this long at most before the step fails; a resumed run goes on where it was."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Round:
-    """One comparison of what was new."""
-
-    verdict: str
-    ends: Mapping[Partition, Offset]
-    """Next offset after the last one that was seen to be equal, in all."""
-    records: int
-    records_before: int
-    """Compared by earlier ones."""
-    chunks: int
-    report: str
-    per_second: float | None
-    """Offsets, with all that it took to begin; None: too fast to be measured."""
-
-
 class Steps(Promotion):
     """The acts of a planned failover."""
 
@@ -83,7 +67,7 @@ class Steps(Promotion):
             self.journal.keep("prove", Proven(ends=Offsets(), records=0))
             return {"verdict": "nothing mirrored yet", "records": 0}
         first = self._prove_once(ranges, self.services.parity, "prove")
-        rounds: list[_Round] = []
+        rounds: list[Round] = []
         try:
             rounds, rest = self._prove_rest(self._rest(first.ends, first.per_second), "prove")
             left = str(rest)
@@ -109,20 +93,24 @@ class Steps(Promotion):
         if self._may_stand():
             return None
         self.services.check_room(self.journal.run_id)  # before applications stand still, and not while they do
-        proven = left_by(self.journal, "prove", Proven).ends.by_partition()
-        try:
-            rest = self._rest(proven, None)
-        except RemoteFault:
-            self.check_approval("fence", source_needed=True)  # it says what can be done about a source that is dead
-            raise
-        if not rest.is_little or (limit_s is not None and rest.seconds > limit_s):
-            _, rest = self._prove_rest(rest, "close-in")
+        while True:
+            try:
+                take_back(self, self.scope)
+                proven = left_by(self.journal, "prove", Proven).ends.by_partition()
+                rest = self._rest(proven, None)
+            except RemoteFault:
+                self.check_approval("fence", source_needed=True)  # it says what can be done about a dead source
+                raise
+            if not rest.is_little or (limit_s is not None and rest.seconds > limit_s):
+                _, rest = self._prove_rest(rest, "close-in")
+            if not take_back(self, self.scope):  # in the minutes that this took
+                break
         refuse_above(rest, limit_s, self.journal.run_id, self.link.mirror.name)
         return rest
 
-    def _prove_rest(self, rest: Rest, folder: str) -> tuple[list[_Round], Rest]:
+    def _prove_rest(self, rest: Rest, folder: str) -> tuple[list[Round], Rest]:
         """Compare what is new, until it is little, or becomes no less: applications write on meanwhile."""
-        rounds = list[_Round]()
+        rounds = list[Round]()
         while not rest.is_little and len(rounds) < ROUNDS and (ranges := self._ranges()):
             compare = self.services.parity if rest.offsets > MANY else self.services.quick_parity
             rounds.append(self._prove_once(ranges, compare, f"{folder}-{len(rounds) + 2}"))
@@ -140,15 +128,15 @@ class Steps(Promotion):
             positions = list_offsets(destination, self.scope.drained, Point.LOG_END)
         return [ParityRange(partition=p, start=Offset(0), end=end) for p, end in sorted(positions.items()) if end]
 
-    def _prove_once(self, ranges: Sequence[ParityRange], compare: ParityCheck, name: str) -> _Round:
+    def _prove_once(self, ranges: Sequence[ParityRange], compare: ParityCheck, name: str) -> Round:
         """Compare what of these was not compared yet, and keep how far that went."""
 
         def comparing(rest: Sequence[ParityRange], so_far: SoFar) -> ParityResult:
             folder, told = self.services.run_dir(self.journal.run_id) / name, telling(rest, so_far, self.say)
             return compare(self.link.source.name, self.link.destination.name, rest, folder, told)
 
-        # What is cleaned by key is compared whole by a run's first round only: else none would be shorter than it.
-        first = self.journal.kept("prove", Proven) is None
+        # What is cleaned by key is compared whole by its first round of a run only: else none would be shorter than it.
+        proven = self.journal.kept("prove", Proven)
         result, proof, before = compare_rest(
             self.link,
             self.writer.state,
@@ -156,7 +144,7 @@ class Steps(Promotion):
             comparing,
             whole=False,
             keep=self.writer.put,
-            cleaned=first,
+            recent=proven.ends.by_partition() if proven else (),
             further=(),
         )
         earlier = before.of(ranges)
@@ -164,7 +152,7 @@ class Steps(Promotion):
         self.writer.put(proof)
         self.journal.keep("prove", Proven(ends=Offsets.of(dict(result.proven)), records=result.records + earlier))
         offsets = sum(max(0, result.proven[r.partition] - r.start) for r in before.rest(ranges))
-        return _Round(
+        return Round(
             verdict=verdict,
             ends=result.proven,
             records=result.records,
@@ -178,6 +166,10 @@ class Steps(Promotion):
         """Nobody writes any more what is to be promoted. What was approved still holds, or nobody is held up."""
         self.writer.refresh()  # the proof may have taken hours, in which the data plane has found things out
         self.check_approval("fence", source_needed=True)
+        if take_back(self, self.scope):  # where the destination is ahead of it, that shows before anybody is stopped
+            self.check_approval("fence", source_needed=True)
+            if not self._may_stand():  # nobody is stopped yet
+                raise not_compared(self)
         self._refuse_if_strayed()
         owed = self.writer.state.debts.get(self.link.mirror.name)
         if owed is not None:  # a fence that an earlier run still had to lift: this one's abort has to, from here on
@@ -186,15 +178,13 @@ class Steps(Promotion):
         with ClusterClient(self.link.source) as source:
             # Of a fence that stands already applications wait for nothing but its end.
             lift = LiftFile(self, needed=not self._may_stand())
-            fence = raise_fence(
-                self.link,
-                self.writer,
-                source,
-                self.scope.names,
-                self.scope.drained,
-                before=lift,
-                shut=ByCommand(self, "fence", lift),
-            )
+            while True:
+                by_command = ByCommand(self, "fence", lift)
+                fence = raise_fence(
+                    self.link, self.writer, source, self.scope.names, self.scope.drained, before=lift, shut=by_command
+                )
+                if not take_back(self, self.scope):  # until the fence stood applications may have written there
+                    break
         ends = Offsets.of(fence.ends)
         self.journal.leave("fence", Fenced(ends=ends, authorizer=fence.authorizer, command=fence.command))
         return {
@@ -233,14 +223,21 @@ class Steps(Promotion):
             started = now_ms()
             # So may we: whoever gives this source up while it hangs must know until when we copy, if it wakes up.
             keep = partial(keep_deletions, self.link, self.writer)
-            until = telling_rounds(self.link, ends, self.say, partial(_say_until, data, lease))
+            until = telling_rounds(self.link, ends, self.say, partial(say_until, data, lease))
             self.services.copy(self.link)(ends, DRAIN_S, until, keep)
+            left = outwait_tasks(self, lease, healthy(self.statuses()).keys() & set(self.scope.left))
             data.put(replace(lease, beat_ms=now_ms()))
         with ClusterClient(self.link.destination) as destination:
             late = stop_commits(self.link.mirror, self.writer, destination)
         positions = verify_drained(self.link, ends)
-        self.journal.leave("drain", Drained(positions=Offsets.of(positions)))
-        return {"partitions": len(positions), "copied_ms": now_ms() - started, "late_commits": late}
+        behind = standing_at(self.link, left)
+        self.journal.leave("drain", Drained(positions=Offsets.of(positions), left=behind))
+        return {
+            "partitions": len(positions),
+            **in_evidence(behind),
+            "copied_ms": now_ms() - started,
+            "late_commits": late,
+        }
 
     def final_sync(self) -> Evidence:
         """Configurations, rights and group offsets. No new topics: what is behind the fence is what was approved."""
@@ -276,13 +273,17 @@ class Steps(Promotion):
         }
 
     def _as_it_is(self) -> str:
-        """What is promoted all the same: FAILED partitions, and those that the source has no more."""
+        """What is promoted all the same: FAILED partitions, those that the source lacks, and what is left behind."""
         left = sorted(set(self.scope.promoted) - set(self.scope.drained))
         return f"{len(left)} partition(s): {some(left)}" if left else NONE
 
     @property
     def positions(self) -> dict[Partition, Offset]:
         return left_by(self.journal, "drain", Drained).positions.by_partition()
+
+    @property
+    def left_behind(self) -> dict[Partition, LeftBehind]:
+        return left_by(self.journal, "drain", Drained).left_behind()
 
     def standing(self) -> Iterator[Record]:
         fenced = left_by(self.journal, "fence", Fenced)
@@ -304,11 +305,12 @@ class Steps(Promotion):
 
     def lost(self) -> tuple[int | None, str]:
         fenced = left_by(self.journal, "fence", Fenced)
+        left = set(self.scope.left)
         if lifted := lost_while_lifted(self, fenced.held):
-            return lifted
+            return with_left(*lifted, left)
         gate = self.journal.record("parity")
-        promoted = set(self.scope.promoted) - set(self.scope.drained)
-        lost, by = lost_behind_fence(gate.evidence if gate else {}, promoted)
+        failed = set(self.scope.promoted) - set(self.scope.drained) - left
+        lost, by = lost_behind_fence(gate.evidence if gate else {}, failed, left)
         if lost == 0 and fenced.command:  # no broker shows what a command has done: its log ends do
             look = look_again(self.link, (), self.positions)
             if not look.whole or look.ends.keys() < self.positions.keys():
@@ -342,8 +344,3 @@ class Steps(Promotion):
         reasons = tuple(strayed(self.scope, self.statuses()))
         if reasons:
             raise Refused(f"run {self.journal.run_id}: abort it and plan again", reasons[:SHOWN])
-
-
-def _say_until(data: StateWriter, lease: Lease, until_ms: int) -> None:
-    """For how long this process may write. LostOwnership when somebody else has the data plane by now."""
-    data.put(replace(lease, beat_ms=now_ms(), writers_until_ms=max(lease.writers_until_ms, until_ms)))

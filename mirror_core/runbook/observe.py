@@ -26,6 +26,7 @@ from mirror_core.kafka.group_batches import fetch_all
 from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
 from mirror_core.kafka.hearing import Hearing, reading
 from mirror_core.kafka.heartbeats import newest
+from mirror_core.kafka.leaderless import offsets_by_two
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.kafka.users import scram_users
@@ -49,7 +50,6 @@ from mirror_core.sync.principals import own_principals
 
 _AT_ONCE: Final = 32
 """Groups asked for in one round trip."""
-
 _LOOK_S: Final = 0.5
 """Between two looks whether a side is still answering."""
 
@@ -246,7 +246,7 @@ def _look_at_source(
         # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
         with reading():
             destination.while_waiting(positions_read, LIMITS.planned_side_s / 2)
-        ends = led_offsets(client, present, Point.STABLE_END, within_s=LIMITS.new_leader_s)
+        ends = offsets_by_two(client, present, Point.STABLE_END, within_s=LIMITS.new_leader_s)
         return SourceView(
             cluster_id=view.cluster_id,
             topics=topics,

@@ -61,7 +61,8 @@ class Promotion(Acts):
 
     @property
     def left_behind(self) -> Mapping[Partition, LeftBehind]:
-        """Beside these: partitions that too few replicas hold up, and that are not waited for."""
+        """Beside these: partitions that too few replicas hold up or nobody leads on the source, and that are not waited
+        for."""
         return {}
 
     @abstractmethod
@@ -137,6 +138,7 @@ class Promotion(Acts):
         """
         approved = self.journal.run.plan
         view = observe(self.link, self.writer.state, approved.mode, offsets=False)
+        view = replace(view, left=frozenset(self.scope.left))
         seen = approved.mode is Mode.PLANNED and isinstance(view.source, SourceView)
         reasons = changed_since(approved.bound, bound_of(view), source_seen=seen)
         if source_needed and not reasons and isinstance(view.source, Unseen):

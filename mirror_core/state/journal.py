@@ -122,8 +122,7 @@ class Journal:
 
     def kept(self, step: str, kind: type[T]) -> T | None:
         """What the step kept last of this type; None when it kept nothing. Indeterminate when it is not to be read."""
-        found = self.log.state.checkpoints.get((self.run_id, step, kind.__name__))
-        return None if found is None else _value(found, kind)
+        return kept_in(self.log.state, self.run_id, step, kind)
 
     def kept_json(self, step: str, kind: type[Keepable]) -> str | None:
         """The same as JSON, for a report: of many partitions the values themselves take much memory."""
@@ -144,6 +143,12 @@ class Journal:
     def check_turn(self, step: str) -> None:
         """Refused unless the run is under way and all earlier steps are done."""
         check_turn(self.log.state, self.run_id, self.steps, step)
+
+
+def kept_in(state: State, run_id: str, step: str, kind: type[T]) -> T | None:
+    """The same of any run, for whoever only reads."""
+    found = state.checkpoints.get((run_id, step, kind.__name__))
+    return None if found is None else _value(found, kind)
 
 
 def told(state: State, run: Run, kind: Kind, body: object) -> Told:

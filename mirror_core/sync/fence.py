@@ -16,6 +16,7 @@ from mirror_core.decide.acls import EVERYBODY, denial
 from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls, present_on_every_broker
 from mirror_core.kafka.acls_of_each import acls_of_each
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.leaderless import leaderless
 from mirror_core.kafka.offsets import Point, known_offsets, list_offsets, list_points
 from mirror_core.kafka.transactions import OpenTransaction, open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
@@ -79,21 +80,21 @@ def raise_fence(
     showed them, and per partition the log end at which it stands still. `before`: see `deny`. `shut` is called where
     ACLs do not rule the cluster: whether something has closed these topics to applications.
     """
-    transactions = open_transactions(client, {p.topic for p in partitions})
+    transactions = open_transactions(client, topics)
     denials = deny(link, log, client, topics, deniable(transactions), before=before)
     if isinstance(denials, AuthorizerOff):
         command = shut(topics)
-        ends = await_stillness(client, partitions, pause_s=STILL_UNFENCED_S, resolve_s=resolve_s)
+        ends = await_stillness(client, topics, partitions, pause_s=STILL_UNFENCED_S, resolve_s=resolve_s)
         return Fence(authorizer=False, command=command, still_s=STILL_UNFENCED_S, ends=ends)
     _log.info("%d denials shown by every broker; waiting until nothing moves", len(denials), cluster=client.name)
-    ends = await_stillness(client, partitions, pause_s=STILL_S, resolve_s=resolve_s)
+    ends = await_stillness(client, topics, partitions, pause_s=STILL_S, resolve_s=resolve_s)
     return Fence(
         authorizer=True,
         still_s=STILL_S,
         ends=ends,
         denials=tuple(sorted(denials)),
         brokers=client.brokers(),
-        transactions=tuple(t.id for t in transactions),
+        transactions=tuple(t.id for t in _waited_for(client, transactions, partitions)),
     )
 
 
@@ -199,20 +200,49 @@ def seen_still(client: ClusterClient, partitions: Iterable[Partition]) -> dict[P
     return ends
 
 
+def holds_up(
+    transaction: OpenTransaction, partitions: Collection[Partition], unled: Collection[Partition] = ()
+) -> bool:
+    """Whether these partitions, or groups' offsets, may still change by its end. `unled`: of groups' offsets, what
+    nobody leads, so that nobody can read it either.
+
+    A partition without a leader takes no marker: one that is decided, and waits for such ones alone, may wait for days.
+    As long as it is not decided, none of its groups' offsets is, wherever else it has written.
+    """
+    led = not (transaction.partitions | transaction.groups) <= set(unled)
+    return not transaction.decided or led or not transaction.partitions.isdisjoint(partitions)
+
+
+def _waited_for(
+    client: ClusterClient, found: Collection[OpenTransaction], partitions: Collection[Partition]
+) -> list[OpenTransaction]:
+    pending = {p for t in found if t.decided and t.partitions.isdisjoint(partitions) for p in t.partitions | t.groups}
+    unled = leaderless(client, pending) if pending else frozenset()
+    return [t for t in found if holds_up(t, partitions, unled)]
+
+
+def _in_words(transaction: OpenTransaction) -> str:
+    aborted = f"its coordinator aborts it after {transaction.timeout_s:.0f} s"
+    ends = "its markers are missing" if transaction.decided else aborted
+    return f"transaction {transaction.id!r} is {transaction.state} ({ends})"
+
+
 def await_stillness(
-    client: ClusterClient, partitions: Collection[Partition], *, pause_s: float, resolve_s: float
+    client: ClusterClient,
+    topics: Collection[str],
+    partitions: Collection[Partition],
+    *,
+    pause_s: float,
+    resolve_s: float,
 ) -> dict[Partition, Offset]:
-    """Log ends that did not move within `pause_s`, with no open transaction, and on all in-sync replicas.
+    """Log ends that did not move within `pause_s`, with no open transaction on these topics that matters to these of
+    their partitions or to groups, and on all in-sync replicas.
 
     NotFenced after `resolve_s`, naming what still moves or which transactions are open.
     """
-    topics = {p.topic for p in partitions}
     deadline = time.monotonic() + resolve_s
     while True:
-        problems = [
-            f"transaction {t.id!r} is {t.state} (its coordinator aborts it after {t.timeout_s:.0f} s)"
-            for t in open_transactions(client, topics)
-        ]
+        problems = [_in_words(t) for t in _waited_for(client, open_transactions(client, topics), partitions)]
         before = list_offsets(client, partitions, Point.LOG_END)
         time.sleep(pause_s)
         points = list_points(client, partitions, [Point.LOG_END, Point.STABLE_END, Point.HIGH_WATERMARK])

@@ -43,6 +43,16 @@ def gate_limit() -> Param:
     )
 
 
+def leave_behind() -> Param:
+    """Whether a planned failover goes on without what nobody leads on the source."""
+    return Param(
+        False,
+        type="boolean",
+        description_md="Leave partitions behind that have no leader on the source: they are promoted with what the "
+        "destination has, and the rest stays on the source only, until a failback. The plan names them",
+    )
+
+
 def strategies() -> Param:
     """What a failback may do with topics that have a divergent tail."""
     return Param(

@@ -74,8 +74,14 @@ class RunOperator(MirrorOperator):
         link, _ = find_mirror(self.mirror)
         make = Failover if self.kind is RunKind.FAILOVER else Failback
         params = context["params"]
-        equipment, limit_s = services(link.config.path, steps, params["master"]), params.get("gate_limit_s")
-        return make(link, equipment, started_by=conductor(context), say=self.say, gate_limit_s=limit_s)
+        return make(
+            link,
+            services(link.config.path, steps, params["master"]),
+            started_by=conductor(context),
+            say=self.say,
+            gate_limit_s=params.get("gate_limit_s"),
+            leave_behind=self.mode is Mode.PLANNED and bool(params.get("leave_behind")),
+        )
 
     def say(self, words: str) -> None:
         """Into the task's log, which shows colours: names in it are anybody's."""

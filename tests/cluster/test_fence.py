@@ -9,12 +9,13 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
 from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
+from mirror_core.kafka.group_batches import GroupBatches
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
 from mirror_core.model.mirror import Desired, Mirror
@@ -164,6 +165,33 @@ def test_an_open_transaction_holds_the_fence_up_until_its_end(pair: Pair, link: 
         assert ("TRANSACTIONAL_ID", tx) in {(acl.resource, acl.name) for acl in fence.denials}
         lift_fence(link.mirror, log, client)
     assert not any(acl.name == tx and acl.permission == "DENY" for acl in entries(east))
+
+
+def test_a_transaction_beside_what_is_drained_holds_the_fence_up_since_groups_offsets_are_in_it(
+    pair: Pair, link: Link, east: ClusterConfig
+) -> None:
+    topic, group = new_topic(pair.east, 2, prefix="app-"), "g-" + secrets.token_hex(4)
+    drained, beside_it = Partition(topic, 0), Partition(topic, 1)
+    consumer = Consumer({**pair.east.client_config("admin"), "group.id": group, "enable.auto.commit": False})
+    producer = Producer({**pair.east.client_config("admin"), "transactional.id": group, "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"output", partition=beside_it.index)
+    producer.flush(30)
+    producer.send_offsets_to_transaction([TopicPartition(topic, 0, 5)], consumer.consumer_group_metadata(), 30)
+    consumer.close()
+    log = WatchfulLog()
+    with ClusterClient(east) as client:
+        [found] = open_transactions(client, {topic})
+        assert (found.partitions, len(found.groups)) == (frozenset({beside_it}), 1)
+        with pytest.raises(NotFenced, match=f"transaction '{group}' is Ongoing"):
+            raise_fence(link, log, client, [topic], [drained], resolve_s=0)
+        assert GroupBatches(client).fetch({group: [drained]})[group].unsettled == {drained}
+        producer.commit_transaction(30)
+        assert raise_fence(link, log, client, [topic], [drained]).ends == {drained: 0}
+        offsets = GroupBatches(client).fetch({group: [drained]})[group]
+        assert (offsets.unsettled, offsets.committed[drained].offset) == (frozenset(), 5)
+        lift_fence(link.mirror, log, client)
 
 
 def test_a_transactional_id_that_reads_like_all_of_them_is_only_waited_for(

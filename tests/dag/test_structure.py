@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.run import Mode, RunKind
 from tests.dag import test_page
 from tests.dag.conftest import DAGS
+from tests.unit.test_refusals import LINK
 
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
@@ -181,6 +183,27 @@ def test_an_incident_of_the_data_plane_is_red_and_watched_again(dag_bag: DagBag)
     assert dag.get_task("watch_again").trigger_rule == "one_failed"
     assert dag.get_task("done").trigger_rule == "all_success"
     assert dag.get_task("watch").downstream_task_ids == {"watch_again", "done"}
+
+
+def test_a_form_gives_the_word_for_partitions_without_a_leader_to_a_planned_failover_only(
+    dag_bag: DagBag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mirrorbook_airflow import runbook
+
+    monkeypatch.setattr(runbook, "find_mirror", lambda name: (LINK, None))
+    monkeypatch.setattr(runbook, "services", lambda *_: None)
+
+    def word(name: str, **filled_in: object) -> bool:
+        dag = dag_of(dag_bag, name)
+        params = {**dag.params.dump(), "mirror": "m", **filled_in}
+        task: Any = dag.get_task("plan")
+        context = {"params": params, "dag_run": SimpleNamespace(dag_id=name, run_id="r")}
+        return bool(task.engine(context)._leave)
+
+    assert not word("mirror_failover")
+    assert word("mirror_failover", leave_behind=True)
+    assert not word("mirror_failover_unplanned", leave_behind=True)
+    assert not word("mirror_failback")
 
 
 @pytest.mark.parametrize("name", ["mirror_replicate", "mirror_failback"])

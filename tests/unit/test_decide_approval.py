@@ -17,7 +17,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode
 from mirror_core.runbook import promotion
 from mirror_core.runbook.failover_steps import Steps
-from mirror_core.state.journal import Journal
+from mirror_core.state.journal import Journal, checkpoint
 from tests.memory import MemoryLog
 from tests.unit.test_decide_failover import DST, P0, P1, SRC, healthy_view, source_of, status
 from tests.unit.test_decide_verbs import RUN
@@ -173,7 +173,7 @@ def test_what_was_approved_is_bound_to_everything_that_a_run_would_rest_on(view:
 def test_a_source_that_is_silent_before_the_fence_is_waited_for(monkeypatch: pytest.MonkeyPatch, view: View) -> None:
     """Nothing that was approved has changed by that: a run that is refused would be aborted."""
     log = MemoryLog()
-    log.put(replace(RUN, plan=decide(view).plan))
+    log.put(replace(RUN, plan=decide(view).plan), checkpoint(RUN.id, "begin", decide(view).scope))
     steps = Steps(LINK, cast("Any", None), cast("Any", log), Journal(log, RUN.id, ("fence",)))
     seen = replace(view, source=Unseen("no broker answered"))
     monkeypatch.setattr(promotion, "observe", lambda *asked, offsets: seen)

@@ -151,7 +151,7 @@ def test_what_either_side_has_lost_since_holds_no_more() -> None:
     assert set(undoubted(known, replace(well, there={A0: Offset(0)})).holding) == {A0}, "who says nothing is in doubt"
     assert set(undoubted(known, replace(well, ends={**far, A0: Offset(39)})).holding) == {A1, B0}
     assert set(undoubted(known, replace(well, ends={A0: Offset(40)})).holding) == {A0}
-    assert set(undoubted(known, replace(well, cleaned=frozenset({"a"}))).holding) == {B0}
+    assert set(undoubted(known, replace(well, cleaned=frozenset({A0}))).holding) == {A1, B0}
 
 
 def test_a_proof_knows_the_sources_epoch_from_before_it_was_read() -> None:

@@ -179,6 +179,7 @@ def test_a_run_that_takes_over_what_is_owed_notes_that_the_source_is_closed_in_t
 ) -> None:
     """It may be killed before it calls the command itself."""
     journal = journal_of("b", "fence")
+    journal.keep("begin", NOTHING)
     journal.log.put(OWED)
 
     class Killed(BaseException):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,18 +25,22 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
 from mirror_core.kafka import offsets
-from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.acls import AuthorizerOff
+from mirror_core.kafka.client import ClusterClient, Leader
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.faults import settle
-from mirror_core.kafka.offsets import Point, led_offsets, list_offsets
+from mirror_core.kafka.leaderless import leaderless, offsets_by_two
+from mirror_core.kafka.offsets import Led, Point, led_offsets, list_offsets
 from mirror_core.model.errors import BadRequest, Unreachable
-from mirror_core.model.names import Partition
+from mirror_core.model.names import Offset, Partition
+from mirror_core.runbook import observe
 from tests.threads import beside
 from tests.unit.test_many_requests import METADATA, ZERO, encoded, frame
+from tests.unit.test_refusals import LINK
 
 P = Partition("orders", 0)
-STALE, FRESH = 1, 2
+NOBODY, STALE, FRESH = -1, 1, 2
 LIMIT_S = 30.0
 OFFSET = 42
 
@@ -53,6 +59,8 @@ class Brokers:
     def __init__(self, stack: ExitStack) -> None:
         self.asked = list[int]()
         """Whom metadata was asked of."""
+        self.says = {broker: Leader(broker, epoch=broker) for broker in (STALE, FRESH)}
+        """Who leads, by each of them."""
         self._listeners = {broker: stack.enter_context(socket.create_server(("127.0.0.1", 0))) for broker in (1, 2)}
         self.ports = {broker: listener.getsockname()[1] for broker, listener in self._listeners.items()}
         for broker, listener in self._listeners.items():
@@ -70,13 +78,13 @@ class Brokers:
             while request := frame(connection):
                 if int.from_bytes(request[:2], "big") == METADATA:
                     self.asked.append(broker)
-                    said = b"\0" + encoded(MetadataResponse, self._view(leader=broker))
+                    said = b"\0" + encoded(MetadataResponse, self._view(self.says[broker]))
                 else:
                     said = offset_answer(leads=broker == FRESH)
                 said = request[4:8] + said
                 connection.sendall(len(said).to_bytes(4, "big") + said)
 
-    def _view(self, *, leader: int) -> MetadataResponse:
+    def _view(self, leader: Leader) -> MetadataResponse:
         known = tuple(
             MetadataResponseBroker(node_id=BrokerId(broker), host="127.0.0.1", port=i32(port), rack=None)
             for broker, port in self.ports.items()
@@ -84,10 +92,10 @@ class Brokers:
         row = MetadataResponsePartition(
             error_code=ErrorCode.none,
             partition_index=i32(0),
-            leader_id=BrokerId(leader),
-            leader_epoch=i32(leader),
+            leader_id=BrokerId(leader.broker),
+            leader_epoch=i32(leader.epoch),
             replica_nodes=(BrokerId(1), BrokerId(2)),
-            isr_nodes=(BrokerId(leader),),
+            isr_nodes=(BrokerId(leader.broker),),
             offline_replicas=(),
         )
         topic = MetadataResponseTopic(
@@ -167,25 +175,34 @@ def test_so_it_does_where_only_what_is_known_now_is_asked_for(client: ClusterCli
     assert led_offsets(client, [P], Point.LOG_END).offsets == {P: OFFSET}, "the next time"
 
 
-@pytest.mark.parametrize("code", [ErrorCode.none, ErrorCode.offset_not_available])
-def test_where_nobody_leads_or_the_leader_does_not_know_yet_nobody_is_doubted(code: ErrorCode) -> None:
-    leaders = {-1: [P]} if code is ErrorCode.none else {1: [P]}
-    row = SimpleNamespace(partition_index=P.index, error_code=code, offset=-1)
+@pytest.mark.parametrize(("leader", "doubted"), [(NOBODY, True), (1, False)])
+def test_who_names_no_leader_is_doubted_and_not_for_one_that_does_not_know_yet(leader: int, doubted: bool) -> None:
+    row = SimpleNamespace(partition_index=P.index, error_code=ErrorCode.offset_not_available, offset=-1)
     said = SimpleNamespace(topics=[SimpleNamespace(name=P.topic, partitions=[row])])
     doubts = list[bool]()
     client: Any = SimpleNamespace(
         name="east",
         timeout_s=0.1,
-        leaders=lambda wanted: dict(leaders),
+        leaders=lambda wanted: {leader: [P]},
         call_each=lambda requests, answer, broker: [said for _ in requests],
         ask_another=lambda: doubts.append(True),
     )
     with pytest.raises(Unreachable, match="offsets not known"):
         list_offsets(client, [P], Point.LOG_END)
+    assert any(doubts) is doubted
+    doubts.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offsets, "ask_brokers", lambda client, asked: dict.fromkeys(asked, said))
         assert led_offsets(client, [P], Point.LOG_END, within_s=0.1).offsets == {}
-    assert doubts == []
+    assert doubts == [], "`offsets_by_two` asks another one, where it matters"
+
+
+def test_offsets_that_must_be_known_are_asked_for_by_another_brokers_word(
+    client: ClusterClient, brokers: Brokers
+) -> None:
+    brokers.says[STALE] = Leader(NOBODY, epoch=0)
+    assert list_offsets(client, [P], Point.LOG_END) == {P: OFFSET}
+    assert brokers.asked[-2:] == [STALE, FRESH]
 
 
 @pytest.mark.parametrize(
@@ -197,3 +214,88 @@ def test_so_it_does_in_whatever_is_settled(code: ErrorCode, asked: bool) -> None
     client: Any = SimpleNamespace(name="east", timeout_s=LIMIT_S, ask_another=lambda: doubts.append(True))
     assert settle(client, "action", [P], lambda rest: {P: (said.pop(0), None)}) == {P: ErrorCode.none}
     assert doubts == [True] * asked
+
+
+@pytest.mark.parametrize(
+    ("stale", "fresh", "led"),
+    [
+        (Leader(NOBODY, epoch=4), Leader(FRESH, epoch=5), True),
+        (Leader(FRESH, epoch=4), Leader(NOBODY, epoch=5), False),  # it has died since
+        (Leader(NOBODY, epoch=5), Leader(NOBODY, epoch=5), False),
+        (Leader(NOBODY, epoch=5), Leader(FRESH, epoch=5), True),  # one of both does not see the leader's address
+    ],
+)
+def test_whether_nobody_leads_is_asked_of_two_and_the_newer_word_counts(
+    client: ClusterClient, brokers: Brokers, stale: Leader, fresh: Leader, led: bool
+) -> None:
+    brokers.says = {STALE: stale, FRESH: fresh}
+    assert leaderless(client, [P]) == (frozenset() if led else {P})
+    assert brokers.asked[-2:] == [STALE, FRESH]
+
+
+def test_a_plan_does_not_believe_one_broker_that_nobody_leads(client: ClusterClient, brokers: Brokers) -> None:
+    brokers.says[STALE] = Leader(NOBODY, epoch=0)
+    found = offsets_by_two(client, [P], Point.STABLE_END, within_s=0)
+    assert (found.offsets, found.leaderless) == ({P: OFFSET}, frozenset())
+
+
+def test_what_is_known_of_the_others_stays_known_where_nobody_answers_the_second_question(
+    client: ClusterClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Partition(P.topic, 1)
+
+    def silent(client: ClusterClient, partitions: Collection[Partition]) -> frozenset[Partition]:
+        raise Unreachable("gone")
+
+    first = Led({P: Offset(OFFSET)}, frozenset({other}))
+    monkeypatch.setattr("mirror_core.kafka.leaderless.led_offsets", lambda *a, **k: first)
+    monkeypatch.setattr("mirror_core.kafka.leaderless.leaderless", silent)
+    found = offsets_by_two(client, [P, other], Point.STABLE_END, within_s=0)
+    assert (found.offsets, found.leaderless) == ({P: OFFSET}, frozenset({other}))
+
+
+def test_nor_is_it_forgotten_where_the_source_dies_before_the_third(monkeypatch: pytest.MonkeyPatch) -> None:
+    other, said = Partition(P.topic, 1), iter([Led({P: Offset(OFFSET)}, frozenset({Partition(P.topic, 1)}))])
+
+    def asked(*_: object, **how: object) -> Led:
+        for found in said:
+            return found
+        raise Unreachable("gone")
+
+    monkeypatch.setattr("mirror_core.kafka.leaderless.led_offsets", asked)
+    monkeypatch.setattr("mirror_core.kafka.leaderless.leaderless", lambda *_: frozenset())
+    nobody: Any = None
+    found = offsets_by_two(nobody, [P, other], Point.STABLE_END, within_s=0)
+    assert (found.offsets, found.leaderless) == ({P: OFFSET}, frozenset({other}))
+
+
+def test_nor_does_a_look_at_the_source(
+    client: ClusterClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers.says[STALE] = Leader(NOBODY, epoch=0)
+    monkeypatch.setattr(observe, "ClusterClient", lambda *a, **k: nullcontext(client))
+    monkeypatch.setattr(observe, "describe_acls", lambda client: AuthorizerOff("east"))
+    monkeypatch.setattr(observe, "open_transactions", lambda client, topics: ())
+    monkeypatch.setattr(observe, "_groups", lambda *a, **k: ((), {}, (), ()))
+    read: Any = SimpleNamespace(while_waiting=lambda *a: None)
+    link = replace(LINK, mirror=replace(LINK.mirror, topics=(P.topic,)))
+    seen = observe._look_at_source(link, (P,), threading.Event(), read, offsets=False)
+    assert (seen.stable_ends, seen.leaderless) == ({P: OFFSET}, ())
+
+
+def test_what_nobody_leads_is_told_apart_from_a_leader_that_does_not_answer(
+    client: ClusterClient, brokers: Brokers
+) -> None:
+    gone = Leader(NOBODY, epoch=5)
+    brokers.says = {STALE: gone, FRESH: gone}
+    assert offsets_by_two(client, [P], Point.STABLE_END, within_s=0).leaderless == {P}
+    brokers.says[FRESH] = Leader(STALE, epoch=6)  # who does not know it yet
+    found = offsets_by_two(client, [P], Point.STABLE_END, within_s=0)
+    assert (found.offsets, found.leaderless) == ({}, frozenset())
+
+
+def test_a_cluster_of_one_broker_is_believed(client: ClusterClient, brokers: Brokers) -> None:
+    del brokers.ports[FRESH]
+    brokers.says[STALE] = Leader(NOBODY, epoch=5)
+    client.brokers()
+    assert leaderless(client, [P]) == {P}

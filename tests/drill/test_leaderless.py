@@ -1,0 +1,119 @@
+"""A broker of the source is dead, and with it the only replica of a partition: the rest is moved without, by a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mirror_core.mirrors.standing import look_after
+from mirror_core.model.errors import Refused
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import Mode, RunState
+from mirror_core.runbook.failover import Failover
+from tests.brokers import TIMEOUT_S, Pair, produce, read_all
+from tests.cluster.test_failback import content, failback_of, go_home
+from tests.cluster.test_failover import denied
+from tests.clusters import two_clusters
+from tests.drill.test_sources_of_three import leaderless, topic_on
+from tests.drill.test_three_nodes import replicas
+from tests.mirroring import Mirrored, new_mirror
+from tests.same import assert_same
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
+
+COPIED, TAIL, DEAD = 20, 7, 3
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with two_clusters(tmp_path_factory.mktemp("three"), nodes=3, lone_west=True) as pair:
+        yield pair
+
+
+@contextmanager
+def without_a_leader(pair: Pair, evidence: Path) -> Iterator[tuple[Mirrored, Partition, Partition]]:
+    """Of a mirrored topic: a partition that is well, and one whose only broker has died. Both have a tail."""
+    well, lone = topic_on(pair.east, (1,), (DEAD,))
+    mirrored = new_mirror(pair, evidence, well.topic)
+    for partition in (well, lone):
+        produce(pair.east, well.topic, COPIED, partition=partition.index)
+    mirrored.copy()
+    for partition in (well, lone):
+        produce(pair.east, well.topic, TAIL, partition=partition.index)
+    pair.east.kill(DEAD)
+    try:
+        leaderless(pair.east, lone)
+        yield mirrored, well, lone
+    finally:
+        back(pair, lone)
+
+
+def back(pair: Pair, lone: Partition) -> None:
+    pair.east.start(DEAD)
+    wait_until(lambda: replicas(pair.east, lone)[0] == DEAD, timeout_s=TIMEOUT_S, why=f"{lone} has a leader again")
+
+
+def leaving(mirrored: Mirrored) -> Failover:
+    return Failover(mirrored.link, mirrored.services, started_by="test", leave_behind=True)
+
+
+def test_it_is_left_behind_by_a_word_fenced_and_saved_on_the_way_home(three: Pair, tmp_path: Path) -> None:
+    with without_a_leader(three, tmp_path) as (mirrored, well, lone):
+        topic = well.topic
+        refused = mirrored.failover.decide(Mode.PLANNED)
+        [reason] = refused.reasons
+        assert f"no leader for {lone}" in reason
+        assert f"`mirrorbook failover run {mirrored.name} --leave-behind`" in reason
+        failover = leaving(mirrored)
+        plan = failover.plan(Mode.PLANNED)
+        assert plan.hash != refused.plan.hash
+        assert any(f"{lone} (position {COPIED}, " in line for line in plan.warnings), plan.warnings
+        with pytest.raises(Refused):
+            mirrored.failover.begin(plan.hash, Mode.PLANNED)
+        run = failover.begin(plan.hash, Mode.PLANNED)
+        assert mirrored.failover.drive(run.id).state is RunState.DONE  # whoever takes its steps needs no word
+        assert {p: s.lmo for p, s in mirrored.statuses.items()} == {well: COPIED + TAIL, lone: COPIED}
+        run, steps = mirrored.failover.status(run.id)
+        evidence = {step.step: step.evidence for step in steps}
+        assert evidence["drain"]["left_behind"] == f"1: {lone} at {COPIED}"
+        assert str(lone) in str(evidence["parity"]["not_compared"])
+        assert run.counted is not None
+        assert run.counted.lost is None
+        assert str(lone) in run.counted.lost_by
+        written = produce(three.west, topic, 5, partition=lone.index)
+        assert [record.offset for record in written] == [COPIED + n for n in range(5)]
+        assert not denied(three.west, topic)
+    assert denied(three.east, topic), "its broker is back, and the fence stands there"
+    with pytest.raises(Exception, match="TOPIC_AUTHORIZATION_FAILED"):
+        produce(three.east, topic, 1, partition=lone.index, user="app")
+    found = look_after(mirrored.link)
+    assert any(f"{lone} [{COPIED}, {COPIED + TAIL})" in alarm for alarm in found.alarms), found
+    failback = failback_of(mirrored)
+    plan = failback.plan()
+    assert plan.figures["offsets to discard"] == str(TAIL)
+    home = failback.begin(plan.hash)
+    assert failback.drive(home.id).state is RunState.RUNNING
+    [salvaged] = [step for step in failback.status(home.id)[1] if step.step == "salvage"]
+    assert salvaged.evidence["records"] == TAIL
+    go_home(failback, home.id)
+    assert len([r for r in content(read_all(three.east, topic)) if r.partition == lone.index]) == COPIED + 5
+    assert_same(three, [topic])
+
+
+def test_one_that_has_a_leader_again_at_the_fence_is_copied_and_compared(three: Pair, tmp_path: Path) -> None:
+    with without_a_leader(three, tmp_path) as (mirrored, well, lone):
+        failover = leaving(mirrored)
+        run = failover.begin(failover.plan(Mode.PLANNED).hash, Mode.PLANNED)
+        failover.step(run.id, "prove")
+    produce(three.east, lone.topic, 1, partition=lone.index)
+    assert failover.drive(run.id).state is RunState.DONE
+    ends = {well: Offset(COPIED + TAIL), lone: Offset(COPIED + TAIL + 1)}
+    assert {p: s.lmo for p, s in mirrored.statuses.items()} == ends
+    evidence = {step.step: step.evidence for step in failover.status(run.id)[1]}
+    assert evidence["parity"]["not_compared"] == "none"
+    assert "left_behind" not in evidence["drain"]
+    assert_same(three, [lone.topic])
