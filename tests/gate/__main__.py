@@ -38,8 +38,10 @@ def files_in(folders: Sequence[str]) -> list[str]:
 
 def run_stage(stage: Stage, durations: dict[str, float]) -> Run:
     shares = lanes([files_in(stage.folders), files_in(stage.together)], durations, stage.lanes)
-    tell(f"{stage.name}: {stage.lanes} process(es) at a time ({how_busy()})")
-    run = run_lanes(shares, name=stage.name, folder=KEPT, marks=stage.marks, env=stage.env, tell=tell)
+    patient = lanes([files_in(stage.beside)], durations, 1)
+    also = ", and one beside them" if patient else ""
+    tell(f"{stage.name}: {stage.lanes} process(es) at a time{also} ({how_busy()})")
+    run = run_lanes(shares, patient, name=stage.name, folder=KEPT, marks=stage.marks, env=stage.env, tell=tell)
     tell(f"{stage.name}: {_counted(run.counts)} in {run.took_s:.0f} s ({how_busy()})")
     return run
 
@@ -53,7 +55,8 @@ def run_once_more(stage: Stage, tests: Sequence[str]) -> Run:
 def judge(stage: Stage, durations: dict[str, float]) -> tuple[Run, Run | None, tuple[Failure, ...]]:
     """The run, the second run of what failed in it where that is allowed, and what is flaky by these two."""
     run = run_stage(stage, durations)
-    tests = runs_again(run, allowed=stage.again)
+    beside = any(failure.test.startswith(stage.beside) for failure in run.failures)
+    tests = runs_again(run, allowed=stage.again and not beside)
     if not tests:
         return run, None, ()
     second = run_once_more(stage, tests)

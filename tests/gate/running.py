@@ -22,6 +22,10 @@ LIMIT_S: Final = 3600.0
 END_S: Final = 120.0
 """To stop its brokers, a process that is told to stop gets so long."""
 LOOK_S: Final = 0.5
+LEAST: Final = 19
+"""The greatest niceness."""
+NICE: Final = 5
+"""Of processes that run beside others: some 25 % of what one of those gets while all want to run."""
 MOST_FAILURES: Final = 6
 """A process that has seen so many stops: the run is red, and its reasons are known."""
 OK: Final = (0, 1, 5)
@@ -37,6 +41,7 @@ class _Lane:
     folder: Path
     marks: str
     env: Mapping[str, str]
+    nice: int = 0
     broken: list[str] = field(default_factory=list)
     running: subprocess.Popen[bytes] | None = None
     stopped: bool = False
@@ -53,6 +58,9 @@ class _Lane:
                 self.running = subprocess.Popen(
                     command(result, self.marks, arguments), stdout=output, stderr=output, env={**os.environ, **self.env}
                 )
+                if self.nice:
+                    ours = os.getpriority(os.PRIO_PROCESS, 0)
+                    os.setpriority(os.PRIO_PROCESS, self.running.pid, min(LEAST, ours + self.nice))
                 code = self.running.wait()
             if code not in OK:
                 tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:]
@@ -78,11 +86,22 @@ def command(result: Path, marks: str, arguments: Sequence[str]) -> list[str]:
 
 
 def run_lanes(
-    lanes: Sequence[Lane], *, name: str, folder: Path, marks: str, env: Mapping[str, str], tell: Callable[[str], None]
+    lanes: Sequence[Lane],
+    beside: Sequence[Lane] = (),
+    *,
+    name: str,
+    folder: Path,
+    marks: str,
+    env: Mapping[str, str],
+    tell: Callable[[str], None],
 ) -> Run:
-    """`folder`: gets what each process printed and wrote down. `tell`: is told what has ended, a line at a time."""
+    """`beside`: with what the others leave of the CPUs. `folder`: gets what each process printed and wrote down.
+    `tell`: is told what has ended, a line at a time."""
     started = time.monotonic()
-    mine = [_Lane(f"{name}-{number}", lane, folder, marks, env) for number, lane in enumerate(lanes, 1)]
+    mine = [
+        _Lane(f"{name}-{number}", lane, folder, marks, env, nice=NICE if number > len(lanes) else 0)
+        for number, lane in enumerate((*lanes, *beside), 1)
+    ]
     threads = [threading.Thread(target=one.run, name=one.name) for one in mine]
     watch = _Watch([path for one in mine for path in one.results()], tell)
     for thread in threads:

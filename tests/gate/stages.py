@@ -22,6 +22,8 @@ class Stage:
     """So many processes at a time."""
     together: tuple[str, ...] = ()
     """Folders whose tests run in one process of their own."""
+    beside: tuple[str, ...] = ()
+    """Folders whose tests run in one process beside these, by what they leave of the CPUs. Never run again."""
     env: Mapping[str, str] = field(default_factory=dict)
     times: int = 1
     again: bool = True
@@ -32,8 +34,7 @@ EXPLORE: Final = {"MIRRORBOOK_EXPLORE": "1"}
 """New seeds and new examples in each run; otherwise the same ones every time."""
 
 GATE: Final = (
-    Stage(name="unit", folders=("tests/unit",), marks=QUICK, lanes=2, again=False),
-    Stage(name="brokers", folders=EVERYWHERE, together=TOGETHER, marks=QUICK, lanes=4),
+    Stage(name="tests", folders=EVERYWHERE, together=TOGETHER, beside=("tests/unit",), marks=QUICK, lanes=4),
 )
 
 NIGHTLY: Final = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import tests.gate.__main__ as gate
 from tests.gate.events import Failure, events_in
 from tests.gate.explain import explain, flaky_lines
+from tests.gate.running import NICE
 from tests.gate.stages import Stage
 from tests.gate.verdict import MOST_AGAIN, is_green
 
@@ -105,6 +108,20 @@ def test_what_is_never_run_again(tmp_path: Path, stage: Stage) -> None:
     run, second, _ = gate.judge(stage, {})
     assert second is None
     assert "No module named 'no_such_module'" in "\n".join(explain(run.failures, run.broken))
+
+
+def test_what_runs_beside_the_others_leaves_them_the_cpus_and_is_never_run_again(tmp_path: Path, stage: Stage) -> None:
+    (tmp_path / "quick").mkdir()
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    nice = "import os\ndef test_nice(): assert os.getpriority(os.PRIO_PROCESS, 0) == {}\n"
+    write(tmp_path, nice=nice.format(ours))
+    (tmp_path / "quick" / "test_nice.py").write_text(nice.format(min(19, ours + NICE)))
+    assert is_green(gate.run_stage(replace(stage, beside=("quick",)), {}))
+
+    (tmp_path / "quick" / "test_twice.py").write_text(EVERY_SECOND_TIME)
+    run, second, flaky = gate.judge(replace(stage, beside=("quick",)), {})
+    assert [failure.again for failure in run.failures] == [True]
+    assert (second, flaky) == (None, ())
 
 
 def test_one_that_fails_twice_is_red_and_so_are_more_than_a_few(tmp_path: Path, stage: Stage) -> None:

@@ -31,7 +31,8 @@ def test_make_test_begins_with_what_is_shown_and_runs_the_stages_that_are_shown(
 
     assert first in lines
     begun = [line.partition(" (")[0] for line in lines if " process(es) at a time" in line]
-    assert begun == [f"{stage.name}: {stage.lanes} process(es) at a time" for stage in GATE]
+    beside = {stage.name: ", and one beside them" if stage.beside else "" for stage in GATE}
+    assert begun == [f"{stage.name}: {stage.lanes} process(es) at a time{beside[stage.name]}" for stage in GATE]
 
 
 def test_the_verdict_has_the_lines_that_are_shown() -> None:
