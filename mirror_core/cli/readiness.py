@@ -19,6 +19,7 @@ from mirror_core.cli.metrics import OPTION, address, served
 from mirror_core.cli.telling import tell
 from mirror_core.decide.readiness import Point, Readiness, Weight
 from mirror_core.decide.steps import Writes
+from mirror_core.decide.without_source import WithoutSource, facts_of
 from mirror_core.kafka.config import Config, Principal, find_config, load_config
 from mirror_core.mirrors.readiness_metrics import Exposition
 from mirror_core.model.documents import Document, prints
@@ -55,6 +56,8 @@ class ReadinessDocument(Document, frozen=True, kw_only=True):
     points: tuple[Point, ...]
     figures: Mapping[str, str]
     """As the plan of a planned failover has them, in words."""
+    unplanned: WithoutSource
+    """What an unplanned failover would be if the source died now."""
 
 
 @prints(ReadinessDocument)
@@ -94,13 +97,22 @@ def _show(found: Readiness) -> None:
     if found.points:
         rows = [(point.weight, point.words, point.remedy) for point in found.points]
         print_table("What speaks against it", ("weight", "what", "what to do"), rows)
+    print_facts(facts_of(found.unplanned))
+    said = {point.words for point in found.points}
+    if more := [line for line in (*found.unplanned.refused, *found.unplanned.warnings) if line not in said]:
+        print_table("Without the source, also", ("what",), [(line,) for line in more])
 
 
 def _document(found: Readiness) -> ReadinessDocument:
     run = found.run
     holding = HoldingRun(step=run.step, writes=run.writes, conducted=found.conducted) if run else None
     return ReadinessDocument(
-        mirror=found.mirror.name, ready=found.ready, run=holding, points=found.points, figures=found.figures
+        mirror=found.mirror.name,
+        ready=found.ready,
+        run=holding,
+        points=found.points,
+        figures=found.figures,
+        unplanned=found.unplanned,
     )
 
 

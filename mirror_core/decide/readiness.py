@@ -1,4 +1,4 @@
-"""Could a mirror be failed over now, and what speaks against it? Pure."""
+"""Could a mirror be failed over now, and what speaks against it? And if its source died now? Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mirror_core.decide.ages import OLD_S, REMEDY, WORDS, Known
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss_figures import ago
 from mirror_core.decide.steps import Standing
+from mirror_core.decide.without_source import WithoutSource
 from mirror_core.model.drift import CHANGES, Action, DriftRow
 from mirror_core.model.mirror import Mirror
 
@@ -47,6 +48,7 @@ class Readiness:
     points: tuple[Point, ...]
     figures: Mapping[str, str]
     """As the plan of a planned failover has them."""
+    unplanned: WithoutSource
     at_ms: int
     """Wall clock of the look's begin."""
 

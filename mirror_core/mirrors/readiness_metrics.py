@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from mirror_core.dataplane.metrics import Described
 from mirror_core.decide.readiness import Readiness, Weight
+from mirror_core.decide.without_source import WithoutSource
 from mirror_core.model.mirror import Desired
 
 METRICS: Final = (
@@ -25,6 +26,41 @@ METRICS: Final = (
         ("weight",),
         "what speaks against a failover now. refusal: it is refused by it; warning: it would cost something, or nobody "
         "knows. `mirrorbook readiness NAME` has their words and remedies",
+    ),
+    Described(
+        "mirrorbook_unplanned_ready",
+        "gauge",
+        (),
+        "1: an unplanned failover would not be refused if the source died now; 0: it would. Absent while a run holds "
+        "the mirror, as are all mirrorbook_unplanned_*",
+    ),
+    Described(
+        "mirrorbook_unplanned_loss_offsets",
+        "gauge",
+        (),
+        "offsets that an unplanned failover is known to lose, by the data plane's last observation of the source: at "
+        "least so many. Absent where that is unknown of a partition",
+    ),
+    Described(
+        "mirrorbook_unplanned_loss_looked_timestamp_seconds",
+        "gauge",
+        (),
+        "wall clock of that observation, of the partition where it is oldest: what the source has acknowledged since "
+        "may be lost, too. Absent: there is none",
+    ),
+    Described(
+        "mirrorbook_unplanned_behind_seconds",
+        "gauge",
+        (),
+        "since the destination had all that the source then had, of the partition where that is longest ago. Absent: "
+        "unknown",
+    ),
+    Described(
+        "mirrorbook_unplanned_read_again_offsets",
+        "gauge",
+        (),
+        "offsets that consumer groups would read again after an unplanned failover, of all together, at most. Absent "
+        "where that is unknown of a group",
     ),
     Described(
         "mirrorbook_readiness_looked_timestamp_seconds", "gauge", (), "wall clock of the newest look; every 30 s"
@@ -88,3 +124,17 @@ def _samples(found: Readiness) -> Iterator[tuple[str, dict[str, str], float]]:
     yield "mirrorbook_ready", {}, float(found.ready)
     for weight in Weight:
         yield "mirrorbook_readiness_points", {"weight": weight}, found.count(weight)
+    yield from ((name, {}, value) for name, value in _unplanned(found.unplanned, found.at_ms / 1000))
+
+
+def _unplanned(found: WithoutSource, at_s: float) -> Iterator[tuple[str, float]]:
+    """What is unknown is left out."""
+    yield "mirrorbook_unplanned_ready", float(not found.refused)
+    if found.missing is not None and not found.unknown_partitions:
+        yield "mirrorbook_unplanned_loss_offsets", found.missing
+    if found.looked_s is not None:
+        yield "mirrorbook_unplanned_loss_looked_timestamp_seconds", at_s - found.looked_s
+    if found.behind_s is not None:
+        yield "mirrorbook_unplanned_behind_seconds", found.behind_s
+    if found.again_most is not None:
+        yield "mirrorbook_unplanned_read_again_offsets", found.again_most

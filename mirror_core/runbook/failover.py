@@ -11,6 +11,8 @@ from mirror_core.decide.failover import AUTHORIZER
 from mirror_core.decide.leaderless import LEFT, leaderless
 from mirror_core.decide.scope import NOTHING, Scope
 from mirror_core.decide.steps import standing_still
+from mirror_core.decide.view import View
+from mirror_core.decide.without_source import WithoutSource, without_source
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.checkpoint import Keepable
@@ -33,6 +35,7 @@ from mirror_core.runbook.lost_steps import LostSteps
 from mirror_core.runbook.observe import observe
 from mirror_core.runbook.promotion import owner
 from mirror_core.runbook.unfencing import known_to_stand
+from mirror_core.runbook.without_source import as_if_dead
 from mirror_core.state.journal import Journal, checkpoint, ended, kept_in, told
 from mirror_core.state.records import Forget, PartitionRecord, Record, State
 from mirror_core.state.table import Event, after
@@ -51,21 +54,33 @@ class Failover(Conductor[Mode]):
 
     def _decide(self, state: State, choice: Mode | None) -> decision.Decision:
         mode = choice or Mode.PLANNED
+        return decision.decide(self._continuing(self._look(state, mode), state))
+
+    def foresee(self) -> tuple[decision.Decision, WithoutSource]:
+        """The plan of a planned failover; and what an unplanned one would be if the source died now. One look."""
+        state = read_state(self.link.destination, timeout_s=LIMITS.planned_state_s)
+        seen = self._look(state, Mode.PLANNED)
+        view = self._continuing(as_if_dead(seen, self.link, state, conductor=self.started_by), state)
+        return decision.decide(seen), without_source(decision.decide(view), view, seen)
+
+    def _look(self, state: State, mode: Mode) -> View:
         mirror = state.mirrors.get(self.link.mirror.name, self.link.mirror)
         view = observe(replace(self.link, mirror=mirror), state, mode, conductor=self.started_by)
-        if self._leave:
-            view = replace(view, left=frozenset(leaderless(view)))
-        before = state.active_run(mirror.name)
+        return replace(view, left=frozenset(leaderless(view))) if self._leave else view
+
+    def _continuing(self, view: View, state: State) -> View:
+        """As it is for a failover that goes on from the run that holds the mirror, where that may be."""
+        before = state.active_run(view.mirror.name)
         # Past its point of no return a run is resumed, and needs no source.
-        if before is not None and self._may_continue(before, mode) and not turned(state, before):
-            view = replace(
-                view,
-                mirror=replace(mirror, desired=before.desired),
-                active_run=None,
-                continues=before.id,
-                drained=drained_behind_fence(state, before) and known_to_stand(self.services, before.id),
-            )
-        return decision.decide(view)
+        if before is None or not self._may_continue(before, view.mode) or turned(state, before):
+            return view
+        return replace(
+            view,
+            mirror=replace(view.mirror, desired=before.desired),
+            active_run=None,
+            continues=before.id,
+            drained=drained_behind_fence(state, before) and known_to_stand(self.services, before.id),
+        )
 
     def anew(self, run: Run) -> decision.Decision:
         """The plan of a run that is under way as it would be now, and why it could not be run."""

@@ -88,7 +88,7 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, condu
     for third in thirds:
         third.answer(deadline)
     active = state.active_run(mirror.name)
-    rights = _rights(link, state, mode, seen_here, seen_there)
+    rights = rights_of(link, state, mode, seen_here, seen_there)
     return View(
         mirror=mirror,
         mode=mode,
@@ -186,7 +186,7 @@ class _Rights(NamedTuple):
     unbacked: tuple[Acl, ...]
 
 
-def _rights(
+def rights_of(
     link: Link, state: State, mode: Mode, source: SourceView | Unseen, destination: DestinationView | Unseen
 ) -> _Rights:
     mirror, own = link.mirror, own_principals(link)

@@ -9,10 +9,10 @@ from mirror_core.decide.ages import known_since
 from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan
 from mirror_core.decide.steps import standing_of
 from mirror_core.decide.view import some
+from mirror_core.decide.without_source import WithoutSource
 from mirror_core.mirrors.preflight import Verdict, check
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
-from mirror_core.model.run import Mode
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services
 from mirror_core.state.link import Link
@@ -26,10 +26,11 @@ def look(link: Link, state: State, services: Services, *, whole: bool) -> Readin
     begun, name = now_ms(), link.mirror.name
     run = state.active_run(name)
     try:
-        decision = Failover(link, services, started_by="readiness").decide(Mode.PLANNED)
+        decision, unplanned = Failover(link, services, started_by="readiness").foresee()
         points, figures = [*of_plan(decision)], decision.plan.figures
     except MirrorError as error:
-        points, figures = [Point(Weight.REFUSAL, f"no plan can be made: {error}")], {}
+        why = f"no plan can be made: {error}"
+        points, figures, unplanned = [Point(Weight.REFUSAL, why)], {}, WithoutSource(refused=(why,))
     statuses = state.partitions.get(name, {})
     known = dict(known_since(name, state.groups.get(name), state.proofs.get(name), iter(state.runs.values()), statuses))
     points += of_ages(name, known, begun)
@@ -41,6 +42,7 @@ def look(link: Link, state: State, services: Services, *, whole: bool) -> Readin
         conducted=conducts(conducted(state, run)) if run else None,
         points=tuple(points),
         figures=figures,
+        unplanned=unplanned,
         at_ms=begun,
     )
 

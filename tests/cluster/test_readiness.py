@@ -45,6 +45,15 @@ def test_a_user_that_only_the_source_knows_is_named_and_a_mirror_that_was_stoppe
     assert (code, told["ready"], told["run"]) == (0, True, None)
     assert words["a drill came through never"].endswith(f"`mirrorbook drill run {mirrored.name}`")
     assert any("1 of acls" in line for line in words), "the right to read is not copied yet"
+    lost = told["unplanned"]
+    assert (lost["refused"], lost["missing"], lost["unknown_partitions"], lost["missing_now"]) == ([], 0, 0, 0)
+    assert lost["looked_s"] is not None
+    assert lost["groups"] == {}
+
+    produce(desk.pair.east, topic, 5)  # and no data plane sees it
+    lost = found(desk, mirrored.name)[1]["unplanned"]
+    assert (lost["missing"], lost["missing_now"]) == (0, 5), "a plan would not know of them; who looks now does"
+    assert "without the source: could be failed over" in desk.run("readiness", mirrored.name).out
 
     assert desk.run("sync", mirrored.name).code == 0
     words = {point["words"]: point["remedy"] for point in found(desk, mirrored.name)[1]["points"]}
@@ -70,12 +79,16 @@ def test_a_user_that_only_the_source_knows_is_named_and_a_mirror_that_was_stoppe
     assert seen("ready", mirror=mirrored.name) == 1
     assert seen("readiness_points", mirror=mirrored.name, weight="refusal") == 0
     assert seen("desired", mirror=mirrored.name, desired="STARTED") == 1
+    assert seen("unplanned_ready", mirror=mirrored.name) == 1
+    assert seen("unplanned_loss_offsets", mirror=mirrored.name) == 0
 
     verbs.stop(mirrored.link)
     for cluster, config in ((c.name, c.client_config(DATA)) for c in (desk.pair.east, desk.pair.west)):
         desk.change(cluster, {"sasl.password": config["sasl.password"]})
     code, told = found(desk, mirrored.name)
     assert (code, told["ready"]) == (3, False)
+    assert told["unplanned"]["refused"]
+    assert told["unplanned"]["missing"] is None, "applications are elsewhere by now, as a rule"
 
 
 def test_it_wants_a_mirror_or_all_of_them(desk: Desk) -> None:

@@ -18,6 +18,7 @@ from mirrorbook_airflow.page.views import PER_PAGE, MirrorPage, mirror_page
 from mirror_core.decide.conducting import NOT_KNOWN
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss import loss
+from mirror_core.decide.without_source import Again, WithoutSource
 from mirror_core.mirrors.describe import Description, PartitionRow
 from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.mirror import Desired, FailureKind, Lease, Mirror, NeverCopied, PartitionState, PartitionStatus
@@ -208,6 +209,28 @@ def test_readiness_has_the_cores_reasons() -> None:
     assert (card.value, card.tone) == ("NOT READY", "bad")
     assert "somebody else writes" in card.lines
     assert page(seen(row(0)), judged(warnings=("slow",))).cards[0].value == "READY, 1 warning(s)"
+
+
+def test_readiness_says_what_an_unplanned_failover_would_be_and_of_each_group_what_it_reads_again() -> None:
+    def said(unplanned: WithoutSource | None, *reasons: str) -> tuple[tuple[str, ...], list[list[str]]]:
+        one = judged(*reasons)
+        assert one.decision is not None
+        decision = replace(one.decision, plan=plan(groups={"g": "0 after the final sync", "new": "not synced"}))
+        view = page(seen(row(0)), replace(one, decision=decision, unplanned=unplanned))
+        return view.cards[0].lines, [cells for cells in Page(shown(view)).rows if cells[0] in ("g", "new")]
+
+    groups = {"g": Again(most=1_204, now=12), "new": Again(most=None, now=None)}
+    lines, rows = said(WithoutSource(refused=(), missing=3, groups=groups), "no leader for t-0")
+    words = "at most 1,204 offset(s), by 1 group(s); unknown of 1 group(s)"
+    assert f"without the source: possible; read again: {words}" in lines
+    assert [cells[2] for cells in rows] == [
+        "at most 1,204 offset(s); by what it has committed on the source: 12",
+        "unknown",
+    ]
+    lines, rows = said(WithoutSource(refused=("west is silent", "it is stopped")))
+    assert "without the source: refused: west is silent; it is stopped" in lines
+    assert [cells[2] for cells in rows] == ["unknown", "unknown"]
+    assert "without the source: unknown" in said(None)[0]
 
 
 @pytest.mark.parametrize(("age_ms", "lag", "tone"), [(1_000, 0, "good"), (1_000, 5, "warn"), (11_000, 0, "warn")])

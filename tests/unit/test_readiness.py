@@ -11,6 +11,7 @@ from mirror_core.decide.ages import Known
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan
 from mirror_core.decide.steps import Standing, Writes, standing_of
+from mirror_core.decide.without_source import Again, WithoutSource
 from mirror_core.mirrors.readiness_metrics import Exposition
 from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.mirror import Desired
@@ -19,6 +20,7 @@ from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState, StepRecord
 from tests.unit.test_metrics import MIRROR
 
 NOW_MS = 100 * 86_400_000
+REFUSED = WithoutSource(refused=("the destination is silent",))
 FRESH = dict.fromkeys(Known, NOW_MS - 1_000)
 
 
@@ -41,7 +43,7 @@ def test_refusals_make_it_not_ready_and_warnings_do_not() -> None:
         (Weight.WARNING, "dear"),
         (Weight.WARNING, "not known: everything on east"),
     ]
-    found = Readiness(mirror=MIRROR, run=None, points=points, figures={}, at_ms=1)
+    found = Readiness(mirror=MIRROR, run=None, points=points, figures={}, unplanned=REFUSED, at_ms=1)
     assert not found.ready
     assert replace(found, points=points[1:]).ready
 
@@ -131,7 +133,7 @@ def samples(*looks: Readiness) -> dict[tuple[str, str], float]:
 
 def test_prometheus_is_told_and_of_a_mirror_that_a_run_holds_only_how_that_stands() -> None:
     point = Point(Weight.WARNING, "dear")
-    found = Readiness(mirror=MIRROR, run=None, points=(point,), figures={}, at_ms=5_000)
+    found = Readiness(mirror=MIRROR, run=None, points=(point,), figures={}, unplanned=REFUSED, at_ms=5_000)
     told = samples(found)
     assert told["mirrorbook_ready", ""] == 1
     assert told["mirrorbook_readiness_points", "warning"] == 1
@@ -147,3 +149,32 @@ def test_prometheus_is_told_and_of_a_mirror_that_a_run_holds_only_how_that_stand
         assert told["mirrorbook_run_conducted", "drain,nowhere"] == conducted
     assert ("mirrorbook_ready", "") not in held
     assert samples() == {}
+
+
+def test_prometheus_is_told_what_an_unplanned_failover_would_cost_and_nothing_of_what_is_unknown() -> None:
+    def told(unplanned: WithoutSource, run: Standing | None = None) -> dict[str, float]:
+        found = Readiness(mirror=MIRROR, run=run, points=(), figures={}, unplanned=unplanned, at_ms=5_000)
+        of = samples(found).items()
+        return {name.removeprefix("mirrorbook_unplanned_"): value for (name, _), value in of if "_unplanned_" in name}
+
+    known = WithoutSource(
+        refused=(),
+        missing=7,
+        unknown_partitions=0,
+        looked_s=2.0,
+        behind_s=3.5,
+        missing_now=9,
+        groups={"g": Again(most=4, now=1), "h": Again(most=0, now=None)},
+    )
+    assert told(known) == {
+        "ready": 1,
+        "loss_offsets": 7,
+        "loss_looked_timestamp_seconds": 3,
+        "behind_seconds": 3.5,
+        "read_again_offsets": 4,
+    }
+    assert "loss_offsets" not in told(replace(known, unknown_partitions=1)), "a sum of which a part is unknown"
+    assert "read_again_offsets" not in told(replace(known, groups={**known.groups, "new": Again(most=None, now=None)}))
+    assert told(replace(known, groups={}))["read_again_offsets"] == 0
+    assert told(REFUSED) == {"ready": 0}
+    assert told(known, Standing("drain", Writes.NOWHERE, 3_000)) == {}

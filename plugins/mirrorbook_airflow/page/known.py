@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mirror_core.decide.conducting import Conducted, Sign
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss import Loss
+from mirror_core.decide.without_source import WithoutSource
 from mirror_core.mirrors.describe import Description
 from mirror_core.model.clock import FRESH_S
 from mirror_core.model.drift import DriftRow
@@ -97,6 +98,8 @@ class Judged:
     drift_trouble: str = ""
     failback: tuple[str, ...] = ()
     """Why no failback may be run; also when that is not known."""
+    unplanned: WithoutSource | None = None
+    """What an unplanned failover would be if the source died now. None: unknown, as the decision is."""
 
 
 def is_current(loss: Loss) -> bool:

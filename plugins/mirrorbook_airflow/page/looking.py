@@ -14,13 +14,13 @@ from functools import partial
 from typing import Final, TypeVar
 
 from mirror_core.decide.failover import Decision
+from mirror_core.decide.without_source import WithoutSource
 from mirror_core.mirrors.describe import describe_with_loss
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import Mode
 from mirror_core.runbook.failback import Failback
 from mirror_core.runbook.failover import Failover
 from mirror_core.state.link import Link, configured, link_of, states
@@ -118,19 +118,20 @@ class Looking:
     def _judge(self, mirror: MirrorName) -> Judged:
         with self._some:
             begun = now_ms()
-            decision = _tried(lambda: self._decide(mirror))
-            if isinstance(decision, Trouble):
-                return Judged(begun, None, None, decision.words, "not looked at")
+            foreseen = _tried(lambda: self._foresee(mirror))
+            if isinstance(foreseen, Trouble):
+                return Judged(begun, None, None, foreseen.words, "not looked at")
+            decision, unplanned = foreseen
             back = _tried(lambda: self._objections(mirror))
             failback = (back.words,) if isinstance(back, Trouble) else back
             drift = _tried(lambda: survey(*self._told_of(mirror)).rows)
         if isinstance(drift, Trouble):
-            return Judged(begun, decision, None, "", drift.words, failback)
-        return Judged(begun, decision, tuple(drift), failback=failback)
+            return Judged(begun, decision, None, "", drift.words, failback, unplanned)
+        return Judged(begun, decision, tuple(drift), failback=failback, unplanned=unplanned)
 
-    def _decide(self, mirror: MirrorName) -> Decision:
+    def _foresee(self, mirror: MirrorName) -> tuple[Decision, WithoutSource]:
         link, _ = self._told_of(mirror)
-        return Failover(link, services(link.config.path, (), ""), started_by="the DR page").decide(Mode.PLANNED)
+        return Failover(link, services(link.config.path, (), ""), started_by="the DR page").foresee()
 
     def _objections(self, mirror: MirrorName) -> tuple[str, ...]:
         """Against a failback."""

@@ -13,6 +13,7 @@ from mirror_core.decide import drills
 from mirror_core.decide.abandoned import abandoned
 from mirror_core.decide.loss_figures import ago, behind
 from mirror_core.decide.steps import standing_of
+from mirror_core.decide.without_source import WithoutSource, again_in_words, group_in_words
 from mirror_core.mirrors.describe import PartitionRow
 from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, is_fresh
@@ -51,6 +52,17 @@ class TopicRow:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One consumer group."""
+
+    name: str
+    words: str
+    """As the plan of a planned failover has them."""
+    again: str
+    """What it would read again if the source died now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Rows of one page of many."""
 
@@ -76,7 +88,7 @@ class MirrorPage:
     topics: tuple[TopicRow, ...]
     topics_in_all: int
     partitions: Table
-    groups: Mapping[str, str]
+    groups: tuple[GroupRow, ...]
     drift: tuple[DriftRow, ...]
     drift_words: str
     plots: tuple[Plot, ...]
@@ -113,7 +125,7 @@ def mirror_page(
         topics=tuple(topics[:PER_PAGE]),
         topics_in_all=len(topics),
         partitions=partition_table(rows, page),
-        groups=known.decision.plan.groups if known and known.decision else {},
+        groups=_groups(known),
         drift=_drift(known),
         drift_words=_drift_words(known),
         plots=_plots(seen),
@@ -191,15 +203,34 @@ def _readiness(known: Judged | None, told: Told, mirror: Mirror, rows: Sequence[
         return Card(title, "UNKNOWN", "unknown", (known.trouble if known else "not looked at yet", states))
     run, decision = told.state.active_run(mirror.name), known.decision
     notes = (*decision.plan.warnings, *(f"not known: {line}" for line in decision.plan.unknown))
+    more = (_without_source(known.unplanned), states)
     if run is not None:
-        return Card(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*decision.reasons, *notes, states))
+        return Card(title, f"{run.plan.kind.upper()} UNDER WAY", "warn", (*decision.reasons, *notes, *more))
     if decision.reasons:
-        return Card(title, "NOT READY", "bad", (*decision.reasons, *notes, states))
+        return Card(title, "NOT READY", "bad", (*decision.reasons, *notes, *more))
     if trouble:
         return Card(title, "UNKNOWN", "unknown", (trouble, states))
     if notes:
-        return Card(title, f"READY, {len(notes)} warning(s)", "warn", (*notes, states))
-    return Card(title, "READY", "good", (states,))
+        return Card(title, f"READY, {len(notes)} warning(s)", "warn", (*notes, *more))
+    return Card(title, "READY", "good", more)
+
+
+def _without_source(unplanned: WithoutSource | None) -> str:
+    """How it stands with an unplanned failover; what it would lose is a card of its own."""
+    if unplanned is None:
+        return f"without the source: {UNKNOWN}"
+    if unplanned.refused:
+        return f"without the source: refused: {'; '.join(unplanned.refused)}"
+    return f"without the source: possible; read again: {again_in_words(unplanned)}"
+
+
+def _groups(known: Judged | None) -> tuple[GroupRow, ...]:
+    if known is None or known.decision is None:
+        return ()
+    found = (known.unplanned.groups if known.unplanned else None) or {}
+    return tuple(
+        GroupRow(name, words, group_in_words(found.get(name))) for name, words in known.decision.plan.groups.items()
+    )
 
 
 def _loss(seen: Seen | None, mirror: Mirror) -> Card:

@@ -1,0 +1,181 @@
+"""What an unplanned failover would be if the source died now: by one look, and never 0 for what is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from mirror_core.decide.failover import decide
+from mirror_core.decide.loss import loss_of
+from mirror_core.decide.view import SourceView, Topic, Unseen, View
+from mirror_core.decide.without_source import Again, WithoutSource, facts_of, without_source
+from mirror_core.model.mirror import Desired, GroupsSeen
+from mirror_core.model.names import Offset
+from mirror_core.model.run import Mode
+from mirror_core.runbook import failover
+from mirror_core.runbook.failover import Failover
+from mirror_core.runbook.services import Services
+from mirror_core.runbook.without_source import DEAD, as_if_dead
+from mirror_core.state.records import State
+from tests.unit import test_decide_loss
+from tests.unit.test_decide_loss import A0, A1, B0, DESTINATION, status
+from tests.unit.test_decide_reckoning import COMMITTED
+from tests.unit.test_refusals import LINK
+
+lost = test_decide_loss.view
+SOURCE = SourceView(
+    cluster_id="E",
+    topics={"a": Topic(id="s", partitions=2), "b": Topic(id="s", partitions=1)},
+    stable_ends={A0: Offset(103), A1: Offset(60), B0: Offset(11)},
+    authorizer=True,
+    transactions=(),
+    groups=("g",),
+    committed={"g": {A0: Offset(90), A1: Offset(20)}},
+)
+THERE = replace(DESTINATION, committed=COMMITTED)
+
+
+@pytest.fixture
+def seen(lost: View) -> View:
+    """A living source, and a mirror that is well."""
+    return replace(
+        lost,
+        mode=Mode.PLANNED,
+        source=SOURCE,
+        destination=THERE,
+        groups=GroupsSeen(mirror=lost.mirror.name, synced_ms=99_000, followed=True),
+    )
+
+
+def judged(seen: View, **more: object) -> WithoutSource:
+    view = replace(seen, mode=Mode.UNPLANNED, source=DEAD, **cast(Any, more))
+    return without_source(decide(view), view, seen)
+
+
+def test_it_costs_what_a_plan_would_count_and_what_the_source_has_taken_since(seen: View) -> None:
+    found = judged(seen)
+    assert found.refused == ()
+    assert found.missing == loss_of(seen).known == 37
+    assert (found.unknown_partitions, found.looked_s, found.heartbeat_s, found.synced_s) == (0, 6.0, 5.5, 5.0)
+    assert found.missing_now == 10 + 40 + 0, "newer than what the data plane has seen"
+    assert found.groups == {"g": Again(most=5, now=2), "h": Again(most=6, now=None)}
+    assert found.again_most == 11
+    assert found.figures["loss"].startswith("at least 37 offset(s), and whatever was acknowledged in the 6.0 s")
+    assert not any("loses nothing" in line for line in found.warnings), "the source is dead, as far as this goes"
+
+
+def test_facts_of_it_have_the_bound_and_say_unknown(seen: View) -> None:
+    said = facts_of(judged(seen))
+    assert said["without the source"] == "could be failed over"
+    assert said["loss, if the source died now"].startswith("at least 37 offset(s)")
+    assert said["not on the destination yet"] == "50 offset(s) by what the source shows now"
+    assert said["seconds behind"] == "unknown", "nobody saw a-0 whole"
+    assert said["read again"] == "at most 11 offset(s), by 2 group(s)"
+    nothing = facts_of(WithoutSource(refused=("no plan can be made",)))
+    assert nothing.pop("without the source") == "would be refused"
+    assert set(nothing.values()) == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        Unseen("silent"),
+        replace(SOURCE, cluster_id="another"),
+        replace(SOURCE, stable_ends={A0: Offset(103), A1: Offset(60)}),
+        replace(SOURCE, stable_ends={**SOURCE.stable_ends, A0: Offset(80)}),
+        replace(SOURCE, topics={**SOURCE.topics, "a": Topic(id="anew", partitions=2)}),
+    ],
+    ids=["silent", "another cluster", "no leader", "it lacks some itself", "recreated"],
+)
+def test_what_the_source_has_now_is_unknown_unless_it_tells_of_every_partition(
+    seen: View, source: SourceView | Unseen
+) -> None:
+    found = judged(replace(seen, source=source))
+    assert found.missing_now is None
+    assert found.missing == 37, "a plan counts by the data plane's observation"
+
+
+def test_a_failed_partition_counts_in_what_is_known_and_not_in_what_is_copied_now(seen: View) -> None:
+    ends = {p: end for p, end in SOURCE.stable_ends.items() if p != A1}  # nobody asks for that of a FAILED one
+    found = judged(
+        replace(seen, statuses={**seen.statuses, A1: status(A1, "gone")}, source=replace(SOURCE, stable_ends=ends))
+    )
+    assert (found.missing, found.missing_now) == (37, 10)
+
+
+def test_nothing_known_is_not_nothing_lost(seen: View) -> None:
+    never = judged(replace(seen, sighting=None, groups=None, destination=replace(THERE, heartbeats=())))
+    assert (never.missing, never.unknown_partitions, never.looked_s, never.behind_s) == (None, 3, None, None)
+    assert (never.heartbeat_s, never.synced_s) == (None, None)
+    assert never.missing_now == 50, "the source itself is seen"
+    empty = judged(replace(seen, statuses={}))
+    assert (empty.missing, empty.missing_now) == (None, None)
+    assert empty.refused
+    part = replace(THERE, positions={A0: Offset(93), B0: Offset(11)}, committed={})
+    assert (
+        judged(replace(seen, destination=part)).missing,
+        judged(replace(seen, destination=part)).unknown_partitions,
+    ) == (7, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda seen: replace(seen, destination=Unseen("silent")),
+        lambda seen: replace(seen, destination=replace(THERE, cluster_id="another")),
+        lambda seen: replace(seen, mirror=replace(seen.mirror, desired=Desired.STOPPED)),
+    ],
+    ids=["destination silent", "another destination", "stopped"],
+)
+def test_where_it_is_refused_for_good_no_figure_stands(seen: View, change: Callable[[View], View]) -> None:
+    found = judged(change(seen))
+    assert found.refused
+    assert (found.figures, found.missing, found.unknown_partitions, found.missing_now) == ({}, None, None, None)
+    assert (found.groups, found.again_most, found.looked_s) == (None, None, None)
+
+
+def test_of_a_group_that_would_begin_nowhere_or_has_members_it_is_unknown_what_it_reads_again(seen: View) -> None:
+    committed = {**SOURCE.committed, "new": {A0: Offset(5)}, "h": {B0: Offset(5), A0: Offset(3)}}
+    found = judged(replace(seen, source=replace(SOURCE, committed=committed)))
+    assert found.groups is not None
+    assert found.groups["new"] == Again(most=None, now=None), "nothing was synced for it"
+    assert found.groups["h"] == Again(most=None, now=None), "nor for one of its partitions"
+    assert found.again_most is None
+    joined = judged(replace(seen, destination=replace(THERE, joined=("g",))))
+    assert joined.groups is not None
+    assert joined.groups["g"] == Again(most=None, now=None)
+    assert facts_of(joined)["read again"] == "at most 6 offset(s), by 1 group(s); unknown of 1 group(s)"
+    unseen = judged(replace(seen, destination=replace(THERE, groups_unseen=True, committed={})))
+    assert (unseen.groups, unseen.again_most, facts_of(unseen)["read again"]) == (None, None, "unknown")
+
+
+def test_behind_a_fence_that_was_drained_only_what_has_failed_is_missing(seen: View) -> None:
+    drained = judged(seen, drained=True, continues="run")
+    assert (drained.missing, drained.unknown_partitions) == (0, 0)
+    assert drained.figures["loss"].startswith("none")
+    broken = replace(seen, statuses={**seen.statuses, A1: status(A1, "gone")})
+    assert judged(broken, drained=True, continues="run").missing == 30
+
+
+def test_both_are_decided_by_one_look(seen: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[Mode]()
+
+    def observed(link: object, state: object, mode: Mode, **more: object) -> View:
+        looks.append(mode)
+        return replace(seen, grants=("of the source",))
+
+    monkeypatch.setattr(failover, "observe", observed)
+    monkeypatch.setattr(failover, "read_state", lambda *_, **__: State())
+    planned, unplanned = Failover(LINK, cast(Services, None), started_by="test").foresee()
+    assert looks == [Mode.PLANNED]
+    assert planned.plan.mode is Mode.PLANNED
+    assert (unplanned.missing, unplanned.missing_now) == (37, 50)
+
+
+def test_it_is_bound_to_staged_rights_and_foretold_by_runs_without_a_source(seen: View) -> None:
+    view = as_if_dead(replace(seen, grants=("of the source",)), replace(LINK, mirror=seen.mirror), State())
+    assert (view.mode, view.source, view.grants, view.unbacked) == (Mode.UNPLANNED, DEAD, (), ())
+    assert view.now_ms == seen.now_ms
