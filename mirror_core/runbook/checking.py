@@ -86,6 +86,13 @@ class Checked:
     """Path of the Data Docs' start page; empty when none were asked for."""
 
     @property
+    def unmet(self) -> tuple[str, ...]:
+        """What is not as expected, or not known, and why."""
+        held = ((suite, one) for suite, judged in self.judged.items() for one in judged.held if not one.held)
+        lines = (f"{suite}: {'' if one.known else 'not known: '}{one}" for suite, one in held)
+        return (*(f"not looked at: {line}" for line in self.trouble), *lines)
+
+    @property
     def document(self) -> CheckDocument:
         """For machines."""
         suites = (

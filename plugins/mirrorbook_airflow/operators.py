@@ -167,6 +167,36 @@ class CheckParity(MirrorOperator):
         return found.report
 
 
+class CheckMirror(MirrorOperator):
+    """Judge readiness and what a sync would find, by our rules and by what else is expected; red unless all is so, also
+    where something is not known. Skipped while a run holds the mirror.
+
+    The path of the Data Docs is its result.
+    """
+
+    def execute(self, context: Context) -> str:
+        from mirror_core.evidence.asked import expected
+        from mirror_core.evidence.suites import READINESS, SYNC
+        from mirror_core.model.files import check_writable
+        from mirror_core.runbook.checking import ADVICE, WHAT, check
+        from mirror_core.state.link import configured, find
+
+        with airflow_errors():
+            config = configured(config_path(self.mirror))
+            more = expected(config, READINESS, SYNC).of(MirrorName(self.mirror))
+            link, state = find(config, self.mirror)
+            if (run := state.active_run(link.mirror.name)) is not None:
+                raise AirflowSkipException(f"run {run.id} holds mirror {self.mirror}: the next check is after it")
+            output = home("evidence") / self.mirror / f"check-{context['dag_run'].start_date:%Y%m%dT%H%M%SZ}"
+            check_writable(WHAT, output, ADVICE)
+            found = check(link, state, more, output)
+        self.log.info("%s; tiers: %s", found.verdict, ", ".join(found.tiers) or "none")
+        if found.verdict is not Verdict.PASSED:
+            listed = "".join(f"\n  - {visible(line)}" for line in found.unmet[:SHOWN])
+            raise AirflowFailException(f"check of mirror {self.mirror}: {found.verdict}; {found.report}{listed}")
+        return found.report
+
+
 class CompactReceipts(MirrorOperator):
     """Put receipts of past days together; red when some were lost or altered. Skipped while a run holds the mirror."""
 

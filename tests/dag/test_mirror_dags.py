@@ -167,6 +167,34 @@ def test_a_comparison_is_red_where_something_else_is_expected_of_it(
     assert "expectations: parity[0]: expect_column_values_to_be_between(compared)" in said
 
 
+@pytest.mark.drill
+def test_the_limits_of_tiers_are_judged_by_the_hourly_dag(dag_bag: DagBag, pair: Pair, mirror: MirrorName) -> None:
+    """Both sides are equal, and no drill was ever made."""
+    from mirrorbook_airflow.hooks import home
+
+    topic = new_topic(pair.east)
+    produce(pair.east, topic, 30)
+    params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [topic]}
+    assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
+    replicate(find(load_config(pair.config_path), mirror)[0])
+
+    def states() -> dict[str, str]:
+        run = run_dag(dag_bag.dags["mirror_parity"], {"mirrors": [mirror]})
+        return {"run": run.state, **{task.task_id: task.state for task in run.get_task_instances()}}
+
+    well = dict.fromkeys(("run", "mirrors", "parity", "check", "receipts"), "success")
+    assert states() == well
+    (docs,) = (home("evidence") / mirror).glob("check-*/data-docs/index.html")
+    assert docs.is_file()
+    tier = {"name": "mine", "topics": [topic], "max_drill_age_s": 3600}
+    file = home("config").parent / "mirrors.yaml"
+    file.write_text(yaml.safe_dump({"expectations": {"tiers": [tier]}}), encoding="utf-8")
+    try:
+        assert states() == {**well, "check": "failed", "run": "failed"}
+    finally:
+        file.unlink()
+
+
 def test_a_watch_that_is_refused_is_not_begun_again_without_end(
     dag_bag: DagBag, pair: Pair, mirror: MirrorName
 ) -> None:

@@ -130,6 +130,14 @@ def test_a_failure_is_undone_and_a_cleared_task_never_runs_unfenced(
     assert setups <= set(abort.upstream_task_ids)
 
 
+def test_no_finding_of_the_hourly_dag_is_hidden_by_another_task(dag_bag: DagBag) -> None:
+    """A run is as red as its last tasks are: whatever finds something is one of them."""
+    dag = dag_of(dag_bag, "mirror_parity")
+    found = {task.task_id for task in dag.tasks if not task.downstream_task_ids}
+    assert found == {"parity", "check", "receipts"}
+    assert all(upstream(dag, task) == {"mirrors"} for task in found)
+
+
 def test_approvals_default_to_reject_and_fail_the_run(dag_bag: DagBag) -> None:
     from airflow.providers.standard.operators.hitl import ApprovalOperator
 

@@ -157,6 +157,7 @@ def test_prometheus_is_told_what_an_unplanned_failover_would_cost_and_nothing_of
         of = samples(found).items()
         return {name.removeprefix("mirrorbook_unplanned_"): value for (name, _), value in of if "_unplanned_" in name}
 
+    groups = {"g": Again(most=4, now=1), "h": Again(most=0, now=None)}
     known = WithoutSource(
         refused=(),
         missing=7,
@@ -164,7 +165,7 @@ def test_prometheus_is_told_what_an_unplanned_failover_would_cost_and_nothing_of
         looked_s=2.0,
         behind_s=3.5,
         missing_now=9,
-        groups={"g": Again(most=4, now=1), "h": Again(most=0, now=None)},
+        groups=groups,
     )
     assert told(known) == {
         "ready": 1,
@@ -174,7 +175,7 @@ def test_prometheus_is_told_what_an_unplanned_failover_would_cost_and_nothing_of
         "read_again_offsets": 4,
     }
     assert "loss_offsets" not in told(replace(known, unknown_partitions=1)), "a sum of which a part is unknown"
-    assert "read_again_offsets" not in told(replace(known, groups={**known.groups, "new": Again(most=None, now=None)}))
+    assert "read_again_offsets" not in told(replace(known, groups={**groups, "new": Again(most=None, now=None)}))
     assert told(replace(known, groups={}))["read_again_offsets"] == 0
     assert told(REFUSED) == {"ready": 0}
     assert told(known, Standing("drain", Writes.NOWHERE, 3_000)) == {}

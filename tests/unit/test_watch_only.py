@@ -114,6 +114,7 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
             operators.StartMirror,
             operators.SyncMirror,
             operators.CheckParity,
+            operators.CheckMirror,
             operators.CompactReceipts,
             replicating.WatchDataPlane,
         )

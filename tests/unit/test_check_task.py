@@ -1,0 +1,114 @@
+"""The task that judges readiness and drift on a schedule: only what passed is green."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from mirrorbook_airflow import operators
+
+from mirror_core.decide.expected import Expected, Judging, Tier
+from mirror_core.decide.filters import topics_named
+from mirror_core.evidence import asked
+from mirror_core.evidence.expectations import Held, Judged, verdict_of
+from mirror_core.model.errors import BadRequest, Unreachable
+from mirror_core.model.run import Run
+from mirror_core.runbook import checking
+from mirror_core.runbook.checking import Checked
+from mirror_core.state import link
+from mirror_core.state.records import State
+from tests.unit.test_decide_verbs import RUN
+from tests.unit.test_refusals import LINK
+
+NAME = LINK.mirror.name
+BEGUN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+CONTEXT: Any = {"dag_run": SimpleNamespace(start_date=BEGUN), "params": {}}
+WELL = Held(what="expect_a(lag)", by="", held=True)
+FAILED = Held(what="expect_b(behind_s)", by="tier mine: max_lag_s 5", held=False, where="t-0: 9.0")
+UNKNOWN = Held(what="expect_c(lag)", by="", held=False, known=False, where="t-1: unknown")
+TIER = Tier(name="mine", topics=topics_named(["t"]), limits={"max_lag_s": 5.0})
+
+
+@pytest.fixture
+def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The task, when these were found of these expectations."""
+
+    def executed(*held: Held, trouble: tuple[str, ...] = (), run: Run | None = None) -> str:
+        def checked(_link: object, _state: object, more: Expected, output: Path) -> Checked:
+            assert more.tiers == (TIER,), "what the user's file says of this mirror"
+            return Checked(
+                mirror=NAME,
+                verdict=verdict_of(held),
+                tiers=("mine",),
+                rows={Judging.READINESS: 1},
+                judged={Judging.READINESS: Judged(held=held)},
+                trouble=trouble,
+                report=str(output / "data-docs" / "index.html"),
+            )
+
+        state = State()
+        if run is not None:
+            state.put(run)
+        monkeypatch.setattr(operators, "config_path", lambda name: tmp_path / f"{name}.yaml")
+        monkeypatch.setattr(operators, "home", lambda name: tmp_path / name)
+        monkeypatch.setattr(link, "configured", lambda path: None)
+        monkeypatch.setattr(link, "find", lambda config, name: (LINK, state))
+        monkeypatch.setattr(asked, "expected", lambda *_: Expected(tiers=(TIER,)))
+        monkeypatch.setattr(checking, "check", checked)
+        return operators.CheckMirror(task_id="check", mirror=NAME).execute(CONTEXT)
+
+    return executed
+
+
+def test_what_passed_is_green_and_its_data_docs_lie_beside_the_comparisons(
+    execute: Callable[..., str], tmp_path: Path
+) -> None:
+    report = execute(WELL)
+    assert report == str(tmp_path / "evidence" / NAME / "check-20260102T030405Z" / "data-docs" / "index.html")
+
+
+@pytest.mark.parametrize(
+    ("held", "trouble", "said"),
+    [
+        ((WELL, FAILED), (), ("failed", "readiness: tier mine: max_lag_s 5: expect_b(behind_s): t-0: 9.0")),
+        ((WELL, UNKNOWN), ("sync: east is silent",), ("indeterminate", "not looked at: sync: east is silent")),
+        ((UNKNOWN,), (), ("indeterminate", "readiness: not known: expect_c(lag): t-1: unknown")),
+    ],
+    ids=["not as expected", "not looked at", "not known"],
+)
+def test_whatever_else_is_red_and_not_tried_again(
+    execute: Callable[..., str], held: tuple[Held, ...], trouble: tuple[str, ...], said: tuple[str, ...]
+) -> None:
+    with pytest.raises(AirflowFailException) as red:
+        execute(*held, trouble=trouble)
+    for words in (NAME, *said):
+        assert words in str(red.value)
+
+
+def test_it_is_skipped_while_a_run_holds_the_mirror(execute: Callable[..., str]) -> None:
+    with pytest.raises(AirflowSkipException, match=RUN.id):
+        execute(FAILED, run=RUN)
+
+
+def test_a_mistake_in_the_users_file_is_red_at_once_and_a_silent_cluster_is_tried_again(
+    execute: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raised(error: Exception) -> Callable[..., Checked]:
+        def check(*_: object) -> Checked:
+            raise error
+
+        return check
+
+    task = operators.CheckMirror(task_id="check", mirror=NAME)
+    execute(WELL)
+    monkeypatch.setattr(checking, "check", raised(BadRequest("tiers[0].name: must be text")))
+    with pytest.raises(AirflowFailException, match="must be text"):
+        task.execute(CONTEXT)
+    monkeypatch.setattr(checking, "check", raised(Unreachable("west: no answer")))
+    with pytest.raises(Unreachable):
+        task.execute(CONTEXT)
