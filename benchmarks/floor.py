@@ -34,7 +34,6 @@ from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 from kio.static.primitive import i8
 
 from benchmarks.crowd import AT_ONCE, Crowd
-from mirror_core.decide.acls import denial
 from mirror_core.kafka.acls import _creation
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.codec import AnyResponse, Request, decode, encode
@@ -44,6 +43,7 @@ from mirror_core.kafka.groups import commit_request, fetch_request
 from mirror_core.kafka.offsets import Point, offsets_request
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import Partition
+from mirror_core.rights.acls import denial
 
 TIMEOUT_S: Final = 120.0
 NOBODY: Final = "User:floor"

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.acls import denial
-from mirror_core.decide.rights import allows
 from mirror_core.kafka.acls import Acls
 from mirror_core.kafka.config import load_config
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Resource
 from mirror_core.model.drift import DriftRow
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, reverse_name
+from mirror_core.rights.acls import denial
+from mirror_core.rights.needed import allows
 from mirror_core.state.link import Link, link_of
 from mirror_core.state.records import Forget, Record
 from mirror_core.sync import access, fence, ledger, lifting, silencing

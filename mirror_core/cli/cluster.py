@@ -10,12 +10,12 @@ from mirror_core.cli import completing
 from mirror_core.cli.common import ConfigOption, JsonOption, configuration, print_facts, print_json, print_table
 from mirror_core.cli.telling import tell
 from mirror_core.cli.unfence import unfence
-from mirror_core.decide.first_acl import ShutsOut
 from mirror_core.mirrors.preflight import ClusterCheck, Right, Verdict
 from mirror_core.mirrors.preflight import check as check_cluster
 from mirror_core.model.acl import Permission
 from mirror_core.model.documents import prints
 from mirror_core.model.errors import MissingPermission, RemoteFault
+from mirror_core.rights.first_acl import ShutsOut
 
 cluster_app = typer.Typer(help="The clusters of mirrorbook.yaml.", no_args_is_help=True)
 cluster_app.command("unfence")(unfence)

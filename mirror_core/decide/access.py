@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mirror_core.decide.acls import (
+from mirror_core.decide.filters import Filter
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
+from mirror_core.rights.acls import (
     EVERYBODY,
     OUR_NAMES,
     Names,
@@ -21,10 +23,8 @@ from mirror_core.decide.acls import (
     meets,
     offsetting,
 )
-from mirror_core.decide.filters import Filter
-from mirror_core.decide.provenance import forged, never_for_everybody
-from mirror_core.decide.withdrawal import judged_again
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
+from mirror_core.rights.provenance import forged, never_for_everybody
+from mirror_core.rights.withdrawal import judged_again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from heapq import nsmallest
 from typing import Final
 
 from mirror_core.decide import clocks, deletions, leaderless, ruled
-from mirror_core.decide.acls import OUR_TOPICS
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import ago, in_words, loses, loss_figures, loss_warnings
 from mirror_core.decide.proof import in_words as in_words_of_proof
@@ -30,6 +29,7 @@ from mirror_core.model.mirror import PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.mirror_sections import OWNER
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Mode
+from mirror_core.rights.acls import OUR_TOPICS
 
 FAILED_SHOWN: Final = 5
 """FAILED partitions that a plan names with their reasons: `mirrorbook mirror describe` names all."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from mirror_core.decide.acls import CHANGING, EVERYBODY, Names, may_change, meets
-from mirror_core.decide.provenance import forged
 from mirror_core.decide.view import some
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Pattern, Permission, Resource
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import HEARTBEATS
+from mirror_core.rights.acls import CHANGING, EVERYBODY, Names, may_change, meets
+from mirror_core.rights.provenance import forged
 
 STAGED = frozenset({AclPurpose.STAGED, AclPurpose.PROMOTED})
 """Promotion may be repeated: what it gave already is asked for again."""

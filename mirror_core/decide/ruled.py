@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mirror_core.decide.acls import OUR_TOPICS
 from mirror_core.decide.view import View
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import DRILL, ClusterName
 from mirror_core.model.ruling import Ruling
 from mirror_core.model.run import Mode
+from mirror_core.rights.acls import OUR_TOPICS
 
 _WHO = "has an authorizer that is not Kafka's (`authorizer: foreign`)"
 

@@ -14,12 +14,12 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.decide.acls import denial
 from mirror_core.evidence.bundle import HEAD
 from mirror_core.evidence.folders import local_folder
 from mirror_core.model.acl import Acl, Resource
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.rights.acls import denial
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 """A fence of 100,000 topics, each with the longest name, takes half of it."""

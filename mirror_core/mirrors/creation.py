@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from mirror_core.decide.filters import group_filter
-from mirror_core.decide.first_acl import REFUSED, ShutsOut
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.kafka.topics import NewTopic, await_leaders, create_topics
@@ -19,6 +18,7 @@ from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Desired, Gaps, Mirror
 from mirror_core.model.names import DRILL, MirrorName, base_name, is_way_home
+from mirror_core.rights.first_acl import REFUSED, ShutsOut
 from mirror_core.state import active
 from mirror_core.state.link import Link, link_of, states
 from mirror_core.state.records import TOPIC, State

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable
 from shlex import quote
 from typing import Final
 
-from mirror_core.decide.acls import EVERYBODY
 from mirror_core.model.acl import AclPurpose, LedgerEntry, Resource
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Partition
+from mirror_core.rights.acls import EVERYBODY
 
 IN_ONE_LINE: Final = 100
 """Names: each line starts a Java, and none may grow longer than a shell takes."""

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from mirror_core.decide.first_acl import (
+from mirror_core.kafka.acls import Acls, AuthorizerOff
+from mirror_core.kafka.admission import Admission, Named, admissions
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import Principal
+from mirror_core.model.acl import Acl, Resource
+from mirror_core.model.errors import MirrorError, RemoteFault
+from mirror_core.rights.first_acl import (
     AUTHORIZER,
     KAFKAS_OWN,
     SETTING,
@@ -19,13 +25,7 @@ from mirror_core.decide.first_acl import (
     trials,
     without_acl,
 )
-from mirror_core.decide.rights import CLUSTER_NAME
-from mirror_core.kafka.acls import Acls, AuthorizerOff
-from mirror_core.kafka.admission import Admission, Named, admissions
-from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import Principal
-from mirror_core.model.acl import Acl, Resource
-from mirror_core.model.errors import MirrorError, RemoteFault
+from mirror_core.rights.needed import CLUSTER_NAME
 from mirror_core.sync.principals import principal_name
 
 _SHOWN = {"true": Setting.TRUE, "false": Setting.FALSE, None: Setting.HIDDEN}

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.decide.acls import OUR_TOPICS
-from mirror_core.decide.first_acl import REFUSED, FirstAcl, ShutsOut
-from mirror_core.decide.rights import NEEDS, Need, Role, allows
 from mirror_core.decide.ruled import as_destination, as_source
 from mirror_core.kafka.acls import Acls, AuthorizerOff, command_line, describe_acls
 from mirror_core.kafka.client import ClusterClient
@@ -23,6 +20,9 @@ from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import ClusterName
 from mirror_core.model.ruling import Authorizer
+from mirror_core.rights.acls import OUR_TOPICS
+from mirror_core.rights.first_acl import REFUSED, FirstAcl, ShutsOut
+from mirror_core.rights.needed import NEEDS, Need, Role, allows
 from mirror_core.state.records import TOPIC as STATE
 from mirror_core.sync.principals import doubtful_principals, principal_name
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from mirror_core.decide import failback as decision
-from mirror_core.decide.acls import denial
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import Need, needing, point_of_no_return
@@ -31,6 +30,7 @@ from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.run import Evidence, Run, RunKind, RunState, StepState
+from mirror_core.rights.acls import denial
 from mirror_core.runbook.checkpoints import all_left
 from mirror_core.runbook.conductor import Conductor, steps_of
 from mirror_core.runbook.failback_steps import FailbackSteps, home_run, reverse_link

@@ -11,11 +11,9 @@ from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from mirror_core.decide.access import strangers
-from mirror_core.decide.acls import Names, may_change
 from mirror_core.decide.drills import forecast
 from mirror_core.decide.filters import group_filter, topic_filter
 from mirror_core.decide.promotion import STAGED, as_synced, promotion, unbacked
-from mirror_core.decide.rights import others_who_change
 from mirror_core.decide.strategies import came
 from mirror_core.decide.view import NOTHING_HIDDEN, DestinationView, Hidden, SourceView, Topic, Unseen, View, healthy
 from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
@@ -39,6 +37,8 @@ from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Offset, Partition, heartbeat_topic
 from mirror_core.model.run import Mode
+from mirror_core.rights.acls import Names, may_change
+from mirror_core.rights.needed import others_who_change
 from mirror_core.runbook.beside import look_beside
 from mirror_core.runbook.hook_calls import command_problems, hook_problems
 from mirror_core.state.link import Link

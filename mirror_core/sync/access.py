@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 
 from mirror_core.decide.access import AclPlan, Scope, plan_acls
-from mirror_core.decide.acls import demotions, undemotable
 from mirror_core.decide.filters import group_filter
 from mirror_core.decide.promotion import Promotion, forgery, narrowing, promotion, warnings
 from mirror_core.kafka.acls import (
@@ -28,6 +27,7 @@ from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
 from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.errors import MirrorError, MissingPermission, Refused
 from mirror_core.model.names import ClusterName
+from mirror_core.rights.acls import demotions, undemotable
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide.acls import EVERYBODY, denial
 from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls, present_on_every_broker
 from mirror_core.kafka.acls_of_each import acls_of_each
 from mirror_core.kafka.client import ClusterClient
@@ -24,6 +23,7 @@ from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.rights.acls import EVERYBODY, denial
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.sync.ledger import enter_and_put_up, entered, take_away_unshared

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final
 
-from mirror_core.decide.acls import denial
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
@@ -25,6 +24,7 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import Partition
+from mirror_core.rights.acls import denial
 from mirror_core.state.journal import Log
 from mirror_core.sync.ledger import enter_and_put_up
 from mirror_core.sync.principals import data_in_doubt

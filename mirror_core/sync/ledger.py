@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import replace
 
-from mirror_core.decide.provenance import forged
 from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Pattern, Resource
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.logs import logger
 from mirror_core.model.names import ClusterName, MirrorName, both_ways
+from mirror_core.rights.provenance import forged
 from mirror_core.state.journal import Log
 from mirror_core.state.records import Forget, Record, State
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Set
 
 from mirror_core.decide.promotion import STAGED
-from mirror_core.decide.provenance import forged
-from mirror_core.decide.withdrawal import judged_again, locked_out
 from mirror_core.kafka.acls import AuthorizerOff, absent_on_every_broker, command_line, delete_acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Acl, AclPurpose, Permission
@@ -18,6 +16,8 @@ from mirror_core.model.drift import DriftRow
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import both_ways
+from mirror_core.rights.provenance import forged
+from mirror_core.rights.withdrawal import judged_again, locked_out
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Set
 from functools import partial
 
-from mirror_core.decide.acls import OUR_TOPICS, denial
-from mirror_core.decide.first_acl import NAMELESS
 from mirror_core.kafka.acls import Acls
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
 from mirror_core.model.acl import Acl, Operation, Pattern
+from mirror_core.rights.acls import OUR_TOPICS, denial
+from mirror_core.rights.first_acl import NAMELESS
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 

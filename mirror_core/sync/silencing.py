@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from mirror_core.decide.acls import denial
 from mirror_core.kafka.acls import AuthorizerOff, describe_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ANONYMOUS, Principal
 from mirror_core.model.acl import Acl, AclPurpose
+from mirror_core.rights.acls import denial
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.sync.ledger import enter_and_put_up, entered

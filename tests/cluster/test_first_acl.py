@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.first_acl import AUTHORIZER, KAFKAS_OWN, SETTING, SETTLING_GROUP, SUPER_USERS, ShutsOut
 from mirror_core.kafka.admission import Admission, admissions
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.mirrors.preflight import not_known_to_shut_out, shuts_out
 from mirror_core.model.acl import Resource
 from mirror_core.model.names import ClusterName
+from mirror_core.rights.first_acl import AUTHORIZER, KAFKAS_OWN, SETTING, SETTLING_GROUP, SUPER_USERS, ShutsOut
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import admin_config, restore_rights, rights_of, tool_properties
 from tests.brokers import TIMEOUT_S, Pair, admin_client, grant, new_topic

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mirror_core.decide.acls import denial
 from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Operation, Resource
 from mirror_core.model.errors import MissingPermission
 from mirror_core.model.names import Partition
+from mirror_core.rights.acls import denial
 from mirror_core.sync.homecoming import bring_home
 from tests.brokers import Pair, new_topic, produce
 from tests.cluster.test_sync_groups import consumer

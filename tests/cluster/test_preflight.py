@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.rights import Role
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.kafka.rights import broker_setting
@@ -18,6 +17,7 @@ from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, ClusterCheck, Verd
 from mirror_core.model.acl import Operation, Permission
 from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.names import HEARTBEATS, ClusterName
+from mirror_core.rights.needed import Role
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.grants import CLUSTER_NAME
 from tests.administering import tool_properties

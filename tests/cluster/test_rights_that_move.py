@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from mirror_core.decide.acls import OUR_NAMES, OUR_TOPICS, denial, may_change
 from mirror_core.kafka.acls import create_acls, delete_acls, present_on_every_broker
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Resource
 from mirror_core.model.drift import Action, Part
 from mirror_core.model.run import Mode, RunState
+from mirror_core.rights.acls import OUR_NAMES, OUR_TOPICS, denial, may_change
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.state.records import TOPIC as STATE
 from mirror_core.sync.access import apply_promotion, demote

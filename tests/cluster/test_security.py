@@ -15,7 +15,6 @@ from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScram
 from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.decide.acls import denial
 from mirror_core.kafka.acls import (
     Acls,
     AuthorizerOff,
@@ -34,6 +33,7 @@ from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, Refused, Unreachable
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Evidence, Mode, RunState
+from mirror_core.rights.acls import denial
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import local_services
 from mirror_core.sandbox.cluster import SandboxCluster

@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirror_core.dataplane.results import raise_if_failed
-from mirror_core.decide.acls import denial
 from mirror_core.decide.strategies import Allowed
 from mirror_core.kafka.acls import absent_on_every_broker, delete_acls
 from mirror_core.kafka.client import ClusterClient
@@ -17,6 +16,7 @@ from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode, RunState, Strategy
+from mirror_core.rights.acls import denial
 from mirror_core.runbook.checkpoints import OldTopic
 from mirror_core.runbook.failback_steps import FailbackSteps, reverse_link
 from tests.administering import as_admin

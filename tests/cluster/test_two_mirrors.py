@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from mirror_core.decide.rights import allows
 from mirror_core.kafka.acls import delete_acls
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.drift import Part
 from mirror_core.model.run import Mode, RunState
+from mirror_core.rights.needed import allows
 from mirror_core.sandbox.cluster import SandboxCluster
 from mirror_core.sandbox.credentials import scram_config
 from mirror_core.sync.cycle import sync

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from mirror_core.decide import access, acls, failback, failover, promotion, rights, standing, strategies, verbs
+from mirror_core.decide import access, failback, failover, promotion, standing, strategies, verbs
 from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
 from mirror_core.decide.filters import Filter
 from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View
@@ -15,6 +15,7 @@ from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resou
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode
+from mirror_core.rights import acls, needed
 from mirror_core.state.records import State
 from mirror_core.sync import ledger
 from tests.explored.world import (
@@ -212,7 +213,7 @@ def writers(world: World, cluster: int, link: int, principals: tuple[str, ...]) 
 @cached
 def _writers(mask: int, topic: int, principals: tuple[str, ...]) -> tuple[str, ...]:
     held, name = ACLS.values(mask), topic_of(2 * topic)
-    return tuple(p for p in principals if rights.allows(held, p, Resource.TOPIC, name, Operation.WRITE))
+    return tuple(p for p in principals if needed.allows(held, p, Resource.TOPIC, name, Operation.WRITE))
 
 
 def entered(world: World, link: int, cluster: int, purpose: AclPurpose) -> tuple[LedgerEntry, ...]:

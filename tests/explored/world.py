@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from mirror_core.decide.acls import denial
 from mirror_core.decide.steps import names
 from mirror_core.model.acl import Acl, LedgerEntry, Operation, Resource
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
@@ -21,6 +20,7 @@ from mirror_core.model.run import Approval, Mode, Plan, RunKind, RunState, StepR
 from mirror_core.model.run import Run as RealRun
 from mirror_core.model.standing import Debt as RealDebt
 from mirror_core.model.standing import Owed
+from mirror_core.rights.acls import denial
 from mirror_core.state.records import State
 
 EAST, WEST = 0, 1

@@ -7,7 +7,6 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from mirror_core.decide.acls import denial
 from mirror_core.decide.approvals import HOLDS_S, approved_long_ago, expired, stale, taken_up, unmet, used_up
 from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.chronicle import Entry
@@ -15,6 +14,7 @@ from mirror_core.model.mirror import Desired
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Approval, Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.model.standing import Debt, Owed
+from mirror_core.rights.acls import denial
 from mirror_core.runbook.failover import disturbing
 from mirror_core.state.journal import begun
 from mirror_core.state.records import State

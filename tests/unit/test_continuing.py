@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.acls import denial
 from mirror_core.decide.scope import NOTHING
 from mirror_core.evidence.fence_file import path_of, write
 from mirror_core.model import clock
@@ -21,6 +20,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.offsets import Offsets
 from mirror_core.model.parity import Verdict
 from mirror_core.model.run import Evidence, Fact, RunState
+from mirror_core.rights.acls import denial
 from mirror_core.runbook import failover_steps, promotion, raised_again
 from mirror_core.runbook.checkpoints import Drained, Fenced
 from mirror_core.runbook.failover import drained_behind_fence

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.decide.access import AclPlan, Scope, plan_acls, strangers, translate
-from mirror_core.decide.acls import EVERYBODY, covers, demotions, may_change, undemotable
 from mirror_core.decide.filters import group_filter
-from mirror_core.decide.provenance import forged
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.rights.acls import EVERYBODY, covers, demotions, may_change, undemotable
+from mirror_core.rights.provenance import forged
 
 MIRROR = MirrorName("m")
 WEST = ClusterName("west")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.decide.access import AclPlan
-from mirror_core.decide.acls import EVERYBODY, OUR_NAMES, OUR_TOPICS, denial
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern, Permission, Resource
+from mirror_core.rights.acls import EVERYBODY, OUR_NAMES, OUR_TOPICS, denial
 from tests.unit.test_decide_acls import ALL, READ, WRITE, acl, entry, plan, scope
 
 TXN = acl(Operation.WRITE, "payments-", resource=Resource.TRANSACTIONAL_ID, pattern=Pattern.PREFIXED)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.acls import denial
-from mirror_core.decide.first_acl import (
+from mirror_core.model.acl import Acl, Operation, Pattern, Resource
+from mirror_core.rights.acls import denial
+from mirror_core.rights.first_acl import (
     NAMELESS,
     SETTING,
     SETTLING_GROUP,
@@ -21,8 +22,7 @@ from mirror_core.decide.first_acl import (
     trials,
     without_acl,
 )
-from mirror_core.decide.rights import CLUSTER_NAME
-from mirror_core.model.acl import Acl, Operation, Pattern, Resource
+from mirror_core.rights.needed import CLUSTER_NAME
 
 ME, OTHER = "User:me", "User:other"
 KINDS = (Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID, Resource.CLUSTER)

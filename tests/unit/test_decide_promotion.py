@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.acls import EVERYBODY, covers, demotions, denial, may_change
 from mirror_core.decide.promotion import Promotion, promotion, warnings
-from mirror_core.decide.provenance import forged
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern, Permission, Resource
+from mirror_core.rights.acls import EVERYBODY, covers, demotions, denial, may_change
+from mirror_core.rights.provenance import forged
 from tests.unit.test_decide_acls import ALL, READ, TOPICS, WRITE, acl, acls, entry, scope
 
 OURS = "__mirrorbook_state"

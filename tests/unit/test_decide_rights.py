@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mirror_core.decide.acls import denial
-from mirror_core.decide.rights import NEEDS, Role, allows, others_who_change
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
+from mirror_core.rights.acls import denial
+from mirror_core.rights.needed import NEEDS, Role, allows, others_who_change
 
 ME = "User:me"
 

@@ -16,7 +16,6 @@ from mirror_core.cli.main import app
 from mirror_core.copy.states import as_markdown as copier_table
 from mirror_core.decide.expected import LIMITS, expected_of
 from mirror_core.decide.recovery import as_markdown as recovery_table
-from mirror_core.decide.rights import NEEDS, Role
 from mirror_core.decide.steps import STEPS
 from mirror_core.decide.steps import as_markdown as steps_table
 from mirror_core.decide.verbs import as_markdown as verbs_table
@@ -24,6 +23,7 @@ from mirror_core.evidence.suites import SUITES, Suite
 from mirror_core.evidence.suites import as_markdown as columns_table
 from mirror_core.kafka.acls import command_line
 from mirror_core.model.run import Mode, RunKind
+from mirror_core.rights.needed import NEEDS, Role
 from mirror_core.state.table import as_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
 @pytest.mark.parametrize("principal", ["control", "data"])
 def test_grants_to_paste_are_those_that_cluster_check_asks_for(role: Role, principal: str) -> None:
     wanted = [n.acl(f"User:mirror-{principal}") for n in NEEDS if n.role is role and n.principal == principal]
-    lines = printed(DOCS / "operate" / "your-clusters.md", f"mirror_core/decide/rights.py {role} {principal}")
+    lines = printed(DOCS / "operate" / "your-clusters.md", f"mirror_core/rights/needed.py {role} {principal}")
     assert [line for line in lines if line.startswith("kafka-acls.sh")] == [
         command_line(acl, bootstrap="$BOOTSTRAP") for acl in wanted
     ]

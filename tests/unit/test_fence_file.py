@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_core.decide.acls import denial
 from mirror_core.evidence.fence_file import MOST_BYTES, FenceFile, decode, mark_lifted, path_of, read, write
 from mirror_core.model.acl import Resource
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.rights.acls import denial
 
 FENCE = FenceFile(
     run="m-failover-1", mirror=MirrorName("m"), cluster=ClusterName("east"), cluster_id="abc",

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.acls import denial
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import ClusterName, MirrorName, reverse_name
+from mirror_core.rights.acls import denial
 from mirror_core.state.records import Forget, Record, State
 from mirror_core.sync import ledger
 from tests.memory import MemoryLog

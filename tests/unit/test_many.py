@@ -14,7 +14,6 @@ from kio.schema.create_partitions.v1.request import CreatePartitionsRequest
 from kio.schema.errors import ErrorCode
 
 from mirror_core.dataplane.local import not_reached
-from mirror_core.decide.acls import Names, covers
 from mirror_core.kafka.client import Leader, TopicView
 from mirror_core.kafka.offsets import producers_requests
 from mirror_core.kafka.topics import _MOST_CHANGES, NewTopic, _shares, _size, create_partitions, delete_topics
@@ -22,6 +21,7 @@ from mirror_core.model.acl import Acl, Operation, Pattern, Resource
 from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
+from mirror_core.rights.acls import Names, covers
 from mirror_core.sync import topics
 from mirror_core.sync.refusals import each
 from mirror_core.sync.topics import create_missing

@@ -8,13 +8,13 @@ from typing import Any, NoReturn, cast
 import pytest
 import yaml
 
-from mirror_core.decide.acls import denial
 from mirror_core.kafka.acls import AuthorizerOff, create_acls, delete_acls, describe_acls
 from mirror_core.kafka.acls_of_each import acls_of_each
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.names import ClusterName
 from mirror_core.model.ruling import Authorizer, Barred, Ruling
+from mirror_core.rights.acls import denial
 
 COMMANDS = {"fence_command": {"command": ["/bin/close", "x"]}, "unfence_command": {"command": ["/bin/open"]}}
 

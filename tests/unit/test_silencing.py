@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 from cryptography.x509.oid import NameOID
 
-from mirror_core.decide.acls import denial
 from mirror_core.kafka.acls import Acls
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.rights.acls import denial
 from mirror_core.sync import group_commits, ledger, silencing
 from mirror_core.sync.group_commits import stop_commits
 from mirror_core.sync.silencing import silence_copiers

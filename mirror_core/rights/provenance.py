@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from mirror_core.decide.acls import CHANGING, EVERYBODY, OUR_NAMES, OUR_TOPICS, may_change, meets
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
+from mirror_core.rights.acls import CHANGING, EVERYBODY, OUR_NAMES, OUR_TOPICS, may_change, meets
 
 
 def forged(entry: LedgerEntry, own_principals: Set[str] = frozenset()) -> str:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.decide.acls import EVERYBODY, Names, covers
-from mirror_core.decide.rights import CLUSTER_NAME
 from mirror_core.model.acl import Acl, Pattern, Resource
+from mirror_core.rights.acls import EVERYBODY, Names, covers
+from mirror_core.rights.needed import CLUSTER_NAME
 
 SETTING: Final = "allow.everyone.if.no.acl.found"
 SUPER_USERS: Final = "super.users"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 
-from mirror_core.decide.acls import CHANGING, EVERYBODY, Names, covers, may_change
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
+from mirror_core.rights.acls import CHANGING, EVERYBODY, Names, covers, may_change
 
 
 def judged_again(ledger: Iterable[LedgerEntry], source: Set[Acl], withdrawn: Collection[Acl]) -> Iterator[LedgerEntry]:

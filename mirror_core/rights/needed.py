@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mirror_core.decide.acls import EVERYBODY, OUR_TOPICS, covers, denial, may_change
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.names import HEARTBEATS
+from mirror_core.rights.acls import EVERYBODY, OUR_TOPICS, covers, denial, may_change
 
 CLUSTER_NAME: Final = "kafka-cluster"
 JOURNAL_PREFIX: Final = "mirrorbook."

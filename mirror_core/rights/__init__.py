@@ -1,0 +1,1 @@
+"""Access rights: which of them Mirrorbook needs, gives, withdraws and denies. Pure."""
