@@ -20,6 +20,7 @@ from mirror_core.cli.telling import tell
 from mirror_core.decide.approvals import approved_long_ago, other_plan
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import undisturbed
+from mirror_core.decide.vouching import refuse_other
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.run import Mode, Run, RunState
@@ -212,8 +213,10 @@ def give_up(by: Conductor[Any], run: Run, question: str, *, take_over: bool, yes
 
 
 def show_outcome(by: Conductor[Any], run: Run, *, as_json: bool) -> None:
-    """The run and its steps, as they are now."""
-    show_newest(by.link, read_state(by.link.destination), run.id, by.KIND, as_json=as_json)
+    """The run and its steps, as they are now. NotAsCopied when what it promoted is not what its certificates say."""
+    state = read_state(by.link.destination)
+    show_newest(by.link, state, run.id, by.KIND, as_json=as_json)
+    refuse_other((run.id, state.steps_of(run)))
 
 
 @contextmanager

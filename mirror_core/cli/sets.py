@@ -25,6 +25,7 @@ from mirror_core.cli.documents import PlanDocument, RunDocument, plan_document, 
 from mirror_core.cli.runs import show_plan
 from mirror_core.cli.spark_conf import SparkConfOption
 from mirror_core.cli.telling import tell
+from mirror_core.decide.vouching import refuse_other
 from mirror_core.model.documents import Document, prints
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import Mode
@@ -128,6 +129,7 @@ def run_set(
         for mirror, standing in ended.items():
             for line in last_words(together.link(mirror), standing.run):
                 tell(f"{mirror}: {line}")
+    refuse_other(*((standing.run.id, standing.steps) for standing in ended.values()))
 
 
 def _refuse_conducted(together: Together, attempt: str, *, take_over: bool) -> None:

@@ -141,8 +141,9 @@ class Keeper:
         heads = dict(lease.state.receipts.get(self._mirror, {}))
         changed = {head.part: head for head in arrived(heads, there)}
         if file is not None:
+            assert self._folder is not None
             one = Kept(file.name, file.sha256, file.pieces, stored=False)
-            changed[part] = promised(self._mirror, heads | changed, part, one)
+            changed[part] = promised(self._mirror, heads | changed, part, one, where=self._folder.where)
         if changed:
             lease.put(*changed.values())
         with self._changed:

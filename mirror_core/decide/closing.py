@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from mirror_core.decide import vouching
 from mirror_core.decide.conducting import NOT_KNOWN, Conducted, Sign
 from mirror_core.decide.standing import Standing
 from mirror_core.decide.standing import standing_of as debt_standing
@@ -62,6 +63,10 @@ def closing(ended: Ended) -> tuple[str, ...]:
 def _moved(ended: Ended) -> Iterator[str]:
     mirror, name = ended.mirror, ended.mirror.name
     yield f"Applications write on {mirror.destination}: point those there that don't follow by themselves."
+    if seen := vouching.of_run(ended.steps):
+        yield f"Certificates of what {mirror.destination} holds: {vouching.sentence(seen)}."
+        if command := seen.get(vouching.AGAIN):
+            yield f"To prove more: `{command}`."
     yield from _old_source(ended)
     if hooks := _evidence(ended, "switch", "hooks that failed"):
         yield f"Hooks that failed: {hooks}. `mirrorbook runs show {ended.run.id}` says how to call them by hand."

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mirror_core.decide import vouching
 from mirror_core.model.chronicle import BEGINNING, Entry, Kind, hash_of
 from mirror_core.model.parity import Verdict
 from mirror_core.model.run import Mode, Plan, RunKind, RunState, StepRecord, StepState
@@ -67,7 +68,9 @@ def concluded(entries: Sequence[Entry], plan: Plan) -> tuple[Conclusion, str]:
     if plan.mode is Mode.UNPLANNED:
         before = _seen(entries, "record_lmo").get("compared_before")
         compared = f"; {before} had been compared before" if before else ""
-        return Conclusion.UNPROVED, f"the source was lost: there was nothing to compare with{compared}"
+        seen = _seen(entries, "report")
+        vouched = f"; certificates: {vouching.sentence(seen)}" if vouching.VERDICT in seen else ""
+        return Conclusion.UNPROVED, f"the source was lost: there was nothing to compare with{compared}{vouched}"
     gate = _seen(entries, "parity")
     if gate.get("verdict") == BOTH_EMPTY:
         return Conclusion.UNPROVED, "neither side held a record: where their logs begin and end was all to compare"

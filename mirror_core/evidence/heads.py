@@ -128,10 +128,16 @@ def is_day_file(path: str) -> bool:
     return path.rpartition("/")[2].startswith("day-")
 
 
-def promised(mirror: MirrorName, heads: Heads, part: str, file: Kept) -> ReceiptsHead:
+def place(heads: Heads) -> str:
+    """The folder or the URL in which the newest of these files is; empty: there are none, or nobody told where."""
+    return max(((head.part, head.where) for head in heads.values() if head.files and head.where), default=("", ""))[1]
+
+
+def promised(mirror: MirrorName, heads: Heads, part: str, file: Kept, *, where: str) -> ReceiptsHead:
     """The head that tells of one file more, or of what it holds now."""
     before = heads.get(part) or ReceiptsHead(mirror=mirror, part=part, files=())
-    return replace(before, files=(*(one for one in before.files if one.name != file.name), file))
+    files = (*(one for one in before.files if one.name != file.name), file)
+    return replace(before, files=files, where=where)
 
 
 def arrived(heads: Heads, there: Collection[tuple[str, str]]) -> list[ReceiptsHead]:

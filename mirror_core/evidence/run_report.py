@@ -13,12 +13,12 @@ import msgspec
 from mirror_core.decide.reckoning import counted_in_words, error_in_words, foretold_in_words, rows
 from mirror_core.decide.steps import STEPS, standing_still, stood_still_s
 from mirror_core.evidence.shown import html
-from mirror_core.evidence.summary import answers
+from mirror_core.evidence.summary import UNASKED, answers
 from mirror_core.evidence.timeline import WIDTH, entries_of, timeline
 from mirror_core.model.files import writing
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition
-from mirror_core.model.run import Run, StepRecord
+from mirror_core.model.run import Evidence, Run, StepRecord
 
 SCHEMA: Final = "mirrorbook/run/2"
 SHOWN: Final = 1000
@@ -34,15 +34,16 @@ def write_run_report(
     *,
     sides: tuple[str, str],
     told: Sequence[str],
+    proof: Evidence = UNASKED,
 ) -> Path:
     """Write `run.json` and `report.html` into the folder; returns the page. `left`: what steps left for later ones;
-    `sides`: the mirror's source and destination; `told`: the run's chronicle.
+    `sides`: the mirror's source and destination; `told`: the run's chronicle; `proof`: what certificates prove.
 
     Both are replaced as a whole, so a reader never sees half of one.
     """
     _replace(folder / "run.json", _document(run, steps, statuses, left))
     page = folder / "report.html"
-    _replace(page, _pages(run, steps, statuses, sides, told))
+    _replace(page, _pages(run, steps, statuses, sides, told, proof))
     return page
 
 
@@ -102,6 +103,7 @@ def _pages(
     statuses: Mapping[Partition, PartitionStatus],
     sides: tuple[str, str],
     told: Sequence[str],
+    proof: Evidence,
 ) -> Iterator[bytes]:
     plan = run.plan
     approved = [
@@ -119,7 +121,7 @@ def _pages(
         approved=approved[:SHOWN],
         approved_in_all=len(approved),
         clocks=clocks(run, steps),
-        answers=list(answers(run, steps, *sides)),
+        answers=list(answers(run, steps, *sides, proof)),
         forecast=[
             (row.what, row.of, foretold_in_words(row), counted_in_words(row), error_in_words(row), row.by)
             for row in rows(run, steps)[:SHOWN]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import MappingProxyType
 from typing import Final
 
+from mirror_core.decide import vouching
 from mirror_core.decide.evidence import BOTH_EMPTY, NONE, NOT_COMPARED
 from mirror_core.decide.standing import when
 from mirror_core.decide.steps import point_of_no_return, stood_still_s
 from mirror_core.decide.together import COMPLETE
 from mirror_core.model.parity import Verdict
-from mirror_core.model.run import Mode, Run, RunKind, StepRecord, StepState
+from mirror_core.model.run import Evidence, Mode, Run, RunKind, StepRecord, StepState
 
 UNKNOWN: Final = "unknown"
+UNASKED: Final[Evidence] = MappingProxyType({})
 
 
 def lost(run: Run, steps: Sequence[StepRecord]) -> str:
@@ -20,8 +23,11 @@ def lost(run: Run, steps: Sequence[StepRecord]) -> str:
     return dict(answers(run, steps, "", "")).get("What was lost", UNKNOWN)  # no cluster is named in it
 
 
-def answers(run: Run, steps: Sequence[StepRecord], source: str, destination: str) -> Iterator[tuple[str, str]]:
-    """Questions that people ask first, and what this run can say to them. The clusters are the mirror's."""
+def answers(
+    run: Run, steps: Sequence[StepRecord], source: str, destination: str, proof: Evidence = UNASKED
+) -> Iterator[tuple[str, str]]:
+    """Questions that people ask first, and what this run can say to them. The clusters are the mirror's. `proof`: what
+    certificates prove, of a run whose step `report` has not ended yet."""
     yield "What", _what(run, steps, source, destination)
     yield "When", _when(run, steps)
     if run.plan.kind is RunKind.FAILBACK:
@@ -38,7 +44,11 @@ def answers(run: Run, steps: Sequence[StepRecord], source: str, destination: str
             yield "What was lost", run.plan.figures.get("loss", UNKNOWN)
             yield "How do we know", "by what was last seen of the source before the approval"
         yield from _complete(steps)
-        yield "What is proved of the rest", _proved_before(steps)
+        yield "What was compared with the source before", _proved_before(steps)
+        seen = proof or vouching.of_run(steps)
+        yield "What certificates prove of it", vouching.sentence(seen)
+        if command := seen.get(vouching.AGAIN):
+            yield "To prove more", str(command)
         return
     gate = next((s for s in steps if s.step == "parity" and s.state is StepState.DONE), None)
     seen = gate.evidence if gate else {}
@@ -102,9 +112,4 @@ def _proved_before(steps: Sequence[StepRecord]) -> str:
         return UNKNOWN
     rest = seen.get("never_compared")
     known = f"{compared} were compared equal with the source while it answered"
-    if rest == "none":
-        return known
-    return (
-        f"{known}; never compared: {rest}. What receipts vouch for: mirrorbook parity --against certificates (told of: "
-        f"{seen.get('receipts', UNKNOWN)})"
-    )
+    return known if rest == "none" else f"{known}; never compared: {rest}"

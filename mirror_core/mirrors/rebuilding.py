@@ -215,7 +215,8 @@ def _keep(link: Link, folder: Folder, state: State, good: Mapping[Partition, Seq
     file = receipts.packed(lease.generation if lease else 0, 0, told, f"rebuilt-{now_ms():013d}.parquet")
     with door(link, Verb.RECEIPTS) as writer:
         part, one = f"{file.day}-rebuilt", Kept(file.name, file.sha256, file.pieces, stored=False)
-        writer.put(promised(link.mirror.name, writer.state.receipts.get(link.mirror.name, {}), part, one))
+        before = writer.state.receipts.get(link.mirror.name, {})
+        writer.put(promised(link.mirror.name, before, part, one, where=folder.where))
         receipts.write(folder, link.mirror.name, file)
         writer.put(*arrived(writer.state.receipts[link.mirror.name], {(part, file.name)}))
 

@@ -111,7 +111,8 @@ def _put(link: Link, folder: Folder, before: Heads, changed: Mapping[str, File |
         for day, file in changed.items():
             if _of(heads, day) == _of(before, day):  # or else somebody was quicker
                 one = () if file is None else (Kept(file.name, file.sha256, file.pieces, stored=True),)
-                told, gone = put_together(heads, ReceiptsHead(mirror=mirror, part=day, files=one))
+                whole = ReceiptsHead(mirror=mirror, part=day, files=one, where=folder.where)
+                told, gone = put_together(heads, whole)
                 writer.put(told, *map(Forget, gone))
                 heads = writer.state.receipts.get(mirror, {})
         for file in changed.values():

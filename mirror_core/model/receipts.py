@@ -31,6 +31,8 @@ class ReceiptsHead:
     instead: tuple[str, ...] = ()
     """Paths of files, of any day, that were lost, altered or not ours, and are not asked for any more: what they may
     have vouched for was looked at again."""
+    where: str = ""
+    """The folder or the URL in which the newest of them is, as its writer was given it; empty: not told."""
 
     @property
     def day(self) -> str:

@@ -6,7 +6,7 @@ Copying tasks have taken the digests of what they sent, and of what was acknowle
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -209,11 +209,16 @@ def prove(
 
 def verify(task: CertifiedTask) -> tuple[Row, ...]:
     """A row for each piece. What cannot be read becomes a row with an error, and the rest goes on."""
+    return tuple(verifying(task))
+
+
+def verifying(task: CertifiedTask) -> Iterator[Row]:
+    """The same rows, in the order of the task's pieces, as they are known."""
     try:
         cluster = load_config(Path(task.config_path), only=Principal.DATA).cluster(task.destination)
     except MirrorError as error:
-        return unread(task, str(error))
-    rows = []
+        yield from unread(task, str(error))
+        return
     with LogReader(cluster) as reader:
         for number, (partition, piece) in enumerate(task.pieces):
             if number % AHEAD == 0:
@@ -226,8 +231,7 @@ def verify(task: CertifiedTask) -> tuple[Row, ...]:
                 row = replace(_row(partition, piece), error=str(error))
             if not row.error and not row.equal:
                 row = replace(row, error=CLEANED) if partition.topic in task.cleaned else _altered(row)
-            rows.append(row)
-    return tuple(rows)
+            yield row
 
 
 class Proof(Protocol):

@@ -24,6 +24,7 @@ from mirror_core.model.offsets import Offsets
 from mirror_core.model.ruling import Authorizer
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
+from mirror_core.runbook.certifying import certify
 from mirror_core.runbook.checkpoints import ComparedBefore, LeftBehind, Resumes, Settled, Unreplicated, left_by
 from mirror_core.runbook.insisting import insisting
 from mirror_core.runbook.last_look import Look, look_again
@@ -127,6 +128,10 @@ class LostSteps(Promotion):
             "never_compared": some(named) or "none",
             "receipts": heads.in_words(state.receipts.get(name, {})),
         }
+
+    def certify(self) -> Evidence:
+        folder = self.services.run_dir(self.journal.run_id)
+        return certify(self.link, self.writer.state, self.services.receipts, folder, self.say)
 
     def final_offsets(self) -> Evidence:
         """No group may start from an offset that its partition does not have."""

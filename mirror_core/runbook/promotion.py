@@ -69,6 +69,10 @@ class Promotion(Acts):
     def lost(self) -> tuple[int | None, str]:
         """Offsets that the source had acknowledged and the destination does not have, and how that is known."""
 
+    def certify(self) -> Evidence:
+        """What is proved without the source. Empty where the source was there to be compared with."""
+        return {}
+
     @abstractmethod
     def check_before_promotion(self) -> Look:
         """The last look at the source. Refused when it contradicts, or what was approved holds no more: while nothing
@@ -232,9 +236,9 @@ class Promotion(Acts):
         steps = [r for r in (self.journal.record(name) for name in self.journal.steps) if r and r.step != "report"]
         folder, left = self.services.run_dir(self.journal.run_id), all_left(self.journal)
         run, sides = self.journal.run, (self.link.source.name, self.link.destination.name)
-        told = self.writer.state.chronicle(run.id)
-        page = write_run_report(folder, run, steps, self.statuses(), left, sides=sides, told=told)
-        return {"report": str(page), **counting.in_words(found)}
+        proof, told = self.certify(), self.writer.state.chronicle(run.id)
+        page = write_run_report(folder, run, steps, self.statuses(), left, sides=sides, told=told, proof=proof)
+        return {"report": str(page), **counting.in_words(found), **proof}
 
 
 def owner(run_id: str) -> str:

@@ -74,6 +74,8 @@ class Services:
     """Folder in which each run gets a folder of its own."""
     copies: Callable[[str], Folder] = _on_this_machine
     """Opens the place where bundles are written to, too. BadRequest when it is not reached from here."""
+    receipts: Callable[[str], Folder] = local_folder
+    """Opens the place that receipts were stored in. BadRequest likewise."""
     by_airflow: bool = False
     """Steps are taken by Airflow's tasks, which alone can emit events of its assets."""
 

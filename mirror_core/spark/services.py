@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mirror_core.runbook.services import Services, local_services
 from mirror_core.spark.hadoop import private_folder
-from mirror_core.spark.parity import SparkParity
+from mirror_core.spark.parity import SparkParity, SparkProof
 from mirror_core.spark.salvage import SparkSalvage
 from mirror_core.spark.session import NO_CONF
 
@@ -28,4 +28,5 @@ def spark_services(
         parity=SparkParity(config_path, master, conf=conf, opened_by_tasks=opened_by_tasks),
         salvage=SparkSalvage(config_path, master, conf=conf, opened_by_tasks=opened_by_tasks),
         copies=partial(private_folder, master, conf),
+        receipts=lambda place: SparkProof(master, conf=conf).folder(place),
     )

@@ -17,6 +17,7 @@ from airflow.sdk import BaseOperator, TaskGroup
 from mirror_core.decide.approvals import begun_by, taken_up, used_up
 from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
 from mirror_core.decide.strategies import Allowed
+from mirror_core.decide.vouching import refuse_other
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.names import MirrorName, reverse_name
 from mirror_core.model.run import AIRFLOW, Mode, RunKind
@@ -163,6 +164,8 @@ class TakeSteps(RunOperator):
         for record in records:
             for name, value in record.evidence.items():
                 self.log.info("%s: %s: %s", record.step, name, visible(str(value)))
+        with airflow_errors():
+            refuse_other((run, records))
         said = [f"- {r.step}, {name}: {visible(str(value))}" for r in records for name, value in r.evidence.items()]
         return {
             "run": run,

@@ -37,7 +37,8 @@ def services(config: Path, steps: Collection[str], master: str) -> Services:
     from mirror_core.runbook.services import local_services
 
     made = local_services(config, evidence_dir=evidence)
-    return replace(made, by_airflow=True, copies=partial(_copies, master), salvage=kept(made.salvage))
+    made = replace(made, copies=partial(_copies, master), receipts=partial(_receipts, master))
+    return replace(made, by_airflow=True, salvage=kept(made.salvage))
 
 
 def parity_check(config: Path, master: str, demands: Demands) -> ParityCheck:
@@ -64,6 +65,14 @@ def receipts_folder(master: str, place: str) -> Folder:
     from mirror_core.spark.parity import SparkProof
 
     return SparkProof(master, conf=spark_conf()).folder(place)
+
+
+def _receipts(master: str, place: str) -> Folder:
+    """Of a step that reads them: Spark is started only where it alone reaches the place."""
+    try:
+        return receipts_folder(master or spark_masters()[0], place)
+    except ImportError:
+        raise BadRequest(f"{place}: only Spark reaches this file system: install mirrorbook[spark]") from None
 
 
 def opened_by_tasks(config: Path) -> Path:

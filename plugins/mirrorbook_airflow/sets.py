@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from mirror_core.decide.approvals import used_up
 from mirror_core.decide.steps import undisturbed
+from mirror_core.decide.vouching import refuse_other
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.model.text import visible, visible_lines
@@ -158,7 +159,8 @@ class MoveSet(SetOperator):
             together = self.together(context)
             together.refuse_expired(attempt, approvals(context, (self.go_ahead_task,) if self.go_ahead_task else ()))
             together.refuse_taken_over(attempt)
-            together.finish(attempt, agreed_by=agreed_by)
+            ended = together.finish(attempt, agreed_by=agreed_by)
+            refuse_other(*((standing.run.id, standing.steps) for standing in ended.values()))
         return {"run": attempt, "report": str(together.page(attempt))}
 
 

@@ -136,6 +136,17 @@ def test_hooks_that_failed_are_named_at_the_end() -> None:
     assert "Hooks" not in said(run, [replace(step, evidence={"hooks that failed": "none"}) for step in steps])
 
 
+def test_what_certificates_prove_is_said_at_the_end_of_a_run_without_its_source() -> None:
+    lost = (RunKind.FAILOVER, Mode.UNPLANNED)
+    run, steps = a_run(*lost, RunState.DONE), upto(*lost, "report", StepState.DONE)
+    assert "Certificates" not in said(run, steps)
+    seen = {"certificates": "failed", "proved_by_certificates": "0 of 9 offsets", "not_as_copied": "a-0: altered"}
+    seen |= {"not_proved": "a-0", "not_proved_because": "none", "to_prove_more": "mirrorbook parity m"}
+    text = said(run, [replace(step, evidence=seen) if step.step == "report" else step for step in steps])
+    assert "Certificates of what west holds: NOT AS IT WAS COPIED: a-0: altered." in text
+    assert "To prove more: `mirrorbook parity m`." in text
+
+
 def test_the_failover_that_leads_home_names_what_is_left_of_the_failback() -> None:
     back = replace(MIRROR, name=MirrorName("m-back"), source=ClusterName("west"), homecoming="m-failback-1")
     run = a_run(*PLANNED, RunState.DONE)

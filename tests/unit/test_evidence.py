@@ -36,6 +36,14 @@ SEEN: Mapping[str, Evidence] = {
     "parity": {"verdict": "passed", "records_in_all": 120, "records_since_proof": 20, "partitions": 2},
 }
 LOST: Mapping[str, Evidence] = {"record_lmo": {"compared_before": "90 of 100 offsets"}}
+VOUCHED: Mapping[str, Evidence] = {
+    "report": {
+        "certificates": "passed",
+        "proved_by_certificates": "9 of 9 offsets",
+        "not_as_copied": "none",
+        "not_proved_because": "none",
+    }
+}
 
 
 def plan(kind: RunKind = RunKind.FAILOVER, mode: Mode = Mode.PLANNED) -> Plan:
@@ -296,6 +304,7 @@ def test_only_the_verifiers_own_key_is_believed(desk: Desk, ours: Keys, tmp_path
         ),
         (plan(mode=Mode.UNPLANNED), RunState.DONE, SEEN, Conclusion.UNPROVED, "the source was lost"),
         (plan(mode=Mode.UNPLANNED), RunState.DONE, LOST, Conclusion.UNPROVED, "; 90 of 100 offsets had been compared"),
+        (plan(mode=Mode.UNPLANNED), RunState.DONE, VOUCHED, Conclusion.UNPROVED, "; certificates: 9 of 9 offsets are"),
         (plan(RunKind.FAILBACK), RunState.DONE, SEEN, Conclusion.HOME, ""),
         (plan(), RunState.ABORTED, SEEN, Conclusion.ABORTED, ""),
     ],

@@ -18,6 +18,7 @@ from mirror_core.evidence.heads import (
     checked,
     in_words,
     listed,
+    place,
     promised,
     put_together,
     settled,
@@ -104,11 +105,11 @@ def test_without_any_head_all_are_read_and_said_to_be_without() -> None:
 
 
 def test_a_file_told_of_again_replaces_what_was_told_and_arrives_once() -> None:
-    first = promised(MIRROR, {}, HOUR, one(1, stored=False))
-    again = promised(MIRROR, heads(first), HOUR, one(1, "b" * 64, stored=False))
-    assert again.files == (one(1, "b" * 64, stored=False),)
+    first = promised(MIRROR, {}, HOUR, one(1, stored=False), where="/a")
+    again = promised(MIRROR, heads(first), HOUR, one(1, "b" * 64, stored=False), where="/b")
+    assert (again.files, again.where) == ((one(1, "b" * 64, stored=False),), "/b")
     (there,) = arrived(heads(again), {(HOUR, one(1).name), (NEXT, one(3).name)})
-    assert there.files == (one(1, "b" * 64),)
+    assert (there.files, there.where) == ((one(1, "b" * 64),), "/b")
     assert arrived(heads(there), {(HOUR, one(1).name)}) == []
 
 
@@ -171,7 +172,7 @@ def test_any_file_that_is_lost_altered_or_added_is_named_exactly(
     told: Heads = {}
     for number in numbers:
         part = (HOUR, NEXT)[number % 2]
-        told = {**told, part: promised(MIRROR, told, part, one(number, f"{number:064x}"))}
+        told = {**told, part: promised(MIRROR, told, part, one(number, f"{number:064x}"), where="/r")}
     where = {number: path(("2026-09-21", "2026-09-22")[number % 2], number) for number in range(41)}
     there = {where[n]: "f" * 64 if n in changed else f"{n:064x}" for n in [*numbers, *added] if n not in removed}
     found = checked(told, there)
@@ -216,3 +217,11 @@ def test_a_file_that_was_damaged_is_altered_and_not_read(tmp_path: Path) -> None
     where.write_bytes(file.content[:-9])
     found = kept.found(folder, MIRROR, lambda: told)
     assert (found.checked.altered, found.rows().num_rows) == ((file.path,), 0)
+
+
+def test_certificates_are_where_the_newest_of_them_was_stored() -> None:
+    old, new = replace(head(HOUR, one(1)), where="/old"), replace(head(NEXT, one(2)), where="s3a://new")
+    assert place(heads(old, new)) == "s3a://new"
+    empty, silent = replace(head("2026-10-01"), where="/nothing is there"), head("2026-10-02T03", one(3))
+    assert place(heads(old, empty, silent)) == "/old"
+    assert place(heads(silent)) == place({}) == ""

@@ -200,6 +200,7 @@ def test_a_head_tells_of_each_file_before_it_is_there_and_once_a_file(tmp_path: 
     desk.until(lambda: bool(desk.book.heads), why="the first file is told of")
     (head,) = desk.book.heads.values()
     assert ([one.stored for one in head.files], desk.folder.names()) == ([False], [])
+    assert head.where == str(tmp_path), "whoever proves the copy later, without being told, looks there"
     assert desk.checked().unwritten == (head.path(head.files[0].name),), "killed now, nothing is said to be lost"
     desk.folder.awake.set()
     desk.close()

@@ -200,10 +200,27 @@ def test_of_a_source_that_is_lost_the_page_says_what_was_ever_compared_with_it(t
 
     some = {"compared_before": "90 of 100 offsets", "never_compared": "orders-0 [90, 100)", "receipts": "7 files"}
     known = "90 of 100 offsets were compared equal with the source while it answered"
-    assert proved(some).startswith(f"{known}; never compared: orders-0 [90, 100).")
-    assert proved(some).endswith("mirrorbook parity --against certificates (told of: 7 files)")
+    assert proved(some) == f"{known}; never compared: orders-0 [90, 100)"
     assert proved({**some, "never_compared": "none"}) == known
     assert proved({}) == proved(some, StepState.FAILED) == "unknown"
+
+
+def test_of_a_source_that_is_lost_the_page_says_what_certificates_prove(tmp_path: Path) -> None:
+    lost = replace(RUN, plan=replace(PLAN, mode=Mode.UNPLANNED))
+
+    def told(**seen: str) -> list[str]:
+        path = write_run_report(tmp_path, lost, [], {}, {}, sides=SIDES, told=(), proof=seen)
+        return Page(path.read_text(encoding="utf-8")).facts[5:7]
+
+    some = {"certificates": "indeterminate", "proved_by_certificates": "80 of 100 offsets", "not_as_copied": "none"}
+    some |= {"not_proved": "a-0: 20 of 100 offsets, [80, 100)", "not_proved_because": "lost", "to_prove_more": "type"}
+    assert told(**some) == [
+        "80 of 100 offsets are as they were copied; not proved: a-0: 20 of 100 offsets, [80, 100) (lost)", "type",
+    ]  # fmt: skip
+    assert told(**{**some, "not_as_copied": "a-0: altered"})[0].startswith("NOT AS IT WAS COPIED: a-0: altered.")
+    del some["to_prove_more"]
+    assert told(**{**some, "certificates": "passed"})[0] == "80 of 100 offsets are as they were copied"
+    assert told()[0] == "unknown"
 
 
 def test_programs_read_the_same(tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""A run without its source proves by itself, from certificates, what of the promoted copy is as it was copied."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mirror_core.evidence.verify import verify
+from mirror_core.mirrors import verbs
+from mirror_core.model.run import Evidence, RunState
+from tests.brokers import TIMEOUT_S, Pair, admin_client
+from tests.cluster.test_certified import Copied, copied
+from tests.cluster.test_unplanned import begin
+from tests.commands import invoked, mirrorbook
+from tests.harm import suspended
+from tests.parity_topics import content, send
+
+pytestmark = pytest.mark.cluster
+
+
+def with_a_hole(pair: Pair, folder: Path) -> Copied:
+    """Of both partitions the first 100 records and the last 20 have certificates; the 30 between have none."""
+    made = copied(pair, folder, content(100), partitions=2)
+    for records, receipts in ((content(30), None), (content(20), str(made.receipts.path))):
+        for partition in (0, 1):
+            send(pair.east, made.topic, records, partition)
+        made.mirrored.copy(receipts)
+    verbs.sync(made.mirrored.link)
+    return made
+
+
+def report_of(made: Copied, run: str) -> Evidence:
+    return made.mirrored.state.steps[run, "report"].evidence
+
+
+def test_with_the_source_deleted_and_dead_a_run_names_what_is_proved_and_what_is_not(
+    pair: Pair, tmp_path: Path
+) -> None:
+    made = with_a_hole(pair, tmp_path)
+    admin = admin_client(pair.east)
+    admin.delete_topics([made.topic])[made.topic].result(TIMEOUT_S)
+    with suspended(pair.east):
+        run = begin(made.mirrored.failover)
+        made.mirrored.failover.step(run.id, "settle")
+        for name in ("stand", "final_offsets", "record_lmo", "promote", "switch", "canary"):
+            made.mirrored.failover.step(run.id, name)
+        send(pair.west, made.topic, content(7))  # an application's own
+        assert made.mirrored.failover.drive(run.id).state is RunState.DONE
+        seen = report_of(made, run.id)
+        assert (seen["certificates"], seen["proved_by_certificates"]) == ("indeterminate", "240 of 300 offsets")
+        assert seen["not_as_copied"] == "none"
+        ranges = [f"{made.topic}-{index}: 30 of 150 offsets, [100, 130)" for index in (0, 1)]
+        assert seen["not_proved"] == ", ".join(ranges)
+        assert "no receipt vouches for it" in str(seen["not_proved_because"])
+        command = str(seen["to_prove_more"]).split()
+        more = ["--runner", "local", "--config", str(pair.config_path), "--output", str(tmp_path / "out"), "--json"]
+        again = invoked(*command[1:], *more)
+        assert (again.exit_code, json.loads(again.stdout)["records"]) == (4, 240), "what it names can be typed"
+        resumed = invoked(
+            "failover", "resume", made.mirrored.name, "--config", str(pair.config_path),
+            "--evidence", str(tmp_path),
+        )  # fmt: skip
+        assert resumed.exit_code == 0, resumed.output
+        assert "Certificates of what west holds: 240 of 300 offsets are as they were copied" in resumed.output
+    folder = tmp_path / f"run-{run.id}"
+    page = (folder / "report.html").read_text()
+    assert "240 of 300 offsets are as they were copied; not proved: " in page
+    read = json.loads((folder / "certificates" / "read.json").read_text())
+    assert (read["read_from"], len(read["files"])) == (str(made.receipts.path), 2)
+    verified = verify(folder, None)
+    assert verified.flaws == ()
+    assert "; certificates: 240 of 300 offsets are as they were copied" in verified.why
+    (folder / "certificates" / "read.json").write_text("{}")
+    assert [flaw.where for flaw in verify(folder, None).flaws] == ["certificates/read.json"]
+
+
+def test_a_copy_or_a_certificate_that_was_changed_is_found_and_the_command_does_not_end_well(
+    pair: Pair, tmp_path: Path
+) -> None:
+    made = copied(pair, tmp_path, content(100), content(30))
+    altered, _ = made.receipts.names()
+    path = made.receipts.path / altered
+    path.write_bytes(path.read_bytes().replace(b"PAR1", b"PAR2"))
+    verbs.sync(made.mirrored.link)
+    with suspended(pair.east):
+        command = ["failover", "run", made.mirrored.name, "--mode", "unplanned", "--yes"]
+        said = mirrorbook(*command, "--config", str(pair.config_path), "--evidence", str(tmp_path))
+    assert said.returncode == 1, said.stderr
+    [run] = [run for run in made.mirrored.state.runs.values() if run.plan.mirror == made.mirrored.name]
+    assert run.state is RunState.DONE, "applications write: nobody is stranded by it"
+    seen = report_of(made, run.id)
+    assert (seen["certificates"], seen["proved_by_certificates"]) == ("failed", "30 of 130 offsets")
+    name = altered.partition("/")[2]
+    assert seen["not_as_copied"] == f"certificate {name} is not as it was written"
+    assert f"NOT AS IT WAS COPIED: certificate {name}" in said.stdout
+    assert f"error: run {run.id}: certificate {name} is not as it was written" in said.stderr
+
+
+def test_certificates_that_are_not_reached_from_here_are_said_and_make_no_run_red(pair: Pair, tmp_path: Path) -> None:
+    made = copied(pair, tmp_path, content(100))
+    shutil.rmtree(made.receipts.path)
+    verbs.sync(made.mirrored.link)
+    with suspended(pair.east):
+        run = begin(made.mirrored.failover)
+        assert made.mirrored.failover.drive(run.id).state is RunState.DONE
+    seen = report_of(made, run.id)
+    assert (seen["certificates"], seen["proved_by_certificates"]) == ("indeterminate", "0 of 100 offsets")
+    assert str(made.receipts.path) in str(seen["certificates_read_from"])
+    assert "is this the folder that `replicate` was given?" in str(seen["not_proved_because"])

@@ -1,0 +1,145 @@
+"""What certificates prove of a promoted mirror: how much, why no more, and what must not pass for a success."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirror_core.decide import vouching
+from mirror_core.decide.parity import DIGEST, NOTHING_COMPARED, Row
+from mirror_core.decide.vouching import LEFT, OTHER, PROVED, VERDICT, WHY, NotAsCopied, compared, parts, refuse_other
+from mirror_core.model.copying import Piece
+from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.parity import Finding, ParityResult, Verdict
+from mirror_core.model.run import Evidence, StepRecord, StepState
+from mirror_core.parity.certified import CertifiedTask
+from mirror_core.runbook.certifying import InTime
+from tests.waiting import patience
+
+ONE, TWO, THREE = (Partition("orders", index) for index in range(3))
+PASSED = ParityResult(verdict=Verdict.PASSED, records=10, chunks=1)
+SHORT = replace(PASSED, verdict=Verdict.INDETERMINATE, reasons=("no receipt vouches for it",))
+EMPTY = replace(SHORT, records=0, reasons=(NOTHING_COMPARED,))
+
+
+def row(partition: Partition, start: int, end: int, dst_digest: str = "a", error: str = "", chunk: int = 0) -> Row:
+    return Row(
+        partition=partition,
+        chunk=chunk,
+        start=Offset(start),
+        end=Offset(end),
+        level=DIGEST,
+        src_count=end - start,
+        dst_count=end - start,
+        src_digest="a",
+        dst_digest=dst_digest,
+        error=error,
+    )
+
+
+def logs(*spans: tuple[Partition, int, int]) -> dict[Partition, tuple[Offset, Offset]]:
+    return {partition: (Offset(start), Offset(end)) for partition, start, end in spans}
+
+
+def test_offsets_are_proved_where_a_certificate_was_compared_equal_and_nowhere_else() -> None:
+    rows = [
+        row(ONE, 10, 20),
+        row(ONE, 30, 40),
+        row(ONE, 40, 50, dst_digest="b"),
+        row(ONE, 50, 60, error="not read"),
+        row(TWO, 0, 5),
+        row(THREE, 0, 7, chunk=-1),
+    ]
+    found = parts(logs((ONE, 5, 70), (TWO, 0, 5), (THREE, 0, 7)), rows)
+    assert (found[ONE].held, found[ONE].proved, found[ONE].left) == (65, 20, ((5, 10), (20, 30), (40, 70)))
+    assert (found[TWO].proved, found[TWO].left) == (5, ())
+    assert (found[THREE].proved, found[THREE].left) == (0, ((0, 7),)), "where a log ends proves nothing of its records"
+
+
+def test_all_of_it_is_proved_only_if_nothing_is_left_over() -> None:
+    whole = parts(logs((ONE, 0, 10)), [row(ONE, 0, 10)])
+    seen = compared(whole, PASSED)
+    assert (seen[VERDICT], seen[PROVED], seen[LEFT], seen[WHY]) == ("passed", "10 of 10 offsets", "none", "none")
+    part = parts(logs((ONE, 0, 10), (TWO, 0, 10)), [row(ONE, 0, 10)])
+    for result in (PASSED, SHORT):
+        seen = compared(part, result)
+        assert (seen[VERDICT], seen[PROVED]) == ("indeterminate", "10 of 20 offsets")
+        assert seen[LEFT] == "orders-1: 10 of 10 offsets, [0, 10)"
+    seen = compared(whole, PASSED, unmarked=[TWO])
+    assert (seen[VERDICT], seen[LEFT]) == ("indeterminate", "orders-1: its last mirrored offset is not known")
+
+
+def test_without_a_certificate_nothing_is_proved() -> None:
+    seen = compared(parts(logs((ONE, 0, 10)), []), EMPTY)
+    assert (seen[VERDICT], seen[PROVED], seen[WHY]) == ("indeterminate", "0 of 10 offsets", NOTHING_COMPARED)
+    assert compared({}, PASSED)[VERDICT] == "indeterminate", "of an empty mirror nothing is proved either"
+    never = vouching.unknown("no certificate was stored")
+    assert vouching.sentence(never) == "unknown: no certificate was stored"
+    assert vouching.sentence({}) == "unknown"
+    refuse_other(("r", [reported(never)]))
+
+
+def test_a_log_or_a_certificate_that_was_altered_is_said_first_and_is_no_success() -> None:
+    finding = Finding(partition=ONE, offset=Offset(0), kind="altered", detail="[0, 10) is not what was copied")
+    failed = replace(PASSED, verdict=Verdict.FAILED, findings=(finding,))
+    held = parts(logs((ONE, 0, 10), (TWO, 0, 10)), [row(ONE, 0, 10, dst_digest="b"), row(TWO, 0, 10)])
+    seen = compared(held, failed)
+    assert (seen[VERDICT], seen[PROVED]) == ("failed", "10 of 20 offsets")
+    assert vouching.sentence(seen).startswith("NOT AS IT WAS COPIED: orders-0: [0, 10) is not what was copied.")
+    with pytest.raises(NotAsCopied, match=r"run r: orders-0: \[0, 10\) is not what was copied"):
+        refuse_other(("q", [reported(compared(held, SHORT))]), ("r", [reported(seen)]))
+    seen = compared(held, replace(failed, findings=()), altered=["date=d/epoch-1.parquet"])
+    assert seen[OTHER] == "certificate date=d/epoch-1.parquet is not as it was written"
+
+
+def test_of_many_reasons_the_first_are_said_and_how_many_there_are() -> None:
+    many = replace(SHORT, reasons=tuple(f"reason {n}" for n in range(9)))
+    seen = compared(parts(logs((ONE, 0, 10)), []), many, left_out={ONE: "[0, 1): below the log's start"})
+    assert str(seen[WHY]).endswith("reason 4; and 5 more")
+
+
+def reported(seen: Evidence) -> StepRecord:
+    return StepRecord(run="r", step="report", state=StepState.DONE, attempt=1, started_ms=0, ended_ms=1, evidence=seen)
+
+
+def task(*pieces: tuple[int, int]) -> CertifiedTask:
+    made = tuple((ONE, Piece(first=Offset(a), next=Offset(b), records=b - a, digest="a")) for a, b in pieces)
+    return CertifiedTask(
+        config_path=str(Path("m.yaml")), destination=ClusterName("west"), pieces=made, cleaned=frozenset()
+    )
+
+
+def test_what_was_read_in_time_counts_and_the_rest_is_not_read() -> None:
+    hang = threading.Event()
+
+    def read(asked: CertifiedTask) -> Iterator[Row]:
+        for _, piece in asked.pieces:
+            if piece.first >= 20:
+                hang.wait(patience(60))
+            yield row(ONE, piece.first, piece.next)
+
+    reading = InTime(time.monotonic() + 1, read)
+    try:
+        rows = reading([task((0, 10), (20, 30), (30, 40)), task((10, 20))])
+        assert [(r.start, bool(r.error)) for r in rows] == [(0, False), (20, True), (30, True), (10, False)]
+        assert rows[1].error.startswith("not read: no complete answer within ")
+        assert reading.rows == rows
+    finally:
+        hang.set()
+    found = parts(logs((ONE, 0, 40)), rows)
+    assert (found[ONE].proved, found[ONE].left) == (20, ((20, 40),))
+
+
+def test_a_defect_while_reading_proves_nothing_and_is_named() -> None:
+    def read(asked: CertifiedTask) -> Iterator[Row]:
+        yield row(ONE, 0, 10)
+        raise ZeroDivisionError
+
+    rows = InTime(time.monotonic() + patience(60), read)([task((0, 10), (10, 20))])
+    assert [r.equal for r in rows] == [True, False]
+    assert "a defect of Mirrorbook: ZeroDivisionError" in rows[1].error
