@@ -285,6 +285,7 @@ def test_without_spark_all_is_done_in_the_tasks_own_process(home: Path, tmp_path
     asking: list[Callable[[], object]] = [
         lambda: receipts_folder("none", "s3a://b/r"),
         lambda: made.copies("s3a://b/e"),
+        lambda: made.receipts("s3a://b/r"),
         lambda: drill.copies("s3a://b/e"),
     ]
     for ask in asking:
