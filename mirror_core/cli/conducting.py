@@ -109,7 +109,7 @@ def conductor(
 
 
 def runner_for(mode: Mode, chosen: Runner | None) -> Runner:
-    """Where it is compared: nothing is in an unplanned failover, which must not fail for want of Spark."""
+    """Where it is compared: an unplanned failover must not fail for want of Spark."""
     return chosen or (Runner.SPARK if mode is Mode.PLANNED else Runner.LOCAL)
 
 

@@ -149,6 +149,12 @@ def set_of(part_of: str) -> str:
     return part_of.rpartition("-")[0].rpartition("-")[0]
 
 
+def waiting_behind(mirror: MirrorName, chosen: MirrorSet) -> MirrorName | None:
+    """The next mirror of a set that is moved in order: its applications stand still until this one's run has ended."""
+    at = chosen.mirrors.index(mirror) + 1 if mirror in chosen.mirrors else len(chosen.mirrors)
+    return chosen.mirrors[at] if chosen.order is Order.IN_ORDER and at < len(chosen.mirrors) else None
+
+
 def stood_still_in_all_s(runs: Iterable[tuple[Run, Iterable[StepRecord]]]) -> float | None:
     """Seconds from the first application that was stopped to the last promotion; None when it did not come so far."""
     first, last = list[int](), list[int | None]()

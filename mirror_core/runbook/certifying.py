@@ -24,7 +24,7 @@ from mirror_core.decide.view import Unseen
 from mirror_core.evidence.folders import Folder, is_url
 from mirror_core.evidence.heads import Heads, listed, place
 from mirror_core.model.files import writing
-from mirror_core.model.names import Offset
+from mirror_core.model.names import MirrorName, Offset
 from mirror_core.model.run import Evidence
 from mirror_core.parity.certified import Certified, CertifiedTask, certified, prove, unread, verifying
 from mirror_core.runbook.observe import Ask
@@ -47,13 +47,15 @@ def certify(
     open_receipts: Callable[[str], Folder],
     output: Path,
     say: Callable[[str], None],
-    within_s: float = WITHIN_S,
+    *,
+    waits: MirrorName | None = None,
 ) -> Evidence:
-    """Compare what the destination holds below its last mirrored offsets with certificates. `output`: the run's folder.
+    """Compare what the destination holds below its last mirrored offsets with certificates. `output`: the run's folder;
+    `waits`: a mirror whose applications stand still until this run has ended, so nothing is compared.
 
     Unwritable when there is no room for the report of it.
     """
-    deadline, name = time.monotonic() + within_s, link.mirror.name
+    deadline, name = time.monotonic() + WITHIN_S, link.mirror.name
     heads = state.receipts.get(name, {})
     if not listed(heads):
         return vouching.unknown("no certificate was stored")
@@ -62,7 +64,9 @@ def certify(
         again = {vouching.AGAIN: _command(link, "DIR|URL")}
         return {**vouching.unknown("an older Mirrorbook stored the certificates, and did not say where"), **again}
     more = {vouching.WHERE: _where(where), vouching.AGAIN: _command(link, shlex.quote(where))}
-    say(f"comparing {link.destination.name} with the certificates in {more[vouching.WHERE]}, {within_s:.0f} s at most")
+    if waits is not None:
+        return {**vouching.unknown(f"mirror {waits} of its set waits for this run, so nothing was compared"), **more}
+    say(f"comparing {link.destination.name} with the certificates in {more[vouching.WHERE]}, {WITHIN_S:.0f} s at most")
     statuses = state.partitions.get(name, {})
     ended = {p: status.lmo for p, status in statuses.items() if status.lmo is not None}
     look = Ask(lambda: certified(link, _with_lmo(state, link), open_receipts(where)))

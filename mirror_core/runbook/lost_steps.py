@@ -11,6 +11,7 @@ from typing import Final
 
 from mirror_core.decide.proof import never_compared
 from mirror_core.decide.reckoning import lost_with_source
+from mirror_core.decide.sets import set_of, waiting_behind
 from mirror_core.decide.settling import agreed, ways_on
 from mirror_core.decide.together import COMPLETE, in_words, together
 from mirror_core.decide.view import some
@@ -130,8 +131,10 @@ class LostSteps(Promotion):
         }
 
     def certify(self) -> Evidence:
-        folder = self.services.run_dir(self.journal.run_id)
-        return certify(self.link, self.writer.state, self.services.receipts, folder, self.say)
+        folder, run = self.services.run_dir(self.journal.run_id), self.journal.run
+        chosen = self.link.config.sets.get(set_of(run.part_of))
+        waits = None if chosen is None else waiting_behind(run.plan.mirror, chosen)
+        return certify(self.link, self.writer.state, self.services.receipts, folder, self.say, waits=waits)
 
     def final_offsets(self) -> Evidence:
         """No group may start from an offset that its partition does not have."""

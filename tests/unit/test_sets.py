@@ -20,6 +20,7 @@ from mirror_core.decide.sets import (
     moves,
     place_of,
     stood_still_in_all_s,
+    waiting_behind,
 )
 from mirror_core.decide.steps import names, undisturbed
 from mirror_core.evidence.set_page import Moved, write_set_page
@@ -249,3 +250,10 @@ def test_sets_are_read_from_mirrorbook_yaml(tmp_path: Path) -> None:
 def test_a_set_that_makes_no_sense_is_refused_with_its_place(tmp_path: Path, raw: object, said: str) -> None:
     with pytest.raises(BadRequest, match=said):
         load_config(configured(tmp_path, shop=raw))
+
+
+def test_in_order_the_next_mirror_waits_for_a_run_and_the_last_run_keeps_nobody_waiting() -> None:
+    one, two, other = MirrorName("one"), MirrorName("two"), MirrorName("other")
+    ordered = MirrorSet("shop", (one, two), Order.IN_ORDER)
+    assert [waiting_behind(name, ordered) for name in (one, two, other)] == [two, None, None]
+    assert waiting_behind(one, MirrorSet("shop", (one, two))) is None
