@@ -46,8 +46,8 @@ RunnerByModeOption = Annotated[
     Runner | None,
     typer.Option(
         "--runner",
-        help="Where everything is compared: on Spark, or in this process. Default: spark, of a planned failover; an "
-        "unplanned one compares nothing.",
+        help="Where everything is compared: on Spark, or in this process. Default: spark, of a planned failover; "
+        "local, of an unplanned one, which needs Spark only to read certificates at a URL.",
     ),
 ]
 MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
