@@ -127,7 +127,7 @@ def test_what_was_read_in_time_counts_and_the_rest_is_not_read() -> None:
     try:
         rows = reading([task((0, 10), (20, 30), (30, 40)), task((10, 20))])
         assert [(r.start, bool(r.error)) for r in rows] == [(0, False), (20, True), (30, True), (10, False)]
-        assert rows[1].error.startswith("not read: no complete answer within ")
+        assert rows[1].error in [f"not read: no complete answer within {seconds} s" for seconds in (0, 1)]
         assert reading.rows == rows
     finally:
         hang.set()
