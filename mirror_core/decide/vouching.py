@@ -82,13 +82,14 @@ def compared(
     held, proved = sum(part.held for part in found.values()), sum(part.proved for part in found.values())
     short = {p: part for p, part in found.items() if part.left}
     # One that is whole in what was compared is no proof of a mirror of which something was not.
-    passed = result.verdict is Verdict.PASSED and held > 0 and not short and not unmarked
+    gone = sorted(left_out.keys() - found.keys())
+    passed = result.verdict is Verdict.PASSED and held > 0 and not short and not gone and not unmarked
     failed = result.verdict is Verdict.FAILED
     verdict = Verdict.FAILED if failed else Verdict.PASSED if passed else Verdict.INDETERMINATE
     return {
         VERDICT: verdict.value,
         PROVED: f"{proved} of {held} offsets",
-        LEFT: some([*_short(short), *(f"{p}: its last mirrored offset is not known" for p in unmarked)]) or NONE,
+        LEFT: some([*_short(short), *_unseen(gone, unmarked)]) or NONE,
         WHY: NONE if passed else _first([*result.reasons, *(f"{p} {why}" for p, why in left_out.items())]) or NONE,
         OTHER: _first(_other(result, altered)) or NONE,
     }
@@ -99,10 +100,20 @@ def unknown(why: str) -> Evidence:
     return {VERDICT: Verdict.INDETERMINATE.value, PROVED: UNKNOWN, LEFT: UNKNOWN, WHY: why, OTHER: NONE}
 
 
+def as_copied(steps: Iterable[StepRecord]) -> bool:
+    """Whether nothing of what a run promoted was seen to be other than its certificates say."""
+    return of_run(steps).get(OTHER, NONE) == NONE
+
+
 def _short(found: Mapping[Partition, Part]) -> Iterator[str]:
     for partition, part in found.items():
         spans = some(f"[{first}, {behind})" for first, behind in part.left)
         yield f"{partition}: {part.held - part.proved} of {part.held} offsets, {spans}"
+
+
+def _unseen(gone: Iterable[Partition], unmarked: Iterable[Partition]) -> Iterator[str]:
+    yield from (f"{partition}: all of it" for partition in gone)
+    yield from (f"{partition}: its last mirrored offset is not known" for partition in unmarked)
 
 
 def _other(result: ParityResult, altered: Sequence[str]) -> Iterator[str]:
@@ -146,11 +157,12 @@ def sentence(seen: Evidence) -> str:
     """For a page, or the last words of a run."""
     if not seen:
         return UNKNOWN
-    proved, other, why = seen[PROVED], seen[OTHER], seen[WHY]
+    proved, left, why = (seen.get(name, UNKNOWN) for name in (PROVED, LEFT, WHY))
+    other = seen.get(OTHER, NONE)
     if other != NONE:
         return f"NOT AS IT WAS COPIED: {other}. {proved} are as they were copied"
     if in_full(seen):
         return f"{proved} are as they were copied"
     if proved == UNKNOWN:
         return f"{UNKNOWN}: {why}"
-    return f"{proved} are as they were copied; not proved: {seen[LEFT]} ({why})"
+    return f"{proved} are as they were copied; not proved: {left} ({why})"

@@ -112,7 +112,7 @@ def certified(link: Link, state: State, folder: Folder) -> Certified:
     for p, status in sorted(statuses.items()):
         if p not in held:
             if status.lmo is not None:
-                left_out[p] = "the destination does not hold it any more, and its mirroring had ended before"
+                left_out[p] = "the destination does not hold it any more; its mirroring had ended"
             elif told.get(p):
                 unproved[p] = (Gap(Offset(0), newest[p][2], "it was copied, and the destination does not show it"),)
             continue

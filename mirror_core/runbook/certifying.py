@@ -22,9 +22,11 @@ from mirror_core.decide import vouching
 from mirror_core.decide.parity import Row
 from mirror_core.decide.view import Unseen
 from mirror_core.evidence.folders import Folder, is_url
-from mirror_core.evidence.heads import Heads, listed, place
-from mirror_core.model.files import writing
-from mirror_core.model.names import MirrorName, Offset
+from mirror_core.evidence.heads import Heads, listed, place, told_place
+from mirror_core.model.copying import Piece
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.files import Unwritable, writing
+from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.run import Evidence
 from mirror_core.parity.certified import Certified, CertifiedTask, certified, prove, unread, verifying
 from mirror_core.runbook.observe import Ask
@@ -34,6 +36,8 @@ from mirror_core.state.records import State
 
 WITHIN_S: Final = 60.0
 """All of it; what is proved by then counts."""
+MOST: Final = 200_000
+"""Certificates: reading them, and the report of all that were not compared, take memory and time beyond that."""
 TASKS: Final = 4
 FOLDER: Final = "certificates"
 """Below the run's folder."""
@@ -59,13 +63,19 @@ def certify(
     heads = state.receipts.get(name, {})
     if not listed(heads):
         return vouching.unknown("no certificate was stored")
-    where = place(heads)
+    where = told_place(place(heads))
     if not where:
         again = {vouching.AGAIN: _command(link, "DIR|URL")}
-        return {**vouching.unknown("an older Mirrorbook stored the certificates, and did not say where"), **again}
+        why = (
+            "whoever stored the newest certificates did not say where: an older Mirrorbook, or at a URL with a password"
+        )
+        return {**vouching.unknown(why), **again}
     more = {vouching.WHERE: _where(where), vouching.AGAIN: _command(link, shlex.quote(where))}
     if waits is not None:
-        return {**vouching.unknown(f"mirror {waits} of its set waits for this run, so nothing was compared"), **more}
+        why = f"mirror {waits} of its set may be waiting for this run, so nothing was compared"
+        return {**vouching.unknown(why), **more}
+    if (pieces := sum(one.pieces for one in listed(heads).values())) > MOST:
+        return {**vouching.unknown(f"{pieces:,} certificates are more than can be read within a minute"), **more}
     say(f"comparing {link.destination.name} with the certificates in {more[vouching.WHERE]}, {WITHIN_S:.0f} s at most")
     statuses = state.partitions.get(name, {})
     ended = {p: status.lmo for p, status in statuses.items() if status.lmo is not None}
@@ -74,9 +84,14 @@ def certify(
     if isinstance(scope, Unseen):
         return {**vouching.unknown(scope.reason), **more}
     reading = InTime(deadline)
-    result = prove(link.config.path, link.destination.name, scope, output / FOLDER, run=reading, tasks=TASKS)
+    try:
+        result = prove(link.config.path, link.destination.name, scope, output / FOLDER, run=reading, tasks=TASKS)
+    except Unwritable:
+        raise
+    except MirrorError as error:  # such as of a configuration that was changed meanwhile
+        return {**vouching.unknown(str(error)), **more}
     _note(output / FOLDER / READ, where, heads, scope)
-    logs = {p: (start, Offset(max(start, min(end, ended[p])))) for p, (start, end) in scope.ends.items()}
+    logs = {p: (start, max(start, ended[p])) for p, (start, _) in scope.ends.items()}
     seen = vouching.compared(
         vouching.parts(logs, reading.rows),
         result,
@@ -110,7 +125,7 @@ class InTime:
             mine = list(taken)
             rows += mine
             if isinstance(end, Unseen):
-                rows += unread(replace(task, pieces=task.pieces[len(mine) :]), f"not read: {end.reason}")
+                rows += unread(replace(task, pieces=_joined(task.pieces[len(mine) :])), f"not read: {end.reason}")
         self.rows = tuple(rows)
         return self.rows
 
@@ -119,6 +134,15 @@ class InTime:
             rows.append(row)
             if self._over.is_set():
                 return
+
+
+def _joined(pieces: Sequence[tuple[Partition, Piece]]) -> tuple[tuple[Partition, Piece], ...]:
+    """One of each partition, from the first of its pieces to the last: of thousands nobody reads why each was not."""
+    found: dict[Partition, Piece] = {}
+    for partition, piece in pieces:
+        before = found.get(partition, replace(piece, records=0, digest=""))
+        found[partition] = replace(before, next=piece.next, records=before.records + piece.records)
+    return tuple(found.items())
 
 
 def _with_lmo(state: State, link: Link) -> State:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from mirror_core.decide import vouching
 from mirror_core.decide.approvals import come_back
 from mirror_core.decide.sets import (
     TURNED,
@@ -233,7 +234,7 @@ class Together:
                 {name: partial(self._take, s, due[name], agreed_by) for name, s in doing.items()}, self._say
             )
         if failed or (Move.FINISH in wanted and any(s.place is not Place.DONE for s in standings.values())):
-            others = [f"{name}: {s.place}" for name, s in standings.items() if name not in failed]
+            others = [_of_other(name, s) for name, s in standings.items() if name not in failed]
             raise self._failed(failed, ". When that is mended: `mirrorbook failover resume {name}`", others)
         return standings
 
@@ -330,3 +331,8 @@ class Together:
             self._say(f"the page of the set is not written: {error}")
         else:
             self._say(f"report: {page}")
+
+
+def _of_other(mirror: MirrorName, standing: Standing) -> str:
+    other = "" if vouching.as_copied(standing.steps) else f", {vouching.sentence(vouching.of_run(standing.steps))}"
+    return f"{mirror}: {standing.place}{other}"

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,13 +16,15 @@ from mirror_core.decide import vouching
 from mirror_core.decide.parity import DIGEST, NOTHING_COMPARED, Row
 from mirror_core.decide.vouching import LEFT, OTHER, PROVED, VERDICT, WHY, NotAsCopied, compared, parts, refuse_other
 from mirror_core.model.copying import Piece
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityResult, Verdict
 from mirror_core.model.run import Evidence, StepRecord, StepState
 from mirror_core.parity.certified import CertifiedTask
+from mirror_core.runbook import sets
 from mirror_core.runbook.certifying import InTime
 from tests.waiting import patience
 
+ONE_MIRROR = MirrorName("m")
 ONE, TWO, THREE = (Partition("orders", index) for index in range(3))
 PASSED = ParityResult(verdict=Verdict.PASSED, records=10, chunks=1)
 SHORT = replace(PASSED, verdict=Verdict.INDETERMINATE, reasons=("no receipt vouches for it",))
@@ -126,7 +130,7 @@ def test_what_was_read_in_time_counts_and_the_rest_is_not_read() -> None:
     reading = InTime(time.monotonic() + 1, read)
     try:
         rows = reading([task((0, 10), (20, 30), (30, 40)), task((10, 20))])
-        assert [(r.start, bool(r.error)) for r in rows] == [(0, False), (20, True), (30, True), (10, False)]
+        assert [(r.start, bool(r.error)) for r in rows] == [(0, False), (20, True), (10, False)]
         assert rows[1].error in [f"not read: no complete answer within {seconds} s" for seconds in (0, 1)]
         assert reading.rows == rows
     finally:
@@ -143,3 +147,15 @@ def test_a_defect_while_reading_proves_nothing_and_is_named() -> None:
     rows = InTime(time.monotonic() + patience(60), read)([task((0, 10), (10, 20))])
     assert [r.equal for r in rows] == [True, False]
     assert "a defect of Mirrorbook: ZeroDivisionError" in rows[1].error
+
+
+def test_a_set_of_which_another_mirror_failed_names_what_is_not_as_it_was_copied() -> None:
+    bad = {**vouching.unknown("x"), PROVED: "9 of 10 offsets", OTHER: "orders-0: [3, 4) is another"}
+    told = [
+        sets._of_other(ONE_MIRROR, cast("Any", SimpleNamespace(place="done", steps=[reported(seen)])))
+        for seen in (bad, {})
+    ]
+    assert told == [
+        "m: done, NOT AS IT WAS COPIED: orders-0: [3, 4) is another. 9 of 10 offsets are as they were copied",
+        "m: done",
+    ]

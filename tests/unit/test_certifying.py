@@ -1,0 +1,154 @@
+"""A run without its source compares what it promoted with certificates: what it must not claim, show, or fail by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.decide import vouching
+from mirror_core.decide.parity import Row
+from mirror_core.decide.vouching import LEFT, PROVED, VERDICT, WHY
+from mirror_core.evidence.certificates import Vouched
+from mirror_core.evidence.heads import place, promised, told_place
+from mirror_core.model.copying import Piece
+from mirror_core.model.errors import BadRequest
+from mirror_core.model.mirror import PartitionState
+from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.receipts import Kept, ReceiptsHead
+from mirror_core.model.run import Evidence
+from mirror_core.parity import certified
+from mirror_core.parity.certified import Certified, CertifiedTask
+from mirror_core.runbook import certifying
+from mirror_core.runbook.certifying import InTime
+from mirror_core.state.records import State
+
+NAME = MirrorName("m")
+ONE, TWO = (Partition("orders", index) for index in range(2))
+FILE = Kept("e.parquet", "a" * 64, 1, stored=True)
+SECRET = "ftp://mirror:S3cret@store/receipts"
+
+
+def piece(first: int, behind: int) -> Piece:
+    return Piece(first=Offset(first), next=Offset(behind), records=behind - first, digest=f"{1:032x}")
+
+
+def equal(task: CertifiedTask) -> Iterator[Row]:
+    for partition, one in task.pieces:
+        yield replace(certified._row(partition, one), dst_count=one.records, dst_digest=one.digest)
+
+
+def whole(behind: int, **more: Any) -> Certified:
+    """Certificates for all of one partition, as the destination has it."""
+    vouched = {ONE: Vouched((piece(0, behind),), None)}
+    return replace(Certified("/r", {ONE: (Offset(0), Offset(behind))}, vouched, frozenset(), {}), **more)
+
+
+class World:
+    """A mirror, its certificates, and a destination that holds what they say."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.folder, self.said = folder, list[str]()
+        self.config: Any = SimpleNamespace(path=folder / "mirrorbook.yaml", cluster=lambda name: None)
+        self._patch = monkeypatch
+        monkeypatch.setattr(certified, "load_config", lambda path: self.config)
+        monkeypatch.setattr(certifying, "InTime", lambda deadline: InTime(deadline, equal))
+
+    def certify(
+        self, scope: Certified, lmos: Mapping[Partition, int], *, where: str = "/r", file: Kept = FILE
+    ) -> Evidence:
+        self._patch.setattr(certifying, "certified", lambda link, state, folder: scope)
+        status: Any = {p: SimpleNamespace(lmo=Offset(lmo), state=PartitionState.STOPPED) for p, lmo in lmos.items()}
+        head = ReceiptsHead(mirror=NAME, part="2026-11-24T07", files=(file,), where=where)
+        state = State(receipts={NAME: {head.part: head}}, partitions={NAME: status})
+        west = SimpleNamespace(name="west")
+        link: Any = SimpleNamespace(mirror=SimpleNamespace(name=NAME), destination=west, config=self.config)
+        opened: Any = lambda where: SimpleNamespace(where=where)  # noqa: E731
+        return certifying.certify(link, state, opened, self.folder / "run", self.said.append)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    return World(monkeypatch, tmp_path)
+
+
+def test_all_is_proved_where_certificates_reach_the_last_mirrored_offset(world: World) -> None:
+    seen = world.certify(whole(10), {ONE: 10})
+    assert (seen[VERDICT], seen[PROVED], seen[LEFT]) == ("passed", "10 of 10 offsets", "none")
+    assert vouching.AGAIN not in seen
+
+
+def test_a_partition_that_is_gone_from_the_destination_is_not_proved(world: World) -> None:
+    seen = world.certify(whole(10, left_out={TWO: "the destination does not hold it any more"}), {ONE: 10, TWO: 1000})
+    assert (seen[VERDICT], seen[LEFT]) == ("indeterminate", "orders-1: all of it")
+    assert "does not hold it any more" in str(seen[WHY])
+    assert vouching.AGAIN in seen
+
+
+def test_a_log_that_ends_before_its_last_mirrored_offset_is_not_proved_up_to_there(world: World) -> None:
+    seen = world.certify(whole(900), {ONE: 1000})
+    assert (seen[VERDICT], seen[PROVED]) == ("indeterminate", "900 of 1000 offsets")
+    assert seen[LEFT] == "orders-0: 100 of 1000 offsets, [900, 1000)"
+
+
+def test_a_configuration_that_was_changed_meanwhile_fails_no_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: Path) -> None:
+        raise BadRequest("mirrorbook.yaml: unknown key")
+
+    monkeypatch.setattr(certified, "load_config", broken)
+    seen = world.certify(whole(10), {ONE: 10})
+    assert (seen[VERDICT], seen[WHY]) == ("indeterminate", "mirrorbook.yaml: unknown key")
+
+
+def test_so_many_certificates_that_they_would_hold_up_the_run_are_left_to_a_person(world: World) -> None:
+    seen = world.certify(whole(10), {ONE: 10}, file=FILE._replace(pieces=certifying.MOST + 1))
+    assert "more than can be read within a minute" in str(seen[WHY])
+    assert str(seen[vouching.AGAIN]).endswith("--receipts /r")
+
+
+def test_a_password_in_a_url_is_neither_remembered_nor_shown(world: World) -> None:
+    assert [told_place(where) for where in (SECRET, "s3a://store/r", "/a:b@c")] == ["", "s3a://store/r", "/a:b@c"]
+    assert promised(NAME, {}, "2026-11-24T07", FILE, where=SECRET).where == ""
+    seen = world.certify(whole(10), {ONE: 10}, where=SECRET)
+    assert "S3cret" not in f"{seen}{world.said}"
+    assert "a URL with a password" in str(seen[WHY])
+
+
+@pytest.mark.parametrize(
+    ("told", "newest"),
+    [
+        ({"2026-11-24T07": "/old", "2026-11-24-rebuilt": "/new"}, "/new"),
+        ({"2026-11-20": "/laptop", "2026-11-24T07": ""}, ""),
+        ({"2026-11-24T07": "/a", "2026-11-24T08": "/b"}, "/b"),
+        ({}, ""),
+    ],
+)
+def test_certificates_are_where_the_newest_were_put(told: dict[str, str], newest: str) -> None:
+    heads = {part: ReceiptsHead(mirror=NAME, part=part, files=(FILE,), where=where) for part, where in told.items()}
+    assert place(heads) == newest
+
+
+def test_of_what_was_not_read_in_time_each_partition_says_so_once() -> None:
+    pieces = tuple((partition, piece(n, n + 1)) for partition in (ONE, TWO) for n in range(3))
+    task = CertifiedTask(config_path="c", destination=NAME, pieces=pieces, cleaned=frozenset())  # type: ignore[arg-type]
+
+    def broken(task: CertifiedTask) -> Iterator[Row]:
+        yield next(equal(task))
+        raise BadRequest("no")
+
+    rows = InTime(deadline=60.0 + time.monotonic(), read=broken)([task])
+    assert [(row.partition, row.start, row.end, bool(row.error)) for row in rows] == [
+        (ONE, 0, 1, False),
+        (ONE, 1, 3, True),
+        (TWO, 0, 3, True),
+    ]
+
+
+@pytest.mark.parametrize("seen", [{VERDICT: "passed"}, {VERDICT: "failed", vouching.OTHER: "x"}, {}])
+def test_evidence_that_somebody_has_edited_is_no_traceback(seen: Evidence) -> None:
+    assert vouching.sentence(seen)
