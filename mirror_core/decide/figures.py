@@ -109,6 +109,8 @@ def _where(status: PartitionStatus) -> str:
 
 
 def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
+    if source.reappeared:
+        yield source.reappeared
     if not source.authorizer and not view.here.foreign:
         yield (
             f"{view.mirror.source} has no authorizer: nothing can stop a writer there. Stop all producers; "

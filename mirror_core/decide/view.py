@@ -73,6 +73,8 @@ class SourceView:
     state_writers: tuple[str, ...] = ()
     """Principals beside ours who may write or delete the state topic there, or the one that is to be."""
     hidden: Hidden = NOTHING_HIDDEN
+    reappeared: str = ""
+    """What people are told of denials that were lifted and stand there again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.topics import describe_configs
+from mirror_core.mirrors.reappeared import reappeared_in_words
 from mirror_core.model.documents import Document
 from mirror_core.model.errors import RemoteFault
 from mirror_core.model.limits import LIMITS
@@ -118,6 +119,8 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
         )
     fence = [*words(debt), *(pending(debt, (run.id,) if run else ()) if ends else ())]
     trouble = "; ".join(t for t in (source_trouble, destination_trouble) if t)
+    silences = ((link.source, source_trouble, ends), (link.destination, destination_trouble, positions))
+    silent = {side.name: why for side, why, seen in silences if why and not seen}
     beats = _heartbeats(link)
     lost = loss(statuses, state.sightings.get(mirror.name), positions, beats, now_ms=now_ms)
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
@@ -137,6 +140,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "throttle": "none" if mirror.throttle is None else f"{in_bytes(mirror.throttle)}/s",
             "run under way": "; ".join(_under_way(mirror, run, state)) if run else "none",
             "standing fence": "; ".join(fence) or "none",
+            "lifted denials that stand again": reappeared_in_words(link, state, silent) or "none",
             "accepted while unfenced": slip_in_words(debt, statuses, state.sightings.get(mirror.name)),
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
             "lag": lag,

@@ -116,6 +116,7 @@ def delete(link: Link, gone: ClusterName | None = None) -> None:
             Forget(state.mirrors[name]),
             *(Forget(PartitionRecord(name, s)) for s in state.partitions.get(name, {}).values()),
             *(Forget(entry) for entry in state.ledger_of(name)),
+            *(Forget(lifted) for lifted in state.lifted.values() if lifted.entry.mirror == name),
             *(Forget(debt) for debt in [state.debts.get(name)] if debt),
             *(Forget(settings) for (mirror, _), settings in state.settings.items() if mirror == name),
             *(Forget(seen) for mirror, seen in state.groups.items() if mirror == name),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from mirror_core.model.names import ClusterName, MirrorName
 
@@ -80,6 +81,10 @@ class AclPurpose(StrEnum):
     """Was DEMOTED. The source has withdrawn the right since, so the DENY stays at promotion."""
 
 
+LIFTABLE: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
+"""What mirrors deny on a cluster, and take away again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
     """Provenance of one entry: only what is in the ledger is ever changed or deleted by us."""
@@ -88,3 +93,17 @@ class LedgerEntry:
     cluster: ClusterName
     acl: Acl
     purpose: AclPurpose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifted:
+    """A denial of ours that was taken away. If it stands again, a process that slept meanwhile has put it up, or
+    somebody else has."""
+
+    entry: LedgerEntry
+    run: str = ""
+    """That held the mirror then, or whose fence was owed; empty: it is not known."""
+
+    def __post_init__(self) -> None:
+        if self.entry.purpose not in LIFTABLE:
+            raise ValueError(f"{self.entry}: Mirrorbook lifts fences and demotions only")

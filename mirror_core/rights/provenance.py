@@ -22,7 +22,7 @@ def forged(entry: LedgerEntry, own_principals: Set[str] = frozenset()) -> str:
         case AclPurpose.DEMOTED | AclPurpose.WITHDRAWN:
             return _never_demoted(acl, own_principals)
         case AclPurpose.FENCE:
-            return "" if acl.permission is Permission.DENY else "fences only deny"
+            return _never_fenced(acl, own_principals)
 
 
 def never_for_everybody(acl: Acl) -> str:
@@ -65,6 +65,24 @@ def _never_demoted(acl: Acl, own_principals: Set[str]) -> str:
     if acl.operation not in CHANGING - {Operation.ALL} or acl.host != "*":
         return "a demotion denies each change, from everywhere"
     return ""
+
+
+def _never_fenced(acl: Acl, own_principals: Set[str]) -> str:
+    if acl.permission is not Permission.DENY:
+        return "fences only deny"
+    if acl.pattern is not Pattern.LITERAL or acl.host != "*":
+        return "a fence denies name by name, from everywhere"
+    everybody = acl.principal == EVERYBODY
+    match acl.resource, acl.operation:
+        case (Resource.TOPIC, Operation.WRITE) if acl.name != "*":
+            ours = everybody or not own_principals or acl.principal in own_principals
+        case (Resource.TRANSACTIONAL_ID, Operation.WRITE) if acl.name != "*":
+            ours = everybody
+        case (Resource.GROUP, Operation.READ) if acl.name == "*":
+            ours = not everybody and (not own_principals or acl.principal in own_principals)
+        case _:
+            ours = False
+    return "" if ours else "a fence denies everybody to write, or the copier to write or to commit"
 
 
 def _never_crosses(acl: Acl) -> str:

@@ -14,6 +14,7 @@ from mirror_core.decide.access import strangers
 from mirror_core.decide.drills import forecast
 from mirror_core.decide.filters import group_filter, topic_filter
 from mirror_core.decide.promotion import STAGED, as_synced, promotion, unbacked
+from mirror_core.decide.reappeared import warned
 from mirror_core.decide.strategies import came
 from mirror_core.decide.view import NOTHING_HIDDEN, DestinationView, Hidden, SourceView, Topic, Unseen, View, healthy
 from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
@@ -28,6 +29,7 @@ from mirror_core.kafka.leaderless import offsets_by_two
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.kafka.users import scram_users
+from mirror_core.mirrors.reappeared import reappeared_on
 from mirror_core.model.acl import Acl
 from mirror_core.model.clock import now_ms
 from mirror_core.model.defects import type_and_line
@@ -76,7 +78,7 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, condu
     partitions = tuple(healthy(statuses))
     positions_read = threading.Event()
     destination = Ask(lambda: _look_at_destination(link, state, positions_read, offsets=offsets))
-    source = Ask(lambda: _look_at_source(link, partitions, positions_read, destination, offsets=offsets))
+    source = Ask(lambda: _look_at_source(link, state, partitions, positions_read, destination, offsets=offsets))
     users = [Ask(partial(_users, side)) for side in (link.source, link.destination)] if offsets else []
     beside = list[tuple[Mirror, int]]()
     thirds = [Ask(partial(look_beside, link, {p.topic for p in statuses}, beside))] if offsets else []
@@ -219,6 +221,7 @@ def _strangers(
 
 def _look_at_source(
     link: Link,
+    state: State,
     partitions: tuple[Partition, ...],
     positions_read: threading.Event,
     destination: Ask[DestinationView],
@@ -236,13 +239,8 @@ def _look_at_source(
         transactions = open_transactions(client, set(topics))
         groups, committed, _, others = _groups(client, mirror, topics, offsets=offsets)
         own, names = own_principals(link), Names(topics)
-        grants = (
-            ()
-            if isinstance(acls, AuthorizerOff)
-            else tuple(
-                a for a in sorted(acls.entries) if may_change(a) and a.principal not in own and names.any_covered(a)
-            )
-        )
+        held = acls.entries if isinstance(acls, Acls) else frozenset()
+        grants = tuple(a for a in sorted(held) if may_change(a) and a.principal not in own and names.any_covered(a))
         # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
         with reading():
             destination.while_waiting(positions_read, LIMITS.planned_side_s / 2)
@@ -260,6 +258,7 @@ def _look_at_source(
             leaderless=tuple(sorted(ends.leaderless)),
             state_writers=_state_writers(link, acls),
             hidden=hidden,
+            reappeared=warned(reappeared_on(link, state, mirror.source, held), mirror, mirror.source),
         )
 
 

@@ -16,7 +16,7 @@ _OF_A_MIRROR: Final = frozenset(
 def mirror_of(key: str) -> MirrorName | None:
     """The mirror that the record of this key is about; None when the key is none of ours.
 
-    Nor is a run's chronicle: nothing that is intended depends on it.
+    Nor is a run's chronicle, nor a denial that was lifted: nothing that is intended depends on them.
     """
     kind, _, rest = key.partition("/")
     first = rest.partition("/")[0]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mirror_core.model.acl import LedgerEntry
+from mirror_core.model.acl import LedgerEntry, Lifted
 from mirror_core.model.checkpoint import Checkpoint
 from mirror_core.model.chronicle import Told
 from mirror_core.model.drift import TopicSettings
@@ -64,6 +64,7 @@ Record = (
     | PartitionRecord
     | Lease
     | LedgerEntry
+    | Lifted
     | Run
     | StepRecord
     | Checkpoint
@@ -85,6 +86,7 @@ class State:
     partitions: dict[MirrorName, dict[Partition, PartitionStatus]] = field(default_factory=dict)
     leases: dict[MirrorName, Lease] = field(default_factory=dict)
     ledger: dict[str, LedgerEntry] = field(default_factory=dict)
+    lifted: dict[str, Lifted] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     steps: dict[tuple[str, str], StepRecord] = field(default_factory=dict)
     checkpoints: dict[tuple[str, str, str], Checkpoint] = field(default_factory=dict)
@@ -215,6 +217,8 @@ class State:
                 self.partitions.setdefault(record.mirror, {})[status.partition] = status
             case LedgerEntry():
                 self.ledger[_ledger_key(record)] = record
+            case Lifted():
+                self.lifted[_ledger_key(record.entry)] = record
             case Run():
                 self.runs[record.id] = record
             case StepRecord():
@@ -253,6 +257,8 @@ class State:
                 self.partitions.get(MirrorName(mirror), {}).pop(Partition(topic, int(index)), None)
             case "ledger", _:
                 self.ledger.pop(rest, None)
+            case "lifted", _:
+                self.lifted.pop(rest, None)
             case "run", [run]:
                 self.runs.pop(run, None)
             case "step", [run, step]:
@@ -284,6 +290,7 @@ _DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = MappingProxyType(
             ("partition", PartitionRecord),
             ("lease", Lease),
             ("ledger", LedgerEntry),
+            ("lifted", Lifted),
             ("run", Run),
             ("step", StepRecord),
             ("checkpoint", Checkpoint),
@@ -308,6 +315,8 @@ def key_of(record: Record) -> str:
             return f"partition/{record.mirror}/{record.status.partition.topic}/{record.status.partition.index}"
         case LedgerEntry():
             return f"ledger/{_ledger_key(record)}"
+        case Lifted():
+            return f"lifted/{_ledger_key(record.entry)}"
         case Run():
             return f"run/{record.id}"
         case StepRecord():

@@ -23,7 +23,7 @@ from mirror_core.kafka.acls import (
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.rights import cluster_rights
-from mirror_core.model.acl import Acl, AclPurpose, Operation, Resource
+from mirror_core.model.acl import LIFTABLE, Acl, AclPurpose, Operation, Resource
 from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.errors import MirrorError, MissingPermission, Refused
 from mirror_core.model.names import ClusterName
@@ -38,7 +38,7 @@ from mirror_core.sync.ledger import enter_and_put_up, entered, forget_debt, reme
 from mirror_core.sync.lifting import lift, stays
 from mirror_core.sync.principals import doubtful_principals, guards, own_principals
 from mirror_core.sync.silencing import silence_copiers
-from mirror_core.sync.thirds import OURS, thirds
+from mirror_core.sync.thirds import thirds
 
 
 def sync_acls(
@@ -256,7 +256,7 @@ def _create_new(client: ClusterClient, acls: Collection[Acl]) -> dict[Acl, str]:
 def _own_entries(link: Link, state: State) -> frozenset[Acl]:
     """Fences and demotions on the source, by whichever mirror of ours: those must not be taken for its own rules."""
     entries = [*state.ledger.values(), *read_state(link.source).ledger.values()]
-    return frozenset(e.acl for e in entries if e.purpose in OURS and e.cluster == link.source.name)
+    return frozenset(e.acl for e in entries if e.purpose in LIFTABLE and e.cluster == link.source.name)
 
 
 def _bootstrap(config: ClusterConfig) -> str:

@@ -7,12 +7,12 @@ makes the cluster hold what is in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 
-from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls
+from mirror_core.kafka.acls import Acls, absent_on_every_broker, create_acls, delete_acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Pattern, Resource
+from mirror_core.model.acl import LIFTABLE, Acl, AclPurpose, LedgerEntry, Lifted, Pattern, Resource
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.logs import logger
 from mirror_core.model.names import ClusterName, MirrorName, both_ways
@@ -88,6 +88,32 @@ def _staged(entry: LedgerEntry) -> Record:
     return replace(entry, purpose=AclPurpose.STAGED)
 
 
+def lifted(state: State, entries: Iterable[LedgerEntry]) -> Iterator[Lifted]:
+    """How denials that were taken away are remembered: who slept may put them up again, and be killed before he learns
+    that nobody wants them."""
+    for entry in entries:
+        if entry.purpose in LIFTABLE and not forged(entry):
+            yield Lifted(entry=entry, run=_run(state, entry.mirror))
+
+
+def _run(state: State, mirror: MirrorName) -> str:
+    run, debt = state.active_run(mirror), state.debts.get(mirror)
+    return run.id if run else debt.run if debt else ""
+
+
+def _outlived(state: State, client: ClusterClient, entries: Iterable[LedgerEntry]) -> list[Forget]:
+    """When a fence is lifted, what need not be remembered any more: what other runs' fences of the same mirror denied
+    there, and does not stand. So memory does not grow with each run's transactional ids."""
+    fence = {entry for entry in entries if entry.purpose is AclPurpose.FENCE}
+    runs = {entry.mirror: _run(state, entry.mirror) for entry in fence}
+    there = (one for one in state.lifted.values() if one.entry.mirror in runs and one.entry.cluster == client.name)
+    fences = (one for one in there if one.entry.purpose is AclPurpose.FENCE and one.entry not in fence)
+    older = [one for one in fences if not one.run or one.run != runs[one.entry.mirror]]
+    seen = describe_acls(client) if older else None
+    held = seen.entries if isinstance(seen, Acls) else frozenset()
+    return [Forget(one) for one in older if one.entry.acl not in held]
+
+
 def take_away(
     log: Log,
     client: ClusterClient,
@@ -104,7 +130,7 @@ def take_away(
         absent_on_every_broker(client, acls)
         _log.info("%d entries taken away, shown by no broker any more", len(acls), cluster=client.name)
         try:
-            log.put(*(then(entry) for entry in entries))
+            log.put(*map(then, entries), *lifted(log.state, entries), *_outlived(log.state, client, entries))
         except LostOwnership:
             _settle(log, client, acls)
             raise
@@ -129,7 +155,7 @@ def take_away_unshared(
         return
     others = wanted_there(log.refresh(), client.name, entries)
     if shared := [e for e in entries if e.acl in others]:
-        log.put(*(then(e) for e in shared))
+        log.put(*map(then, shared), *lifted(log.state, shared))
     alone = [e for e in entries if e.acl not in others]
     take_away(log, client, alone, then)
     if alone and (needed := wanted_there(log.refresh(), client.name, entries) & {e.acl for e in alone}):

@@ -7,11 +7,12 @@ another mirror's, those of rights that the source has withdrawn, and those that 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Set
+from dataclasses import replace
 
 from mirror_core.decide.promotion import STAGED
 from mirror_core.kafka.acls import AuthorizerOff, absent_on_every_broker, command_line, delete_acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.model.acl import Acl, AclPurpose, Permission
+from mirror_core.model.acl import Acl, AclPurpose, Permission, Resource
 from mirror_core.model.drift import DriftRow
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
@@ -23,7 +24,7 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
 from mirror_core.sync.access_rows import silent
-from mirror_core.sync.ledger import demoted_there, entered, take_away_unshared, wanted_there
+from mirror_core.sync.ledger import demoted_there, entered, lifted, take_away_unshared, wanted_there
 from mirror_core.sync.principals import own_principals
 
 
@@ -41,7 +42,8 @@ def lift(
 
 
 def forget_lifted(link: Link, log: Log, there: State) -> None:
-    """Forget denials of this mirror's demotions on its source that the other direction's promotion has lifted.
+    """Forget denials of this mirror's demotions on its source that the other direction's promotion has lifted; and
+    remember what the other direction has lifted, since this mirror is the one that people look at from here on.
 
     `there`: its ledger, which has them no more. What stands equal to one is an administrator's denial, or one of a
     right that was withdrawn: applications are there, so it has to cross.
@@ -50,8 +52,20 @@ def forget_lifted(link: Link, log: Log, there: State) -> None:
     there_too = (e for e in there.ledger.values() if e.mirror in ours and e.cluster == source)
     standing = {e.acl for e in there_too if e.purpose is AclPurpose.DEMOTED}
     gone = [e for e in entered(log, link.mirror.name, source, AclPurpose.DEMOTED) if e.acl not in standing]
-    if gone:
-        log.put(*(Forget(entry) for entry in gone))
+    wanted = wanted_there(there, source)
+    # But for transactional ids, of which each run may have others: those the other direction's mirror tells of.
+    theirs = (
+        one
+        for one in there.lifted.values()
+        if one.entry.mirror in ours
+        and one.entry.acl.resource is not Resource.TRANSACTIONAL_ID
+        and not forged(one.entry)
+    )
+    over = [replace(one, entry=replace(one.entry, mirror=link.mirror.name)) for one in theirs]
+    over += lifted(log.state, (entry for entry in gone if entry.acl not in wanted))
+    news = set(over) - set(log.state.lifted.values())
+    if gone or news:
+        log.put(*(Forget(entry) for entry in gone), *news)
 
 
 def note_withdrawn(link: Link, forward: State, log: Log, source: ClusterClient) -> None:

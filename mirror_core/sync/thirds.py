@@ -6,15 +6,13 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.model.acl import Acl, AclPurpose, Permission, Resource
+from mirror_core.model.acl import LIFTABLE, Acl, Permission, Resource
 from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import ClusterName
 from mirror_core.state.link import Link, states_beside
 from mirror_core.sync.access_rows import row
 
-OURS: Final = frozenset({AclPurpose.FENCE, AclPurpose.DEMOTED})
-"""What mirrors deny on a cluster, and take away again."""
 _FENCED: Final = frozenset({Resource.TOPIC, Resource.TRANSACTIONAL_ID})
 
 
@@ -46,6 +44,6 @@ def thirds(link: Link, new: Set[Acl]) -> Thirds:
         if isinstance(answer, MirrorError):
             silent.append(cluster)
             continue
-        own |= {e.acl for e in answer.ledger.values() if e.purpose in OURS and e.cluster == link.source.name}
+        own |= {e.acl for e in answer.ledger.values() if e.purpose in LIFTABLE and e.cluster == link.source.name}
     found = unknown & own
     return Thirds(found, unknown - found if silent else frozenset(), tuple(sorted(silent)))

@@ -17,7 +17,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, load_config
 from mirror_core.kafka.group_batches import GroupBatches
 from mirror_core.kafka.transactions import open_transactions
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Lifted
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.state.link import Link, link_of
@@ -131,7 +131,7 @@ def test_nothing_is_acknowledged_beyond_the_log_end_that_the_fence_proved(
     assert entries(east) == before
     assert log.state.ledger == {}
     # A crash at any moment leaves no denial that the ledger does not know.
-    assert [kind for kind, _ in log.met] == [LedgerEntry, LedgerEntry, Forget]
+    assert [kind for kind, _ in log.met] == [LedgerEntry, LedgerEntry, Forget, Lifted]
     assert [topic in shown for _, shown in (log.met[0], log.met[-1])] == [False, False]
     assert refusal(pair, topic, "app") is None
 

@@ -139,9 +139,29 @@ def test_no_promotion_opens_more_than_the_mirrors_topics(staged: set[Acl], there
             ), "narrower than the mirror"
 
 
-def test_what_is_taken_away_after_a_fence_is_a_denial() -> None:
-    assert forged(entry(ALL, AclPurpose.FENCE))
-    assert not forged(entry(denial("orders-1"), AclPurpose.FENCE))
+FENCE = denial("orders-1")
+COMMITS = denial("*", min(OWN), resource=Resource.GROUP, operation=Operation.READ)
+
+
+def test_a_fence_denies_everybody_to_write_or_the_copier_to_write_or_to_commit() -> None:
+    ids = replace(FENCE, resource=Resource.TRANSACTIONAL_ID)
+    for ours in (FENCE, ids, replace(FENCE, principal=min(OWN)), COMMITS):
+        assert not forged(entry(ours, AclPurpose.FENCE), OWN), ours
+    for other in (
+        ALL,
+        replace(FENCE, permission=Permission.ALLOW),
+        replace(FENCE, operation=Operation.READ),
+        replace(FENCE, principal="User:app"),
+        replace(FENCE, name="*"),
+        replace(FENCE, pattern=Pattern.PREFIXED),
+        replace(FENCE, host="10.0.0.1"),
+        replace(FENCE, resource=Resource.CLUSTER),
+        replace(ids, principal=min(OWN)),
+        replace(COMMITS, name="payments"),
+        replace(COMMITS, principal=EVERYBODY),
+        replace(COMMITS, principal="User:app"),
+    ):
+        assert forged(entry(other, AclPurpose.FENCE), OWN), other
 
 
 APPS = denial("orders-1", "User:app")

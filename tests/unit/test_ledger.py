@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission
+from mirror_core.kafka.acls import Acls
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Lifted, Permission, Resource
 from mirror_core.model.errors import LostOwnership
 from mirror_core.model.names import ClusterName, MirrorName, reverse_name
 from mirror_core.rights.acls import denial
 from mirror_core.state.records import Forget, Record, State
 from mirror_core.sync import ledger
-from tests.memory import MemoryLog
+from tests.memory import MemoryLog, journal_of
 
 MIRROR, EAST = MirrorName("m"), ClusterName("east")
 ENTRIES = [
@@ -33,6 +34,7 @@ class Cluster:
         monkeypatch.setattr(ledger, "create_acls", self.create)
         monkeypatch.setattr(ledger, "delete_acls", self.delete)
         monkeypatch.setattr(ledger, "absent_on_every_broker", lambda client, acls: None)
+        monkeypatch.setattr(ledger, "describe_acls", lambda client: Acls(frozenset(self.held)))
         self.client: Any = SimpleNamespace(name=EAST)
 
     def create(self, client: object, acls: Iterable[Acl]) -> None:
@@ -227,3 +229,35 @@ def test_who_gives_back_what_its_owner_is_about_to_forget_leaves_nothing(cluster
     owner.put = meanwhile  # type: ignore[method-assign]  # the other one acts right before
     ledger.take_away(owner, cluster.client, ENTRIES)
     assert cluster.held == set()
+
+
+def test_a_denial_that_is_lifted_is_remembered_with_its_run(cluster: Cluster, owner: MemoryLog) -> None:
+    copied = replace(ENTRIES[0], purpose=AclPurpose.COPIED, acl=replace(ENTRIES[0].acl, permission=Permission.ALLOW))
+    owner.put(journal_of("r", "fence").run)
+    ledger.take_away(owner, cluster.client, [*ENTRIES, copied])
+    assert {(one.entry, one.run) for one in owner.state.lifted.values()} == {(entry, "r") for entry in ENTRIES}
+
+
+def test_memory_does_not_grow_with_the_transactional_ids_of_each_run(cluster: Cluster, owner: MemoryLog) -> None:
+    ids = [denial(f"app-{n}", resource=Resource.TRANSACTIONAL_ID) for n in range(50)]
+    app = denial("a", "User:app")
+    owner.put(Lifted(entry=replace(ENTRIES[0], acl=app, purpose=AclPurpose.DEMOTED)))
+    for n, acl in enumerate(ids):
+        fence = [ENTRIES[0], replace(ENTRIES[0], acl=acl)]
+        owner.state.runs.clear()
+        owner.put(journal_of(f"r{n}", "fence").run, *fence)
+        for entry in fence:  # one run may lift in several goes
+            ledger.take_away(owner, cluster.client, [entry])
+        if n == 7:
+            cluster.held.add(acl)  # somebody has woken up
+    assert {one.entry.acl for one in owner.state.lifted.values()} == {app, ENTRIES[0].acl, ids[7], ids[49]}
+
+
+@pytest.mark.parametrize("purpose", [AclPurpose.COPIED, AclPurpose.PROMOTED, AclPurpose.DEMOTED])
+def test_what_was_lifted_is_forgotten_by_lifting_a_fence_only(
+    cluster: Cluster, owner: MemoryLog, purpose: AclPurpose
+) -> None:
+    owner.put(Lifted(entry=ENTRIES[0], run="before"))
+    acl = denial("c", "User:app") if purpose is AclPurpose.DEMOTED else ENTRIES[1].acl
+    ledger.take_away(owner, cluster.client, [replace(ENTRIES[1], acl=acl, purpose=purpose)])
+    assert Lifted(entry=ENTRIES[0], run="before") in owner.state.lifted.values()

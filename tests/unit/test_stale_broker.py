@@ -35,6 +35,7 @@ from mirror_core.kafka.offsets import Led, Point, led_offsets, list_offsets
 from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.runbook import observe
+from mirror_core.state.records import State
 from tests.threads import beside
 from tests.unit.test_many_requests import METADATA, ZERO, encoded, frame
 from tests.unit.test_refusals import LINK
@@ -279,7 +280,7 @@ def test_nor_does_a_look_at_the_source(
     monkeypatch.setattr(observe, "_groups", lambda *a, **k: ((), {}, (), ()))
     read: Any = SimpleNamespace(while_waiting=lambda *a: None)
     link = replace(LINK, mirror=replace(LINK.mirror, topics=(P.topic,)))
-    seen = observe._look_at_source(link, (P,), threading.Event(), read, offsets=False)
+    seen = observe._look_at_source(link, State(), (P,), threading.Event(), read, offsets=False)
     assert (seen.stable_ends, seen.leaderless) == ({P: OFFSET}, ())
 
 

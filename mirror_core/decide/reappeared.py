@@ -1,0 +1,93 @@
+"""Denials of ours that were lifted, and that a cluster has again: which ones, and what people are told of them. Pure.
+
+Who sleeps right before he denies, and wakes when his run was given up, denies all the same: rights on a cluster know no
+owner. Then he takes away what he has put up, unless he is killed first. Kafka does not tell who made an entry: an equal
+one may be another mirror's, or an administrator's. So nothing here lifts one; they are named, and people find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Set
+
+from mirror_core.decide.view import some
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Lifted, Resource
+from mirror_core.model.mirror import Mirror
+from mirror_core.model.names import ClusterName, MirrorName, both_ways
+from mirror_core.rights.acls import EVERYBODY
+from mirror_core.rights.provenance import forged
+
+
+def reappeared(
+    mirror: Mirror,
+    cluster: ClusterName,
+    held: Set[Acl],
+    lifted: Iterable[Lifted],
+    needed: Set[Acl],
+    own_principals: Set[str],
+) -> tuple[Lifted, ...]:
+    """Of what this mirror has lifted, what one of its clusters has again, and no ledger at hand needs there.
+
+    On the destination also a fence of the source that a sync took for the source's own rule while it stood there again.
+    """
+    found = dict[Acl, Lifted]()
+    for one in lifted:
+        entry, acl = one.entry, one.entry.acl
+        carried = cluster == mirror.destination and entry.cluster == mirror.source and acl.principal == EVERYBODY
+        known = entry.mirror == mirror.name and (entry.cluster == cluster or carried)
+        if known and acl in held and acl not in needed and not forged(entry, own_principals):
+            found[acl] = one
+    return tuple(found[acl] for acl in sorted(found))
+
+
+def needed_there(
+    mirror: Mirror, cluster: ClusterName, ledger: Iterable[LedgerEntry], mirrors: Mapping[MirrorName, Mirror]
+) -> set[Acl]:
+    """What a ledger wants on one of the mirror's clusters, by whatever name it knows that cluster.
+
+    What this mirror's own promotion gave, or its way home's, may be the reappeared denial itself, carried by a sync.
+    """
+    id_, ours = _ids(mirror)[cluster], both_ways(mirror.name)
+    found = set[Acl]()
+    for entry in ledger:
+        ids = _ids(mirrors[entry.mirror]) if entry.mirror in mirrors else {}
+        there = ids.get(entry.cluster) == id_ or entry.cluster == cluster
+        carried = entry.purpose is AclPurpose.PROMOTED and entry.mirror in ours
+        if there and not carried and entry.purpose is not AclPurpose.STAGED:
+            found.add(entry.acl)
+    return found
+
+
+def _ids(mirror: Mirror) -> dict[ClusterName, str]:
+    return {mirror.source: mirror.source_id, mirror.destination: mirror.destination_id}
+
+
+def named(found: Iterable[Lifted], mirror: Mirror, cluster: ClusterName) -> str:
+    """Which ones, where, by which runs they were lifted, and what they do; empty: there are none."""
+    by_effect = dict[str, list[Lifted]]()
+    for one in found:
+        by_effect.setdefault(_effect(one.entry, cluster), []).append(one)
+    return "; ".join(
+        f"{_again(those, mirror, cluster)}: {some(one.entry.acl for one in those)}: {effect}"
+        for effect, those in by_effect.items()
+    )
+
+
+def warned(found: Collection[Lifted], mirror: Mirror, cluster: ClusterName) -> str:
+    """One line for a plan; empty: there are none."""
+    return f"{_again(found, mirror, cluster)}: see `mirrorbook mirror describe {mirror.name}`" if found else ""
+
+
+def _again(found: Collection[Lifted], mirror: Mirror, cluster: ClusterName) -> str:
+    runs = some(sorted({one.run for one in found if one.run})) or "by an earlier run"
+    those = f"{len(found)} denial(s) that mirror {mirror.name} had lifted ({runs})"
+    return f"{those} stand on {cluster} again, or are another's"
+
+
+def _effect(entry: LedgerEntry, cluster: ClusterName) -> str:
+    if entry.purpose is AclPurpose.DEMOTED:
+        return "applications cannot change these topics there"
+    if entry.acl.principal == EVERYBODY:
+        return "nobody can write there what they name, neither applications nor a copier"
+    if entry.acl.resource is Resource.GROUP:
+        return f"copying of groups' offsets to {cluster} stands still because of it"
+    return f"copying to {cluster} stands still because of it"

@@ -1,0 +1,52 @@
+"""Denials that were lifted and stand again, looked for on both clusters of a mirror, each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from mirror_core.decide.reappeared import named, needed_there, reappeared
+from mirror_core.kafka.acls import Acls, describe_acls
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.acl import Acl, Lifted
+from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
+from mirror_core.model.limits import LIMITS
+from mirror_core.model.names import ClusterName
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+from mirror_core.state.topic import read_state
+from mirror_core.sync.principals import own_principals
+
+
+def reappeared_in_words(link: Link, state: State, silent: Mapping[ClusterName, str]) -> str:
+    """What people are told of them; empty: there are none. `silent`: sides known not to answer, and why."""
+    name, words = link.mirror.name, list[str]()
+    if not any(one.entry.mirror == name for one in state.lifted.values()):
+        return ""
+    for side in (link.source, link.destination):
+        try:
+            if why := silent.get(side.name):
+                raise Indeterminate(why)
+            words.append(named(_on(link, state, side), link.mirror, side.name))
+        except MirrorError as error:
+            words.append(f"unknown on {side.name}: {error}")
+    return "; ".join(filter(None, words))
+
+
+def _on(link: Link, state: State, side: ClusterConfig) -> tuple[Lifted, ...]:
+    """What stands by the state before the look and by the one after it: a run may begin, or end, in between."""
+    id_ = link.mirror.source_id if side.name == link.mirror.source else link.mirror.destination_id
+    with ClusterClient(side, timeout_s=LIMITS.described_side_s) as client:
+        if (now := client.metadata(()).cluster_id) != id_:
+            raise BadRequest(f"cluster {side.name} is {now} now, and was {id_} when mirror {link.mirror.name} was made")
+        seen = describe_acls(client)
+    held = seen.entries if isinstance(seen, Acls) else frozenset()
+    before = reappeared_on(link, state, side.name, held)
+    after = reappeared_on(link, read_state(link.destination), side.name, held) if before else ()
+    return tuple(one for one in before if one in after)
+
+
+def reappeared_on(link: Link, state: State, cluster: ClusterName, held: Set[Acl]) -> tuple[Lifted, ...]:
+    """By this state, among what one side of the mirror holds."""
+    needed = needed_there(link.mirror, cluster, state.ledger.values(), state.mirrors)
+    return reappeared(link.mirror, cluster, held, state.lifted.values(), needed, own_principals(link))

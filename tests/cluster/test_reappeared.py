@@ -1,0 +1,69 @@
+"""Who slept before he denied, woke when his run was given up, and was killed: what he put up is named, and stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirror_core.kafka.acls import absent_on_every_broker, create_acls, delete_acls, present_on_every_broker
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.mirrors.describe import describe
+from mirror_core.model.clock import now_ms
+from mirror_core.model.run import Mode, RunState
+from mirror_core.sync.fence import denials_of
+from tests.brokers import Pair
+from tests.cluster.test_failover import denied
+from tests.cluster.test_failover_scope import copied, through
+from tests.mirroring import Mirrored
+
+pytestmark = pytest.mark.cluster
+
+
+def woken_and_killed(mirrored: Mirrored, topic: str) -> None:
+    with ClusterClient(mirrored.config.cluster("east")) as east:
+        create_acls(east, denials_of([topic]))
+        present_on_every_broker(east, set(denials_of([topic])))
+
+
+def removed_by_hand(mirrored: Mirrored, topic: str, cluster: str) -> None:
+    with ClusterClient(mirrored.config.cluster(cluster)) as client:
+        delete_acls(client, tuple(denials_of([topic])))
+        absent_on_every_broker(client, set(denials_of([topic])))
+
+
+def words(mirrored: Mirrored) -> str:
+    return str(describe(mirrored.link, mirrored.state, now_ms()).facts["lifted denials that stand again"])
+
+
+def test_a_fence_that_stands_again_is_named_where_it_stands_unless_a_ledger_has_it(pair: Pair, tmp_path: Path) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    first = through(mirrored, "fence")
+    assert words(mirrored) == "none", "it is the run's own"
+    mirrored.failover.abort(first)
+    assert words(mirrored) == "none"
+    woken_and_killed(mirrored, topic)
+    assert denied(pair.east, topic)
+    assert f"had lifted ({first}) stand on east again, or are another's" in words(mirrored)
+    removed_by_hand(mirrored, topic, "east")
+    assert words(mirrored) == "none"
+
+    second = through(mirrored, "fence")
+    woken_and_killed(mirrored, topic)
+    assert words(mirrored) == "none", "the run's ledger has it"
+    mirrored.failover.abort(second)
+    assert words(mirrored) == "none"
+
+    woken_and_killed(mirrored, topic)
+    warnings = mirrored.failover.plan(Mode.PLANNED).warnings
+    assert any(line.endswith(f"see `mirrorbook mirror describe {mirrored.name}`") for line in warnings)
+    third = through(mirrored, "fence")
+    assert "stand on east again" in words(mirrored), (
+        "the run relies on it, as on an administrator's, and no ledger has it"
+    )
+    assert mirrored.failover.drive(third).state is RunState.DONE
+    assert denied(pair.west, topic), "the final sync carries it, as it carries an administrator's"
+    assert "stand on west again" in words(mirrored)
+    removed_by_hand(mirrored, topic, "west")
+    assert "on west" not in words(mirrored)
+    assert denied(pair.east, topic), "applications could write on both sides"

@@ -1,0 +1,203 @@
+"""Denials that were lifted and stand again: remembered, told from those that are needed, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+from mirror_core.decide import failover
+from mirror_core.decide.reappeared import named, needed_there, reappeared, warned
+from mirror_core.decide.view import SourceView
+from mirror_core.kafka.acls import Acls
+from mirror_core.mirrors import reappeared as again
+from mirror_core.mirrors import verbs
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Lifted, Operation, Resource
+from mirror_core.model.errors import MirrorError, Unreachable
+from mirror_core.model.names import ClusterName, MirrorName, reverse_name
+from mirror_core.model.run import Mode
+from mirror_core.rights.acls import denial
+from mirror_core.state.records import Forget, State
+from mirror_core.sync.lifting import forget_lifted
+from tests.memory import MemoryLog, fold
+from tests.unit.test_decide_failover import healthy_view
+from tests.unit.test_decide_verbs import MIRROR
+
+M, EAST, WEST = MIRROR.name, MIRROR.source, MIRROR.destination
+OWN: Final = frozenset({"User:control", "User:data"})
+FENCED, DEMOTED, COPIER = denial("orders"), denial("orders", "User:app"), denial("orders", "User:data")
+COMMITS: Final = denial("*", "User:data", resource=Resource.GROUP, operation=Operation.READ)
+ID: Final = denial("tx", resource=Resource.TRANSACTIONAL_ID)
+
+
+def entry(
+    acl: Acl, purpose: AclPurpose = AclPurpose.FENCE, mirror: str = M, cluster: ClusterName = EAST
+) -> LedgerEntry:
+    return LedgerEntry(mirror=MirrorName(mirror), cluster=cluster, acl=acl, purpose=purpose)
+
+
+def lifted(one: LedgerEntry) -> Lifted:
+    return Lifted(entry=one, run="m-failover-1")
+
+
+def found(before: LedgerEntry, cluster: ClusterName, *ledger: LedgerEntry, **others: Any) -> tuple[Lifted, ...]:
+    """While the cluster holds an equal entry."""
+    needed = needed_there(MIRROR, cluster, ledger, {MirrorName(name): one for name, one in others.items()})
+    return reappeared(MIRROR, cluster, {before.acl}, [lifted(before)], needed, OWN)
+
+
+# -- what is remembered ---------------------------------------------------------------------------------------------
+
+
+def test_it_is_read_again_and_is_no_part_of_the_ledger_nor_any_mirrors_trouble() -> None:
+    log = MemoryLog()
+    log.put(entry(FENCED), lifted(entry(FENCED)))
+    assert (len(log.state.ledger), list(log.state.lifted.values())) == (1, [lifted(entry(FENCED))])
+    log.put(Forget(lifted(entry(FENCED))))
+    assert (len(log.state.ledger), log.state.lifted) == (1, {})
+    fold([(log.keys[-1], b"garbage")]).require(M)
+    with pytest.raises(ValueError, match="fences and demotions only"):
+        lifted(entry(FENCED, AclPurpose.PROMOTED))
+
+
+def test_what_the_other_direction_has_lifted_is_remembered_but_for_what_is_forged_or_wanted() -> None:
+    gone, stays = (entry(denial(topic, "User:app"), AclPurpose.DEMOTED) for topic in ("a", "b"))
+    log, there = MemoryLog(), State()
+    log.put(gone, stays)
+    there.put(replace(stays, mirror=reverse_name(M), purpose=AclPurpose.WITHDRAWN))
+    forged = denial("payroll", "User:mallory", operation=Operation.READ)
+    for acl in (FENCED, forged, ID):
+        there.put(lifted(entry(acl, mirror=reverse_name(M), cluster=WEST)))
+    link: Any = SimpleNamespace(mirror=MIRROR, source=SimpleNamespace(name=EAST))
+    forget_lifted(link, log, there)
+    assert {one.entry for one in log.state.lifted.values()} == {gone, entry(FENCED, cluster=WEST)}
+
+
+def test_a_deletion_forgets_the_mirrors_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = MemoryLog()
+    log.put(MIRROR, lifted(entry(FENCED)), lifted(entry(FENCED, mirror="b")))
+
+    @contextmanager
+    def door(*asked: object) -> Iterator[MemoryLog]:
+        yield log
+
+    monkeypatch.setattr(verbs, "door", door)
+    link: Any = SimpleNamespace(mirror=MIRROR)
+    verbs.delete(link)
+    assert list(log.state.lifted.values()) == [lifted(entry(FENCED, mirror="b"))]
+
+
+# -- what counts ----------------------------------------------------------------------------------------------------
+
+ELSEWHERE: Final = replace(MIRROR, name=MirrorName("b"), source=ClusterName("north"), source_id="id-n")
+ALIAS: Final = ClusterName("east2")
+
+
+@pytest.mark.parametrize(
+    ("before", "cluster", "says"),
+    [
+        (entry(FENCED), EAST, "nobody can write there what they name"),
+        (entry(FENCED), WEST, "nobody can write there what they name"),  # a sync took it for the source's own rule
+        (entry(ID), EAST, "nobody can write there what they name"),
+        (entry(DEMOTED, AclPurpose.DEMOTED), EAST, "applications cannot change these topics there"),
+        (entry(COPIER, cluster=WEST), WEST, "copying to west stands still because of it"),
+        (entry(COMMITS, cluster=WEST), WEST, "copying of groups' offsets to west stands still because of it"),
+    ],
+)
+def test_what_stands_again_is_named_with_what_it_does(before: LedgerEntry, cluster: ClusterName, says: str) -> None:
+    words = named(found(before, cluster), MIRROR, cluster)
+    assert f"1 denial(s) that mirror m had lifted (m-failover-1) stand on {cluster} again, or are another's" in words
+    assert (str(before.acl) in words, says in words) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("before", "cluster"),
+    [
+        (entry(FENCED, cluster=WEST), EAST),
+        (entry(DEMOTED, AclPurpose.DEMOTED), WEST),  # no sync carries it
+        (entry(FENCED, mirror="b"), EAST),
+        (entry(denial("orders", "User:mallory")), EAST),
+        (entry(denial("orders", operation=Operation.READ)), EAST),
+    ],
+)
+def test_what_this_mirror_has_not_lifted_there_is_not_named(before: LedgerEntry, cluster: ClusterName) -> None:
+    assert not found(before, cluster)
+
+
+@pytest.mark.parametrize("purpose", AclPurpose)
+def test_what_a_ledger_wants_there_is_not_named(purpose: AclPurpose) -> None:
+    staged = purpose is AclPurpose.STAGED
+    assert bool(found(entry(FENCED), EAST, entry(FENCED, purpose, "b"))) is staged
+    assert bool(found(entry(FENCED), EAST, entry(FENCED, purpose))) is (staged or purpose is AclPurpose.PROMOTED)
+    assert found(entry(FENCED), EAST, entry(FENCED, purpose, "b", WEST))
+
+
+def test_a_cluster_is_the_same_by_whatever_name_another_mirror_knows_it() -> None:
+    wanted = entry(DEMOTED, AclPurpose.DEMOTED, "b", ALIAS)
+    b = replace(ELSEWHERE, destination=ALIAS, destination_id=MIRROR.source_id)
+    assert not found(entry(DEMOTED, AclPurpose.DEMOTED), EAST, wanted, b=b)
+    assert found(entry(DEMOTED, AclPurpose.DEMOTED), EAST, wanted, b=replace(b, destination_id="another"))
+
+
+# -- what describe and plans say ------------------------------------------------------------------------------------
+
+
+class Clusters:
+    """What two clusters hold, or why they are silent, and by which id their addresses answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ids = {EAST: MIRROR.source_id, WEST: MIRROR.destination_id}
+        self.held: dict[str, Any] = {EAST: {FENCED}, WEST: {COPIER}}
+        self.log = MemoryLog()
+        self.log.put(MIRROR, lifted(entry(FENCED)), lifted(entry(COPIER, cluster=WEST)))
+        sides = [SimpleNamespace(name=name, user=lambda principal: principal.lower()) for name in (EAST, WEST)]
+        self.link: Any = SimpleNamespace(mirror=MIRROR, source=sides[0], destination=sides[1])
+        monkeypatch.setattr(again, "ClusterClient", self.client)
+        monkeypatch.setattr(again, "describe_acls", lambda client: Acls(frozenset(self.held[client.name])))
+        monkeypatch.setattr(again, "read_state", lambda cluster: self.log.state)
+
+    @contextmanager
+    def client(self, side: Any, timeout_s: float) -> Iterator[Any]:
+        if isinstance(held := self.held[side.name], MirrorError):
+            raise held
+        yield SimpleNamespace(name=side.name, metadata=lambda names: SimpleNamespace(cluster_id=self.ids[side.name]))
+
+    def words(self, state: State | None = None, **silent: str) -> str:
+        known = {ClusterName(name): why for name, why in silent.items()}
+        return again.reappeared_in_words(self.link, state or self.log.state, known)
+
+
+def test_each_side_is_looked_at_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters(monkeypatch)
+    assert ("on east again" in clusters.words(), "on west again" in clusters.words()) == (True, True)
+    assert clusters.words(east="no answer").startswith("unknown on east: no answer; 1 denial(s)")
+    clusters.held[WEST] = Unreachable("no broker")
+    assert clusters.words().endswith("; unknown on west: no broker")
+    assert not clusters.words(State()), "nothing was lifted"
+    clusters.ids[EAST] = "another"
+    assert clusters.words().startswith("unknown on east: cluster east is another now")
+    clusters.ids[EAST], clusters.held = MIRROR.source_id, {EAST: set(), WEST: set()}
+    assert not clusters.words()
+
+
+def test_a_run_that_has_begun_since_the_state_was_read_has_its_own_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters(monkeypatch)
+    before = clusters.log.state.copy()
+    clusters.log.put(entry(FENCED))
+    assert "on east" not in clusters.words(before)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_failovers_plan_warns_in_one_line_and_refuses_nothing(mode: Mode) -> None:
+    words = warned(found(entry(FENCED), EAST), MIRROR, EAST)
+    assert words.endswith("stand on east again, or are another's: see `mirrorbook mirror describe m`")
+    assert not warned((), MIRROR, EAST)
+    seen = replace(healthy_view(), mode=mode)
+    assert isinstance(seen.source, SourceView)
+    plain, told = (failover.decide(one) for one in (seen, replace(seen, source=replace(seen.source, reappeared=words))))
+    assert (told.reasons, told.plan.hash) == (plain.reasons, plain.plan.hash)
+    assert set(told.plan.warnings) - set(plain.plan.warnings) == {words}
