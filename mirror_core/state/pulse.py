@@ -122,7 +122,9 @@ def beating(writer: StateWriter, run_id: str, by: str, also: Sequence[Record] = 
         return
     beat = _beat_of(by)
     first = checkpoint(run_id, place(beat.token), beat)
-    before = [c for c in writer.state.checkpoints.values() if c.run == run_id and c.step.startswith(place(""))]
+    over = {run.id for run in writer.state.runs.values() if run.ended_ms is not None}  # a beat may come late
+    beats = (c for c in writer.state.checkpoints.values() if c.step.startswith(place("")))
+    before = [c for c in beats if c.run == run_id or c.run in over]
     writer.put(checkpoint(run_id, STEP, beat), first, *map(Forget, before), *also)
     pulse = Pulse(writer.cluster, beat, run_id)
     try:

@@ -189,6 +189,7 @@ def test_in_a_long_step_a_run_is_seen_to_be_conducted_and_nobody_else_resumes_it
 ) -> None:
     mirrored, topic = mirrored_topic(pair, tmp_path)
     monkeypatch.setattr(pulse, "BEAT_S", 0.2)
+    monkeypatch.setattr(pulse, "_PATIENCE_S", TIMEOUT_S)
     parity = Asking(mirrored, [("resume",), ("abort", "--yes")])
     conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
     run = begin(conductor)
@@ -214,6 +215,7 @@ def test_a_run_is_taken_over_from_a_conductor_that_hangs_and_beats_and_that_one_
 ) -> None:
     mirrored, topic = mirrored_topic(pair, tmp_path)
     monkeypatch.setattr(pulse, "BEAT_S", 0.2)
+    monkeypatch.setattr(pulse, "_PATIENCE_S", TIMEOUT_S)  # beats that slow brokers take later are left to the next run
     parity = Asking(mirrored, [words])
     conductor = Failover(mirrored.link, replace(mirrored.services, parity=parity), started_by="ann@desk")
     run = begin(conductor)

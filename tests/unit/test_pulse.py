@@ -274,6 +274,17 @@ def test_what_a_killed_conductor_has_left_is_forgotten_by_the_next_one(writer: S
         assert conducting.place(killed.token) not in {step for _, step, _ in writer.refresh().checkpoints}
 
 
+def test_a_beat_that_came_after_the_end_of_its_run_is_forgotten_by_the_next_run(
+    writer: StateWriter, producer: Producer
+) -> None:
+    late = pulse._beat_of("me")
+    ended, open_ = replace(RUN, id="m-ended", ended_ms=1), replace(RUN, id="m-open")
+    writer.put(ended, open_, *(checkpoint(run.id, conducting.place(late.token), late) for run in (ended, open_)))
+    with beating(writer, RUN.id, "me"):
+        left = {run for run, step, _ in writer.refresh().checkpoints if step == conducting.place(late.token)}
+        assert left == {"m-open"}
+
+
 def test_who_has_lost_the_run_and_beats_all_the_same_neither_has_it_nor_hides_who_has(
     writer: StateWriter, producer: Producer
 ) -> None:
