@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Set
 
 from mirror_core.decide.view import some
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Lifted, Resource
-from mirror_core.model.mirror import Mirror
+from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, both_ways
 from mirror_core.rights.acls import EVERYBODY
 from mirror_core.rights.provenance import forged
@@ -22,38 +22,44 @@ def reappeared(
     cluster: ClusterName,
     held: Set[Acl],
     lifted: Iterable[Lifted],
-    needed: Set[Acl],
+    there: Collection[LedgerEntry],
     own_principals: Set[str],
 ) -> tuple[Lifted, ...]:
     """Of what this mirror has lifted, what one of its clusters has again, and no ledger at hand needs there.
 
-    On the destination also a fence of the source that a sync took for the source's own rule while it stood there again.
+    `there`: of that ledger, see `entered_there`. What this mirror's own promotion gave, or its way home's, may be the
+    denial itself: a sync took it for the source's own rule while it stood there again.
     """
+    own = {e for e in there if e.purpose is AclPurpose.PROMOTED and e.mirror in both_ways(mirror.name)}
+    given, needed = {e.acl for e in own}, {e.acl for e in there if e not in own}
     found = dict[Acl, Lifted]()
     for one in lifted:
         entry, acl = one.entry, one.entry.acl
-        carried = cluster == mirror.destination and entry.cluster == mirror.source and acl.principal == EVERYBODY
-        known = entry.mirror == mirror.name and (entry.cluster == cluster or carried)
+        carried = acl in given and acl.principal == EVERYBODY
+        again = entry.cluster == cluster and not _homewards(mirror, entry)
+        known = entry.mirror == mirror.name and (again or carried)
         if known and acl in held and acl not in needed and not forged(entry, own_principals):
             found[acl] = one
     return tuple(found[acl] for acl in sorted(found))
 
 
-def needed_there(
-    mirror: Mirror, cluster: ClusterName, ledger: Iterable[LedgerEntry], mirrors: Mapping[MirrorName, Mirror]
-) -> set[Acl]:
-    """What a ledger wants on one of the mirror's clusters, by whatever name it knows that cluster.
+def _homewards(mirror: Mirror, entry: LedgerEntry) -> bool:
+    """Whether it is a fence on the destination of a mirror that is stopped: the way home's may be up there, in a ledger
+    that is not at hand."""
+    fence = entry.purpose is AclPurpose.FENCE and entry.acl.principal == EVERYBODY
+    return fence and entry.cluster == mirror.destination and mirror.desired is Desired.STOPPED
 
-    What this mirror's own promotion gave, or its way home's, may be the reappeared denial itself, carried by a sync.
-    """
-    id_, ours = _ids(mirror)[cluster], both_ways(mirror.name)
-    found = set[Acl]()
+
+def entered_there(
+    mirror: Mirror, cluster: ClusterName, ledger: Iterable[LedgerEntry], mirrors: Mapping[MirrorName, Mirror]
+) -> list[LedgerEntry]:
+    """What a ledger wants on one of the mirror's clusters, by whatever name it knows that cluster."""
+    id_, found = _ids(mirror)[cluster], list[LedgerEntry]()
     for entry in ledger:
         ids = _ids(mirrors[entry.mirror]) if entry.mirror in mirrors else {}
         there = ids.get(entry.cluster) == id_ or entry.cluster == cluster
-        carried = entry.purpose is AclPurpose.PROMOTED and entry.mirror in ours
-        if there and not carried and entry.purpose is not AclPurpose.STAGED:
-            found.add(entry.acl)
+        if there and entry.purpose is not AclPurpose.STAGED:
+            found.append(entry)
     return found
 
 

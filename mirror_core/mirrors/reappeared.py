@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from mirror_core.decide.reappeared import named, needed_there, reappeared
+from mirror_core.decide.reappeared import entered_there, named, reappeared
 from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
@@ -48,5 +48,5 @@ def _on(link: Link, state: State, side: ClusterConfig) -> tuple[Lifted, ...]:
 
 def reappeared_on(link: Link, state: State, cluster: ClusterName, held: Set[Acl]) -> tuple[Lifted, ...]:
     """By this state, among what one side of the mirror holds."""
-    needed = needed_there(link.mirror, cluster, state.ledger.values(), state.mirrors)
-    return reappeared(link.mirror, cluster, held, state.lifted.values(), needed, own_principals(link))
+    there = entered_there(link.mirror, cluster, state.ledger.values(), state.mirrors)
+    return reappeared(link.mirror, cluster, held, state.lifted.values(), there, own_principals(link))

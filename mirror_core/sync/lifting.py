@@ -12,11 +12,12 @@ from dataclasses import replace
 from mirror_core.decide.promotion import STAGED
 from mirror_core.kafka.acls import AuthorizerOff, absent_on_every_broker, command_line, delete_acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.model.acl import Acl, AclPurpose, Permission, Resource
+from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission, Resource
 from mirror_core.model.drift import DriftRow
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import both_ways
+from mirror_core.rights.acls import EVERYBODY
 from mirror_core.rights.provenance import forged
 from mirror_core.rights.withdrawal import judged_again, locked_out
 from mirror_core.state.journal import Log
@@ -53,19 +54,24 @@ def forget_lifted(link: Link, log: Log, there: State) -> None:
     standing = {e.acl for e in there_too if e.purpose is AclPurpose.DEMOTED}
     gone = [e for e in entered(log, link.mirror.name, source, AclPurpose.DEMOTED) if e.acl not in standing]
     wanted = wanted_there(there, source)
-    # But for transactional ids, of which each run may have others: those the other direction's mirror tells of.
-    theirs = (
-        one
-        for one in there.lifted.values()
-        if one.entry.mirror in ours
-        and one.entry.acl.resource is not Resource.TRANSACTIONAL_ID
-        and not forged(one.entry)
-    )
-    over = [replace(one, entry=replace(one.entry, mirror=link.mirror.name)) for one in theirs]
-    over += lifted(log.state, (entry for entry in gone if entry.acl not in wanted))
-    news = set(over) - set(log.state.lifted.values())
+    over = {one.entry: one for one in lifted(log.state, (entry for entry in gone if entry.acl not in wanted))}
+    for one in there.lifted.values():
+        if one.entry.mirror in ours and _turned(link, one.entry) and not forged(one.entry):
+            entry = replace(one.entry, mirror=link.mirror.name)
+            over[entry] = replace(one, entry=entry)
+    known = set(log.state.lifted.values())
+    news = [one for one in over.values() if one not in known]
     if gone or news:
         log.put(*(Forget(entry) for entry in gone), *news)
+
+
+def _turned(link: Link, entry: LedgerEntry) -> bool:
+    """Whether the other direction has lifted it for itself, and it would hinder this one: a fence of its source, or a
+    demotion where it led to. But for transactional ids, of which each run may have others."""
+    if entry.purpose is AclPurpose.DEMOTED:
+        return entry.cluster == link.mirror.source
+    of_topics = entry.acl.resource is Resource.TOPIC and entry.acl.principal == EVERYBODY
+    return of_topics and entry.cluster == link.mirror.destination
 
 
 def note_withdrawn(link: Link, forward: State, log: Log, source: ClusterClient) -> None:

@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 
 from mirror_core.decide import failover
-from mirror_core.decide.reappeared import named, needed_there, reappeared, warned
+from mirror_core.decide.reappeared import entered_there, named, reappeared, warned
 from mirror_core.decide.view import SourceView
 from mirror_core.kafka.acls import Acls
 from mirror_core.mirrors import reappeared as again
 from mirror_core.mirrors import verbs
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Lifted, Operation, Resource
 from mirror_core.model.errors import MirrorError, Unreachable
+from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, reverse_name
 from mirror_core.model.run import Mode
 from mirror_core.rights.acls import denial
 from mirror_core.state.records import Forget, State
 from mirror_core.sync.lifting import forget_lifted
 from tests.memory import MemoryLog, fold
+from tests.rights_world import APPS, TOPICS, World, in_memory, right
 from tests.unit.test_decide_failover import healthy_view
 from tests.unit.test_decide_verbs import MIRROR
 
@@ -44,10 +47,12 @@ def lifted(one: LedgerEntry) -> Lifted:
     return Lifted(entry=one, run="m-failover-1")
 
 
-def found(before: LedgerEntry, cluster: ClusterName, *ledger: LedgerEntry, **others: Any) -> tuple[Lifted, ...]:
+def found(
+    before: LedgerEntry, cluster: ClusterName, *ledger: LedgerEntry, mirror: Mirror = MIRROR, **others: Any
+) -> tuple[Lifted, ...]:
     """While the cluster holds an equal entry."""
-    needed = needed_there(MIRROR, cluster, ledger, {MirrorName(name): one for name, one in others.items()})
-    return reappeared(MIRROR, cluster, {before.acl}, [lifted(before)], needed, OWN)
+    there = entered_there(mirror, cluster, ledger, {MirrorName(name): one for name, one in others.items()})
+    return reappeared(mirror, cluster, {before.acl}, [lifted(before)], there, OWN)
 
 
 # -- what is remembered ---------------------------------------------------------------------------------------------
@@ -64,17 +69,40 @@ def test_it_is_read_again_and_is_no_part_of_the_ledger_nor_any_mirrors_trouble()
         lifted(entry(FENCED, AclPurpose.PROMOTED))
 
 
-def test_what_the_other_direction_has_lifted_is_remembered_but_for_what_is_forged_or_wanted() -> None:
+def test_what_the_other_direction_has_lifted_is_remembered_where_it_would_hinder() -> None:
+    back = reverse_name(M)
     gone, stays = (entry(denial(topic, "User:app"), AclPurpose.DEMOTED) for topic in ("a", "b"))
     log, there = MemoryLog(), State()
     log.put(gone, stays)
-    there.put(replace(stays, mirror=reverse_name(M), purpose=AclPurpose.WITHDRAWN))
-    forged = denial("payroll", "User:mallory", operation=Operation.READ)
-    for acl in (FENCED, forged, ID):
-        there.put(lifted(entry(acl, mirror=reverse_name(M), cluster=WEST)))
+    there.put(replace(stays, mirror=back, purpose=AclPurpose.WITHDRAWN))
+    there.put(lifted(replace(gone, mirror=back)))
+    for acl in (FENCED, ID, COPIER, denial("payroll", operation=Operation.READ)):
+        there.put(lifted(entry(acl, mirror=back, cluster=WEST)))
+    there.put(lifted(entry(DEMOTED, AclPurpose.DEMOTED, back, WEST)))
+    there.put(lifted(entry(FENCED, mirror=back)))  # this mirror's own, by which the other one is stopped
     link: Any = SimpleNamespace(mirror=MIRROR, source=SimpleNamespace(name=EAST))
-    forget_lifted(link, log, there)
-    assert {one.entry for one in log.state.lifted.values()} == {gone, entry(FENCED, cluster=WEST)}
+    for _ in range(2):
+        forget_lifted(link, log, there)
+        assert set(log.state.lifted.values()) == {lifted(gone), lifted(entry(FENCED, cluster=WEST))}
+    assert len(log.keys) == 6
+
+
+def test_nothing_is_named_while_applications_go_there_and_home_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with in_memory(world):
+        for topic in TOPICS.values():
+            for user in APPS:
+                world.held["east"].add(right(topic, user, Operation.WRITE))
+        for turn in range(100):
+            for route in world.routes.values():
+                route.step()
+                for link, begun in ((route.there, not route.coming_home), (route.home, route.coming_home)):
+                    known = replace(link.mirror, desired=Desired.STARTED if begun else Desired.STOPPED)
+                    state = world.logs[link.mirror.destination].state
+                    for name in (EAST, WEST):
+                        seen = again.reappeared_on(replace(link, mirror=known), state, name, world.held[name])
+                        assert not seen, f"turn {turn}, {link.mirror.name}: {seen} on {name}"
+        assert any(log.state.lifted for log in world.logs.values())
 
 
 def test_a_deletion_forgets_the_mirrors_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +129,7 @@ ALIAS: Final = ClusterName("east2")
     ("before", "cluster", "says"),
     [
         (entry(FENCED), EAST, "nobody can write there what they name"),
-        (entry(FENCED), WEST, "nobody can write there what they name"),  # a sync took it for the source's own rule
+        (entry(FENCED, cluster=WEST), WEST, "nobody can write there what they name"),
         (entry(ID), EAST, "nobody can write there what they name"),
         (entry(DEMOTED, AclPurpose.DEMOTED), EAST, "applications cannot change these topics there"),
         (entry(COPIER, cluster=WEST), WEST, "copying to west stands still because of it"),
@@ -118,7 +146,7 @@ def test_what_stands_again_is_named_with_what_it_does(before: LedgerEntry, clust
     ("before", "cluster"),
     [
         (entry(FENCED, cluster=WEST), EAST),
-        (entry(DEMOTED, AclPurpose.DEMOTED), WEST),  # no sync carries it
+        (entry(FENCED), WEST),
         (entry(FENCED, mirror="b"), EAST),
         (entry(denial("orders", "User:mallory")), EAST),
         (entry(denial("orders", operation=Operation.READ)), EAST),
@@ -126,6 +154,14 @@ def test_what_stands_again_is_named_with_what_it_does(before: LedgerEntry, clust
 )
 def test_what_this_mirror_has_not_lifted_there_is_not_named(before: LedgerEntry, cluster: ClusterName) -> None:
     assert not found(before, cluster)
+
+
+def test_a_fence_that_a_sync_took_for_the_sources_own_rule_is_named_where_the_promotion_made_it() -> None:
+    given = entry(FENCED, AclPurpose.PROMOTED, cluster=WEST)
+    stopped = replace(MIRROR, desired=Desired.STOPPED)
+    assert found(entry(FENCED), WEST, given, mirror=stopped)
+    assert not found(entry(FENCED), WEST, given, replace(given, mirror=MirrorName("b")), mirror=stopped)
+    assert not found(entry(DEMOTED, AclPurpose.DEMOTED), WEST, replace(given, acl=DEMOTED), mirror=stopped)
 
 
 @pytest.mark.parametrize("purpose", AclPurpose)
