@@ -18,7 +18,8 @@ from mirror_core.model.names import Partition
 from mirror_core.wire.batch import LOG_APPEND_TIME, MalformedBatch, batches
 from mirror_core.wire.fetch import Fetched, Isolation, Wanted
 
-_AT_ONCE: Final = 64
+_AT_ONCE: Final = 512
+"""Partitions in one request. What its answer has no room for is asked for again."""
 _BYTES: Final = 8 << 20
 
 
