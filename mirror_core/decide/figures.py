@@ -200,7 +200,7 @@ def unknown_of(view: View) -> Iterator[str]:
 def figures_of(view: View) -> Iterator[tuple[str, str]]:
     if view.owner:
         yield OWNER, view.owner
-    left = leaderless.left_behind(view)
+    left = frozenset(leaderless.left_behind(view))
     lags = [lag for partition, lag in lags_of(view) if partition not in left]
     known = [lag for lag in lags if lag is not None]
     yield "partitions", str(len(view.statuses))

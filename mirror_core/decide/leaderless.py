@@ -11,7 +11,7 @@ from typing import Final
 
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import in_words
-from mirror_core.decide.view import DestinationView, SourceView, View, barred, healthy, some
+from mirror_core.decide.view import DestinationView, SourceView, View, barred, healthy, is_healthy, some
 from mirror_core.model.names import Partition
 from mirror_core.model.ruling import Barred
 from mirror_core.model.run import Mode
@@ -24,7 +24,8 @@ def leaderless(view: View) -> tuple[Partition, ...]:
     """Those that a planned failover would have to drain. What has FAILED is not copied anyway."""
     if view.mode is not Mode.PLANNED or not isinstance(view.source, SourceView):
         return ()
-    return tuple(sorted(healthy(view.statuses).keys() & set(view.source.leaderless)))
+    statuses = view.statuses  # of tens of thousands mostly none is without a leader: only these are looked at
+    return tuple(sorted(p for p in set(view.source.leaderless) if p in statuses and is_healthy(statuses[p])))
 
 
 def left_behind(view: View) -> tuple[Partition, ...]:

@@ -187,10 +187,11 @@ def barred(view: View) -> Barred:
 
 def healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
     """Partitions that a failover drains and compares: all but those that failed, also when they are stopped already."""
-    return {p: statuses[p] for p in sorted(statuses) if _is_healthy(statuses[p])}
+    return {p: statuses[p] for p in sorted(statuses) if is_healthy(statuses[p])}
 
 
-def _is_healthy(status: PartitionStatus) -> bool:
+def is_healthy(status: PartitionStatus) -> bool:
+    """Neither failed, nor stopped with a reason."""
     return status.state is not PartitionState.FAILED and status.reason is None
 
 
@@ -204,7 +205,7 @@ def lags_of(view: View) -> Iterator[tuple[Partition, int | None]]:
 
 
 def failed_of(view: View) -> list[Partition]:
-    return sorted(p for p, status in view.statuses.items() if not _is_healthy(status))
+    return sorted(p for p, status in view.statuses.items() if not is_healthy(status))
 
 
 def some(items: Iterable[object]) -> str:

@@ -5,7 +5,7 @@ They are for the runbook, not for people, and are forgotten when the run has end
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, TypeVar
 
@@ -61,6 +61,10 @@ class LeftBehind:
     """Up to here its mirroring counts as done. None: its leader did not know its high watermark."""
 
 
+def _by_partition(left: Iterable[LeftBehind]) -> dict[Partition, LeftBehind]:
+    return {Partition(one.topic, one.index): one for one in left}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """Where the destination stands with nobody left to write on it: log ends of partitions that are well and led."""
@@ -71,7 +75,7 @@ class Settled:
     left: tuple[LeftBehind, ...] = ()
 
     def left_behind(self) -> dict[Partition, LeftBehind]:
-        return {Partition(one.topic, one.index): one for one in self.left}
+        return _by_partition(self.left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +111,7 @@ class Drained:
     """Beside these: what nobody led on the source."""
 
     def left_behind(self) -> dict[Partition, LeftBehind]:
-        return {Partition(one.topic, one.index): one for one in self.left}
+        return _by_partition(self.left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
