@@ -82,7 +82,7 @@ def test_the_bound_that_a_plan_says_holds_and_widens_when_the_source_is_killed_u
             f"position {positions[partition]}, {count} offset(s) known to be missing"
             in (first.partitions[str(partition)])
         )
-    assert first.figures["loss"].startswith(f"at least {said(first)} offset(s), and whatever was acknowledged in the")
+    assert first.figures["loss"].startswith(f"at least {said(first):,} offset(s), and whatever was acknowledged in the")
     assert said(first) == said(later)
     assert silence(later) > silence(first) > 0, "it widens"
     assert "number" in first.figures["newest heartbeats on the destination"]
@@ -157,7 +157,7 @@ def unplanned(mirrored: Mirrored) -> Plan:
 
 
 def said(plan: Plan) -> int:
-    return int(plan.figures["loss"].split()[2].replace(",", ""))
+    return int(plan.figures["loss"].split()[2].replace(",", ""))  # "at least 1,187 offset(s)..."
 
 
 def instant(figure: str) -> int:
