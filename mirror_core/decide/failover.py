@@ -12,6 +12,7 @@ from msgspec import UNSET
 from mirror_core.decide.figures import figures_of, group_figures, partition_figures, unknown_of, warnings_of
 from mirror_core.decide.leaderless import LEFT, left_behind, refusals
 from mirror_core.decide.reckoning import foretold
+from mirror_core.decide.recovery import COPY_IS_BAD
 from mirror_core.decide.ruled import unclosable
 from mirror_core.decide.scope import NOTHING, Scope, lost_topics, scope_of
 from mirror_core.decide.steps import planned
@@ -27,7 +28,7 @@ from mirror_core.decide.view import (
     lags_of,
     some,
 )
-from mirror_core.model.mirror import Desired, FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.mirror import Desired, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition, base_name
 from mirror_core.model.ruling import Ruling
 from mirror_core.model.run import Fact, Lasts, Mode, Plan, RunKind
@@ -99,18 +100,6 @@ def changed_since(approved: Iterable[Fact], now: Iterable[Fact], *, source_seen:
     )
 
 
-_COPY_IS_BAD: Final = frozenset(
-    {
-        FailureKind.REPLACED,
-        FailureKind.OCCUPIED,
-        FailureKind.FOREIGN,
-        FailureKind.ALTERED,
-        FailureKind.DELETED,
-        FailureKind.RECOPYING,
-        FailureKind.RECREATED,
-    }
-)
-"""What is wrong with the destination's copy: nobody has approved to promote that, also of what is left behind."""
 UNSEEN: Final = "unseen"
 AUTHORIZER: Final = "authorizer of the source"
 """Name of the fact; "nothing" or "fence_command" where it is not Kafka's."""
@@ -132,7 +121,7 @@ def _bound(view: View) -> Iterator[Fact]:
         yield Fact(f"topic {name}", f"{len(statuses)} partition(s), {', '.join(ids)}", Lasts.UNTIL_PROMOTION)
     yield Fact(
         "failed partitions",
-        digest(str(p) for p in failed_of(view) if p not in view.left or view.statuses[p].kind in _COPY_IS_BAD),
+        digest(str(p) for p in failed_of(view) if p not in view.left or view.statuses[p].kind in COPY_IS_BAD),
         Lasts.UNTIL_PROMOTION,
     )
     yield Fact("grants", digest(sorted(view.grants)), Lasts.WHILE_SEEN)

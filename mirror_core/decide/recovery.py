@@ -41,6 +41,8 @@ class Remedy:
     """What a person does before recovering."""
     actions: tuple[Action, ...]
     """Those that can work, the usual one first."""
+    copy_is_bad: bool = False
+    """The destination's copy is wrong: an approval to promote holds no more, not even where it is left behind."""
 
 
 OWN_RECORDS: Final = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})
@@ -62,21 +64,25 @@ REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
             "be sure that the new topic is meant to be: the copy is all that is left of the old one; recopy with "
             "`--salvage FOLDER` saves it first",
             (Action.RECOPY,),
+            copy_is_bad=True,
         ),
         FailureKind.REPLACED: Remedy(
             "the mirror topic was deleted on the destination, or another one took its place",
             "find who did it; what the present topic holds goes",
             (Action.RECOPY,),
+            copy_is_bad=True,
         ),
         FailureKind.OCCUPIED: Remedy(
             "a topic that is not this mirror's stands in the way",
             "its owner deletes or renames it: Mirrorbook never does",
             (Action.RETRY,),
+            copy_is_bad=True,
         ),
         FailureKind.FOREIGN: Remedy(
             "somebody else wrote into the mirror topic",
             "take their right away, and ask whether they need those records: recopy with `--salvage FOLDER` saves them",
             (Action.RECOPY,),
+            copy_is_bad=True,
         ),
         FailureKind.DIVERGED: Remedy(
             "the source lost records that had been copied, by an unclean leader election or a restored backup",
@@ -88,11 +94,13 @@ REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
             "the destination gave records times of its own (message.timestamp.type=LogAppendTime)",
             "set message.timestamp.type=CreateTime on the mirror topic, and find who changed it",
             (Action.RECOPY,),
+            copy_is_bad=True,
         ),
         FailureKind.DELETED: Remedy(
             "records were deleted on the destination that the source still has: by a retention of its own, or by hand",
             "find who did it, and who may (DELETE, ALTER_CONFIGS). Once the source has deleted them, too: retry",
             (Action.RECOPY, Action.RETRY),
+            copy_is_bad=True,
         ),
         FailureKind.CORRUPT: Remedy(
             "the source's bytes fail their checksum; they were not copied",
@@ -120,6 +128,7 @@ REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
             "a recopy was begun and not finished",
             "recopy finishes it. While the mirror topic is still there, retry gives it up",
             (Action.RECOPY, Action.RETRY),
+            copy_is_bad=True,
         ),
         FailureKind.OTHER: Remedy(
             "it has no name, or an older version recorded it",
@@ -128,6 +137,7 @@ REMEDIES: Final[Mapping[FailureKind, Remedy]] = MappingProxyType(
         ),
     }
 )
+COPY_IS_BAD: Final = frozenset(kind for kind, remedy in REMEDIES.items() if remedy.copy_is_bad)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

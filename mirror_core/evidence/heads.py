@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
-from mirror_core.evidence.folders import is_url
+from mirror_core.evidence.folders import has_password
 from mirror_core.model.names import MirrorName
 from mirror_core.model.parity import ParityResult, Verdict
 from mirror_core.model.receipts import Kept, ReceiptsHead
@@ -131,9 +130,10 @@ def is_day_file(path: str) -> bool:
 
 
 def place(heads: Heads) -> str:
-    """The folder or the URL in which the newest of these files is; empty: there are none, or nobody told where."""
+    """The folder or the URL in which the newest of these files is; empty: there are none, or nobody told where, or an
+    older version told of a URL with a password."""
     newest = max((head for head in heads.values() if head.files), key=_age, default=None)
-    return newest.where if newest else ""
+    return newest.where if newest and not has_password(newest.where) else ""
 
 
 def _age(head: ReceiptsHead) -> tuple[str, bool, str]:
@@ -141,16 +141,11 @@ def _age(head: ReceiptsHead) -> tuple[str, bool, str]:
     return head.day, "T" not in head.part, head.part
 
 
-def told_place(where: str) -> str:
-    """What may be remembered of a place: nothing of a URL that holds a password."""
-    return "" if is_url(where) and urlsplit(where).password is not None else where
-
-
 def promised(mirror: MirrorName, heads: Heads, part: str, file: Kept, *, where: str) -> ReceiptsHead:
     """The head that tells of one file more, or of what it holds now."""
     before = heads.get(part) or ReceiptsHead(mirror=mirror, part=part, files=())
     files = (*(one for one in before.files if one.name != file.name), file)
-    return replace(before, files=files, where=told_place(where))
+    return replace(before, files=files, where=where)
 
 
 def arrived(heads: Heads, there: Collection[tuple[str, str]]) -> list[ReceiptsHead]:

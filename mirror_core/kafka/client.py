@@ -307,6 +307,8 @@ class ClusterClient:
 
     def lend(self, address: tuple[str, int]) -> Connection | None:
         """A connection that is open, for another thread; to be given back when its answer was taken whole."""
+        if self._has(address) and self._connections[address].has_something:  # its end: brokers close what is idle
+            self._connections.pop(address).close()
         return self._connections.pop(address) if self._has(address) else None
 
     def give_back(self, address: tuple[str, int], connection: Connection) -> None:

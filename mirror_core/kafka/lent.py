@@ -12,11 +12,7 @@ from mirror_core.kafka.connection import Connection
 @contextmanager
 def lent(client: ClusterClient, address: tuple[str, int]) -> Iterator[Connection]:
     """Given back at the end. Closed where anything goes wrong, also an interruption: answers may come at any time."""
-    connection = client.lend(address)
-    if connection is not None and connection.has_something:  # its end: brokers close what is idle
-        connection.close()
-        connection = None
-    connection = connection or client.open(address)
+    connection = client.lend(address) or client.open(address)
     try:
         yield connection
     except BaseException:

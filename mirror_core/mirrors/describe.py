@@ -23,6 +23,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.existing import undescribed
 from mirror_core.kafka.heartbeats import newest
+from mirror_core.kafka.kept import KEPT
 from mirror_core.kafka.offsets import Point, led_offsets
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.reappeared import reappeared_in_words
@@ -86,6 +87,7 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
     return describe_with_loss(link, state, now_ms)[0]
 
 
+@KEPT.keeping()
 def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Description, Loss]:
     """The same look, and what a failover without the source would lose by it."""
     mirror = link.mirror

@@ -10,7 +10,7 @@ from mirror_core.decide.verbs import Verb
 from mirror_core.evidence import receipts
 from mirror_core.evidence.compaction import Logs, Row, compacted, holding
 from mirror_core.evidence.folders import Folder
-from mirror_core.evidence.heads import Checked, Heads, is_day_file, put_together, told_place
+from mirror_core.evidence.heads import Checked, Heads, is_day_file, put_together
 from mirror_core.evidence.kept import Found, by_names, found
 from mirror_core.evidence.receipts import ADVICE, File, mirror_folder
 from mirror_core.kafka.client import ClusterClient
@@ -111,7 +111,7 @@ def _put(link: Link, folder: Folder, before: Heads, changed: Mapping[str, File |
         for day, file in changed.items():
             if _of(heads, day) == _of(before, day):  # or else somebody was quicker
                 one = () if file is None else (Kept(file.name, file.sha256, file.pieces, stored=True),)
-                whole = ReceiptsHead(mirror=mirror, part=day, files=one, where=told_place(folder.where))
+                whole = ReceiptsHead(mirror=mirror, part=day, files=one, where=folder.where)
                 told, gone = put_together(heads, whole)
                 writer.put(told, *map(Forget, gone))
                 heads = writer.state.receipts.get(mirror, {})

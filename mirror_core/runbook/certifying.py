@@ -22,7 +22,7 @@ from mirror_core.decide import vouching
 from mirror_core.decide.parity import Row
 from mirror_core.decide.view import Unseen
 from mirror_core.evidence.folders import Folder, is_url
-from mirror_core.evidence.heads import Heads, listed, place, told_place
+from mirror_core.evidence.heads import Heads, listed, place
 from mirror_core.model.copying import Piece
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.files import Unwritable, writing
@@ -63,7 +63,7 @@ def certify(
     heads = state.receipts.get(name, {})
     if not listed(heads):
         return vouching.unknown("no certificate was stored")
-    where = told_place(place(heads))
+    where = place(heads)
     if not where:
         again = {vouching.AGAIN: _command(link, "DIR|URL")}
         why = (

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.without_source import WithoutSource
+from mirror_core.kafka.kept import KEPT
 from mirror_core.mirrors.describe import describe_with_loss
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError
@@ -65,13 +66,13 @@ class Looking:
     def seen(self, mirror: MirrorName) -> Seen | None:
         """Of a mirror that `clusters` knows."""
         with self._lock:
-            one = self._seen.setdefault(mirror, OnDemand(partial(self._look, mirror), LOOK_S))
+            one = self._seen.setdefault(mirror, OnDemand(partial(self._look, mirror), LOOK_S, around=KEPT.keeping))
         return one.latest()
 
     def judged(self, mirror: MirrorName) -> Judged | None:
         """Of a mirror that `clusters` knows."""
         with self._lock:
-            one = self._judged.setdefault(mirror, OnDemand(partial(self._judge, mirror), JUDGED_S))
+            one = self._judged.setdefault(mirror, OnDemand(partial(self._judge, mirror), JUDGED_S, around=KEPT.keeping))
         return one.latest()
 
     # -- looks, each in a thread of its own -----------------------------------------------------------------------
