@@ -1,8 +1,7 @@
 """Compare the source and the destination of mirrors, by Spark or without it. Red unless everything was equal.
 
-Great Expectations judges the result, and in task `check` whether each mirror is ready for a failover and what a sync
-would find, with the limits of your tiers: red unless all is as expected, also where something is not known. The DAG
-also merges the receipts of past days, and is red if some were lost or altered.
+Great Expectations judges the result, with the limits of your tiers: red unless all is as expected, also where something
+is not known. The DAG also merges the receipts of past days, and is red if some were lost or altered.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from datetime import datetime
 
 from airflow.sdk import DAG, Param
 from mirrorbook_airflow.notifying import when_red
-from mirrorbook_airflow.operators import RETRIES, CheckMirror, CheckParity, CompactReceipts, ListMirrors
+from mirrorbook_airflow.operators import RETRIES, CheckClusters, CheckParity, CompactReceipts, ListMirrors
 from mirrorbook_airflow.params import spark_master
 
 with DAG(
     "mirror_parity",
-    description="Compare a mirror's destination with its source, and check whether it is as expected",
+    description="Compare a mirror's destination with its source",
     doc_md=__doc__,
     schedule="@hourly",
     start_date=datetime(2026, 1, 1),
@@ -29,7 +28,7 @@ with DAG(
             [],
             type="array",
             items={"type": "string"},
-            description_md="Mirrors to compare and check; empty: all that are started",
+            description_md="Mirrors to compare; empty: all that are started",
         ),
         "whole": Param(
             False,
@@ -39,13 +38,10 @@ with DAG(
         "master": spark_master(),
     },
 ) as dag:
+    CheckClusters(task_id="clusters")  # behind nothing, and nothing behind it: red by itself
     mirrors = ListMirrors(task_id="mirrors")
     CheckParity.partial(
         task_id="parity", map_index_template="{{ task.mirror }}", max_active_tis_per_dagrun=1, **RETRIES
-    ).expand(mirror=mirrors.output)
-    # Beside the comparison, not behind it: one that hangs, or is red, keeps nothing else from being judged.
-    CheckMirror.partial(
-        task_id="check", map_index_template="{{ task.mirror }}", max_active_tis_per_dagrun=1, **RETRIES
     ).expand(mirror=mirrors.output)
     CompactReceipts.partial(
         task_id="receipts", map_index_template="{{ task.mirror }}", max_active_tis_per_dagrun=1, **RETRIES

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,6 +23,7 @@ from mirror_core.decide.steps import Writes
 from mirror_core.decide.without_source import WithoutSource, facts_of
 from mirror_core.kafka.config import Config, Principal, find_config, load_config
 from mirror_core.mirrors.readiness_metrics import Exposition
+from mirror_core.model.defects import type_and_line
 from mirror_core.model.documents import Document, prints
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.names import DRILL, ClusterName
@@ -125,16 +127,27 @@ def _serve(config: Config, where: tuple[str, int]) -> None:
     with served(where, shown, tell), ThreadPoolExecutor(AT_ONCE) as pool, REMEMBERED.keeping():
         while not stop.is_set():
             # What a silent cluster said last is kept: its mirrors are not ready, and not forgotten.
-            known |= {name: state for name, state in states(config) if not isinstance(state, MirrorError)}
-            mirrors = [one for state in known.values() for one in _mirrors(config, state)]
-            shown.tell(pool.map(lambda one: look(one[0], one[1], services, whole=False), mirrors))
+            told = {name: state for name, state in states(config) if not isinstance(state, MirrorError)}
+            known |= told
+            mirrors = [(*one, name in told) for name, state in known.items() for one in _mirrors(config, name, state)]
+            shown.tell(found for found in pool.map(partial(_looked, services), mirrors) if found is not None)
             stop.wait(LOOK_S)
 
 
-def _mirrors(config: Config, state: State) -> Iterator[tuple[Link, State]]:
-    """Those of which both clusters are configured. A drill's come and go."""
+def _looked(services: Services, one: tuple[Link, State, bool]) -> Readiness | None:
+    """None after a defect of ours, or what only another version understands: it hides this mirror, and no other."""
+    link, state, current = one
+    try:
+        return look(link, state, services, whole=False, current=current)
+    except Exception as error:  # noqa: BLE001 - said by its type alone
+        tell(f"mirror {link.mirror.name}: not looked at: a defect of Mirrorbook: {type_and_line(error)}", err=True)
+        return None
+
+
+def _mirrors(config: Config, cluster: ClusterName, state: State) -> Iterator[tuple[Link, State]]:
+    """Those towards this cluster: of others it is not believed. Both must be configured. A drill's come and go."""
     for one in state.mirrors.values():
-        if not one.name.startswith(DRILL) and {one.source, one.destination} <= config.clusters.keys():
+        if one.destination == cluster and one.source in config.clusters and not one.name.startswith(DRILL):
             yield link_of(config, one), state
 
 

@@ -152,6 +152,11 @@ def _destination_warnings(name: str, destination: DestinationView, *, foreign: b
             f"some brokers of {name} did not report their groups in time: what they have committed there, and whether "
             "they have members, is not known"
         )
+    if destination.groups_unread:
+        yield (
+            f"there was no time to ask {name} about {destination.groups_unread} group(s): what they have committed "
+            "there, and whether they have members, is not known"
+        )
     yield from destination.rights[:SHOWN]
     if len(destination.rights) > SHOWN:
         yield f"{len(destination.rights) - SHOWN} more remarks on rights"

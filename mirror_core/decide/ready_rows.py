@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from mirror_core.decide import clocks
 from mirror_core.decide.ages import Known, known_since
 from mirror_core.decide.failover import decide
 from mirror_core.decide.loss import loss_of
@@ -47,6 +48,7 @@ def readiness(view: View, runs: Iterable[Run]) -> Iterator[Readiness]:
     proved = recorded(view.proof, {name: topic.id for name, topic in there.topics.items()} if there else {})
     since = dict(known_since(view.mirror.name, view.groups, view.proof, iter(runs), view.statuses))
     ages = {what: max(0, view.now_ms - since[what]) / 1000 if what in since else NEVER for what in Known}
+    dated = clocks.behind_s(view) is None  # or else an age of 0 s may be any
     refused = "; ".join(decide(view).reasons)
     loss = loss_of(view)
     for partition, lag in lags_of(view):
@@ -61,13 +63,13 @@ def readiness(view: View, runs: Iterable[Run]) -> Iterator[Readiness]:
             position=position,
             source_end=ends.get(partition),
             lag=lag,
-            behind_s=loss.partitions[partition].behind_s,
+            behind_s=loss.partitions[partition].behind_s if dated else None,
             missing=loss.partitions[partition].missing,
             proved=None if position is None else min(upto, position),
-            proof_age_s=ages[Known.PROOF],
+            proof_age_s=ages[Known.PROOF] if partition in proved else NEVER,
             sync_age_s=ages[Known.GROUPS],
             drill_age_s=ages[Known.DRILL],
-            heartbeat_age_s=loss.heartbeat_s,
+            heartbeat_age_s=loss.heartbeat_s if dated else None,
             data_plane=is_fresh(view.lease, view.now_ms),
             refused=refused,
         )

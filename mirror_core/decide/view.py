@@ -68,6 +68,8 @@ class SourceView:
     """Committed offsets (next to be read) on the mirror's topics, of as many groups as there was time to ask."""
     grants: tuple[Acl, ...] = ()
     """Rights to change the mirror's topics that applications hold there."""
+    groups_unread: int = 0
+    """Of these, as many as there was no time to ask about."""
     leaderless: tuple[Partition, ...] = ()
     """Recorded partitions that nobody leads now: their ends are not known."""
     state_writers: tuple[str, ...] = ()
@@ -95,6 +97,8 @@ class DestinationView:
     """Of these groups, the ones that have members there, living or not given up yet."""
     groups_unseen: bool = False
     """Not every broker could tell of its groups in time: nothing is known of any."""
+    groups_unread: int = 0
+    """There was no time to ask what so many have committed: nothing is known of these."""
     heartbeats: tuple[Heartbeat, ...] = ()
     """The newest one of each partition of the heartbeats' topic: who looks on the destination sees how far the copy
     has come in time."""

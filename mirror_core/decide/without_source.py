@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from mirror_core.decide import clocks
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.reckoning import read_again
@@ -53,14 +54,18 @@ class WithoutSource:
     """Offsets below the source's readable ends at this look, and not on the destination just before: without
     FAILED partitions. None, too, when the source did not tell all of its ends."""
     groups: Mapping[str, Again] | None = None
-    """By consumer group with offsets on either side. None: not every broker of the destination told of its groups."""
+    """By consumer group with offsets on either side. None: not all of the destination's groups were told of."""
+    groups_of_source: bool = True
+    """Whether the source told of its groups, too. If not: some may have offsets there only, or of more partitions."""
     synced_s: float | None = None
     """Age of the groups' offsets on the destination."""
 
     @property
     def again_most(self) -> int | None:
-        """Of all groups together. None: unknown of one of them."""
-        counts = [None] if self.groups is None else [one.most for one in self.groups.values()]
+        """Of all groups together. None: unknown of one of them, or of which there are."""
+        if self.groups is None or not self.groups_of_source:
+            return None
+        counts = [one.most for one in self.groups.values()]
         return None if None in counts else sum(count or 0 for count in counts)
 
 
@@ -85,7 +90,8 @@ def again_in_words(found: WithoutSource) -> str:
     blind = len(found.groups) - len(known)
     most = f"at most {sum(known):,} offset(s), by {len(known)} group(s)" if known else ""
     unknown = f"unknown of {blind} group(s)" if blind else ""
-    return "; ".join(filter(None, (most, unknown))) or "no group has offsets"
+    unseen = "" if found.groups_of_source else "unknown of what groups had on the source only"
+    return "; ".join(filter(None, (most, unknown, unseen))) or "no group has offsets"
 
 
 def group_in_words(one: Again | None) -> str:
@@ -110,19 +116,26 @@ def without_source(decision: Decision, view: View, seen: View) -> WithoutSource:
     counted = [found.partitions[p] for p in failed_of(view)] if view.drained else list(found.partitions.values())
     known = [one.missing for one in counted if one.missing is not None]
     furthest = found.furthest
+    dated = clocks.behind_s(view) is None  # or else an age of 0 s may be any
     return WithoutSource(
         refused=decision.reasons,
         warnings=decision.plan.warnings,
         figures=decision.plan.figures,
         missing=sum(known) if known or view.drained else None,
         unknown_partitions=len(counted) - len(known),
-        looked_s=found.silent_s,
-        behind_s=furthest[1].behind_s if furthest else None,
-        heartbeat_s=found.heartbeat_s,
+        looked_s=_oldest(one.age_s for one in found.partitions.values()) if dated else None,
+        behind_s=furthest[1].behind_s if furthest and dated else None,
+        heartbeat_s=found.heartbeat_s if dated else None,
         missing_now=_missing_now(seen),
-        groups=None if there.groups_unseen else dict(_groups(decision, there, _committed(seen))),
-        synced_s=None if view.groups is None else max(0, view.now_ms - view.groups.synced_ms) / 1000,
+        groups_of_source=(source := _source(seen)) is not None and not source.groups_unread,
+        groups=None if there.groups_unseen or there.groups_unread else dict(_groups(decision, there, _committed(seen))),
+        synced_s=None if view.groups is None or not dated else max(0, view.now_ms - view.groups.synced_ms) / 1000,
     )
+
+
+def _oldest(ages: Iterable[float | None]) -> float | None:
+    known = list(ages)
+    return None if None in known else max((age for age in known if age is not None), default=None)
 
 
 def _source(seen: View) -> SourceView | None:
@@ -136,6 +149,8 @@ def _missing_now(seen: View) -> int | None:
     source, copied = _source(seen), healthy(seen.statuses)
     if source is None or not copied:
         return None
+    if any(Partition(t, i) not in seen.statuses for t, one in source.topics.items() for i in range(one.partitions)):
+        return None  # it is not mirrored yet, and nobody asked for its end
     total = 0
     for partition, lag in lags_of(seen):
         if partition not in copied:

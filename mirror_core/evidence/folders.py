@@ -14,7 +14,6 @@ from mirror_core.model.errors import BadRequest
 from mirror_core.model.files import check_writable, writing
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_PASSWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*:[^/?#]*@")
 _HIDDEN: Final = ("_", ".")
 """Spark, pyarrow and others skip such names: a half-written file is never read."""
 
@@ -42,22 +41,9 @@ class Folder(Protocol):
 
 
 def is_url(place: str) -> bool:
-    """Whether it is of a file system that only Spark reaches; `file://` is this machine's.
-
-    BadRequest for a URL with a password: places are remembered in state topics, and shown.
-    """
+    """Whether it is of a file system that only Spark reaches; `file://` is this machine's."""
     found = _SCHEME.match(place)
-    if found is not None and has_password(place):
-        raise BadRequest(
-            f"a URL of {found[1]}:// holds a password, and URLs are remembered and shown: give the password to Spark "
-            "(--conf spark.hadoop....) or to Airflow's connection, and a URL without it"
-        )
     return found is not None and found[1].lower() != "file"
-
-
-def has_password(place: str) -> bool:
-    """Whether it is a URL that holds a password."""
-    return _PASSWORD.match(place) is not None
 
 
 def local_folder(place: str, *, private: bool = False) -> LocalFolder:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from mirror_core.evidence.folders import has_password
 from mirror_core.model.names import MirrorName
 from mirror_core.model.parity import ParityResult, Verdict
 from mirror_core.model.receipts import Kept, ReceiptsHead
@@ -130,10 +129,9 @@ def is_day_file(path: str) -> bool:
 
 
 def place(heads: Heads) -> str:
-    """The folder or the URL in which the newest of these files is; empty: there are none, or nobody told where, or an
-    older version told of a URL with a password."""
+    """The folder or the URL in which the newest of these files is; empty: there are none, or nobody told where."""
     newest = max((head for head in heads.values() if head.files), key=_age, default=None)
-    return newest.where if newest and not has_password(newest.where) else ""
+    return newest.where if newest else ""
 
 
 def _age(head: ReceiptsHead) -> tuple[str, bool, str]:

@@ -8,10 +8,11 @@ from mirror_core.decide.reappeared import entered_there, named, reappeared
 from mirror_core.kafka.acls import Acls, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.model.acl import Acl, Lifted
+from mirror_core.model.acl import Acl, AclPurpose, Lifted
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.names import ClusterName
+from mirror_core.model.run import RunKind
 from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
@@ -49,4 +50,9 @@ def _on(link: Link, state: State, side: ClusterConfig) -> tuple[Lifted, ...]:
 def reappeared_on(link: Link, state: State, cluster: ClusterName, held: Set[Acl]) -> tuple[Lifted, ...]:
     """By this state, among what one side of the mirror holds."""
     there = entered_there(link.mirror, cluster, state.ledger.values(), state.mirrors)
-    return reappeared(link.mirror, cluster, held, state.lifted.values(), there, own_principals(link))
+    found = reappeared(link.mirror, cluster, held, state.lifted.values(), there, own_principals(link))
+    run = state.active_run(link.mirror.name)
+    if cluster != link.mirror.destination or run is None or run.plan.kind is not RunKind.FAILBACK:
+        return found
+    # Its last step demotes there by the way home's ledger, which is not at hand, and enters it in this one later.
+    return tuple(one for one in found if one.entry.purpose is not AclPurpose.DEMOTED)

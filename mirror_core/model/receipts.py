@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mirror_core.model.names import MirrorName
+
+_WITH_PASSWORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#:]*:(?!\d+/)[^?#]*@")
+"""A URL whose user has one. Slashes are common in keys of object stores; a number before the first slash is a port."""
 
 
 class Kept(NamedTuple):
@@ -32,7 +36,12 @@ class ReceiptsHead:
     """Paths of files, of any day, that were lost, altered or not ours, and are not asked for any more: what they may
     have vouched for was looked at again."""
     where: str = ""
-    """The folder or the URL in which the newest of them is, as its writer was given it; empty: not told."""
+    """The folder or the URL in which the newest of them is, as its writer was given it; empty: not told, as a URL that
+    holds a password never is, also where an older version has told it."""
+
+    def __post_init__(self) -> None:
+        if _WITH_PASSWORD.match(self.where):
+            object.__setattr__(self, "where", "")
 
     @property
     def day(self) -> str:

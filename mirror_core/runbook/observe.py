@@ -55,7 +55,7 @@ _AT_ONCE: Final = 32
 _LOOK_S: Final = 0.5
 """Between two looks whether a side is still answering."""
 
-NO_GROUPS: Final[tuple[dict[str, dict[Partition, Offset]], tuple[str, ...]]] = ({}, ())
+NO_GROUPS: Final[tuple[dict[str, dict[Partition, Offset]], tuple[str, ...], int]] = ({}, (), 0)
 
 _log = logger(__name__)
 
@@ -237,7 +237,7 @@ def _look_at_source(
         present = [p for p in partitions if p.topic in topics and p.index < topics[p.topic].partitions]
         acls = describe_acls(client)
         transactions = open_transactions(client, set(topics))
-        groups, committed, _, others = _groups(client, mirror, topics, offsets=offsets)
+        groups, committed, _, others, unread = _groups(client, mirror, topics, offsets=offsets)
         own, names = own_principals(link), Names(topics)
         held = acls.entries if isinstance(acls, Acls) else frozenset()
         grants = tuple(a for a in sorted(held) if may_change(a) and a.principal not in own and names.any_covered(a))
@@ -254,6 +254,7 @@ def _look_at_source(
             groups=groups,
             other_groups=others,
             committed=committed,
+            groups_unread=unread,
             grants=grants,
             leaderless=tuple(sorted(ends.leaderless)),
             state_writers=_state_writers(link, acls),
@@ -284,7 +285,7 @@ def _look_at_destination(
             rights = promotion_remarks(link, state, held, view.topics)
             beats = heartbeats.answer(deadline)
             asked = groups.while_heard(deadline) if groups else NO_GROUPS
-            committed, joined = ({}, ()) if isinstance(asked, Unseen) else asked
+            committed, joined, unread = NO_GROUPS if isinstance(asked, Unseen) else asked
             return DestinationView(
                 cluster_id=view.cluster_id,
                 topics=topics,
@@ -295,6 +296,7 @@ def _look_at_destination(
                 committed=committed,
                 joined=joined,
                 groups_unseen=isinstance(asked, Unseen),
+                groups_unread=unread,
                 heartbeats=() if isinstance(beats, Unseen) else beats,
                 leaderless=tuple(sorted(positions.leaderless)),
                 few_in_sync=few_in_sync(client, link.mirror, state, view.topics) if offsets else (),
@@ -319,25 +321,28 @@ def _topics(found: Mapping[str, TopicView]) -> dict[str, Topic]:
     return {name: Topic(id=view.id, partitions=len(view.partitions)) for name, view in found.items()}
 
 
-def _groups_there(link: Link, topics: Collection[str]) -> tuple[dict[str, dict[Partition, Offset]], tuple[str, ...]]:
+def _groups_there(
+    link: Link, topics: Collection[str]
+) -> tuple[dict[str, dict[Partition, Offset]], tuple[str, ...], int]:
     with ClusterClient(link.destination, timeout_s=LIMITS.planned_answer_s) as client:
-        _, committed, joined, _ = _groups(client, link.mirror, topics, offsets=True)
-        return committed, joined
+        _, committed, joined, _, unread = _groups(client, link.mirror, topics, offsets=True)
+        return committed, joined, unread
 
 
 def _groups(
     client: ClusterClient, mirror: Mirror, topics: Collection[str], *, offsets: bool
-) -> tuple[tuple[str, ...], dict[str, dict[Partition, Offset]], tuple[str, ...], tuple[str, ...]]:
+) -> tuple[tuple[str, ...], dict[str, dict[Partition, Offset]], tuple[str, ...], tuple[str, ...], int]:
     """Groups in scope; what they committed on these topics, as far as there is time to ask; of those, the ones that
-    have members; and those in scope that commit no offsets."""
+    have members; those in scope that commit no offsets; and how many were not asked about."""
     chosen = group_filter(mirror)
     known = [group for name, group in sorted(list_groups(client).items()) if name in chosen]
     groups = [g for g in known if g.kind in OFFSET_KINDS]
     others = tuple(f"{g.id} ({g.kind})" for g in known if g.kind not in OFFSET_KINDS)
     committed: dict[str, dict[Partition, Offset]] = {}
-    deadline = time.monotonic() + LIMITS.planned_groups_s
+    deadline, unread = time.monotonic() + LIMITS.planned_groups_s, 0
     for start in range(0, len(groups) if offsets else 0, _AT_ONCE):
         if time.monotonic() > deadline:
+            unread = len(groups) - start
             break
         fetched = fetch_all(client, groups[start : start + _AT_ONCE])
         for error in fetched.faults.values():
@@ -346,4 +351,4 @@ def _groups(
             committed[name] = {p: c.offset for p, c in one.committed.items() if p.topic in topics}
     found = {name: mine for name, mine in committed.items() if mine}
     joined = tuple(g.id for g in groups if g.id in found and not g.idle)
-    return tuple(g.id for g in groups), found, joined, others
+    return tuple(g.id for g in groups), found, joined, others, unread

@@ -21,8 +21,9 @@ from mirror_core.state.records import State
 from mirror_core.sync.cycle import survey
 
 
-def look(link: Link, state: State, services: Services, *, whole: bool) -> Readiness:
-    """`state`: the destination's, read a moment ago. `whole`: with drift and rights, which take many requests."""
+def look(link: Link, state: State, services: Services, *, whole: bool, current: bool = True) -> Readiness:
+    """`state`: the destination's, read a moment ago; not `current`: before it fell silent. `whole`: with drift and
+    rights, which take many requests."""
     begun, name = now_ms(), link.mirror.name
     run = state.active_run(name)
     try:
@@ -39,7 +40,7 @@ def look(link: Link, state: State, services: Services, *, whole: bool) -> Readin
     return Readiness(
         mirror=link.mirror,
         run=standing_of(run, state.steps_of(run)) if run else None,
-        conducted=conducts(conducted(state, run)) if run else None,
+        conducted=conducts(conducted(state, run)) if run and current else None,
         points=tuple(points),
         figures=figures,
         unplanned=unplanned,

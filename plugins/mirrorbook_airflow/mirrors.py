@@ -62,6 +62,17 @@ def started_mirrors() -> list[str]:
     return sorted({mirror.name for mirror in known if mirror.desired is Desired.STARTED})
 
 
+def silent_clusters() -> dict[str, str]:
+    """Known clusters whose state could not be read now, each with why: mirrors towards these are not known."""
+    from mirror_core.state.link import configured, states
+
+    clusters = listed_clusters()
+    if not clusters:
+        return {}
+    answers = states(configured(current_config("all-clusters", clusters)))
+    return {str(cluster): str(answer) for cluster, answer in answers if isinstance(answer, MirrorError)}
+
+
 def debtors(names: Collection[str]) -> list[Link]:
     """These mirrors, or all that owe a cluster something, or have to look after what they paid, or that a run holds,
     which may be one that nobody conducts."""

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from mirror_core.model.errors import BadRequest, HeldByRun, LostOwnership, Refused
 from mirror_core.model.names import MirrorName
@@ -15,7 +15,7 @@ from mirror_core.model.parity import Verdict
 from mirror_core.model.text import visible
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
-from mirrorbook_airflow.mirrors import config_path, find_mirror, remember_clusters, started_mirrors
+from mirrorbook_airflow.mirrors import config_path, find_mirror, remember_clusters, silent_clusters, started_mirrors
 from mirrorbook_airflow.params import receipts
 from mirrorbook_airflow.services import parity_check, receipts_folder
 
@@ -123,6 +123,23 @@ class ListMirrors(BaseOperator):
     def execute(self, context: Context) -> list[str]:
         with airflow_errors():
             return list(context["params"]["mirrors"]) or started_mirrors()
+
+
+class CheckClusters(BaseOperator):
+    """Red when a known cluster does not tell of the mirrors towards it: of these nothing was looked at. Green where the
+    run names its mirrors: those are looked for by their names."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{**RETRIES, **kwargs})
+
+    def execute(self, context: Context) -> None:
+        if context["params"]["mirrors"]:
+            return
+        with airflow_errors():
+            silent = silent_clusters()
+        if silent:
+            listed = "".join(f"\n  - {name}: {visible(why)}" for name, why in sorted(silent.items()))
+            raise AirflowException(f"mirrors towards these clusters were not looked at:{listed}")  # perhaps it passes
 
 
 class CheckParity(MirrorOperator):

@@ -168,7 +168,7 @@ def test_a_comparison_is_red_where_something_else_is_expected_of_it(
 
 
 @pytest.mark.drill
-def test_the_limits_of_tiers_are_judged_by_the_hourly_dag(dag_bag: DagBag, pair: Pair, mirror: MirrorName) -> None:
+def test_the_limits_of_tiers_are_judged_every_hour(dag_bag: DagBag, pair: Pair, mirror: MirrorName) -> None:
     """Both sides are equal, and no drill was ever made."""
     from mirrorbook_airflow.hooks import home
 
@@ -179,10 +179,10 @@ def test_the_limits_of_tiers_are_judged_by_the_hourly_dag(dag_bag: DagBag, pair:
     replicate(find(load_config(pair.config_path), mirror)[0])
 
     def states() -> dict[str, str]:
-        run = run_dag(dag_bag.dags["mirror_parity"], {"mirrors": [mirror]})
+        run = run_dag(dag_bag.dags["mirror_check"], {"mirrors": [mirror]})
         return {"run": run.state, **{task.task_id: task.state for task in run.get_task_instances()}}
 
-    well = dict.fromkeys(("run", "mirrors", "parity", "check", "receipts"), "success")
+    well = dict.fromkeys(("run", "clusters", "mirrors", "check"), "success")
     assert states() == well
     (docs,) = (home("evidence") / mirror).glob("check-*/data-docs/index.html")
     assert docs.is_file()

@@ -18,7 +18,7 @@ from demo.airflow import REPOSITORY, Airflow, AirflowFailed
 from mirror_core.decide.evidence import Conclusion
 from mirror_core.evidence.verify import verify
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.run import RunState
+from mirror_core.model.run import Run, RunState, StepState
 from mirror_core.sandbox.credentials import CONTROL, DATA
 from tests.brokers import Pair, grant, new_topic, produce, read_all
 from tests.browsing import browser
@@ -139,6 +139,49 @@ def test_clearing_tasks_of_a_run_that_was_given_up_asks_before_it_begins_another
     produce(runbook.pair.east, topic, 5, user="app")
 
 
+def test_clearing_tasks_of_a_run_that_failed_behind_the_promotion_goes_on_with_it_and_begins_no_other(
+    runbook: Runbook, tmp_path: Path
+) -> None:
+    airflow, (mirror, topic) = runbook.airflow, runbook.new_mirror(tmp_path)
+    run = airflow.trigger(DAG, {"mirror": mirror.name, "pause": True})
+    airflow.await_question(DAG, run, "approve", RUN_S)
+    airflow.answer(DAG, run, "approve", "Approve")
+    airflow.await_question(DAG, run, "go_ahead", RUN_S)
+    (begun,) = _runs_of(mirror)
+    in_the_way = airflow.folder / "mirrorbook" / "evidence" / f"run-{begun.id}" / "report.html"
+    in_the_way.mkdir(parents=True)
+    airflow.answer(DAG, run, "go_ahead", "Approve")
+    assert runbook.wait_end(run) == "failed"
+    assert airflow.tasks(DAG, run)["report"] == "failed"
+    assert "There is no abort: promote has begun." in airflow.log_of(DAG, run, "abort")
+    produce(runbook.pair.west, topic, 5, user="app")
+    assert mirror.state.steps[begun.id, "report"].state is StepState.FAILED
+    attempts = mirror.state.steps[begun.id, "report"].attempt
+
+    body = {"dag_run_id": run, "dry_run": False, "include_downstream": True, "only_failed": False}
+    airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "task_ids": ["begin"]})
+    airflow.await_question(DAG, run, "go_ahead", RUN_S)
+    airflow.answer(DAG, run, "go_ahead", "Approve")
+    assert runbook.wait_end(run) == "failed"
+    assert mirror.state.steps[begun.id, "report"].attempt > attempts
+    assert [(r.id, r.state) for r in _runs_of(mirror)] == [(begun.id, RunState.RUNNING)]
+
+    in_the_way.rmdir()
+    airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "task_ids": ["report"]})
+    assert runbook.wait_end(run) == "success", airflow.tasks(DAG, run)
+    assert [(r.id, r.state) for r in _runs_of(mirror)] == [(begun.id, RunState.DONE)]
+    assert in_the_way.is_file()
+
+    airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "task_ids": ["begin"]})  # of one that has ended
+    airflow.await_question(DAG, run, "go_ahead", RUN_S)
+    airflow.answer(DAG, run, "go_ahead", "Approve")
+    assert runbook.wait_end(run) == "success", airflow.tasks(DAG, run)
+    airflow.call("POST", f"/dags/{DAG}/clearTaskInstances", {**body, "task_ids": ["plan"]})
+    assert runbook.wait_end(run) == "failed"
+    assert airflow.tasks(DAG, run)["plan"] == "failed", "there is nothing left to fail over"
+    assert [(r.id, r.state) for r in _runs_of(mirror)] == [(begun.id, RunState.DONE)]
+
+
 def test_a_spark_master_that_nobody_has_allowed_is_refused_at_once(runbook: Runbook) -> None:
     with pytest.raises(AirflowFailed, match=re.escape("spark://elsewhere:7077")):
         runbook.airflow.trigger(DAG, {"mirror": "orders", "master": "spark://elsewhere:7077"})
@@ -234,7 +277,11 @@ def _answered_earlier(airflow: Airflow, run: str, task: str, seconds: int) -> No
 
 
 def _runs(mirror: Mirrored) -> list[RunState]:
-    return [r.state for r in mirror.state.runs.values() if r.plan.mirror == mirror.name]
+    return [r.state for r in _runs_of(mirror)]
+
+
+def _runs_of(mirror: Mirrored) -> list[Run]:
+    return [r for r in mirror.state.runs.values() if r.plan.mirror == mirror.name]
 
 
 def _trigger_and_approve(airflow: Airflow, mirror: str, shown: str, pictures: Path) -> str:

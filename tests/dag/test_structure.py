@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]  # warnings of Airflow are not ours to mend
 
 EXPECTED = {
+    "mirror_check",
     "mirror_control",
     "mirror_create",
     "mirror_drill",
@@ -130,12 +131,13 @@ def test_a_failure_is_undone_and_a_cleared_task_never_runs_unfenced(
     assert setups <= set(abort.upstream_task_ids)
 
 
-def test_no_finding_of_the_hourly_dag_is_hidden_by_another_task(dag_bag: DagBag) -> None:
+@pytest.mark.parametrize(("name", "judging"), [("mirror_parity", {"parity", "receipts"}), ("mirror_check", {"check"})])
+def test_no_finding_of_the_hourly_dags_is_hidden_by_another_task(dag_bag: DagBag, name: str, judging: set[str]) -> None:
     """A run is as red as its last tasks are: whatever finds something is one of them."""
-    dag = dag_of(dag_bag, "mirror_parity")
-    found = {task.task_id for task in dag.tasks if not task.downstream_task_ids}
-    assert found == {"parity", "check", "receipts"}
-    assert all(upstream(dag, task) == {"mirrors"} for task in found)
+    dag = dag_of(dag_bag, name)
+    assert {task.task_id for task in dag.tasks if not task.downstream_task_ids} == {"clusters", *judging}
+    assert all(upstream(dag, task) == {"mirrors"} for task in judging)
+    assert not upstream(dag, "clusters")
 
 
 def test_approvals_default_to_reject_and_fail_the_run(dag_bag: DagBag) -> None:

@@ -15,7 +15,6 @@ from typing import Final, TypeVar
 
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.without_source import WithoutSource
-from mirror_core.kafka.kept import KEPT
 from mirror_core.mirrors.describe import describe_with_loss
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import BadRequest, MirrorError
@@ -66,13 +65,13 @@ class Looking:
     def seen(self, mirror: MirrorName) -> Seen | None:
         """Of a mirror that `clusters` knows."""
         with self._lock:
-            one = self._seen.setdefault(mirror, OnDemand(partial(self._look, mirror), LOOK_S, around=KEPT.keeping))
+            one = self._seen.setdefault(mirror, OnDemand(partial(self._look, mirror), LOOK_S))
         return one.latest()
 
     def judged(self, mirror: MirrorName) -> Judged | None:
         """Of a mirror that `clusters` knows."""
         with self._lock:
-            one = self._judged.setdefault(mirror, OnDemand(partial(self._judge, mirror), JUDGED_S, around=KEPT.keeping))
+            one = self._judged.setdefault(mirror, OnDemand(partial(self._judge, mirror), JUDGED_S))
         return one.latest()
 
     # -- looks, each in a thread of its own -----------------------------------------------------------------------
@@ -94,7 +93,7 @@ class Looking:
         told |= {name: replace(self._told[name], silent=why) for name, why in silent.items() if name in self._told}
         # Also of those that are silent: what is looked at is what Airflow's connections say now, not what they said.
         self._told = {
-            name: replace(one, links={m.name: link_of(config, m) for m in _reachable(one.state, set(config.clusters))})
+            name: replace(one, links={m.name: link_of(config, m) for m in _towards(name, one.state, config.clusters)})
             for name, one in told.items()
         }
         return Clusters(begun, self._told, silent, sets=tuple(config.sets.values()))
@@ -151,9 +150,10 @@ class Looking:
         return tuple(kept)
 
 
-def _reachable(state: State, clusters: Collection[str]) -> list[Mirror]:
-    """Mirrors of which both clusters are configured."""
-    return [m for m in state.mirrors.values() if m.source in clusters and m.destination in clusters]
+def _towards(cluster: ClusterName, state: State, clusters: Collection[str]) -> list[Mirror]:
+    """Mirrors towards this cluster by its own word, of which both are configured. What it says of others is not
+    believed: applications may write a topic on the source."""
+    return [m for m in state.mirrors.values() if m.destination == cluster and m.source in clusters]
 
 
 @dataclass(frozen=True, slots=True)

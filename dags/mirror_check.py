@@ -1,0 +1,37 @@
+"""Check whether mirrors are ready for a failover, and what a sync would find now, with the limits of your tiers.
+
+Great Expectations judges both. Red unless all is as expected, also where something is not known. No record is read: a
+comparison that takes hours, or hangs, holds up none of this.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow.sdk import DAG, Param
+from mirrorbook_airflow.notifying import when_red
+from mirrorbook_airflow.operators import RETRIES, CheckClusters, CheckMirror, ListMirrors
+
+with DAG(
+    "mirror_check",
+    description="Check whether a mirror is ready for a failover, and as expected",
+    doc_md=__doc__,
+    schedule="@hourly",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    tags=["mirrorbook"],
+    **when_red(),
+    params={
+        "mirrors": Param(
+            [],
+            type="array",
+            items={"type": "string"},
+            description_md="Mirrors to check; empty: all that are started",
+        ),
+    },
+) as dag:
+    CheckClusters(task_id="clusters")  # behind nothing, and nothing behind it: red by itself
+    CheckMirror.partial(
+        task_id="check", map_index_template="{{ task.mirror }}", max_active_tis_per_dagrun=1, **RETRIES
+    ).expand(mirror=ListMirrors(task_id="mirrors").output)
