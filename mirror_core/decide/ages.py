@@ -11,7 +11,7 @@ from mirror_core.decide.drills import came_through, runs_of
 from mirror_core.decide.proof import recorded
 from mirror_core.model.mirror import GroupsSeen, PartitionState, PartitionStatus
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.model.proof import Proof
+from mirror_core.model.proof import Proof, Proved
 from mirror_core.model.run import Run
 
 
@@ -55,11 +55,24 @@ def known_since(
     partition that was compared the longest ago: a comparison looks at all of them. What has FAILED is not compared."""
     if groups is not None:
         yield Known.GROUPS, groups.synced_ms
-    well = {p: one for p, one in statuses.items() if one.state is not PartitionState.FAILED}
-    known = recorded(proof, {p.topic: one.destination_topic_id for p, one in well.items()})
-    compared = [one.at_ms for p, one in known.items() if p in well]
+    compared = [one.at_ms for one in _compared(proof, statuses).values() if one is not None]
     if compared:
         yield Known.PROOF, min(compared)
     drilled = next((run for run in runs_of(runs, mirror) if came_through(run)), None)
     if drilled is not None:
         yield Known.DRILL, drilled.started_ms
+
+
+def never_compared(proof: Proof | None, statuses: Mapping[Partition, PartitionStatus]) -> int:
+    """Partitions that no comparison has looked at yet, where it has looked at others: `known_since` leaves them out.
+    What has FAILED is not compared."""
+    seen = _compared(proof, statuses)
+    missing = sum(one is None for one in seen.values())
+    return missing if missing < len(seen) else 0
+
+
+def _compared(proof: Proof | None, statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, Proved | None]:
+    """Of each partition that has not FAILED, how far it was compared; None: it never was."""
+    well = {p: one for p, one in statuses.items() if one.state is not PartitionState.FAILED}
+    known = recorded(proof, {p.topic: one.destination_topic_id for p, one in well.items()})
+    return {p: known.get(p) for p in well}

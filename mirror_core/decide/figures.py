@@ -268,9 +268,10 @@ def group_figures(view: View) -> Iterator[tuple[str, str]]:
                 yield group, f"0 to {behind} record(s) read again; {synced}"
         return
     here = view.destination
-    known = None if isinstance(here, Unseen) or here.groups_unseen else here.committed
+    known = {} if isinstance(here, Unseen) or here.groups_unseen else here.committed
+    partly = isinstance(here, Unseen) or here.groups_unseen or here.groups_unread
     for group, offsets in sorted(view.source.committed.items())[:SHOWN]:
-        if known is None:
+        if partly and group not in known:
             yield group, f"what {view.mirror.destination} has of it is not known; 0 read again after the final sync"
             continue
         there = known.get(group, {})

@@ -77,6 +77,14 @@ def of_ages(mirror: str, known_ms: Mapping[Known, int], now_ms: int) -> Iterator
             yield Point(Weight.WARNING, f"{WORDS[what]} {since}", REMEDY[what].format(mirror=mirror))
 
 
+def of_uncompared(mirror: str, partitions: int) -> Iterator[Point]:
+    """Partitions that were never compared, where others were."""
+    if partitions:
+        yield Point(
+            Weight.WARNING, f"{partitions} partition(s) were never compared", REMEDY[Known.PROOF].format(mirror=mirror)
+        )
+
+
 _DRIFT: Final = CHANGES - {Action.STAGE, Action.COMMIT}
 """What is staged waits for the promotion, and groups always move: how old their offsets are is a point of its own."""
 

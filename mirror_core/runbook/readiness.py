@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mirror_core.decide.abandoned import conducts
-from mirror_core.decide.ages import known_since
-from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan
+from mirror_core.decide.ages import known_since, never_compared
+from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan, of_uncompared
 from mirror_core.decide.steps import standing_of
 from mirror_core.decide.view import some
 from mirror_core.decide.without_source import WithoutSource
@@ -35,6 +35,7 @@ def look(link: Link, state: State, services: Services, *, whole: bool, current: 
     statuses = state.partitions.get(name, {})
     known = dict(known_since(name, state.groups.get(name), state.proofs.get(name), iter(state.runs.values()), statuses))
     points += of_ages(name, known, begun)
+    points += of_uncompared(name, never_compared(state.proofs.get(name), statuses))
     if whole:
         points += [*_drift(link, state), *_rights(link)]
     return Readiness(

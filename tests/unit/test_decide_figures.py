@@ -176,6 +176,13 @@ def test_groups_that_could_not_be_asked_are_not_told_to_have_nothing(
     assert set(unknown_of(replace(view, destination=replace(DESTINATION, groups_unseen=True)))) == set(unknown_of(view))
 
 
+def test_a_group_that_there_was_no_time_to_ask_about_is_not_told_to_have_nothing(view: View) -> None:
+    partly = replace(DESTINATION, committed={"g": DESTINATION.committed["g"]}, groups_unread=1)
+    told = dict(group_figures(replace(view, destination=partly)))
+    assert told["g"] == dict(group_figures(view))["g"]
+    assert told["h"] == "what west has of it is not known; 0 read again after the final sync"
+
+
 def test_with_a_dead_source_a_group_may_read_again_what_lies_behind_its_offset(view: View) -> None:
     dead = replace(view, source=Unseen("refused"))
     unknown = "0 to 5 record(s) read again; when it was synced last is unknown"

@@ -7,17 +7,19 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from mirror_core.decide.ages import Known
+from mirror_core.decide.ages import Known, never_compared
 from mirror_core.decide.failover import Decision
-from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan
+from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan, of_uncompared
 from mirror_core.decide.steps import Standing, Writes, standing_of
 from mirror_core.decide.without_source import Again, WithoutSource
 from mirror_core.mirrors.readiness_metrics import Exposition
 from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
+from mirror_core.model.proof import Proof, Proved
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
 from tests.unit.test_metrics import MIRROR
+from tests.unit.test_ready_rows import A0, NAME, VIEW
 
 NOW_MS = 100 * 86_400_000
 REFUSED = WithoutSource(refused=("the destination is silent",))
@@ -55,6 +57,14 @@ def test_what_is_old_or_never_was_is_a_point_with_a_command(what: Known) -> None
         (point,) = of_ages("m", {k: v for k, v in known.items() if v is not None}, NOW_MS)
         assert point.words.endswith(words)
         assert " m`" in point.remedy
+
+
+def test_partitions_that_were_never_compared_are_a_point_where_others_were() -> None:
+    some = Proof.of(NAME, {A0: Proved(60, 0, 40_000, 60)}, {"a": "d"})
+    assert [never_compared(proof, VIEW.statuses) for proof in (some, None, VIEW.proof)] == [1, 0, 0]
+    (point,) = of_uncompared("m", 1)
+    assert (point.words, "`mirrorbook parity m`" in point.remedy) == ("1 partition(s) were never compared", True)
+    assert not list(of_uncompared("m", 0))
 
 
 def test_drift_is_counted_by_part_and_what_needs_a_person_is_said_in_full() -> None:

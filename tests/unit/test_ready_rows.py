@@ -80,6 +80,17 @@ def test_each_partition_has_what_a_plan_knows_of_it() -> None:
     assert (first.data_plane, first.refused) == (True, "")
 
 
+def test_a_partition_that_was_never_compared_is_older_than_any_limit() -> None:
+    first, second = readiness(replace(VIEW, proof=Proof.of(NAME, {A0: Proved(60, 0, 40_000, 60)}, {"a": "d"})), [])
+    assert (first.proved, first.proof_age_s) == (60, 60.0)
+    assert (second.proved, second.proof_age_s) == (0, NEVER)
+
+
+def test_by_a_clock_that_is_behind_no_age_is_known() -> None:
+    for row in readiness(replace(VIEW, now_ms=10_000), []):
+        assert (row.behind_s, row.heartbeat_age_s) == (None, None)
+
+
 def test_what_is_not_known_is_none_and_what_never_was_is_older_than_any_limit() -> None:
     dark = replace(
         VIEW, source=Unseen("gone"), destination=Unseen("gone"), sighting=None, proof=None, groups=None, lease=None

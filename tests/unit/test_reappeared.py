@@ -21,14 +21,14 @@ from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Lifted, Operatio
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, reverse_name
-from mirror_core.model.run import Mode
+from mirror_core.model.run import Mode, RunKind
 from mirror_core.rights.acls import denial
 from mirror_core.state.records import Forget, State
 from mirror_core.sync.lifting import forget_lifted
 from tests.memory import MemoryLog, fold
 from tests.rights_world import APPS, TOPICS, World, in_memory, right
 from tests.unit.test_decide_failover import healthy_view
-from tests.unit.test_decide_verbs import MIRROR
+from tests.unit.test_decide_verbs import MIRROR, RUN
 
 M, EAST, WEST = MIRROR.name, MIRROR.source, MIRROR.destination
 OWN: Final = frozenset({"User:control", "User:data"})
@@ -218,6 +218,19 @@ def test_each_side_is_looked_at_by_itself(monkeypatch: pytest.MonkeyPatch) -> No
     assert clusters.words().startswith("unknown on east: cluster east is another now")
     clusters.ids[EAST], clusters.held = MIRROR.source_id, {EAST: set(), WEST: set()}
     assert not clusters.words()
+
+
+def test_what_a_failback_demotes_with_its_last_step_is_not_named_while_it_is_under_way() -> None:
+    """It is in the way home's ledger, and in this mirror's a moment later."""
+    state = State()
+    state.put(lifted(entry(DEMOTED, AclPurpose.DEMOTED, cluster=WEST)))
+    stopped = replace(MIRROR, desired=Desired.STOPPED)
+    sides = [SimpleNamespace(name=name, user=lambda principal: principal) for name in (EAST, WEST)]
+    link: Any = SimpleNamespace(mirror=stopped, source=sides[0], destination=sides[1])
+    assert again.reappeared_on(link, state, WEST, {DEMOTED})
+    home = replace(RUN, id="m-failback-20260101T000000-abcd", plan=replace(RUN.plan, kind=RunKind.FAILBACK))
+    state.put(home)
+    assert not again.reappeared_on(link, state, WEST, {DEMOTED})
 
 
 def test_a_run_that_has_begun_since_the_state_was_read_has_its_own_fence(monkeypatch: pytest.MonkeyPatch) -> None:

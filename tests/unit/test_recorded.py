@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mirrorbook_airflow import mirrors
+from airflow.sdk.exceptions import AirflowException
+from mirrorbook_airflow import mirrors, operators
 
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import Unreachable
@@ -53,3 +54,10 @@ def test_a_mirror_that_a_run_holds_is_looked_at_too(monkeypatch: pytest.MonkeyPa
 def test_only_a_destination_is_believed_about_a_mirror() -> None:
     assert mirrors.started_mirrors() == ["own"]
     assert [found.mirror.name for found in mirrors.debtors([])] == ["own"]
+
+
+def test_a_cluster_that_does_not_tell_of_its_mirrors_is_red_beside_all_else() -> None:
+    """Mirrors towards it are in no list, and nothing else would be red for want of them."""
+    with pytest.raises(AirflowException, match=r"not looked at:\n  - south: it does not answer$"):
+        operators.CheckClusters(task_id="clusters").execute({"params": {"mirrors": []}})
+    operators.CheckClusters(task_id="clusters").execute({"params": {"mirrors": ["own"]}})  # looked for by its name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,8 +13,9 @@ from mirror_core.decide.loss import loss_of
 from mirror_core.decide.view import SourceView, Topic, Unseen, View
 from mirror_core.decide.without_source import Again, WithoutSource, facts_of, without_source
 from mirror_core.model.mirror import Desired, GroupsSeen
-from mirror_core.model.names import Offset
+from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import Mode
+from mirror_core.model.sighting import Sighting, TopicSeen
 from mirror_core.runbook import failover
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.services import Services
@@ -150,6 +151,60 @@ def test_of_a_group_that_would_begin_nowhere_or_has_members_it_is_unknown_what_i
     assert facts_of(joined)["read again"] == "at most 6 offset(s), by 1 group(s); unknown of 1 group(s)"
     unseen = judged(replace(seen, destination=replace(THERE, groups_unseen=True, committed={})))
     assert (unseen.groups, unseen.again_most, facts_of(unseen)["read again"]) == (None, None, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("there", "source"),
+    [
+        ({"g": {A0: Offset(90)}}, SOURCE),
+        ({"g": {A0: Offset(90)}}, Unseen("dead")),
+        ({}, Unseen("dead")),
+        (COMMITTED, replace(SOURCE, groups_unread=176)),
+    ],
+    ids=[
+        "a partition never synced",
+        "and the source silent",
+        "no group synced, and the source silent",
+        "no time to ask",
+    ],
+)
+def test_what_groups_had_on_the_source_only_is_unknown_and_never_nothing(
+    seen: View, there: Mapping[str, Mapping[Partition, Offset]], source: SourceView | Unseen
+) -> None:
+    found = judged(replace(seen, destination=replace(THERE, committed=there), source=source))
+    assert found.again_most is None
+    assert "unknown of " in facts_of(found)["read again"]
+
+
+def test_groups_that_there_was_no_time_to_ask_about_are_unknown_and_warned_of(seen: View) -> None:
+    found = judged(replace(seen, destination=replace(THERE, groups_unread=176)))
+    assert (found.groups, found.again_most) == (None, None)
+    assert any("there was no time to ask west about 176 group(s)" in line for line in found.warnings)
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [{**SOURCE.topics, "new": Topic(id="n", partitions=3)}, {**SOURCE.topics, "b": Topic(id="s", partitions=5)}],
+    ids=["a topic", "partitions"],
+)
+def test_what_is_not_mirrored_yet_makes_what_the_source_has_unknown(seen: View, topics: Mapping[str, Topic]) -> None:
+    assert judged(replace(seen, source=replace(SOURCE, topics=topics))).missing_now is None
+
+
+def test_a_look_is_as_old_as_that_at_the_partition_where_it_is_oldest_also_without_a_leader(seen: View) -> None:
+    topics = (
+        TopicSeen(topic="a", ends=(100, 50), ago_ms=(0, 60_000), leaderless=(1,)),
+        TopicSeen(topic="b", ends=(10,), ago_ms=(90_000,)),
+    )
+    sighting = Sighting(mirror=seen.mirror.name, at_ms=100_000, topics=topics)
+    found = judged(replace(seen, sighting=sighting, statuses={**seen.statuses, B0: status(B0, "bad")}))
+    assert found.looked_s == (seen.now_ms - 100_000 + 90_000) / 1000
+
+
+def test_by_a_clock_that_is_behind_no_age_is_known(seen: View) -> None:
+    found = judged(replace(seen, now_ms=10_000))
+    assert (found.looked_s, found.behind_s, found.heartbeat_s, found.synced_s) == (None,) * 4
+    assert found.missing == 37
 
 
 def test_behind_a_fence_that_was_drained_only_what_has_failed_is_missing(seen: View) -> None:

@@ -1,0 +1,137 @@
+"""Whose word is believed of mirrors that are looked at again and again: by the metrics' server, and by the DR page."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mirrorbook_airflow.page import looking
+
+from mirror_core.cli import readiness as cli
+from mirror_core.decide.conducting import STEP, place
+from mirror_core.decide.readiness import Readiness
+from mirror_core.decide.without_source import WithoutSource
+from mirror_core.kafka.config import Config
+from mirror_core.mirrors.readiness_metrics import Exposition
+from mirror_core.model.checkpoint import Beat
+from mirror_core.model.clock import now_ms
+from mirror_core.model.errors import MirrorError, Unreachable
+from mirror_core.model.mirror import Desired
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.runbook import readiness
+from mirror_core.state.journal import checkpoint
+from mirror_core.state.records import State
+from tests.unit.test_decide_verbs import RUN
+from tests.unit.test_refusals import LINK
+
+BOTH = Config(Path("mirrorbook.yaml"), {side.name: side for side in (LINK.source, LINK.destination)})
+EAST, WEST = LINK.source.name, LINK.destination.name
+STARTED = replace(LINK.mirror, desired=Desired.STARTED)
+
+
+def state_of(*records: Any) -> State:
+    made = State()
+    for one in records:
+        made.put(one)
+    return made
+
+
+class Served:
+    """The server's own loop, with these answers at each look; it ends after the last."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: dict[ClusterName, State | MirrorError]) -> None:
+        self.shown, self.said, self.current = Exposition(), list[str](), list[bool]()
+        stop, left = threading.Event(), iter(answers)
+
+        def states(config: Config) -> Iterator[tuple[ClusterName, State | MirrorError]]:
+            return iter(next(left).items())
+
+        def told(found: Iterator[Readiness]) -> None:
+            self.shown.tell(found)
+            if not answers[self._looks() :]:
+                stop.set()
+
+        @contextmanager
+        def served(*given: object) -> Iterator[None]:
+            yield
+
+        self._count = 0
+        monkeypatch.setattr(cli, "states", states)
+        monkeypatch.setattr(cli, "served", served)
+        monkeypatch.setattr(cli, "tell", lambda line, **more: self.said.append(line))
+        monkeypatch.setattr(cli, "Exposition", lambda: SimpleNamespace(tell=told))
+        monkeypatch.setattr(cli, "LOOK_S", 0.0)
+        monkeypatch.setattr(cli, "threading", SimpleNamespace(Event=lambda: stop))
+        monkeypatch.setattr(cli, "signal", SimpleNamespace(signal=lambda *given: None, SIGTERM=15, SIGINT=2))
+        monkeypatch.setattr(cli, "_services", lambda path: None)
+        monkeypatch.setattr(cli, "look", self.look)
+
+    def _looks(self) -> int:
+        self._count += 1
+        return self._count
+
+    def look(self, link: Any, state: State, services: object, *, whole: bool, current: bool) -> Readiness:
+        if link.mirror.name == "broken":
+            raise ValueError("a step of another version")
+        self.current.append(current)
+        return Readiness(
+            mirror=link.mirror, run=None, points=(), figures={}, unplanned=WithoutSource(refused=()), at_ms=1
+        )
+
+    def desired(self) -> dict[str, float]:
+        cli._serve(BOTH, ("", 0))
+        samples = [s for one in self.shown.collect() if one.name == "mirrorbook_desired" for s in one.samples]
+        return {f"{s.labels['mirror']} {s.labels['desired']}": s.value for s in samples if s.value}
+
+
+def test_only_a_destination_is_believed_about_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    forged = state_of(replace(LINK.mirror, desired=Desired.STOPPED))
+    served = Served(monkeypatch, {EAST: forged, WEST: state_of(STARTED)})
+    assert served.desired() == {f"{LINK.mirror.name} STARTED": 1.0}
+
+
+def test_a_mirror_that_cannot_be_judged_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = replace(STARTED, name=MirrorName("broken"))
+    served = Served(monkeypatch, {WEST: state_of(broken, STARTED)})
+    assert served.desired() == {f"{LINK.mirror.name} STARTED": 1.0}
+    (said,) = served.said
+    assert said.startswith("mirror broken: not looked at: a defect of Mirrorbook: ValueError")
+
+
+def test_what_a_cluster_said_before_it_fell_silent_is_kept_and_known_to_be_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(monkeypatch, {WEST: state_of(STARTED)}, {WEST: Unreachable("west: no answer")})
+    assert served.desired() == {f"{LINK.mirror.name} STARTED": 1.0}
+    assert served.current == [True, False]
+
+
+def test_by_an_old_state_nobody_is_said_not_to_conduct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The conductor may be at work: it is this host that does not hear the destination any more."""
+
+    def silent(*given: object, **more: object) -> State:
+        raise Unreachable("west: no answer")
+
+    monkeypatch.setattr("mirror_core.runbook.failover.read_state", silent)
+    beat = Beat(token="t", by=RUN.conducted_by, host="elsewhere", boot="b", pid=99, started=1, at_ms=now_ms() - 200_000)
+    state = state_of(LINK.mirror, RUN, checkpoint(RUN.id, STEP, beat), checkpoint(RUN.id, place("t"), beat))
+    services: Any = None
+    assert readiness.look(LINK, state, services, whole=False).conducted is False
+    assert readiness.look(LINK, state, services, whole=False, current=False).conducted is None
+
+
+def test_the_page_describes_a_mirror_by_the_word_of_its_destination(monkeypatch: pytest.MonkeyPatch) -> None:
+    forged, real = state_of(replace(LINK.mirror, desired=Desired.STOPPED)), state_of(STARTED)
+    monkeypatch.setattr(looking, "configured", lambda path: BOTH)
+    monkeypatch.setattr(looking, "current_config", lambda *given: None)
+    monkeypatch.setattr(looking, "known_clusters", lambda: ())
+    monkeypatch.setattr(looking, "states", lambda config: iter([(EAST, forged), (WEST, real)]))
+    page = looking.Looking()
+    page._look_at_clusters()
+    link, state = page._told_of(LINK.mirror.name)
+    assert state is real
+    assert link.mirror.desired is Desired.STARTED
