@@ -139,9 +139,11 @@ def _looked(services: Services, one: tuple[Link, State, bool]) -> Readiness | No
     link, state, current = one
     try:
         return look(link, state, services, whole=False, current=current)
+    except MirrorError as error:
+        tell(f"mirror {link.mirror.name}: not looked at: {error}", err=True)
     except Exception as error:  # noqa: BLE001 - said by its type alone
         tell(f"mirror {link.mirror.name}: not looked at: a defect of Mirrorbook: {type_and_line(error)}", err=True)
-        return None
+    return None
 
 
 def _mirrors(config: Config, cluster: ClusterName, state: State) -> Iterator[tuple[Link, State]]:

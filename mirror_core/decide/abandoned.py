@@ -9,8 +9,9 @@ from typing import Final
 
 from mirror_core.decide.conducting import Conducted, Sign
 from mirror_core.decide.drills import is_drills
+from mirror_core.decide.run_standing import Standing
 from mirror_core.decide.standing import when
-from mirror_core.decide.steps import Standing, Writes, point_of_no_return
+from mirror_core.decide.steps import Writes, point_of_no_return
 from mirror_core.model.clock import CONDUCTED_S
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.run import Run

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from mirror_core.decide import vouching
 from mirror_core.decide.conducting import NOT_KNOWN, Conducted, Sign
+from mirror_core.decide.run_standing import standing_of
 from mirror_core.decide.standing import Standing
 from mirror_core.decide.standing import standing_of as debt_standing
-from mirror_core.decide.steps import Writes, point_of_no_return, standing_of
+from mirror_core.decide.steps import Writes, point_of_no_return
 from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
 from mirror_core.model.names import base_name, reverse_name
 from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord, StepState

@@ -11,7 +11,7 @@ from typing import Final
 from mirror_core.decide.ages import OLD_S, REMEDY, WORDS, Known
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss_figures import ago
-from mirror_core.decide.steps import Standing
+from mirror_core.decide.run_standing import Standing
 from mirror_core.decide.without_source import WithoutSource
 from mirror_core.model.drift import CHANGES, Action, DriftRow
 from mirror_core.model.mirror import Mirror

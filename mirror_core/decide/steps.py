@@ -14,7 +14,7 @@ from typing import Final
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import reverse_name
 from mirror_core.model.ruling import Barred
-from mirror_core.model.run import Mode, PlanStep, Run, RunKind, StepRecord, StepState
+from mirror_core.model.run import Mode, PlanStep, Run, RunKind, StepRecord
 
 
 class Need(StrEnum):
@@ -271,29 +271,6 @@ def stood_still_s(run: Run, steps: Iterable[StepRecord]) -> float | None:
 def took_s(step: StepRecord) -> float | None:
     """Seconds of its last attempt; None when that has not ended."""
     return None if step.ended_ms is None else (step.ended_ms - step.started_ms) / 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a run under way is."""
-
-    step: str
-    """Begun last; empty: none was."""
-    writes: Writes
-    """Where applications may write as long as nothing more happens."""
-    since_ms: int
-    """Of the newest word in its journal."""
-
-
-def standing_of(run: Run, steps: Iterable[StepRecord]) -> Standing:
-    """By its journal."""
-    rows = STEPS[run.plan.kind, run.plan.mode]
-    newest = max(steps, key=lambda one: one.started_ms, default=None)
-    if newest is None:
-        return Standing("", rows[0].writes, run.started_ms)
-    at = [row.name for row in rows].index(newest.step)
-    ends = newest.state is StepState.DONE and rows[at].writes is Writes.NOWHERE and at + 1 < len(rows)
-    return Standing(newest.step, rows[at + 1 if ends else at].writes, newest.ended_ms or newest.started_ms)
 
 
 def undisturbed(kind: RunKind, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:

@@ -14,9 +14,9 @@ from mirror_core.decide.abandoned import abandoned
 from mirror_core.decide.loss import Loss, loss
 from mirror_core.decide.loss_figures import ago, heartbeats
 from mirror_core.decide.proof import in_words, recorded
+from mirror_core.decide.run_standing import standing_of
 from mirror_core.decide.slipped import slip_in_words
 from mirror_core.decide.standing import pending, words
-from mirror_core.decide.steps import standing_of
 from mirror_core.decide.topics import cleans
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient

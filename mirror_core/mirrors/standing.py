@@ -16,6 +16,8 @@ from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide.abandoned import abandoned, held_up
+from mirror_core.decide.run_standing import Standing as At
+from mirror_core.decide.run_standing import standing_of as step_of
 from mirror_core.decide.slipped import newly_slipped, shown_slip, slipped_in, unknown_ends
 from mirror_core.decide.standing import (
     Action,
@@ -30,8 +32,6 @@ from mirror_core.decide.standing import (
     waits_for_home,
     words,
 )
-from mirror_core.decide.steps import Standing as At
-from mirror_core.decide.steps import standing_of as step_of
 from mirror_core.decide.verbs import Verb
 from mirror_core.decide.view import Unseen, some
 from mirror_core.kafka.acls import AuthorizerOff

@@ -12,7 +12,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from mirror_core.decide.access import strangers
 from mirror_core.decide.drills import forecast
-from mirror_core.decide.filters import group_filter, topic_filter
+from mirror_core.decide.filters import topic_filter
 from mirror_core.decide.promotion import STAGED, as_synced, promotion, unbacked
 from mirror_core.decide.reappeared import warned
 from mirror_core.decide.strategies import came
@@ -21,8 +21,6 @@ from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.existing import hidden_among, undescribed
-from mirror_core.kafka.group_batches import fetch_all
-from mirror_core.kafka.groups import OFFSET_KINDS, list_groups
 from mirror_core.kafka.hearing import Hearing, reading
 from mirror_core.kafka.heartbeats import newest
 from mirror_core.kafka.leaderless import offsets_by_two
@@ -37,12 +35,13 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import Offset, Partition, heartbeat_topic
+from mirror_core.model.names import Partition, heartbeat_topic
 from mirror_core.model.run import Mode
 from mirror_core.rights.acls import Names, may_change
 from mirror_core.rights.needed import others_who_change
 from mirror_core.runbook.beside import look_beside
 from mirror_core.runbook.hook_calls import command_problems, hook_problems
+from mirror_core.runbook.observed_groups import Groups, groups_on, observed_groups
 from mirror_core.state.link import Link
 from mirror_core.state.records import TOPIC as STATE
 from mirror_core.state.records import State
@@ -50,12 +49,8 @@ from mirror_core.sync.access import promotion_remarks
 from mirror_core.sync.final_settings import few_in_sync
 from mirror_core.sync.principals import own_principals
 
-_AT_ONCE: Final = 32
-"""Groups asked for in one round trip."""
 _LOOK_S: Final = 0.5
 """Between two looks whether a side is still answering."""
-
-NO_GROUPS: Final[tuple[dict[str, dict[Partition, Offset]], tuple[str, ...], int]] = ({}, (), 0)
 
 _log = logger(__name__)
 
@@ -237,7 +232,7 @@ def _look_at_source(
         present = [p for p in partitions if p.topic in topics and p.index < topics[p.topic].partitions]
         acls = describe_acls(client)
         transactions = open_transactions(client, set(topics))
-        groups, committed, _, others, unread = _groups(client, mirror, topics, offsets=offsets)
+        groups = observed_groups(client, mirror, topics, offsets=offsets)
         own, names = own_principals(link), Names(topics)
         held = acls.entries if isinstance(acls, Acls) else frozenset()
         grants = tuple(a for a in sorted(held) if may_change(a) and a.principal not in own and names.any_covered(a))
@@ -251,10 +246,10 @@ def _look_at_source(
             stable_ends=ends.offsets,
             authorizer=not isinstance(acls, AuthorizerOff),
             transactions=tuple(t.id for t in transactions),
-            groups=groups,
-            other_groups=others,
-            committed=committed,
-            groups_unread=unread,
+            groups=groups.ids,
+            other_groups=groups.others,
+            committed=groups.committed,
+            groups_unread=groups.unread,
             grants=grants,
             leaderless=tuple(sorted(ends.leaderless)),
             state_writers=_state_writers(link, acls),
@@ -269,7 +264,7 @@ def _look_at_destination(
     topic = heartbeat_topic(link.mirror.name)
     heartbeats = Ask(lambda: newest(link.destination, topic, timeout_s=LIMITS.planned_heartbeats_s))
     recorded_topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
-    groups = Ask(lambda: _groups_there(link, recorded_topics)) if offsets else None
+    groups = Ask(lambda: groups_on(link.destination, link.mirror, recorded_topics)) if offsets else None
     deadline = time.monotonic() + LIMITS.planned_side_s - 0.5
     try:
         with ClusterClient(link.destination, timeout_s=LIMITS.planned_answer_s) as client:
@@ -284,8 +279,8 @@ def _look_at_destination(
             held = describe_acls(client)
             rights = promotion_remarks(link, state, held, view.topics)
             beats = heartbeats.answer(deadline)
-            asked = groups.while_heard(deadline) if groups else NO_GROUPS
-            committed, joined, unread = NO_GROUPS if isinstance(asked, Unseen) else asked
+            asked = groups.while_heard(deadline) if groups else Groups()
+            known = Groups() if isinstance(asked, Unseen) else asked
             return DestinationView(
                 cluster_id=view.cluster_id,
                 topics=topics,
@@ -293,10 +288,10 @@ def _look_at_destination(
                 authorizer=not isinstance(held, AuthorizerOff),
                 rights=rights,
                 names=frozenset(view.topics),
-                committed=committed,
-                joined=joined,
+                committed=known.committed,
+                joined=known.joined,
                 groups_unseen=isinstance(asked, Unseen),
-                groups_unread=unread,
+                groups_unread=known.unread,
                 heartbeats=() if isinstance(beats, Unseen) else beats,
                 leaderless=tuple(sorted(positions.leaderless)),
                 few_in_sync=few_in_sync(client, link.mirror, state, view.topics) if offsets else (),
@@ -319,36 +314,3 @@ def _hidden(client: ClusterClient, unlisted: Collection[str]) -> Hidden:
 
 def _topics(found: Mapping[str, TopicView]) -> dict[str, Topic]:
     return {name: Topic(id=view.id, partitions=len(view.partitions)) for name, view in found.items()}
-
-
-def _groups_there(
-    link: Link, topics: Collection[str]
-) -> tuple[dict[str, dict[Partition, Offset]], tuple[str, ...], int]:
-    with ClusterClient(link.destination, timeout_s=LIMITS.planned_answer_s) as client:
-        _, committed, joined, _, unread = _groups(client, link.mirror, topics, offsets=True)
-        return committed, joined, unread
-
-
-def _groups(
-    client: ClusterClient, mirror: Mirror, topics: Collection[str], *, offsets: bool
-) -> tuple[tuple[str, ...], dict[str, dict[Partition, Offset]], tuple[str, ...], tuple[str, ...], int]:
-    """Groups in scope; what they committed on these topics, as far as there is time to ask; of those, the ones that
-    have members; those in scope that commit no offsets; and how many were not asked about."""
-    chosen = group_filter(mirror)
-    known = [group for name, group in sorted(list_groups(client).items()) if name in chosen]
-    groups = [g for g in known if g.kind in OFFSET_KINDS]
-    others = tuple(f"{g.id} ({g.kind})" for g in known if g.kind not in OFFSET_KINDS)
-    committed: dict[str, dict[Partition, Offset]] = {}
-    deadline, unread = time.monotonic() + LIMITS.planned_groups_s, 0
-    for start in range(0, len(groups) if offsets else 0, _AT_ONCE):
-        if time.monotonic() > deadline:
-            unread = len(groups) - start
-            break
-        fetched = fetch_all(client, groups[start : start + _AT_ONCE])
-        for error in fetched.faults.values():
-            raise error
-        for name, one in fetched.offsets.items():
-            committed[name] = {p: c.offset for p, c in one.committed.items() if p.topic in topics}
-    found = {name: mine for name, mine in committed.items() if mine}
-    joined = tuple(g.id for g in groups if g.id in found and not g.idle)
-    return tuple(g.id for g in groups), found, joined, others, unread

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mirror_core.decide.abandoned import conducts
 from mirror_core.decide.ages import known_since, never_compared
 from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan, of_uncompared
-from mirror_core.decide.steps import standing_of
+from mirror_core.decide.run_standing import standing_of
 from mirror_core.decide.view import some
 from mirror_core.decide.without_source import WithoutSource
 from mirror_core.mirrors.preflight import Verdict, check

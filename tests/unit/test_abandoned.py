@@ -10,7 +10,8 @@ import pytest
 from mirror_core.decide.abandoned import HELD_UP_MS, abandoned, conducts, held_up
 from mirror_core.decide.conducting import STEP, Conducted, Sign
 from mirror_core.decide.drills import expressions
-from mirror_core.decide.steps import Standing, Writes, planned
+from mirror_core.decide.run_standing import Standing
+from mirror_core.decide.steps import Writes, planned
 from mirror_core.mirrors import beside, standing
 from mirror_core.mirrors.describe import _under_way
 from mirror_core.mirrors.standing import look_after

@@ -10,14 +10,17 @@ from prometheus_client import CollectorRegistry
 from mirror_core.decide.ages import Known, never_compared
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan, of_uncompared
-from mirror_core.decide.steps import Standing, Writes, standing_of
+from mirror_core.decide.run_standing import Standing, standing_of
+from mirror_core.decide.steps import Writes
 from mirror_core.decide.without_source import Again, WithoutSource
 from mirror_core.mirrors.readiness_metrics import Exposition
 from mirror_core.model.drift import Action, DriftRow, Part
+from mirror_core.model.errors import Indeterminate
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
 from mirror_core.model.proof import Proof, Proved
 from mirror_core.model.run import Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
+from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_metrics import MIRROR
 from tests.unit.test_ready_rows import A0, NAME, VIEW
 
@@ -139,6 +142,12 @@ def samples(*looks: Readiness) -> dict[tuple[str, str], float]:
         for family in registry.collect()
         for sample in family.samples
     }
+
+
+def test_a_step_of_another_version_is_said_and_not_guessed_at() -> None:
+    newer = StepRecord(run=RUN.id, step="weigh", state=StepState.STARTED, attempt=1, started_ms=2)
+    with pytest.raises(Indeterminate, match="step 'weigh', which this version of Mirrorbook does not know"):
+        standing_of(RUN, [newer])
 
 
 def test_prometheus_is_told_and_of_a_mirror_that_a_run_holds_only_how_that_stands() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from mirror_core.decide import drills
 from mirror_core.decide.abandoned import abandoned
 from mirror_core.decide.loss_figures import ago, behind
-from mirror_core.decide.steps import standing_of
+from mirror_core.decide.run_standing import standing_of
 from mirror_core.decide.without_source import WithoutSource, again_in_words, group_in_words
 from mirror_core.mirrors.describe import PartitionRow
 from mirror_core.model.drift import Action, DriftRow
