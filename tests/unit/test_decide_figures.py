@@ -28,6 +28,7 @@ from mirror_core.decide.view import (
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.ruling import Authorizer, Ruling
 from mirror_core.model.run import Mode
 from mirror_core.model.sighting import Heartbeat, Sighting, TopicSeen, TransactionPart, TransactionSeen
 
@@ -268,6 +269,15 @@ def test_what_a_person_should_know_before_approving(view: View) -> None:
     assert "open transactions on east (tx-1, tx-2)" in text
     assert "west has no authorizer" in text
     assert "no data plane" not in text
+
+
+def test_what_cannot_be_fenced_is_named_as_mirrorbook_yaml_has_it(view: View) -> None:
+    none = Ruling(authorizer=Authorizer.NONE)
+    open_both = replace(view, source=replace(SOURCE, authorizer=False), here=none)
+    text = warned(replace(open_both, destination=replace(DESTINATION, authorizer=False), there=none))
+    assert "has no authorizer" not in text, "brokers were not asked"
+    assert "east gets no ACLs from Mirrorbook (`authorizer: none`): nothing can stop a writer there" in text
+    assert "west gets no ACLs from Mirrorbook (`authorizer: none`): nothing keeps applications from" in text
 
 
 def test_what_was_deleted_before_it_was_copied_is_said_behind_what_failed_and_before_the_source(view: View) -> None:
