@@ -7,8 +7,9 @@ from heapq import nsmallest
 from typing import Final
 
 from mirror_core.decide import clocks, deletions, leaderless, ruled
+from mirror_core.decide.clocks import since
 from mirror_core.decide.loss import loss_of
-from mirror_core.decide.loss_figures import ago, in_words, loses, loss_figures, loss_warnings
+from mirror_core.decide.loss_figures import in_words, loses, loss_figures, loss_warnings
 from mirror_core.decide.proof import in_words as in_words_of_proof
 from mirror_core.decide.scope import lost_topics
 from mirror_core.decide.standing import pending
@@ -222,11 +223,10 @@ def figures_of(view: View) -> Iterator[tuple[str, str]]:
     for name, words in view.hooks.items():
         yield f"switch hook {name}", words
     if view.lease is not None:
-        age = max(0, view.now_ms - view.lease.beat_ms) / 1000
         state = "released" if view.lease.released else "held"
         yield (
             "data plane",
-            f"lease {state} by {view.lease.owner}, last heartbeat {age:.0f} s ago",
+            f"lease {state} by {view.lease.owner}, last heartbeat {since(view.now_ms, view.lease.beat_ms)}",
         )
     if isinstance(view.source, SourceView):
         unread = len(set(view.source.groups) - set(view.source.committed))
@@ -283,4 +283,4 @@ def _synced(view: View) -> str:
     """How old the groups' offsets on the destination are: the same for all, since they are brought over together."""
     if view.groups is None:
         return "when it was synced last is unknown"
-    return f"as committed {ago(max(0, view.now_ms - view.groups.synced_ms) / 1000)}"
+    return f"as committed {since(view.now_ms, view.groups.synced_ms)}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from mirror_core.decide.clocks import age_s
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.reckoning import read_again
@@ -121,7 +122,7 @@ def without_source(decision: Decision, view: View, seen: View) -> WithoutSource:
         heartbeat_s=found.heartbeat_s,
         missing_now=_missing_now(seen),
         groups=None if there.groups_unseen else dict(_groups(decision, there, _committed(seen))),
-        synced_s=None if view.groups is None else max(0, view.now_ms - view.groups.synced_ms) / 1000,
+        synced_s=None if view.groups is None else age_s(view.now_ms, view.groups.synced_ms),
     )
 
 

@@ -108,7 +108,7 @@ def test_a_healthy_mirror_is_shown_in_numbers_and_warns_of_nothing(view: View) -
         "lag in offsets": "37",
         "seconds without writes, predicted": "unknown (no earlier run, and no drill)",
         "proved equal before": "none of 123 offsets",
-        "data plane": "lease held by host-7, last heartbeat 3 s ago",
+        "data plane": "lease held by host-7, last heartbeat 3.0 s ago",
     }
     assert warned(view) == ""
     assert list(unknown_of(view)) == []
@@ -257,7 +257,9 @@ def test_without_a_living_data_plane_the_whole_lag_waits_for_the_fence(
 def test_the_lease_is_shown_as_it_is(view: View) -> None:
     assert "data plane" not in shown(replace(view, lease=None))
     released = replace(view, lease=replace(LEASE, released=True), now_ms=99_000)
-    assert shown(released)["data plane"] == "lease released by host-7, last heartbeat 0 s ago", "clocks differ"
+    assert shown(released)["data plane"] == "lease released by host-7, last heartbeat 0.0 s ago", "what NTP leaves"
+    unknown = shown(replace(view, lease=LEASE, now_ms=LEASE.beat_ms - 2_000))["data plane"]
+    assert unknown == "lease held by host-7, last heartbeat at an unknown time (clocks differ)"
 
 
 def test_what_a_person_should_know_before_approving(view: View) -> None:
@@ -421,7 +423,9 @@ def test_users_that_only_the_source_knows_are_named_with_what_makes_them(view: V
 def test_a_clock_that_is_behind_those_of_others_is_named_where_ages_are_shown(view: View) -> None:
     assert "the clock here" not in warned(view)
     slow = replace(view, now_ms=LEASE.beat_ms - 60_000)
-    assert "the clock here is at least 60 s behind that of whoever mirrors m" in warned(slow)
+    assert "the clock here is at least 60 s behind that of whoever mirrors m: ages shown here are unknown" in warned(
+        slow
+    )
     assert "the clock here" not in warned(replace(view, now_ms=LEASE.beat_ms - 900)), "what NTP leaves"
     beat = Heartbeat(mirror=view.mirror.name, driver="d", partition=0, number=1, at_ms=view.now_ms + 5_000)
     seen = replace(view, lease=None, destination=replace(DESTINATION, heartbeats=(beat,)))

@@ -55,6 +55,9 @@ def test_what_is_old_or_never_was_is_a_point_with_a_command(what: Known) -> None
         (point,) = of_ages("m", {k: v for k, v in known.items() if v is not None}, NOW_MS)
         assert point.words.endswith(words)
         assert " m`" in point.remedy
+    (point,) = of_ages("m", FRESH | {what: NOW_MS + 60_000}, NOW_MS)
+    assert point.words.endswith("at an unknown time (clocks differ)"), "not 0 s ago"
+    assert point.remedy == "set the clock here, look again"
 
 
 def test_drift_is_counted_by_part_and_what_needs_a_person_is_said_in_full() -> None:
