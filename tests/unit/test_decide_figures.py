@@ -269,6 +269,7 @@ def test_what_a_person_should_know_before_approving(view: View) -> None:
     assert "topic b no longer exists or matches on east" in text
     assert "topic a no longer" not in text
     assert "open transactions on east (tx-1, tx-2)" in text
+    assert "while it stands, no producer of these ids can write anything there, other topics included" in text
     assert "west has no authorizer" in text
     assert "no data plane" not in text
 
