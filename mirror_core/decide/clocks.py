@@ -1,39 +1,68 @@
-"""Whether this machine's clock can be compared with those by which others have written down what they saw. Pure."""
+"""How old is what others have written down, and whether this machine's clock can be compared with theirs. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from mirror_core.decide.view import DestinationView, View
+from mirror_core.model.mirror import GroupsSeen, Lease
+from mirror_core.model.sighting import Heartbeat, Sighting
 
 TOLERATED_MS: Final = 1_000
 """Clocks that are kept by NTP differ by less."""
+UNKNOWN_TIME: Final = "at an unknown time (clocks differ)"
+"""When something was, that was written down in the future of this clock."""
 
 
-def behind_s(view: View) -> float | None:
+def age_s(now_ms: int, at_ms: int) -> float | None:
+    """Seconds since then. None: unknown, since it lies in the future of this clock."""
+    return None if now_ms - at_ms < -TOLERATED_MS else max(0, now_ms - at_ms) / 1000
+
+
+def ago(seconds: float | None) -> str:
+    """When something was that never was, or is this old."""
+    return "never" if seconds is None else f"{seconds:.1f} s ago"
+
+
+def since(now_ms: int, at_ms: int | None) -> str:
+    """When something was, in words. None: never."""
+    seconds = None if at_ms is None else age_s(now_ms, at_ms)
+    return UNKNOWN_TIME if seconds is None and at_ms is not None else ago(seconds)
+
+
+def behind_s(
+    now_ms: int,
+    lease: Lease | None,
+    sighting: Sighting | None,
+    groups: GroupsSeen | None,
+    heartbeats: Iterable[Heartbeat],
+) -> float | None:
     """How far this clock is behind the others at least, in seconds; None: nothing was written down in its future. That
     it is ahead cannot be seen: everything is older then."""
-    ahead = max(_written_ms(view), default=0) - view.now_ms
+    written = [beat.at_ms for beat in heartbeats]
+    written += [lease.beat_ms] if lease else []
+    written += [sighting.at_ms] if sighting else []
+    written += [groups.synced_ms] if groups else []
+    ahead = max(written, default=0) - now_ms
     return ahead / 1000 if ahead > TOLERATED_MS else None
 
 
+def words(mirror: str, behind: float) -> str:
+    """What a person should know of the ages that are shown."""
+    return (
+        f"the clock here is at least {behind:.0f} s behind that of whoever mirrors {mirror}: ages shown here are "
+        "unknown, or too small by as much. Set the clock, look again"
+    )
+
+
+def behind_of(view: View) -> float | None:
+    """`behind_s`, by all that a look has seen."""
+    there = view.destination.heartbeats if isinstance(view.destination, DestinationView) else ()
+    return behind_s(view.now_ms, view.lease, view.sighting, view.groups, there)
+
+
 def warning(view: View) -> Iterator[str]:
-    """What an approver should know of the ages that a plan shows."""
-    behind = behind_s(view)
-    if behind is not None:
-        yield (
-            f"the clock here is at least {behind:.0f} s behind that of whoever mirrors {view.mirror.name}: ages of "
-            "0 s may be as much. Set the clock, look at a new plan"
-        )
-
-
-def _written_ms(view: View) -> Iterator[int]:
-    if view.lease is not None:
-        yield view.lease.beat_ms
-    if view.sighting is not None:
-        yield view.sighting.at_ms
-    if view.groups is not None:
-        yield view.groups.synced_ms
-    if isinstance(view.destination, DestinationView):
-        yield from (beat.at_ms for beat in view.destination.heartbeats)
+    """The same for a plan."""
+    if (behind := behind_of(view)) is not None:
+        yield words(view.mirror.name, behind)

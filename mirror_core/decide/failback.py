@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from mirror_core.decide import thirds
 from mirror_core.decide.failover import UNSEEN, Decision, digest
 from mirror_core.decide.ruled import no_way_home
 from mirror_core.decide.slipped import count, slipped_in
 from mirror_core.decide.standing import failed_over, pending, words
 from mirror_core.decide.steps import planned
-from mirror_core.decide.strategies import Allowed, Log, choose, costs, objections, point, tails
+from mirror_core.decide.strategies import CUTTING, Allowed, Log, choose, costs, objections, point, tails
 from mirror_core.decide.view import SHOWN, Topic, Unseen, some
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.mirror_sections import OWNER
@@ -84,6 +85,9 @@ class FailbackView:
     """Whom to call; empty: nobody is named."""
     new_ruling: Ruling = KAFKAS
     """Who rules the access rights of the new primary."""
+    beside: tuple[tuple[Mirror, frozenset[str]], ...] = ()
+    """Mirrors from the old source to third clusters that answered and are not stopped, with the topics that they share
+    with this one."""
 
 
 def decide(view: FailbackView) -> Decision:
@@ -96,7 +100,7 @@ def decide(view: FailbackView) -> Decision:
             mode=Mode.PLANNED,
             steps=planned(RunKind.FAILBACK, view.mirror),
             bound=tuple(_bound(view)),
-            warnings=tuple(_warnings(view)),
+            warnings=(*_warnings(view), *thirds.warnings(view.mirror.source, view.beside, _changed(view, strategies))),
             unknown=tuple(_unknown(view)),
             figures=dict(_figures(view, strategies)),
             partitions=dict(_tail_figures(view)),
@@ -230,6 +234,16 @@ def _warnings(view: FailbackView) -> Iterator[str]:
         gone = sorted({p.topic for p in view.statuses} - set(view.old.topics))
         if gone:
             yield f"no longer on {view.mirror.source}, to be created and copied as a whole: {some(gone)}"
+
+
+def _changed(view: FailbackView, strategies: Mapping[str, Strategy]) -> thirds.Changed | None:
+    if isinstance(view.old, Unseen):
+        return None
+    gone = strategies.keys() - view.old.topics.keys()
+    return thirds.Changed(
+        anew=frozenset(gone | {topic for topic, way in strategies.items() if way is Strategy.RECREATE}),
+        cut=frozenset(topic for topic, way in strategies.items() if way in CUTTING),
+    )
 
 
 def _unknown(view: FailbackView) -> Iterator[str]:

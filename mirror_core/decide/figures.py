@@ -7,8 +7,9 @@ from heapq import nsmallest
 from typing import Final
 
 from mirror_core.decide import clocks, deletions, leaderless, ruled
+from mirror_core.decide.clocks import since
 from mirror_core.decide.loss import loss_of
-from mirror_core.decide.loss_figures import ago, in_words, loses, loss_figures, loss_warnings
+from mirror_core.decide.loss_figures import in_words, loses, loss_figures, loss_warnings
 from mirror_core.decide.proof import in_words as in_words_of_proof
 from mirror_core.decide.scope import lost_topics
 from mirror_core.decide.standing import pending
@@ -28,6 +29,7 @@ from mirror_core.decide.view import (
 from mirror_core.model.mirror import PartitionState, PartitionStatus, is_fresh
 from mirror_core.model.mirror_sections import OWNER
 from mirror_core.model.names import Partition
+from mirror_core.model.ruling import Authorizer
 from mirror_core.model.run import Mode
 from mirror_core.rights.acls import OUR_TOPICS
 
@@ -58,7 +60,7 @@ def warnings_of(view: View) -> Iterator[str]:
     if view.mode is Mode.PLANNED and not is_fresh(view.lease, view.now_ms):
         yield "no data plane is running for this mirror: the whole lag is copied while writers stand still"
     if isinstance(view.destination, DestinationView):
-        yield from _destination_warnings(view.mirror.destination, view.destination, foreign=view.there.foreign)
+        yield from _destination_warnings(view.mirror.destination, view.destination, view.there.authorizer)
     if view.unbacked:
         yield (
             f"promotion gives right(s) that nobody holds on {view.mirror.source} now: {some(view.unbacked)}. If they "
@@ -113,8 +115,8 @@ def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
         yield source.reappeared
     if not source.authorizer and not view.here.foreign:
         yield (
-            f"{view.mirror.source} has no authorizer: nothing can stop a writer there. Stop all producers; "
-            "the run relies on stillness"
+            f"{view.mirror.source} {view.here.authorizer.without_acls}: nothing can stop a writer there. Stop all "
+            "producers; the run relies on stillness"
         )
     for topic in sorted({p.topic for p in view.statuses} - set(source.topics) - source.hidden.topics):
         yield f"topic {topic} no longer exists or matches on {view.mirror.source}: it is promoted as it is"
@@ -133,9 +135,9 @@ def _source_warnings(view: View, source: SourceView) -> Iterator[str]:
         )
 
 
-def _destination_warnings(name: str, destination: DestinationView, *, foreign: bool) -> Iterator[str]:
-    if not destination.authorizer and not foreign:
-        yield f"{name} has no authorizer: nothing keeps applications from writing there too early"
+def _destination_warnings(name: str, destination: DestinationView, rules: Authorizer) -> Iterator[str]:
+    if not destination.authorizer and rules is not Authorizer.FOREIGN:
+        yield f"{name} {rules.without_acls}: nothing keeps applications from writing there too early"
     if few := destination.few_in_sync:
         listed = some([f"{one.topic} ({one.in_sync} of {one.needed})" for one in few])
         yield (
@@ -226,9 +228,11 @@ def figures_of(view: View) -> Iterator[tuple[str, str]]:
     for name, words in view.hooks.items():
         yield f"switch hook {name}", words
     if view.lease is not None:
-        age = max(0, view.now_ms - view.lease.beat_ms) / 1000
         state = "released" if view.lease.released else "held"
-        yield "data plane", f"lease {state} by {view.lease.owner}, last heartbeat {age:.0f} s ago"
+        yield (
+            "data plane",
+            f"lease {state} by {view.lease.owner}, last heartbeat {since(view.now_ms, view.lease.beat_ms)}",
+        )
     if isinstance(view.source, SourceView):
         unread = len(set(view.source.groups) - set(view.source.committed))
         if unread:
@@ -285,4 +289,4 @@ def _synced(view: View) -> str:
     """How old the groups' offsets on the destination are: the same for all, since they are brought over together."""
     if view.groups is None:
         return "when it was synced last is unknown"
-    return f"as committed {ago(max(0, view.now_ms - view.groups.synced_ms) / 1000)}"
+    return f"as committed {since(view.now_ms, view.groups.synced_ms)}"

@@ -22,6 +22,16 @@ def headway(done: int, total: int, seconds: float) -> str:
     return f"{done:,} of {total:,} offsets, {'time left unknown' if left is None else f'about {_lasting(left)} left'}"
 
 
+def catching_up(lag: int | None, first: tuple[int, float] | None, now_s: float) -> str:
+    """`2,000 offset(s) left, about 2 min`, at the speed by which a lag shrinks that applications add to. `first`: the
+    first lag that was known, and when."""
+    if lag is None or first is None:
+        return "an unknown number of offset(s) left"
+    done = first[0] - lag
+    left = math.ceil((now_s - first[1]) * lag / done) if done > 0 else None
+    return f"{lag:,} offset(s) left, {'time left unknown' if left is None else f'about {_lasting(left)}'}"
+
+
 def _lasting(seconds: int) -> str:
     """Rounded up, in the unit that people would say."""
     if seconds < 120:

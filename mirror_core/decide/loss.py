@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
+from mirror_core.decide.clocks import age_s
 from mirror_core.decide.view import DestinationView, View, healthy
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
@@ -48,11 +49,11 @@ class PartitionLoss:
     seen_end: Offset | None
     """The source's end when it was last seen."""
     age_s: float | None
-    """Seconds since then."""
+    """Seconds since then; None, too, if clocks differ."""
     missing: int | None
     """Offsets known to be missing: the end last seen, less the position. None unless both are known."""
     whole_s: float | None = None
-    """Of one that lacks some: seconds since the data plane saw it lack nothing. None: it never did."""
+    """Of one that lacks some: seconds since the data plane saw it lack nothing. None: never, or clocks differ."""
     leaderless: bool
     """Nobody led it at the last look: its end is older than the others'."""
     failed: bool
@@ -94,15 +95,13 @@ class Loss:
     """Partitions of which it is unknown: the source's end was never seen, or the position is not known now."""
     silent_s: float | None
     """Since the source was last looked at, the partition where that is longest ago; of those that were led and not
-    FAILED. None: never, or one of them never."""
+    FAILED. None: never, or one of them never, or clocks differ."""
     heartbeats: tuple[Heartbeat, ...]
     """The newest on the destination, by partition of their topic: one for each broker of the source."""
     heartbeat_s: float | None
-    """Age of the oldest of these. None: there is none."""
+    """Age of the oldest of these. None: there is none, or clocks differ."""
     transactions: tuple[TransactionLoss, ...]
     """Those that were seen, and of which not all is known to be there."""
-    transactions_s: float | None
-    """Age of the look at transactions; None: never."""
     busy: Mapping[str, tuple[Partition, ...]]
     """Transactional ids with a transaction at the last look, and its partitions: a later one of theirs may be cut, too,
     and has no name."""
@@ -115,6 +114,11 @@ class Loss:
         and left out. None: no partition is left."""
         copied = [(partition, one) for partition, one in self.partitions.items() if not one.failed]
         return max(copied, key=lambda row: inf if row[1].behind_s is None else row[1].behind_s, default=None)
+
+    @property
+    def clocks_differ(self) -> bool:
+        """Whether the source was seen at a time that lies in the future of this clock."""
+        return any(one.seen_end is not None and one.age_s is None for one in self.partitions.values())
 
     @property
     def cut(self) -> tuple[TransactionLoss, ...]:
@@ -156,20 +160,16 @@ def loss(
 ) -> Loss:
     """The same from its parts."""
     partitions = dict(_partitions(statuses, sighting, positions, now_ms))
-    ages = [p.age_s for p in partitions.values() if not p.apart]
-    whole = bool(ages) and None not in ages
     seen = sighting.transactions if sighting else ()
     judged = [_transaction(t, positions) for t in seen]
-    asked_ms = sighting.transactions_ms if sighting else None
     return Loss(
         partitions=partitions,
         known=sum(p.missing or 0 for p in partitions.values()),
         unknown=tuple(p for p, one in partitions.items() if one.missing is None),
-        silent_s=max(age for age in ages if age is not None) if whole else None,
+        silent_s=_oldest([p.age_s for p in partitions.values() if not p.apart]),
         heartbeats=heartbeats,
-        heartbeat_s=max((_age_s(now_ms, beat.at_ms) for beat in heartbeats), default=None),
+        heartbeat_s=_oldest([age_s(now_ms, beat.at_ms) for beat in heartbeats]),
         transactions=tuple(t for t in judged if t.fate is not Fate.THERE),
-        transactions_s=None if asked_ms is None else _age_s(now_ms, asked_ms),
         busy={
             t.id: tuple(sorted(part.partition for part in t.parts))
             for t in sorted(seen, key=lambda t: t.id)
@@ -196,9 +196,9 @@ def _partitions(
             PartitionLoss(
                 position=position,
                 seen_end=last.end if last else None,
-                age_s=_age_s(now_ms, last.at_ms) if last else None,
+                age_s=age_s(now_ms, last.at_ms) if last else None,
                 missing=None if position is None or last is None else max(0, last.end - position),
-                whole_s=_age_s(now_ms, whole[partition]) if partition in whole else None,
+                whole_s=age_s(now_ms, whole[partition]) if partition in whole else None,
                 leaderless=partition in leaderless,
                 failed=partition not in well,
             ),
@@ -237,5 +237,7 @@ def _has(part: TransactionPart, position: Offset | None) -> _Has | None:
     return _Has.SOME if position > part.first else _Has.NONE
 
 
-def _age_s(now_ms: int, at_ms: int) -> float:
-    return max(0, now_ms - at_ms) / 1000
+def _oldest(ages: list[float | None]) -> float | None:
+    """None: there is none, or that of one is not known."""
+    known = [age for age in ages if age is not None]
+    return max(known, default=None) if len(known) == len(ages) else None

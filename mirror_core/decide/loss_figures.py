@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mirror_core.decide.clocks import UNKNOWN_TIME, age_s, ago, since
 from mirror_core.decide.loss import Fate, Loss, PartitionLoss, TransactionLoss, loss_of
 from mirror_core.decide.view import SHOWN, Unseen, View, failed_of, some
 from mirror_core.model.names import heartbeat_topic
@@ -25,13 +26,17 @@ def loss_figures(view: View) -> Iterator[tuple[str, str]]:
         return
     loss = loss_of(view)
     yield "loss", loss.bound
-    yield "source last looked at", ago(loss.silent_s)
+    yield "source last looked at", looked(loss)
     yield "newest heartbeats on the destination", heartbeats(loss.heartbeats, view.now_ms)
     apart = [one for one in loss.partitions.values() if one.apart]
     if apart:
         missing = sum(one.missing or 0 for one in apart)
         yield "of the loss, FAILED or without a leader", f"{missing} offset(s) of {len(apart)} partition(s)"
-    yield "transactions cut in half", _counted(loss)
+    if view.sighting is None or view.sighting.transactions_ms is None:
+        yield "transactions cut in half", "unknown"
+    else:
+        seen = since(view.now_ms, view.sighting.transactions_ms)
+        yield "transactions cut in half", f"{len(loss.cut)}, of those seen {seen}; of later ones it is not known"
 
 
 def loss_warnings(view: View) -> Iterator[str]:
@@ -47,7 +52,7 @@ def loss_warnings(view: View) -> Iterator[str]:
         if one.leaderless and not one.failed:
             yield (
                 f"nobody led {partition} on {view.mirror.source} when it was last looked at; its end was last seen "
-                f"{ago(one.age_s)}"
+                f"{_last_seen(one)}"
             )
     doubtful = [t for t in loss.transactions if t.fate is not Fate.ABSENT]
     for transaction in doubtful[:SHOWN]:
@@ -67,7 +72,7 @@ def in_words(one: PartitionLoss) -> str:
     position = "position unknown" if one.position is None else f"position {one.position}"
     if one.missing is None:
         return f"{position}, loss unknown"
-    return f"{position}, {one.missing} offset(s) known to be missing, its end last seen {ago(one.age_s)}"
+    return f"{position}, {one.missing} offset(s) known to be missing, its end last seen {_last_seen(one)}"
 
 
 def behind(loss: Loss) -> str:
@@ -80,24 +85,25 @@ def behind(loss: Loss) -> str:
     return f"{one.behind_s:.1f} s: the destination holds all that {partition} had then, and no other is further behind"
 
 
-def ago(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{seconds:.1f} s ago"
+def looked(loss: Loss) -> str:
+    """When the source was last looked at, of the partition where that is longest ago."""
+    return UNKNOWN_TIME if loss.silent_s is None and loss.clocks_differ else ago(loss.silent_s)
+
+
+def _last_seen(one: PartitionLoss) -> str:
+    return UNKNOWN_TIME if one.age_s is None and one.seen_end is not None else ago(one.age_s)
 
 
 def heartbeats(found: tuple[Heartbeat, ...], now_ms: int) -> str:
     """Number and age of each partition's newest one."""
     if not found:
         return "none"
-    return some(
-        f"partition {beat.partition}: number {beat.number}, {max(0, now_ms - beat.at_ms) / 1000:.1f} s old"
-        for beat in found
-    )
+    return some(f"partition {beat.partition}: number {beat.number}, {_old(beat, now_ms)}" for beat in found)
 
 
-def _counted(loss: Loss) -> str:
-    if loss.transactions_s is None:
-        return "unknown"
-    return f"{len(loss.cut)}, of those seen {loss.transactions_s:.1f} s ago; of later ones it is not known"
+def _old(beat: Heartbeat, now_ms: int) -> str:
+    seconds = age_s(now_ms, beat.at_ms)
+    return "of unknown age (clocks differ)" if seconds is None else f"{seconds:.1f} s old"
 
 
 def _in_doubt(one: TransactionLoss) -> str:

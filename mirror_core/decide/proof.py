@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from mirror_core.decide.clocks import TOLERATED_MS, UNKNOWN_TIME
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult
 from mirror_core.model.proof import Proof, Proved
@@ -103,6 +104,8 @@ def in_words(proof: Proof | None, positions: Mapping[Partition, Offset], ids: Ma
     if not proved:
         return f"none of {total} offsets"
     ages = [now_ms - known[p].at_ms for p, end in ends.items() if end]
+    if min(ages) < -TOLERATED_MS:
+        return f"{proved} of {total} offsets, compared {UNKNOWN_TIME}"
     return (
         f"{proved} of {total} offsets, compared between {max(0, min(ages)) / 60_000:.0f} and "
         f"{max(0, max(ages)) / 60_000:.0f} minutes ago"

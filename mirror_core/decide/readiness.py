@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Final
 
 from mirror_core.decide.ages import OLD_S, REMEDY, WORDS, Known
+from mirror_core.decide.clocks import age_s, since
 from mirror_core.decide.failover import Decision
-from mirror_core.decide.loss_figures import ago
 from mirror_core.decide.run_standing import Standing
 from mirror_core.decide.without_source import WithoutSource
 from mirror_core.model.drift import CHANGES, Action, DriftRow
@@ -68,13 +68,15 @@ def of_plan(decision: Decision) -> Iterator[Point]:
 
 
 def of_ages(mirror: str, known_ms: Mapping[Known, int], now_ms: int) -> Iterator[Point]:
-    """What is old, or never was."""
+    """What is old, or never was, or is of nobody knows when."""
     for what in Known:
         at_ms = known_ms.get(what)
-        age_s = None if at_ms is None else max(0, now_ms - at_ms) / 1000
-        if age_s is None or age_s > OLD_S[what]:
-            since = "never" if age_s is None else f"last {ago(age_s)}"
-            yield Point(Weight.WARNING, f"{WORDS[what]} {since}", REMEDY[what].format(mirror=mirror))
+        seconds = None if at_ms is None else age_s(now_ms, at_ms)
+        if seconds is not None and seconds <= OLD_S[what]:
+            continue
+        last = "" if seconds is None else "last "
+        remedy = REMEDY[what] if at_ms is None or seconds is not None else "set the clock here, look again"
+        yield Point(Weight.WARNING, f"{WORDS[what]} {last}{since(now_ms, at_ms)}", remedy.format(mirror=mirror))
 
 
 def of_uncompared(mirror: str, partitions: int) -> Iterator[Point]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide import clocks
 from mirror_core.decide.ages import Known, known_since
+from mirror_core.decide.clocks import age_s, behind_of
 from mirror_core.decide.failover import decide
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.proof import recorded
@@ -33,9 +33,9 @@ class Readiness:
     behind_s: float | None
     missing: int | None
     proved: int | None
-    proof_age_s: float
-    sync_age_s: float
-    drill_age_s: float
+    proof_age_s: float | None
+    sync_age_s: float | None
+    drill_age_s: float | None
     heartbeat_age_s: float | None
     data_plane: bool
     refused: str
@@ -47,8 +47,8 @@ def readiness(view: View, runs: Iterable[Run]) -> Iterator[Readiness]:
     ends = view.source.stable_ends if isinstance(view.source, SourceView) else {}
     proved = recorded(view.proof, {name: topic.id for name, topic in there.topics.items()} if there else {})
     since = dict(known_since(view.mirror.name, view.groups, view.proof, iter(runs), view.statuses))
-    ages = {what: max(0, view.now_ms - since[what]) / 1000 if what in since else NEVER for what in Known}
-    dated = clocks.behind_s(view) is None  # or else an age of 0 s may be any
+    ages = {what: age_s(view.now_ms, since[what]) if what in since else NEVER for what in Known}
+    dated = behind_of(view) is None  # or else an age of 0 s may be any
     refused = "; ".join(decide(view).reasons)
     loss = loss_of(view)
     for partition, lag in lags_of(view):

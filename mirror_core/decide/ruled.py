@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mirror_core.decide.view import View
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import DRILL, ClusterName
-from mirror_core.model.ruling import Ruling
+from mirror_core.model.ruling import Authorizer, Ruling
 from mirror_core.model.run import Mode
 from mirror_core.rights.acls import OUR_TOPICS
 
@@ -74,11 +74,11 @@ def warnings(view: View) -> Iterator[str]:
     yield from as_destination(mirror.destination, view.there)
 
 
-def watched_only(*, foreign: bool) -> str:
+def watched_only(authorizer: Authorizer) -> str:
     """Why nothing of ours keeps writers out of a cluster that applications have left, after its name."""
-    if foreign:
-        return "has an authorizer that is not Kafka's, and no fence_command: Mirrorbook cannot close it to applications"
-    return "has no authorizer: it cannot be kept from taking writes"
+    if authorizer is Authorizer.FOREIGN:
+        return f"{authorizer.without_acls}, and no fence_command: Mirrorbook cannot close it to applications"
+    return f"{authorizer.without_acls}: it cannot be kept from taking writes"
 
 
 def to_be_closed(cluster: ClusterName) -> str:

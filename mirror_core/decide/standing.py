@@ -17,7 +17,7 @@ from mirror_core.decide.view import Unseen, some
 from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import MirrorName, Offset, Partition, is_way_home
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
-from mirror_core.model.ruling import Barred
+from mirror_core.model.ruling import Authorizer, Barred
 from mirror_core.model.run import Mode, Run, RunKind, RunState
 from mirror_core.model.sighting import Sighting
 from mirror_core.model.standing import Debt, Owed
@@ -53,8 +53,8 @@ class Shown:
 
     barred: Barred
     """What can keep writers out of it."""
-    foreign: bool = False
-    """Its access rights are not Kafka's ACLs."""
+    authorizer: Authorizer = Authorizer.KAFKA
+    """What rules its access rights, by mirrorbook.yaml."""
     bare: tuple[str, ...] = ()
     """Brokers that do not show all denials, in words."""
     ends: Mapping[Partition, Offset] = field(default_factory=dict)
@@ -259,9 +259,9 @@ def _at(debt: Debt) -> str:
 
 
 def _watched(debt: Debt, seen: Shown) -> Judgement:
-    trouble = f"cluster {debt.cluster} {ruled.watched_only(foreign=seen.foreign)}{_writers(seen)}"
+    trouble = f"cluster {debt.cluster} {ruled.watched_only(seen.authorizer)}{_writers(seen)}"
     found = _recorded(replace(_with_ends(debt, seen), paid_ms=None, by_command=False, trouble=trouble), debt, seen)
-    if not seen.foreign:
+    if seen.authorizer is not Authorizer.FOREIGN:
         return found
     return replace(found, alarms=(ruled.to_be_closed(debt.cluster), *found.alarms), exposed=True)
 

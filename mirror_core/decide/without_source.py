@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from mirror_core.decide import clocks
+from mirror_core.decide.clocks import age_s, behind_of
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.reckoning import read_again
@@ -116,7 +116,7 @@ def without_source(decision: Decision, view: View, seen: View) -> WithoutSource:
     counted = [found.partitions[p] for p in failed_of(view)] if view.drained else list(found.partitions.values())
     known = [one.missing for one in counted if one.missing is not None]
     furthest = found.furthest
-    dated = clocks.behind_s(view) is None  # or else an age of 0 s may be any
+    dated = behind_of(view) is None  # or else an age of 0 s may be any
     return WithoutSource(
         refused=decision.reasons,
         warnings=decision.plan.warnings,
@@ -129,7 +129,7 @@ def without_source(decision: Decision, view: View, seen: View) -> WithoutSource:
         missing_now=_missing_now(seen),
         groups_of_source=(source := _source(seen)) is not None and not source.groups_unread,
         groups=None if there.groups_unseen or there.groups_unread else dict(_groups(decision, there, _committed(seen))),
-        synced_s=None if view.groups is None or not dated else max(0, view.now_ms - view.groups.synced_ms) / 1000,
+        synced_s=age_s(view.now_ms, view.groups.synced_ms) if view.groups is not None and dated else None,
     )
 
 

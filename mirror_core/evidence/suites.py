@@ -229,9 +229,20 @@ READINESS: Final = Suite(
             "proof_age_s",
             pa.float64(),
             f"since the partition that was compared the longest ago was; inf: none was{_SAME}",
+            nullable=True,
         ),
-        Column("sync_age_s", pa.float64(), f"age of groups' offsets on the destination; inf: no sync yet{_SAME}"),
-        Column("drill_age_s", pa.float64(), f"age of the newest drill that came through; inf: none did{_SAME}"),
+        Column(
+            "sync_age_s",
+            pa.float64(),
+            f"age of groups' offsets on the destination; inf: no sync yet{_SAME}",
+            nullable=True,
+        ),
+        Column(
+            "drill_age_s",
+            pa.float64(),
+            f"age of the newest drill that came through; inf: none did{_SAME}",
+            nullable=True,
+        ),
         Column(
             "heartbeat_age_s",
             pa.float64(),

@@ -64,12 +64,17 @@ class AuthorizerOff:
     """Kafka's ACLs do not rule the cluster: nothing can be granted, denied or fenced by them."""
 
     cluster: str
-    foreign: bool = False
-    """Something else rules it (`authorizer: foreign`). Otherwise everybody may do everything."""
+    said: Authorizer = Authorizer.KAFKA
+    """What mirrorbook.yaml says of it; KAFKA: its brokers have said that they have no authorizer."""
+
+    @property
+    def foreign(self) -> bool:
+        """Something else rules it. Otherwise everybody may do everything."""
+        return self.said is Authorizer.FOREIGN
 
     @property
     def words(self) -> str:
-        return "has an authorizer that is not Kafka's" if self.foreign else "has no authorizer"
+        return self.said.without_acls
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +98,8 @@ def describe_acls(client: ClusterClient, broker: int | None = None) -> Acls | Au
 
 def unruled(client: ClusterClient) -> AuthorizerOff | None:
     """What mirrorbook.yaml says; None: the brokers are asked."""
-    ruling = client.config.ruling
-    return None if ruling.authorizer is Authorizer.KAFKA else AuthorizerOff(client.name, foreign=ruling.foreign)
+    said = client.config.ruling.authorizer
+    return None if said is Authorizer.KAFKA else AuthorizerOff(client.name, said)
 
 
 def acls_of(client: ClusterClient, answer: DescribeAclsResponse) -> Acls | AuthorizerOff:

@@ -9,10 +9,10 @@ from typing import Final
 
 from mirror_core.dataplane.again import told
 from mirror_core.dataplane.planning import COPIED
-from mirror_core.decide import deletions
+from mirror_core.decide import clocks, deletions
 from mirror_core.decide.abandoned import abandoned
 from mirror_core.decide.loss import Loss, loss
-from mirror_core.decide.loss_figures import ago, heartbeats
+from mirror_core.decide.loss_figures import heartbeats, looked
 from mirror_core.decide.proof import in_words, recorded
 from mirror_core.decide.run_standing import standing_of
 from mirror_core.decide.slipped import slip_in_words
@@ -45,6 +45,9 @@ GAPS: Final[Mapping[Gaps, str]] = MappingProxyType(
         Gaps.HIDDEN: "filled with hidden records, which every consumer drops",
     }
 )
+
+NOT_BEHIND: Final = "not seen to be behind"
+"""Of this machine's clock. That it is ahead cannot be seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +128,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
     silent = {side.name: why for side, why, seen in silences if why and not seen}
     beats = _heartbeats(link)
     lost = loss(statuses, state.sightings.get(mirror.name), positions, beats, now_ms=now_ms)
+    behind = clocks.behind_s(now_ms, lease, state.sightings.get(mirror.name), state.groups.get(mirror.name), beats)
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
     # Of no partition nothing is known: before its first epoch a mirror has not caught up with an empty source.
     lag = None if not rows or None in lags else sum(lag or 0 for lag in lags)
@@ -147,11 +151,12 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
             "lag": lag,
             "hidden by open transactions": _hidden(state.sightings.get(mirror.name), ends),
-            "source last looked at": ago(lost.silent_s),
+            "source last looked at": looked(lost),
             "offsets known to be missing": None if lost.unknown or not rows else max(lost.known, lag or 0),
             "deleted before they were copied": deletions.in_words(statuses) or "none",
             "proved equal": in_words(proof, positions, _ids(statuses.values()), now_ms),
             "newest heartbeats on the destination": heartbeats(beats, now_ms),
+            "clock": NOT_BEHIND if behind is None else clocks.words(mirror.name, behind),
             "security of the source": link.source.control.get("security.protocol", "PLAINTEXT"),
             "security of the destination": link.destination.control.get("security.protocol", "PLAINTEXT"),
             "trouble": trouble or "none",

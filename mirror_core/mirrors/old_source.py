@@ -36,8 +36,8 @@ def shown(link: Link, state: State, source: ClusterClient, debt: Debt) -> Shown:
     partitions = state.partitions.get(link.mirror.name, {})
     ends = known_offsets(source, partitions, Point.LOG_END)
     written = _written(link, source, debt, ends)
-    foreign = link.source.ruling.foreign
-    return Shown(barred=barred, foreign=foreign, bare=tuple(bare), ends=ends, written=written)
+    authorizer = link.source.ruling.authorizer
+    return Shown(barred=barred, authorizer=authorizer, bare=tuple(bare), ends=ends, written=written)
 
 
 def _barred(link: Link, held: Acls | AuthorizerOff) -> Barred:

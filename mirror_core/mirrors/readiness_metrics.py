@@ -46,7 +46,7 @@ METRICS: Final = (
         "gauge",
         (),
         "wall clock of that observation, of the partition where it is oldest: what the source has acknowledged since "
-        "may be lost, too. Absent: there is none",
+        "may be lost, too. Absent: there is none, or clocks differ",
     ),
     Described(
         "mirrorbook_unplanned_behind_seconds",

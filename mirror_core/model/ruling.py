@@ -21,6 +21,18 @@ class Authorizer(StrEnum):
     FOREIGN = "foreign"
     """Something that Kafka's ACL requests do not reach: no ACL is read or written."""
 
+    @property
+    def without_acls(self) -> str:
+        """What a cluster on which no ACL of ours can be is, after its name."""
+        return _WITHOUT_ACLS[self]
+
+
+_WITHOUT_ACLS: Final = {
+    Authorizer.KAFKA: "has no authorizer",
+    Authorizer.NONE: "gets no ACLs from Mirrorbook (`authorizer: none`)",
+    Authorizer.FOREIGN: "has an authorizer that is not Kafka's",
+}
+
 
 class Barred(StrEnum):
     """What keeps writers out of a cluster."""

@@ -210,7 +210,13 @@ def _advice(answer: ShutsOut, lacking: Sequence[Resource]) -> str:
             ". If it is a super user, and the value is false, add an ACL that concerns nobody, and check again: "
             f"`kafka-acls.sh --add --allow-principal User:nobody --operation Describe --group {SETTLING_GROUP}`"
         )
-    return advice
+    return f"{advice}. {_LEFT_OPEN}"
+
+
+_LEFT_OPEN: Final = (
+    "Or leave the cluster open, by `authorizer: none` in its entry: then no ACL is written there, and nothing can be "
+    "fenced"
+)
 
 
 def _and(words: Sequence[str]) -> str:

@@ -1,4 +1,5 @@
-"""Which mirrors carry the same topics from the same source to a third cluster: a failover leaves those behind."""
+"""Which mirrors carry the same topics from the same source to a third cluster: a failover leaves those behind, and a
+failback may take away what they have copied."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.state.link import Link, states_beside
 
 
-def look_beside(link: Link, topics: Collection[str], found: list[tuple[Mirror, int]]) -> None:
-    """Add those that are not stopped, with how many of these topics they have, as their destinations answer."""
+def look_beside(link: Link, topics: Collection[str], found: list[tuple[Mirror, frozenset[str]]]) -> None:
+    """Add those that are not stopped, with which of these topics they have, as their destinations answer."""
     for cluster, answer in states_beside(link):
         if isinstance(answer, MirrorError):
             continue
         for mirror in answer.mirrors.values():
-            shared = {p.topic for p in answer.partitions.get(mirror.name, {})} & set(topics)
+            shared = {p.topic for p in answer.partitions.get(mirror.name, {})} & frozenset(topics)
             alike = (mirror.source, mirror.destination) == (link.mirror.source, cluster)
             if shared and alike and mirror.desired is not Desired.STOPPED:
-                found.append((mirror, len(shared)))
+                found.append((mirror, frozenset(shared)))

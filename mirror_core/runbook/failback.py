@@ -27,10 +27,11 @@ from mirror_core.kafka.offsets import Point, list_offsets
 from mirror_core.kafka.sizes import log_sizes
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.model.limits import LIMITS
-from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.mirror import Mirror, PartitionStatus
 from mirror_core.model.names import Offset, Partition, reverse_name
 from mirror_core.model.run import Evidence, Run, RunKind, RunState, StepState
 from mirror_core.rights.acls import denial
+from mirror_core.runbook.beside import look_beside
 from mirror_core.runbook.checkpoints import all_left
 from mirror_core.runbook.conductor import Conductor, steps_of
 from mirror_core.runbook.failback_steps import FailbackSteps, home_run, reverse_link
@@ -116,6 +117,8 @@ class Failback(Conductor[Allowed]):
         recorded = state.partitions.get(mirror.name, {})
         statuses = came(recorded)
         never_came = {p.topic for p in recorded.keys() - statuses.keys()}
+        beside = list[tuple[Mirror, frozenset[str]]]()
+        third = Ask(partial(look_beside, link, {p.topic for p in statuses}, beside))
         reverse = Ask(lambda: _look_at_reverse(link))
         allowed = choice or Allowed()
         old = Ask(lambda: _look_at_old(link, statuses, allowed))
@@ -127,6 +130,7 @@ class Failback(Conductor[Allowed]):
             new.while_heard(deadline),
             reverse.answer(deadline),
         )
+        third.answer(deadline)
         # Without them a plan is a plan all the same: only costs are made from them.
         old_sizes, new_sizes = ({} if isinstance(s, Unseen) else s for s in (ask.answer(deadline) for ask in sizes))
         if isinstance(seen_old, OldSource):
@@ -149,6 +153,7 @@ class Failback(Conductor[Allowed]):
                 never_came=tuple(sorted(never_came)),
                 owner=link.config.owner(mirror.name),
                 new_ruling=link.destination.ruling,
+                beside=tuple(sorted(beside, key=lambda one: one[0].name)),
             )
         )
 

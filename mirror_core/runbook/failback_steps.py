@@ -16,6 +16,7 @@ from mirror_core.dataplane.driver import Options, Replication
 from mirror_core.dataplane.local import LocalRunner
 from mirror_core.dataplane.results import raise_if_failed
 from mirror_core.decide.failback import written_since
+from mirror_core.decide.headway import catching_up
 from mirror_core.decide.view import some
 from mirror_core.kafka.client import ClusterClient, TopicView
 from mirror_core.kafka.config import ClusterConfig
@@ -138,15 +139,15 @@ class FailbackSteps(TailSteps):
             return {"lag": f"not copied: {self.link.destination.name} was given up, and applications are home"}
         started = time.monotonic()
         best, moved, told = None, started, started
-        first_end = None
+        first_end, first = None, None
         while True:
             lag, end = self._lag(link)
             now = time.monotonic()
             first_end = end if first_end is None else first_end
+            first = (lag, now) if first is None and lag is not None else first
             if now - told >= TELL_S:
                 told = now
-                left = "an unknown number of" if lag is None else f"{lag:,}"
-                self.say(f"catch_up: {left} offset(s) left until {self.link.source.name} is close behind")
+                self.say(f"catch_up: {catching_up(lag, first, now)}, until {self.link.source.name} is close behind")
             busy = (end - first_end) / max(1.0, now - started) * CLOSE_S
             if lag is not None and lag <= max(CLOSE_OFFSETS, busy):
                 return {"lag": lag, "seconds": round(now - started, 1)}

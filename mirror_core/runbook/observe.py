@@ -75,7 +75,7 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, condu
     destination = Ask(lambda: _look_at_destination(link, state, positions_read, offsets=offsets))
     source = Ask(lambda: _look_at_source(link, state, partitions, positions_read, destination, offsets=offsets))
     users = [Ask(partial(_users, side)) for side in (link.source, link.destination)] if offsets else []
-    beside = list[tuple[Mirror, int]]()
+    beside = list[tuple[Mirror, frozenset[str]]]()
     thirds = [Ask(partial(look_beside, link, {p.topic for p in statuses}, beside))] if offsets else []
     deadline = time.monotonic() + LIMITS.planned_side_s
     seen_there, seen_here = destination.while_heard(deadline), source.while_heard(deadline)
@@ -108,7 +108,7 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, condu
         sighting=state.sightings.get(mirror.name),
         proof=state.proofs.get(mirror.name),
         groups=state.groups.get(mirror.name),
-        beside=tuple(sorted(beside, key=lambda one: one[0].name)),
+        beside=tuple((third, len(topics)) for third, topics in sorted(beside, key=lambda one: one[0].name)),
         owner=link.config.owner(mirror.name),
         together=link.config.belonging(mirror.name),
         strangers=_strangers(link, state, *(one.answer(deadline) for one in users)) if users else (),

@@ -9,6 +9,7 @@ from mirror_core.decide.access import AclPlan
 from mirror_core.kafka.acls import Acls, AuthorizerOff
 from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.drift import Action, DriftRow, Part
+from mirror_core.model.ruling import Authorizer
 
 _Group = tuple[Callable[[AclPlan], Iterable[Acl]], Action, str]
 _TABLE: Final[tuple[_Group, ...]] = (
@@ -85,9 +86,9 @@ def unknown(cluster: str, acls: Acls) -> list[DriftRow]:
 def off(side: AuthorizerOff, done: str = "") -> DriftRow:
     """What ACLs have to do with such a cluster: nothing. `done`: what a command of the user's has done instead."""
     why = (
-        "so nothing is copied, staged, given or denied there"
-        if side.foreign
-        else ("everybody may do everything there, so nothing is copied, staged or fenced")
+        "everybody may do everything there, so nothing is copied, staged or fenced"
+        if side.said is Authorizer.KAFKA
+        else "so nothing is copied, staged, given or denied there"
     )
     return silent(side.cluster, f"{side.words}: {why}{f'; {done}' if done else ''}")
 

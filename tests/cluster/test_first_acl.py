@@ -1,27 +1,41 @@
-"""Clusters with `allow.everyone.if.no.acl.found`, as Amazon MSK makes them: a first ACL would shut others out."""
+"""Clusters with `allow.everyone.if.no.acl.found`, as Amazon MSK makes them: a first ACL would shut others out.
+
+Where `authorizer: none` leaves them as they are, everybody can do what he could, through a failover and the way home.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.kafka.admission import Admission, admissions
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
+from mirror_core.mirrors import verbs
 from mirror_core.mirrors.preflight import not_known_to_shut_out, shuts_out
+from mirror_core.mirrors.standing import look_after
 from mirror_core.model.acl import Resource
+from mirror_core.model.drift import Action, Part
 from mirror_core.model.names import ClusterName
+from mirror_core.model.run import Mode, RunState
 from mirror_core.rights.first_acl import AUTHORIZER, KAFKAS_OWN, SETTING, SETTLING_GROUP, SUPER_USERS, ShutsOut
 from mirror_core.sandbox.cluster import SandboxCluster
 from tests.administering import admin_config, restore_rights, rights_of, tool_properties
-from tests.brokers import TIMEOUT_S, Pair, admin_client, grant, new_topic
+from tests.brokers import TIMEOUT_S, Pair, admin_client, grant, new_topic, produce, read_all
+from tests.cluster.test_failback import failback_of, go_home
+from tests.cluster.test_unplanned import begin
 from tests.clusters import two_clusters
 from tests.commands import mirrorbook
+from tests.mirroring import Mirrored, new_mirror
+from tests.same import assert_parity
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -31,6 +45,9 @@ EVERYBODY = (
     *("--topic", "*", "--group", "*", "--transactional-id", "*", "--cluster"),
 )
 """As docs/operate/your-clusters.md has it."""
+
+ALL_USERS = ("app", "admin", "mirror-control", "mirror-data")
+"""An application, the super user, and both principals of ours."""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +67,17 @@ def bare(open_pair: Pair) -> Iterator[Pair]:
     finally:
         for cluster in (open_pair.east, open_pair.west):
             restore_rights(cluster, given[cluster.name])
+
+
+@pytest.fixture
+def left_open(bare: Pair, tmp_path: Path) -> Pair:
+    """The same clusters by a mirrorbook.yaml that says `authorizer: none` of both."""
+    document = yaml.safe_load(bare.config_path.read_text(encoding="utf-8"))
+    for side in document["clusters"].values():
+        side["authorizer"] = "none"
+    path = tmp_path / "none.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return replace(bare, config_path=path)
 
 
 def config_of(pair: Pair, name: str) -> ClusterConfig:
@@ -85,6 +113,7 @@ def test_no_mirror_is_created_where_a_first_acl_would_shut_others_out(bare: Pair
         assert "cluster east: a first ACL probably shuts out" in said
         assert "cluster west: a first ACL probably shuts out" in said
         assert f"then set {SETTING}=false" in said
+        assert "`authorizer: none`" in said
     assert (rights_of(bare.east), rights_of(bare.west)) == (frozenset(), frozenset())
     assert (ours(bare.east), ours(bare.west)) == (set(), set())
 
@@ -183,3 +212,88 @@ def test_where_the_setting_is_not_set_nobody_is_shut_out(pair: Pair) -> None:
             assert shuts_out(config).answer is ShutsOut.NO
     finally:
         restore_rights(pair.west, entries)
+
+
+def used_by_all(cluster: SandboxCluster, topic: str) -> None:
+    """Everybody writes, reads, and commits as a group of his own; the application in a transaction, too."""
+    transactional = Producer({**cluster.client_config("app"), "transactional.id": f"tx-{secrets.token_hex(4)}"})
+    transactional.init_transactions(TIMEOUT_S)
+    transactional.begin_transaction()
+    transactional.produce(topic, b"within", partition=0)
+    transactional.commit_transaction(TIMEOUT_S)
+    for user in ALL_USERS:
+        produce(cluster, topic, 1, user=user)
+        end = len(read_all(cluster, topic, user=user))
+        consumer = Consumer({**cluster.client_config(user), "group.id": f"g-{user}-{secrets.token_hex(4)}"})
+        try:
+            consumer.commit(offsets=[TopicPartition(topic, 0, end)], asynchronous=False)
+            assert consumer.committed([TopicPartition(topic, 0)], timeout=TIMEOUT_S)[0].offset == end
+        finally:
+            consumer.close()
+
+
+def as_ever(pair: Pair, topic: str, elsewhere: Mapping[str, str], *, active: SandboxCluster) -> None:
+    """No ACL anywhere; all use the mirrored topic where it is active, and one of no mirror's on either side.
+
+    On the passive side all may read it. Nothing keeps them from writing there, and what they wrote would be a tail.
+    """
+    assert (rights_of(pair.east), rights_of(pair.west)) == (frozenset(), frozenset())
+    used_by_all(active, topic)
+    for cluster in (pair.east, pair.west):
+        used_by_all(cluster, elsewhere[cluster.name])
+        there = read_all(cluster, topic)
+        assert there
+        assert [read_all(cluster, topic, user=user) == there for user in ALL_USERS] == [True] * len(ALL_USERS)
+
+
+def mirror_of_all(pair: Pair, folder: Path) -> tuple[Mirrored, Mapping[str, str]]:
+    """Made, copied and synced; and topics that no mirror has, by cluster."""
+    topic, elsewhere = new_topic(pair.east), {cluster.name: new_topic(cluster) for cluster in (pair.east, pair.west)}
+    used_by_all(pair.east, topic)
+    mirrored = new_mirror(pair, folder, topic, groups=("g-.*",))
+    mirrored.copy()
+    rows = verbs.sync(mirrored.link).rows
+    assert [row.action for row in rows if row.part is Part.ACLS] == [Action.SKIP, Action.SKIP]
+    as_ever(pair, topic, elsewhere, active=pair.east)
+    return mirrored, elsewhere
+
+
+def unfenced(told: Sequence[str], source: str, destination: str) -> bool:
+    """Whether a plan says that neither side can be closed. Nobody says that these have no authorizer: they have."""
+    why = "gets no ACLs from Mirrorbook (`authorizer: none`)"
+    return not [line for line in told if "has no authorizer" in line] and {
+        f"{source} {why}: nothing can stop a writer there. Stop all producers; the run relies on stillness",
+        f"{destination} {why}: nothing keeps applications from writing there too early",
+    } <= {*told}
+
+
+def test_a_plan_says_what_cannot_be_fenced_and_everybody_goes_on(left_open: Pair, tmp_path: Path) -> None:
+    mirrored, _ = mirror_of_all(left_open, tmp_path)
+    plan = mirrored.failover.decide(Mode.PLANNED).plan
+    assert unfenced(plan.warnings, "east", "west"), plan.warnings
+    assert any("east cannot be fenced by Mirrorbook" in step.action for step in plan.steps)
+
+
+@pytest.mark.slow
+def test_everybody_can_do_what_he_could_there_and_at_home_again(left_open: Pair, tmp_path: Path) -> None:
+    mirrored, elsewhere = mirror_of_all(left_open, tmp_path)
+    east, west, [topic] = left_open.east, left_open.west, mirrored.link.mirror.topics
+    mirrored.copy()
+    run = begin(mirrored.failover, Mode.PLANNED)
+    assert mirrored.failover.drive(run.id).state is RunState.DONE
+    as_ever(left_open, topic, elsewhere, active=west)
+    assert look_after(mirrored.link).alarms == ()
+    assert "gets no ACLs from Mirrorbook" in mirrored.state.debts[mirrored.name].trouble
+
+    failback = failback_of(mirrored)
+    plan = failback.plan()
+    assert [line for line in plan.warnings if line.startswith("east cannot be fenced by Mirrorbook")], plan.warnings
+    home = failback.begin(plan.hash)
+    assert failback.drive(home.id).state is RunState.RUNNING
+    as_ever(left_open, topic, elsewhere, active=west)
+    told = failback.home().decide(Mode.PLANNED).plan.warnings
+    assert unfenced(told, "west", "east"), told
+    go_home(failback, home.id)
+    as_ever(left_open, topic, elsewhere, active=east)
+    mirrored.copy()
+    assert_parity(mirrored)

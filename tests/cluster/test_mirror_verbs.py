@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors import verbs
 from mirror_core.mirrors.creation import ensure_state_topic
-from mirror_core.mirrors.describe import describe
+from mirror_core.mirrors.describe import NOT_BEHIND, describe
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Indeterminate, Refused
 from mirror_core.model.mirror import Desired, PartitionState
@@ -72,7 +72,11 @@ def test_of_a_mirror_that_has_copied_nothing_nothing_is_said_to_be_there(pair: P
     facts = describe(made.link, made.state, now_ms()).facts
     assert (facts["lag"], facts["offsets known to be missing"]) == (None, None)
     made.copy()
-    assert describe(made.link, made.state, now_ms()).facts["lag"] == 0
+    facts = describe(made.link, made.state, now_ms()).facts
+    assert (facts["lag"], facts["clock"]) == (0, NOT_BEHIND)
+    slow = describe(made.link, made.state, now_ms() - 600_000).facts
+    assert "the clock here is at least " in str(slow["clock"])
+    assert slow["source last looked at"] == "at an unknown time (clocks differ)"
 
 
 def test_stop_records_where_mirroring_ended_and_start_goes_on_from_there(mirrored: Mirrored) -> None:

@@ -15,6 +15,7 @@ from mirror_core.model.drift import Action
 from mirror_core.model.names import MirrorName
 from mirror_core.sync.fence import denials_of
 from tests.brokers import Pair, produce
+from tests.cluster.test_failback import failback_of
 from tests.cluster.test_failover import app_topic, begin
 from tests.clusters import third_cluster
 from tests.mirroring import Mirrored
@@ -37,6 +38,9 @@ def test_the_fence_of_one_mirror_is_no_rule_for_another(pair: Pair, tmp_path: Pa
         west = there["west"]
         run = there["south"].failover
         run.drive(begin(run))
+
+        home = failback_of(there["south"]).plan().warnings
+        assert f"mirror {west.name} carries {topic} from east to west: what comes home reaches west, too" in home
 
         (fence,) = denials_of([topic])
         subject = str(fence)

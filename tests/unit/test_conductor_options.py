@@ -37,7 +37,15 @@ def test_what_people_may_have_to_do_is_never_swallowed(
 
 
 def test_who_waits_for_an_old_source_to_catch_up_is_told_how_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    left: list[tuple[int | None, int]] = [(5_000_000, 0), (5_000_000, 0), (2_000_000, 0), (None, 0), (0, 0)]
+    left: list[tuple[int | None, int]] = [
+        (5_000_000, 0),
+        (5_000_000, 0),
+        (2_000_000, 0),
+        (None, 0),
+        (None, 0),
+        (1_000_000, 0),
+        (0, 0),
+    ]
     now = iter(range(0, 1000, 6))
     clock = SimpleNamespace(monotonic=lambda: float(next(now)), sleep=lambda seconds: None)
     said = list[str]()
@@ -52,6 +60,7 @@ def test_who_waits_for_an_old_source_to_catch_up_is_told_how_much_is_left(monkey
         object.__setattr__(steps, name, value)
     assert steps.catch_up()["lag"] == 0
     assert said == [
-        "catch_up: 5,000,000 offset(s) left until east is close behind",
-        "catch_up: an unknown number of offset(s) left until east is close behind",
+        "catch_up: 5,000,000 offset(s) left, time left unknown, until east is close behind",
+        "catch_up: an unknown number of offset(s) left, until east is close behind",
+        "catch_up: 1,000,000 offset(s) left, about 8 s, until east is close behind",
     ]

@@ -116,6 +116,29 @@ def test_a_topic_that_is_gone_from_the_old_source_is_copied_as_a_whole(view: Fai
     assert any("no longer on east" in w for w in decision.plan.warnings)
 
 
+def test_a_mirror_of_the_same_topics_to_a_third_cluster_is_named_with_what_becomes_of_it(view: FailbackView) -> None:
+    north = replace(view.mirror, name=MirrorName("n"), destination=ClusterName("north"))
+
+    def said(seen: FailbackView, *topics: str) -> str:
+        beside = replace(seen, beside=((north, frozenset(topics)),))
+        assert decide(beside).plan.hash == decide(seen).plan.hash, "what is approved is the same"
+        (line,) = set(decide(beside).plan.warnings) - set(decide(seen).plan.warnings)
+        return line
+
+    anew = said(view, "a", "b")
+    assert anew.startswith("mirror n carries a, b from east to north: what comes home reaches north, too, but for a")
+    assert "made anew on east: FAILED there (recreated) from then on" in anew
+    assert "mirrorbook mirror recover n" in anew
+    cut = said(replace(view, allowed=Allowed(Strategy.OFFLINE)), "a", "b")
+    assert "but for a, cut on east: FAILED there (diverged) where north has copied what is discarded" in cut
+    assert said(view, "b") == "mirror n carries b from east to north: what comes home reaches north, too"
+    gone = replace(old_of(view), topics={"a": old_of(view).topics["a"]}, log_ends={A0: Offset(10), A1: Offset(20)})
+    assert "but for b, made anew on east" in said(replace(view, old=gone), "a", "b")
+    assert said(replace(view, old=Unseen("dead")), "a").endswith(
+        "what becomes of it is not known while east is not seen"
+    )
+
+
 def test_strategy_none_is_refused_for_a_tail_and_others_by_name(view: FailbackView) -> None:
     assert "or other ones below it, in a;" in reasons_of(replace(view, allowed=Allowed(Strategy.NONE)))
     assert reasons_of(replace(view, allowed=Allowed(Strategy.RECREATE))) == ""

@@ -28,6 +28,7 @@ from mirror_core.decide.view import (
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import Desired, GroupsSeen, Lease, Mirror, NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.ruling import Authorizer, Ruling
 from mirror_core.model.run import Mode
 from mirror_core.model.sighting import Heartbeat, Sighting, TopicSeen, TransactionPart, TransactionSeen
 
@@ -107,7 +108,7 @@ def test_a_healthy_mirror_is_shown_in_numbers_and_warns_of_nothing(view: View) -
         "lag in offsets": "37",
         "seconds without writes, predicted": "unknown (no earlier run, and no drill)",
         "proved equal before": "none of 123 offsets",
-        "data plane": "lease held by host-7, last heartbeat 3 s ago",
+        "data plane": "lease held by host-7, last heartbeat 3.0 s ago",
     }
     assert warned(view) == ""
     assert list(unknown_of(view)) == []
@@ -263,7 +264,9 @@ def test_without_a_living_data_plane_the_whole_lag_waits_for_the_fence(
 def test_the_lease_is_shown_as_it_is(view: View) -> None:
     assert "data plane" not in shown(replace(view, lease=None))
     released = replace(view, lease=replace(LEASE, released=True), now_ms=99_000)
-    assert shown(released)["data plane"] == "lease released by host-7, last heartbeat 0 s ago", "clocks differ"
+    assert shown(released)["data plane"] == "lease released by host-7, last heartbeat 0.0 s ago", "what NTP leaves"
+    unknown = shown(replace(view, lease=LEASE, now_ms=LEASE.beat_ms - 2_000))["data plane"]
+    assert unknown == "lease held by host-7, last heartbeat at an unknown time (clocks differ)"
 
 
 def test_what_a_person_should_know_before_approving(view: View) -> None:
@@ -273,8 +276,18 @@ def test_what_a_person_should_know_before_approving(view: View) -> None:
     assert "topic b no longer exists or matches on east" in text
     assert "topic a no longer" not in text
     assert "open transactions on east (tx-1, tx-2)" in text
+    assert "while it stands, no producer of these ids can write anything there, other topics included" in text
     assert "west has no authorizer" in text
     assert "no data plane" not in text
+
+
+def test_what_cannot_be_fenced_is_named_as_mirrorbook_yaml_has_it(view: View) -> None:
+    none = Ruling(authorizer=Authorizer.NONE)
+    open_both = replace(view, source=replace(SOURCE, authorizer=False), here=none)
+    text = warned(replace(open_both, destination=replace(DESTINATION, authorizer=False), there=none))
+    assert "has no authorizer" not in text, "brokers were not asked"
+    assert "east gets no ACLs from Mirrorbook (`authorizer: none`): nothing can stop a writer there" in text
+    assert "west gets no ACLs from Mirrorbook (`authorizer: none`): nothing keeps applications from" in text
 
 
 def test_what_was_deleted_before_it_was_copied_is_said_behind_what_failed_and_before_the_source(view: View) -> None:
@@ -418,7 +431,9 @@ def test_users_that_only_the_source_knows_are_named_with_what_makes_them(view: V
 def test_a_clock_that_is_behind_those_of_others_is_named_where_ages_are_shown(view: View) -> None:
     assert "the clock here" not in warned(view)
     slow = replace(view, now_ms=LEASE.beat_ms - 60_000)
-    assert "the clock here is at least 60 s behind that of whoever mirrors m" in warned(slow)
+    assert "the clock here is at least 60 s behind that of whoever mirrors m: ages shown here are unknown" in warned(
+        slow
+    )
     assert "the clock here" not in warned(replace(view, now_ms=LEASE.beat_ms - 900)), "what NTP leaves"
     beat = Heartbeat(mirror=view.mirror.name, driver="d", partition=0, number=1, at_ms=view.now_ms + 5_000)
     seen = replace(view, lease=None, destination=replace(DESTINATION, heartbeats=(beat,)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirror_core.decide.loss import Fate, loss_of
-from mirror_core.decide.loss_figures import behind
+from mirror_core.decide.loss_figures import behind, in_words, loss_figures
 from mirror_core.decide.view import DestinationView, Topic, Unseen, View
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -109,6 +109,28 @@ def test_the_bound_widens_with_every_second_of_silence_and_what_is_known_to_be_m
     assert (later.known, later.silent_s, later.heartbeat_s) == (37, 7.0, 6.5)
 
 
+def test_ages_by_a_clock_that_is_behind_are_unknown_and_never_0(view: View) -> None:
+    a = replace(SIGHTING.topics[0], whole_ago_ms=((0, 7_000), (1, 1_500)))
+    sighting = replace(SIGHTING, topics=(a, *SIGHTING.topics[1:]))
+    ntp = loss_of(replace(view, sighting=sighting, now_ms=99_000))
+    assert (ntp.silent_s, ntp.heartbeat_s, ntp.clocks_differ) == (1.0, 0.5, False), "what NTP leaves is no doubt"
+    slow = replace(view, sighting=sighting, now_ms=98_000)
+    loss = loss_of(slow)
+    assert loss.clocks_differ
+    assert (loss.known, loss.silent_s, loss.heartbeat_s) == (37, None, 0.0)
+    assert loss_of(replace(slow, now_ms=97_000)).heartbeat_s is None
+    assert {p: one.age_s for p, one in loss.partitions.items()} == {A0: None, A1: 0.0, B0: None}
+    assert behind(loss) == "unknown of b-0"
+    assert "when that was is unknown" in loss.bound
+    figures = dict(loss_figures(slow))
+    assert figures["source last looked at"] == "at an unknown time (clocks differ)"
+    assert figures["transactions cut in half"].startswith("0, of those seen at an unknown time (clocks differ); ")
+    beats = dict(loss_figures(replace(slow, now_ms=97_700)))["newest heartbeats on the destination"]
+    assert beats == "partition 0: number 7, of unknown age (clocks differ), partition 1: number 7, 0.0 s old"
+    assert in_words(loss.partitions[A0]).endswith("its end last seen at an unknown time (clocks differ)")
+    assert dict(loss_figures(replace(slow, sighting=None)))["source last looked at"] == "never"
+
+
 def test_what_is_not_known_is_said_and_not_taken_for_nothing(view: View) -> None:
     never = loss_of(replace(view, sighting=None))
     assert (never.known, never.unknown, never.silent_s) == (0, (A0, A1, B0), None)
@@ -188,4 +210,3 @@ def test_a_cut_transaction_names_its_partitions_and_busy_ids_are_named_for_what_
     assert [(t.copied, t.not_copied) for t in loss.cut] == [((A0,), (A1,))]
     assert loss.busy == {"idle": (B0,), "tx": (A0, A1)}
     assert loss.unnamed == 3
-    assert loss.transactions_s == 4.0

@@ -131,6 +131,8 @@ def test_how_much_is_proved_is_said_with_its_age() -> None:
     ends = {A0: Offset(50), A1: Offset(10), B0: Offset(5)}
     assert in_words(proof, ends, IDS, 660_000) == "45 of 65 offsets, compared between 1 and 10 minutes ago"
     assert in_words(proof, ends, {}, 660_000) == "none of 65 offsets"
+    assert in_words(proof, ends, IDS, 500_000) == "45 of 65 offsets, compared at an unknown time (clocks differ)"
+    assert in_words(proof, ends, IDS, 599_500) == "45 of 65 offsets, compared between 0 and 9 minutes ago"
     assert in_words(None, ends, IDS, 660_000) == "none of 65 offsets"
 
 

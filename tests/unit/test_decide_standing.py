@@ -29,7 +29,7 @@ from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permi
 from mirror_core.model.mirror import PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.offsets import NO_OFFSETS, Offsets
-from mirror_core.model.ruling import Barred
+from mirror_core.model.ruling import Authorizer, Barred
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.model.sighting import Sighting, TopicSeen
 from mirror_core.model.standing import Debt, Owed
@@ -44,8 +44,8 @@ LIFTING = replace(OWED, owed=Owed.UNFENCE)
 WELL = Shown(barred=Barred.BY_DENIALS, ends={P: Offset(100)})
 OPEN = replace(WELL, barred=Barred.BY_NOTHING)
 BY_COMMAND = replace(STANDS, by_command=True)
-CLOSABLE = replace(WELL, barred=Barred.BY_COMMAND, foreign=True)
-FOREIGN = replace(OPEN, foreign=True)
+CLOSABLE = replace(WELL, barred=Barred.BY_COMMAND, authorizer=Authorizer.FOREIGN)
+FOREIGN = replace(OPEN, authorizer=Authorizer.FOREIGN)
 SILENT = Unseen("no broker answered")
 WRITTEN = {P: (Offset(100), Offset(103))}
 

@@ -196,6 +196,8 @@ def test_a_limit_for_what_is_not_known_or_of_a_tier_without_topics_is_no_pass() 
     more = payments(max_lag_s=5)
     unknown = judge([{"topic": "pay.in", "behind_s": None}], suite=READINESS, more=more)
     assert (unknown.verdict, [held.where for held in unknown.unmet]) == (Verdict.INDETERMINATE, ["pay.in-3: unknown"])
+    clocks = judge([{"topic": "pay.in", "sync_age_s": None}], suite=READINESS, more=payments(max_sync_age_s=5))
+    assert clocks.verdict is Verdict.INDETERMINATE
     nobody = judge([{}], suite=READINESS, more=more)
     assert nobody.verdict is Verdict.INDETERMINATE
     assert [(held.by, held.where) for held in nobody.unmet] == [("tier payments", "found 0")]

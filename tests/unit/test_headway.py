@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirror_core.decide.headway import compared, headway
+from mirror_core.decide.headway import catching_up, compared, headway
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity import ParityRange, ParityResult, Verdict
 from mirror_core.runbook import comparing, drained
@@ -60,6 +60,22 @@ def test_the_time_that_is_left_is_told_by_the_time_that_it_took(
     done: int, total: int, seconds: float, words: str
 ) -> None:
     assert headway(done, total, seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("lag", "first", "words"),
+    [
+        (None, (9, 0.0), "an unknown number of offset(s) left"),
+        (5_000, (5_000, 0.0), "5,000 offset(s) left, time left unknown"),
+        (6_000, (5_000, 0.0), "6,000 offset(s) left, time left unknown"),
+        (4_000, (5_000, 40.0), "4,000 offset(s) left, about 4 min"),
+        (0, (5_000, 40.0), "0 offset(s) left, about 0 s"),
+    ],
+)
+def test_the_time_until_a_lag_is_gone_is_told_by_how_it_has_shrunk(
+    lag: int | None, first: tuple[int, float], words: str
+) -> None:
+    assert catching_up(lag, first, 100.0) == words
 
 
 def test_a_comparison_is_told_of_every_few_seconds_and_kept_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,14 +38,14 @@ def towards_north(name: str, *topics: str, source: str = "east", desired: Desire
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        (towards_north("n", "a", "b", "x"), [("n", 2)]),
+        (towards_north("n", "a", "b", "x"), [(MirrorName("n"), frozenset({"a", "b"}))]),
         (towards_north("n", "x"), []),
         (towards_north("n", "a", source="south"), []),
         (towards_north("n", "a", desired=Desired.STOPPED), []),
     ],
 )
 def test_only_thirds_that_share_topics_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: State, expected: list[tuple[str, int]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: State, expected: list[tuple[MirrorName, frozenset[str]]]
 ) -> None:
     path = tmp_path / "mirrorbook.yaml"
     path.write_text("clusters:\n" + "".join(f'  {name}: {{bootstrap.servers: "h:1"}}\n' for name in NAMES))
@@ -56,6 +56,6 @@ def test_only_thirds_that_share_topics_are_found(
         yield ClusterName("north"), told
 
     monkeypatch.setattr(link, "states", states)
-    found = list[tuple[Mirror, int]]()
+    found = list[tuple[Mirror, frozenset[str]]]()
     beside.look_beside(link_of(load_config(path), OURS), {"a", "b"}, found)
     assert [(mirror.name, topics) for mirror, topics in found] == expected

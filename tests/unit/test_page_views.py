@@ -15,13 +15,23 @@ from mirrorbook_airflow.page.runs import dag_run_of, runs_of
 from mirrorbook_airflow.page.static import STATIC
 from mirrorbook_airflow.page.views import PER_PAGE, MirrorPage, mirror_page
 
+from mirror_core.decide.clocks import words
 from mirror_core.decide.conducting import NOT_KNOWN
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss import loss
 from mirror_core.decide.without_source import Again, WithoutSource
-from mirror_core.mirrors.describe import Description, PartitionRow
+from mirror_core.mirrors.describe import NOT_BEHIND, Description, PartitionRow
 from mirror_core.model.drift import Action, DriftRow, Part
-from mirror_core.model.mirror import Desired, FailureKind, Lease, Mirror, NeverCopied, PartitionState, PartitionStatus
+from mirror_core.model.mirror import (
+    Desired,
+    FailureKind,
+    GroupsSeen,
+    Lease,
+    Mirror,
+    NeverCopied,
+    PartitionState,
+    PartitionStatus,
+)
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.reckoning import Counted, Foretold
 from mirror_core.model.run import Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
@@ -79,7 +89,13 @@ def told(*records: object, at_ms: int = NOW - 500, silent: str = "") -> Told:
     return Told(state, {}, at_ms, silent)
 
 
-def seen(*rows: PartitionRow, at_ms: int = NOW - 1_000, seen_ms: int = NOW - 1_000, trouble: str = "none") -> Seen:
+def seen(
+    *rows: PartitionRow,
+    at_ms: int = NOW - 1_000,
+    seen_ms: int = NOW - 1_000,
+    trouble: str = "none",
+    clock: str = NOT_BEHIND,
+) -> Seen:
     statuses = {p: status(p) for p in (Partition("t", n) for n in range(len(rows)))}
     topics = (TopicSeen(topic="t", ends=tuple(100 + (r.lag or 0) for r in rows)),)
     bound = loss(
@@ -93,6 +109,7 @@ def seen(*rows: PartitionRow, at_ms: int = NOW - 1_000, seen_ms: int = NOW - 1_0
         "lag": sum(r.lag or 0 for r in rows),
         "offsets known to be missing": sum(r.lag or 0 for r in rows) if rows and not bound.unknown else None,
         "trouble": trouble,
+        "clock": clock,
         "proved equal": "none of 100 offsets",
     }
     return Seen(at_ms, Description(facts=facts, rows=rows), bound, (Sample(at_ms, 7, 7, 100),))
@@ -171,6 +188,20 @@ def test_a_look_of_just_now_is_no_alarm() -> None:
 
     assert view.alarms == ()
     assert not view.age.stale
+
+
+def test_a_clock_that_is_behind_is_an_alarm_and_what_was_written_in_its_future_is_of_unknown_age() -> None:
+    synced = GroupsSeen(mirror=NAME, synced_ms=NOW + 60_000, followed=True)
+    drilled = replace(run(ended_ms=NOW), plan=replace(plan(), mirror=MirrorName(f"drill.{NAME}")), id="drill-1")
+    one = told(synced, replace(drilled, started_ms=NOW + 60_000))
+    view = page(seen(row(0), seen_ms=NOW + 60_000, clock=words("m", 60.0)), one=one)
+    (alarm,) = view.alarms
+    assert alarm.startswith("On the machine that serves this page the clock here is at least 60 s behind")
+    cards = {card.title: " ".join((card.value, *card.lines)) for card in view.cards}
+    assert "groups synced at an unknown time (clocks differ)" in cards["Proved equal"]
+    assert "at an unknown time (clocks differ)" in cards["Time without writes"]
+    assert "behind: unknown" in cards["Loss if the source died now"]
+    assert " 0.0 s" not in "".join(cards.values())
 
 
 def test_a_silent_cluster_is_named_with_its_reason_and_the_age_of_what_is_known() -> None:

@@ -60,6 +60,9 @@ def test_what_is_old_or_never_was_is_a_point_with_a_command(what: Known) -> None
         (point,) = of_ages("m", {k: v for k, v in known.items() if v is not None}, NOW_MS)
         assert point.words.endswith(words)
         assert " m`" in point.remedy
+    (point,) = of_ages("m", FRESH | {what: NOW_MS + 60_000}, NOW_MS)
+    assert point.words.endswith("at an unknown time (clocks differ)"), "not 0 s ago"
+    assert point.remedy == "set the clock here, look again"
 
 
 def test_partitions_that_were_never_compared_are_a_point_where_others_were() -> None:

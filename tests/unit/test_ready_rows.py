@@ -102,6 +102,12 @@ def test_what_is_not_known_is_none_and_what_never_was_is_older_than_any_limit() 
     assert "source east could not be read" in first.refused
 
 
+def test_an_age_by_a_clock_that_is_behind_is_none() -> None:
+    first, _ = readiness(replace(VIEW, now_ms=20_000), [])
+    ages = (first.proof_age_s, first.sync_age_s, first.heartbeat_age_s, first.behind_s)
+    assert (ages, first.drill_age_s) == ((None,) * 4, NEVER)
+
+
 def test_a_proof_of_another_topic_of_that_name_proves_nothing() -> None:
     other = replace(DESTINATION, topics={"a": Topic(id="other", partitions=2)})
     assert [row.proved for row in readiness(replace(VIEW, destination=other), [])] == [0, 0]

@@ -125,7 +125,7 @@ class Silent:
 @pytest.mark.parametrize("authorizer", [Authorizer.NONE, Authorizer.FOREIGN])
 def test_no_acl_is_read_or_written_where_they_do_not_rule(authorizer: Authorizer) -> None:
     client = cast("Any", Silent(authorizer))
-    off = AuthorizerOff(client.name, foreign=authorizer is Authorizer.FOREIGN)
+    off = AuthorizerOff(client.name, authorizer)
     assert describe_acls(client) == describe_acls(client, 2) == off
     assert acls_of_each(client) == {1: off, 2: off}
     create_acls(client, [])

@@ -56,6 +56,12 @@ def judged(seen: View, **more: object) -> WithoutSource:
     return without_source(decide(view), view, seen)
 
 
+def test_no_age_is_known_by_a_clock_that_is_behind(seen: View) -> None:
+    found = judged(seen, now_ms=50_000)
+    assert (found.missing, found.looked_s, found.heartbeat_s, found.synced_s) == (37, None, None, None)
+    assert any("the clock here is at least" in line for line in found.warnings)
+
+
 def test_it_costs_what_a_plan_would_count_and_what_the_source_has_taken_since(seen: View) -> None:
     found = judged(seen)
     assert found.refused == ()

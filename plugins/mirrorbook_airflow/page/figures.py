@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.decide.loss_figures import ago
+from mirror_core.decide.clocks import age_s, since
 from mirror_core.model.clock import FRESH_S
 
 UNKNOWN: Final = "unknown"
@@ -18,7 +18,8 @@ class Age:
     """When something was looked at."""
 
     seconds: float | None
-    """None: never."""
+    """None: never, or nobody knows."""
+    words: str
     limit_s: float = FRESH_S
 
     @property
@@ -26,11 +27,11 @@ class Age:
         return self.seconds is None or self.seconds > self.limit_s
 
     def __str__(self) -> str:
-        return ago(self.seconds)
+        return self.words
 
 
 def age_of(at_ms: int | None, now_ms: int, limit_s: float = FRESH_S) -> Age:
-    return Age(None if at_ms is None else max(0, now_ms - at_ms) / 1000, limit_s)
+    return Age(None if at_ms is None else age_s(now_ms, at_ms), since(now_ms, at_ms), limit_s)
 
 
 def counted(words: Iterable[str]) -> str:

@@ -11,10 +11,11 @@ from typing import Final
 
 from mirror_core.decide import drills
 from mirror_core.decide.abandoned import abandoned
-from mirror_core.decide.loss_figures import ago, behind
+from mirror_core.decide.clocks import UNKNOWN_TIME, ago, since
+from mirror_core.decide.loss_figures import behind
 from mirror_core.decide.run_standing import standing_of
 from mirror_core.decide.without_source import WithoutSource, again_in_words, group_in_words
-from mirror_core.mirrors.describe import PartitionRow
+from mirror_core.mirrors.describe import NOT_BEHIND, PartitionRow
 from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, is_fresh
 from mirror_core.model.run import Mode, Run
@@ -183,6 +184,9 @@ def _alarms(told: Told, seen: Seen | None, age: Age, now_ms: int) -> list[str]:
         found.append("Both clusters are being looked at for the first time")
     elif age.stale:
         found.append(f"Both clusters were last looked at {age}: offsets and lag are unknown now")
+    clock = seen.description.facts["clock"] if seen and seen.description else NOT_BEHIND
+    if clock != NOT_BEHIND:
+        found.append(f"On the machine that serves this page {clock}")
     return [*found, *filter(None, [_trouble(told, seen)])]
 
 
@@ -240,7 +244,8 @@ def _loss(seen: Seen | None, mirror: Mirror) -> Card:
         return Card(title, UNKNOWN, "unknown", (f"behind: {UNKNOWN}",))
     loss = seen.loss
     late = f"behind: {'stopped' if mirror.desired is Desired.STOPPED else behind(loss)}"
-    beat = f"newest heartbeat on the destination: {'none' if loss.heartbeat_s is None else ago(loss.heartbeat_s)}"
+    old = UNKNOWN_TIME if loss.heartbeat_s is None and loss.heartbeats else ago(loss.heartbeat_s)
+    beat = f"newest heartbeat on the destination: {old if loss.heartbeats else 'none'}"
     missing = seen.description.facts["offsets known to be missing"] if seen.description else None
     if missing is None:
         return Card(title, UNKNOWN, "unknown", (loss.bound, late, beat))
@@ -267,7 +272,7 @@ def _last_drills(told: Told, mirror: Mirror, now_ms: int) -> list[str]:
 def _last_drill(told: Told, run: Run, now_ms: int) -> str:
     seen = drills.drilled(run, told.state.steps_of(run))
     took = "none measured" if seen.measured_s is None else f"{seen.measured_s:.1f} s"
-    return f"last drill: {seen.mode}, {seen.words}, standstill {took}, {ago(max(0, now_ms - seen.at_ms) / 1000)}"
+    return f"last drill: {seen.mode}, {seen.words}, standstill {took}, {since(now_ms, seen.at_ms)}"
 
 
 def _proof(seen: Seen | None, told: Told, mirror: Mirror, now_ms: int) -> Card:
