@@ -5,7 +5,7 @@ A forged entry that is carried out gives whatever its author likes, and one that
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.rights.acls import CHANGING, EVERYBODY, OUR_NAMES, OUR_TOPICS, may_change, meets
@@ -23,6 +23,17 @@ def forged(entry: LedgerEntry, own_principals: Set[str] = frozenset()) -> str:
             return _never_demoted(acl, own_principals)
         case AclPurpose.FENCE:
             return _never_fenced(acl, own_principals)
+
+
+def believed(entries: Iterable[LedgerEntry]) -> tuple[frozenset[Acl], dict[Acl, str]]:
+    """What these entries are for, by whichever mirror of ours; and of those that none can have entered, why."""
+    found, doubted = set[Acl](), dict[Acl, str]()
+    for entry in entries:
+        if why := forged(entry):
+            doubted[entry.acl] = why
+        else:
+            found.add(entry.acl)
+    return frozenset(found), doubted
 
 
 def never_for_everybody(acl: Acl) -> str:

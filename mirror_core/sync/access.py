@@ -28,11 +28,12 @@ from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.errors import MirrorError, MissingPermission, Refused
 from mirror_core.model.names import ClusterName
 from mirror_core.rights.acls import demotions, undemotable
+from mirror_core.rights.provenance import believed
 from mirror_core.state.journal import Log
 from mirror_core.state.link import Link
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
-from mirror_core.sync.access_rows import off, row, rows_of, unknown
+from mirror_core.sync.access_rows import forgery_there, off, row, rows_of, unknown
 from mirror_core.sync.final_settings import FinalSettings
 from mirror_core.sync.ledger import enter_and_put_up, entered, forget_debt, remember, take_away, take_away_unshared
 from mirror_core.sync.lifting import lift, stays
@@ -54,12 +55,13 @@ def sync_acls(
     theirs, ours = describe_acls(source), describe_acls(destination)
     if isinstance(theirs, AuthorizerOff) or isinstance(ours, AuthorizerOff):
         return [off(side) for side in (theirs, ours) if isinstance(side, AuthorizerOff)]
+    own, forgeries = _own_entries(link, state)
     scope = Scope(
         topics=topics,
         groups=groups,
         group_filter=group_filter(link.mirror),
         own_principals=own_principals(link),
-        own_acls=_own_entries(link, state),
+        own_acls=own,
         guards=guards(link.destination),
     )
     there = [e for e in state.ledger.values() if e.cluster == link.destination.name]
@@ -71,7 +73,7 @@ def sync_acls(
         plan = planned(replace(scope, own_acls=scope.own_acls | beside.own | beside.doubtful))
     if log is not None:
         plan = _carry_out(link, log, destination, plan)
-    rows = rows_of(plan, done=log is not None) + beside.rows()
+    rows = rows_of(plan, done=log is not None) + beside.rows() + forgeries
     return rows + unknown(source.name, theirs) + unknown(destination.name, ours)
 
 
@@ -253,10 +255,18 @@ def _create_new(client: ClusterClient, acls: Collection[Acl]) -> dict[Acl, str]:
     return {}
 
 
-def _own_entries(link: Link, state: State) -> frozenset[Acl]:
-    """Fences and demotions on the source, by whichever mirror of ours: those must not be taken for its own rules."""
-    entries = [*state.ledger.values(), *read_state(link.source).ledger.values()]
-    return frozenset(e.acl for e in entries if e.purpose in LIFTABLE and e.cluster == link.source.name)
+def _own_entries(link: Link, state: State) -> tuple[frozenset[Acl], list[DriftRow]]:
+    """Fences and demotions on the source, by whichever mirror of ours: those must not be taken for its own rules.
+
+    Applications may be able to write a state topic on the source. What no mirror can have entered there hides nothing.
+    """
+    name = link.source.name
+    mine, there = (
+        [e for e in one.ledger.values() if e.purpose in LIFTABLE and e.cluster == name]
+        for one in (state, read_state(link.source))
+    )
+    found, doubted = believed(there)
+    return found | {e.acl for e in mine}, [forgery_there(name, acl, why) for acl, why in sorted(doubted.items())]
 
 
 def _bootstrap(config: ClusterConfig) -> str:

@@ -83,6 +83,19 @@ def unknown(cluster: str, acls: Acls) -> list[DriftRow]:
     ]
 
 
+def forgery_there(cluster: str, acl: Acl, why: str) -> DriftRow:
+    """An entry of the ledger on the source that no mirror can have made: its denial is the source's own."""
+    return DriftRow(
+        part=Part.ACLS,
+        subject=f"ledger on {cluster}: {acl}",
+        source="",
+        destination="",
+        action=Action.SKIP,
+        reason=f"it is recorded as a denial of Mirrorbook's, and cannot be one: {why}. Not believed: find out who may "
+        "write the state topic there",
+    )
+
+
 def off(side: AuthorizerOff, done: str = "") -> DriftRow:
     """What ACLs have to do with such a cluster: nothing. `done`: what a command of the user's has done instead."""
     why = (

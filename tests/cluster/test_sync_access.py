@@ -356,6 +356,22 @@ def test_a_promotion_takes_no_denial_away_that_no_demotion_has_made(
     assert denied in on(link, "source", topic)
 
 
+@pytest.mark.parametrize("purpose", [AclPurpose.FENCE, AclPurpose.DEMOTED])
+def test_a_sync_copies_a_rule_of_the_source_that_a_forged_ledger_there_calls_ours(
+    link: Link, topic: str, purpose: AclPurpose
+) -> None:
+    rule = acl(topic, Operation.READ, APP, Permission.DENY)
+    reverse = home_of(link)
+    with writer_of(reverse) as writer:
+        writer.put(LedgerEntry(mirror=reverse.mirror.name, cluster=link.source.name, acl=rule, purpose=purpose))
+    grant(link, rule)
+    rows = synced(link)
+    assert rule in on(link, "destination", topic)
+    doubted = rows[f"ledger on {link.source.name}: {rule}"]
+    assert doubted.action is Action.SKIP, "nobody could clear a refusal but by writing there"
+    assert "find out who may write the state topic there" in doubted.reason
+
+
 def test_a_right_that_the_source_withdrew_is_not_given_by_the_next_promotion(
     pair: Pair, link: Link, topic: str
 ) -> None:

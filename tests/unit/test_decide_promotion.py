@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mirror_core.decide.promotion import Promotion, promotion, warnings
 from mirror_core.model.acl import Acl, AclPurpose, Operation, Pattern, Permission, Resource
 from mirror_core.rights.acls import EVERYBODY, covers, demotions, denial, may_change
-from mirror_core.rights.provenance import forged
+from mirror_core.rights.provenance import believed, forged
 from tests.unit.test_decide_acls import ALL, READ, TOPICS, WRITE, acl, acls, entry, scope
 
 OURS = "__mirrorbook_state"
@@ -183,6 +183,17 @@ def test_a_demotion_denies_one_application_one_change_of_one_topic(purpose: AclP
         replace(APPS, host="10.0.0.1"),
     ):
         assert forged(entry(other, purpose), OWN), other
+
+
+def test_of_what_a_ledger_calls_ours_only_what_can_be_is_believed() -> None:
+    fence, demotion = entry(FENCE, AclPurpose.FENCE), entry(APPS, AclPurpose.DEMOTED)
+    commits = entry(replace(COMMITS, principal="User:of another mirror"), AclPurpose.FENCE)
+    rule = replace(APPS, operation=Operation.READ)
+    planted = [entry(rule, purpose) for purpose in (AclPurpose.FENCE, AclPurpose.DEMOTED)]
+    found, doubted = believed([fence, demotion, commits, *planted])
+    assert found == {FENCE, APPS, commits.acl}
+    assert set(doubted) == {rule}
+    assert doubted[rule].startswith("a ")
 
 
 @given(granted=acls)
