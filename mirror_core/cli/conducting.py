@@ -157,17 +157,21 @@ def begun(
     return run
 
 
-def prepare(by: Conductor[Any], run: Run) -> None:
-    """Take the steps that applications don't notice, and ask whether they may be stopped now. Refused when a person
-    says no: the run waits, and mirroring goes on."""
+def prepare(by: Conductor[Any], run: Run, *, as_json: bool) -> str:
+    """Take the steps that applications don't notice, and ask whether they may be stopped now; who has agreed. Refused
+    when a person says no, or nobody is there to say yes: the run waits, and mirroring goes on."""
     mirror, ahead = by.link.mirror, undisturbed(run.plan.kind, run.plan.mode)
+    title = f"{by.KIND} of {mirror.name}"
     for record in by.take(run.id, ahead):
-        tell(f"{record.step}: " + ", ".join(f"{name} {value}" for name, value in record.evidence.items()))
+        found = ", ".join(f"{name} {value}" for name, value in record.evidence.items())
+        tell(f"{record.step}: {found}", err=as_json)
     try:
         agree(f"Fence now? Nobody can write any more on {mirror.source}, until {mirror.destination} is promoted", False)
-    except Refused:
+    except Refused as error:
         wait = f"run {run.id} waits: `mirrorbook {by.KIND} resume {mirror.name}` fences, `... abort ...` gives it up"
-        raise Refused(f"{by.KIND} of {mirror.name}", [f"cancelled. {wait}"]) from None
+        raise Refused(title, [f"{'; '.join(error.reasons)}. {wait}"]) from None
+    by.refuse_conducted(run.id, title)
+    return by.started_by
 
 
 def asked_again_since(by: Conductor[Any], run: Run) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from mirror_core.model.run import Approval, Plan, Run, RunKind, RunState, StepRecord, StepState
+from mirror_core.model.run import Approval, Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
 
 HOLDS_S: Final = 3600.0
 """A plan that nobody has approved for so long is stale; and so is an approval that nothing was begun by for so long."""
@@ -39,6 +39,12 @@ def approved_long_ago(run: Run, now_ms: int) -> str:
         return ""
     ago = f"{(now_ms - approved_ms) / 60_000:.0f} minutes ago by {run.approved_by or 'nobody'}"
     return f"run {run.id} was approved {ago}, and an approval holds for {HOLDS_S / 60:.0f}"
+
+
+def asks_before_it_stops(run: Run, *, noticed: bool) -> bool:
+    """Whether somebody is asked once more, when all is proved, before a run stops applications. `noticed`: they have
+    noticed it already, so a question would only make them wait."""
+    return run.plan.mode is Mode.PLANNED and run.state is RunState.RUNNING and not noticed
 
 
 def expired(run: Run, agreed: Sequence[Approval], steps: Iterable[StepRecord], now_ms: int) -> str:
