@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +18,13 @@ from mirror_core.cli.common import agree, mirror
 from mirror_core.cli.runs import conducted_now, newest, show_newest, show_plan, tell_all
 from mirror_core.cli.spark_conf import spark_conf
 from mirror_core.cli.telling import tell
-from mirror_core.decide.approvals import approved_long_ago, other_plan
+from mirror_core.decide.approvals import approved_long_ago, given, other_plan
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import undisturbed
 from mirror_core.decide.vouching import refuse_other
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, Refused
-from mirror_core.model.run import Mode, Run, RunState
+from mirror_core.model.run import Approval, Mode, Run, RunState
 from mirror_core.runbook.closing import last_words
 from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.failover import Failover
@@ -151,10 +152,15 @@ def begun(
     by: Conductor[Choice], decision: Decision, choice: Choice | None, *, silent: bool = False, as_json: bool
 ) -> Run:
     """A run of the plan that was approved, and what to type when this process dies. `silent`: see `Conductor.begin`."""
-    run = by.begin(decision.plan.hash, choice, approved_by=by.started_by, silent=silent)
+    run = by.begin(decision.plan.hash, choice, approved_by=(approval_of(by.started_by),), silent=silent)
     if not as_json:
         tell(f"run {run.id}; after a crash: mirrorbook {by.KIND} resume {by.link.mirror.name}")
     return run
+
+
+def approval_of(person: str) -> Approval:
+    """What somebody gives who has just agreed to a plan, here."""
+    return given(secrets.token_hex(8), person, person, now_ms())
 
 
 def prepare(by: Conductor[Any], run: Run, *, as_json: bool) -> str:

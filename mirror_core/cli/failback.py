@@ -17,6 +17,7 @@ from mirror_core.cli.conducting import (
     RunnerOption,
     RunOption,
     TakeOverOption,
+    approval_of,
     approved,
     approved_again,
     asked_again_since,
@@ -202,7 +203,7 @@ def _go_on(
             title = f"failover of {home.link.mirror.name}, the way home"
             question = f"bring applications home to {failback.link.source.name}"
             approved(title, decision, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json)
-            under_way = home.begin(decision.plan.hash, approved_by=home.started_by)
+            under_way = home.begin(decision.plan.hash, approved_by=(approval_of(home.started_by),))
         asked = not (no_pause or yes) and asks_before_it_stops(under_way, noticed=home.disturbs(under_way))
         with closed(home, under_way):
             if asked:
