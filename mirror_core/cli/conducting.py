@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +18,13 @@ from mirror_core.cli.common import agree, mirror
 from mirror_core.cli.runs import conducted_now, newest, show_newest, show_plan, tell_all
 from mirror_core.cli.spark_conf import spark_conf
 from mirror_core.cli.telling import tell
-from mirror_core.decide.approvals import approved_long_ago, other_plan
+from mirror_core.decide.approvals import approved_long_ago, given, other_plan
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import undisturbed
 from mirror_core.decide.vouching import refuse_other
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, Refused
-from mirror_core.model.run import Mode, Run, RunState
+from mirror_core.model.run import Approval, Mode, Run, RunState
 from mirror_core.runbook.closing import last_words
 from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.failover import Failover
@@ -151,23 +152,32 @@ def begun(
     by: Conductor[Choice], decision: Decision, choice: Choice | None, *, silent: bool = False, as_json: bool
 ) -> Run:
     """A run of the plan that was approved, and what to type when this process dies. `silent`: see `Conductor.begin`."""
-    run = by.begin(decision.plan.hash, choice, approved_by=by.started_by, silent=silent)
+    run = by.begin(decision.plan.hash, choice, approved_by=(approval_of(by.started_by),), silent=silent)
     if not as_json:
         tell(f"run {run.id}; after a crash: mirrorbook {by.KIND} resume {by.link.mirror.name}")
     return run
 
 
-def prepare(by: Conductor[Any], run: Run) -> None:
-    """Take the steps that applications don't notice, and ask whether they may be stopped now. Refused when a person
-    says no: the run waits, and mirroring goes on."""
+def approval_of(person: str) -> Approval:
+    """What somebody gives who has just agreed to a plan, here."""
+    return given(secrets.token_hex(8), person, person, now_ms())
+
+
+def prepare(by: Conductor[Any], run: Run, *, as_json: bool) -> str:
+    """Take the steps that applications don't notice, and ask whether they may be stopped now; who has agreed. Refused
+    when a person says no, or nobody is there to say yes: the run waits, and mirroring goes on."""
     mirror, ahead = by.link.mirror, undisturbed(run.plan.kind, run.plan.mode)
+    title = f"{by.KIND} of {mirror.name}"
     for record in by.take(run.id, ahead):
-        tell(f"{record.step}: " + ", ".join(f"{name} {value}" for name, value in record.evidence.items()))
+        found = ", ".join(f"{name} {value}" for name, value in record.evidence.items())
+        tell(f"{record.step}: {found}", err=as_json)
     try:
         agree(f"Fence now? Nobody can write any more on {mirror.source}, until {mirror.destination} is promoted", False)
-    except Refused:
+    except Refused as error:
         wait = f"run {run.id} waits: `mirrorbook {by.KIND} resume {mirror.name}` fences, `... abort ...` gives it up"
-        raise Refused(f"{by.KIND} of {mirror.name}", [f"cancelled. {wait}"]) from None
+        raise Refused(title, [f"{'; '.join(error.reasons)}. {wait}"]) from None
+    by.refuse_conducted(run.id, title)
+    return by.started_by
 
 
 def asked_again_since(by: Conductor[Any], run: Run) -> str:

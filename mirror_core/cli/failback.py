@@ -12,10 +12,12 @@ from mirror_core.cli.conducting import (
     GateLimitOption,
     HashOption,
     MasterOption,
+    NoPauseOption,
     Runner,
     RunnerOption,
     RunOption,
     TakeOverOption,
+    approval_of,
     approved,
     approved_again,
     asked_again_since,
@@ -24,6 +26,7 @@ from mirror_core.cli.conducting import (
     conductor,
     found,
     give_up,
+    prepare,
     refuse_conducted,
     show_decision,
     show_outcome,
@@ -32,6 +35,7 @@ from mirror_core.cli.documents import PlanDocument, RunDocument
 from mirror_core.cli.runs import show_newest, show_plan
 from mirror_core.cli.spark_conf import SparkConfOption
 from mirror_core.cli.telling import tell
+from mirror_core.decide.approvals import asks_before_it_stops
 from mirror_core.decide.strategies import Allowed
 from mirror_core.model.documents import prints
 from mirror_core.model.run import Run, RunKind, RunState
@@ -70,13 +74,15 @@ def run(
     master: MasterOption = "local[*]",
     evidence: EvidenceOption = None,
     conf: SparkConfOption = None,
+    no_pause: NoPauseOption = False,
     gate_limit: GateLimitOption = None,
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the plan, ask, run it; then show the plan of the failover that leads home, ask again, and run that."""
+    """Show the plan, ask, run it; then show the plan of the failover that leads home, ask again, prove what is there,
+    ask at that moment, and run it."""
     link, _ = mirror(config, name)
     failback = conductor(Failback, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     allowed = _allowed(strategy)
@@ -84,7 +90,8 @@ def run(
     question = f"salvage and discard {decision.plan.discarded} offset(s) of {link.source.name}"
     title = f"failback of {name}"
     if approved(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
-        _go_on(failback, begun(failback, decision, allowed, as_json=as_json), yes=yes, as_json=as_json)
+        started = begun(failback, decision, allowed, as_json=as_json)
+        _go_on(failback, started, no_pause=no_pause, yes=yes, as_json=as_json)
 
 
 @failback_app.command()
@@ -106,6 +113,7 @@ def resume(
     master: MasterOption = "local[*]",
     evidence: EvidenceOption = None,
     conf: SparkConfOption = None,
+    no_pause: NoPauseOption = False,
     gate_limit: GateLimitOption = None,
     take_over: TakeOverOption = False,
     config: ConfigOption = None,
@@ -115,14 +123,16 @@ def resume(
     """Go on with a run whose conductor died or failed, the failover that leads home included. Refused while it lives.
 
     A run that was approved more than an hour ago, and has changed nothing on the old source yet, is shown and asked for
-    again.
+    again. It asks before the failover that leads home fences, as `run` does.
     """
     link, begun_before = found(Failback, config, name, run_id)
     failback = conductor(Failback, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
     if not take_over:
         _refuse_conducted(failback, begun_before)
     agreed_by = _approved_again(failback, begun_before, yes=yes, as_json=as_json)
-    _go_on(failback, begun_before, agreed_by=agreed_by, take_over=take_over, yes=yes, as_json=as_json)
+    _go_on(
+        failback, begun_before, agreed_by=agreed_by, take_over=take_over, no_pause=no_pause, yes=yes, as_json=as_json
+    )
 
 
 @failback_app.command()
@@ -169,7 +179,14 @@ def _refuse_conducted(failback: Failback, run: Run) -> None:
 
 
 def _go_on(
-    failback: Failback, started: Run, *, agreed_by: str = "", take_over: bool = False, yes: bool, as_json: bool
+    failback: Failback,
+    started: Run,
+    *,
+    agreed_by: str = "",
+    take_over: bool = False,
+    no_pause: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """To the end: the failback's steps, the failover home with its own approval, the last step."""
     with closed(failback, started):
@@ -186,8 +203,11 @@ def _go_on(
             title = f"failover of {home.link.mirror.name}, the way home"
             question = f"bring applications home to {failback.link.source.name}"
             approved(title, decision, question, plan_hash=None, dry_run=False, yes=yes, as_json=as_json)
-            under_way = home.begin(decision.plan.hash, approved_by=home.started_by)
+            under_way = home.begin(decision.plan.hash, approved_by=(approval_of(home.started_by),))
+        asked = not (no_pause or yes) and asks_before_it_stops(under_way, noticed=home.disturbs(under_way))
         with closed(home, under_way):
+            if asked:
+                said_by = prepare(home, under_way, as_json=as_json)
             home.drive(under_way.id, agreed_by=said_by)
         with closed(failback, started):
             failback.drive(started.id)

@@ -33,6 +33,7 @@ from mirror_core.cli.documents import PlanDocument, RunDocument
 from mirror_core.cli.runs import show_newest
 from mirror_core.cli.sets import plan_set, run_set
 from mirror_core.cli.spark_conf import SparkConfOption
+from mirror_core.decide.approvals import asks_before_it_stops
 from mirror_core.model.documents import prints
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.run import Mode, RunKind
@@ -108,12 +109,10 @@ def run(
     title = f"{mode} failover of {name}"
     if approved(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
         started = begun(failover, decision, mode, silent=silent, as_json=as_json)
-        asked = mode is Mode.PLANNED and not (no_pause or yes)
+        asked = asks_before_it_stops(started, noticed=False) and not (no_pause or yes)
         with closed(failover, started):
-            if asked:
-                prepare(failover, started)
-                failover.refuse_conducted(started.id, title)
-            failover.drive(started.id, agreed_by=failover.started_by if asked else "")
+            agreed_by = prepare(failover, started, as_json=as_json) if asked else ""
+            failover.drive(started.id, agreed_by=agreed_by)
         show_outcome(failover, started, as_json=as_json)
 
 

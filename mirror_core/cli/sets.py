@@ -18,6 +18,7 @@ from mirror_core.cli.conducting import (
     Runner,
     RunnerByModeOption,
     TakeOverOption,
+    approval_of,
     conductor,
     runner_for,
 )
@@ -108,7 +109,7 @@ def run_set(
         silent = together.silent(joint) if mode is Mode.UNPLANNED else ()
         given_up = " without their sources, losing what was not copied" if mode is Mode.UNPLANNED else ""
         agree(f"Run plans {joint.hash}: move applications of {', '.join(joint.decisions)}{given_up}?", yes)
-        attempt = together.begin(joint.hash, approved_by=together.started_by, silent=silent)
+        attempt = together.begin(joint.hash, approved_by=(approval_of(together.started_by),), silent=silent)
     else:
         if not as_json:
             tell(f"{attempt} has not ended: " + "; ".join(together.told(attempt)))

@@ -6,10 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from mirror_core.model.run import Approval, Plan, Run, RunKind, RunState, StepRecord, StepState
+from msgspec import UNSET
+
+from mirror_core.model.run import Approval, Mode, Plan, Run, RunKind, RunState, StepRecord, StepState
 
 HOLDS_S: Final = 3600.0
 """A plan that nobody has approved for so long is stale; and so is an approval that nothing was begun by for so long."""
+
+
+def given(approval_id: str, person: str, name: str, at_ms: int | None) -> Approval:
+    """An approval as it is journalled. `person`: see `Approval.id`."""
+    until_ms = UNSET if at_ms is None else at_ms + round(HOLDS_S * 1000)
+    return Approval(id=person, name=name, at_ms=at_ms, approval_id=approval_id, until_ms=until_ms)
 
 
 def unmet(approvals: Sequence[Approval], people: int) -> tuple[str, ...]:
@@ -22,23 +30,39 @@ def stale(approvals: Sequence[Approval], now_ms: int) -> tuple[str, ...]:
     whoever gave it has seen the same plan, and knew of the others."""
     if not approvals:
         return ()
-    times = [one.at_ms for one in approvals]
-    newest = max((at_ms for at_ms in times if at_ms is not None), default=None)
-    if newest is not None and now_ms - newest <= HOLDS_S * 1000:
+    newest = max((held for one in approvals if (held := _held(one)) is not None), default=None)
+    if newest is not None and now_ms <= newest[1]:
         return ()
     names = ", ".join(one.name for one in approvals)
-    since = "nobody knows when" if newest is None else f"{(now_ms - newest) / 60_000:.0f} minutes ago"
-    return (f"{names} approved it {since}, and an approval holds for {HOLDS_S / 60:.0f}: plan anew, and ask again",)
+    at_ms, until_ms = newest or (0, round(HOLDS_S * 1000))
+    since = "nobody knows when" if newest is None else f"{(now_ms - at_ms) / 60_000:.0f} minutes ago"
+    holds = f"an approval holds for {(until_ms - at_ms) / 60_000:.0f}"
+    return (f"{names} approved it {since}, and {holds}: plan anew, and ask again",)
+
+
+def _held(one: Approval) -> tuple[int, int] | None:
+    """When it was given, and until when it holds: as it says, and never for longer than ours do; None: not known."""
+    if one.at_ms is None:
+        return None
+    ours = one.at_ms + round(HOLDS_S * 1000)
+    return one.at_ms, ours if one.until_ms is UNSET else min(one.until_ms, ours)
 
 
 def approved_long_ago(run: Run, now_ms: int) -> str:
     """Why somebody has to look at a run's plan again before applications are stopped by it; empty when nobody has to.
-    By a command it is begun as soon as it is approved."""
-    approved_ms = max((one.at_ms for one in run.approvals if one.at_ms is not None), default=run.started_ms)
-    if now_ms - approved_ms <= HOLDS_S * 1000:
+    Where nobody's approval is known, it was begun as soon as it was approved."""
+    begun = (run.started_ms, run.started_ms + round(HOLDS_S * 1000))
+    approved_ms, until_ms = max((held for one in run.approvals if (held := _held(one)) is not None), default=begun)
+    if now_ms <= until_ms:
         return ""
     ago = f"{(now_ms - approved_ms) / 60_000:.0f} minutes ago by {run.approved_by or 'nobody'}"
-    return f"run {run.id} was approved {ago}, and an approval holds for {HOLDS_S / 60:.0f}"
+    return f"run {run.id} was approved {ago}, and an approval holds for {(until_ms - approved_ms) / 60_000:.0f}"
+
+
+def asks_before_it_stops(run: Run, *, noticed: bool) -> bool:
+    """Whether somebody is asked once more, when all is proved, before a run stops applications. `noticed`: they have
+    noticed it already, so a question would only make them wait."""
+    return run.plan.mode is Mode.PLANNED and run.state is RunState.RUNNING and not noticed
 
 
 def expired(run: Run, agreed: Sequence[Approval], steps: Iterable[StepRecord], now_ms: int) -> str:
@@ -47,15 +71,16 @@ def expired(run: Run, agreed: Sequence[Approval], steps: Iterable[StepRecord], n
     `agreed`: who has said since that it may go on; `steps`: those of the run so far. A run of which a step ended within
     the time that an approval holds has not stood still, however long its proof took.
     """
-    said = [one.at_ms for one in (*run.approvals, *agreed) if one.at_ms is not None]
+    said = [held for one in (*run.approvals, *agreed) if (held := _held(one)) is not None]
     ended = [step.ended_ms for step in steps if step.state is StepState.DONE and step.ended_ms is not None]
-    newest = max((*said, *ended), default=run.started_ms)
-    if now_ms - newest <= HOLDS_S * 1000:
+    begun = () if said or ended else (run.started_ms,)
+    last_ms, until_ms = max((*said, *((at_ms, at_ms + round(HOLDS_S * 1000)) for at_ms in (*ended, *begun))))
+    if now_ms <= until_ms:
         return ""
     return (
-        f"it was approved, and a step of it was done last, {(now_ms - newest) / 60_000:.0f} minutes ago, and an "
-        f"approval holds for {HOLDS_S / 60:.0f}: abort it and plan anew, or `mirrorbook {run.plan.kind} resume "
-        f"{run.plan.mirror}` shows its plan and asks"
+        f"it was approved, and a step of it was done last, {(now_ms - last_ms) / 60_000:.0f} minutes ago, and an "
+        f"approval holds for {(until_ms - last_ms) / 60_000:.0f}: abort it and plan anew, or `mirrorbook "
+        f"{run.plan.kind} resume {run.plan.mirror}` shows its plan and asks"
     )
 
 
@@ -78,7 +103,8 @@ def used_up(ended: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, .
     same = [
         run
         for run in ended
-        if run.state is not RunState.DONE and (set(run.approvals) & set(approvals) or not (run.approvals or approvals))
+        if run.state is not RunState.DONE
+        and (any(_same(one, other) for one in run.approvals for other in approvals) or not (run.approvals or approvals))
     ]
     way = "clear task plan with all that follows, or trigger a new run, and it asks again"
     if not approvals:
@@ -89,18 +115,40 @@ def used_up(ended: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, .
     )
 
 
-def come_back(source: str, *, silent: bool, seen: bool, held: Run | None = None) -> tuple[str, ...]:
-    """The reason not to give a source up by an approval of when it was silent: it answers by now. `held`: the planned
-    run that this one would take the mirror from."""
+def _same(one: Approval, other: Approval) -> bool:
+    """Whether both are one answer of one person: an older Mirrorbook has written no id of it."""
+    ids = one.approval_id is not UNSET and one.approval_id == other.approval_id
+    return ids or (one.id, one.name, one.at_ms) == (other.id, other.name, other.at_ms)
+
+
+def come_back(source: str, command: str, *, silent: bool, seen: bool, held: Run | None = None) -> tuple[str, ...]:
+    """The reason not to give a source up by an approval of when it was silent: it answers by now. `command` shows the
+    plan anew; `held`: the planned run that this one would take the mirror from."""
     if not (silent and seen):
         return ()
     planned = "With --mode planned nothing is lost"
     if held is not None:
         planned = f"Run {held.id} can go on, and loses nothing: `mirrorbook failover resume {held.plan.mirror}`"
     return (
-        f"{source} answers by now, and no broker of it did when this plan was approved: look at the new plan. "
-        f"{planned}; who approves the new one gives up what was not copied, and knows that it answers",
+        f"{source} answers by now, and no broker of it did when this plan was approved. {planned}. Or `mirrorbook "
+        f"{command} --mode unplanned` shows the new plan: who approves that one gives up what was not copied, and "
+        "knows that it answers, so it holds also if it comes and goes",
     )
+
+
+def answers_in_part(source: str) -> str:
+    """A warning for who is to give up a source that has not told all that was asked for, and that is not silent."""
+    return (
+        f"{source} answers, if only in part: --mode planned loses nothing, as soon as it tells all. This one gives up "
+        f"whatever {source} has acknowledged and is not copied yet"
+    )
+
+
+def word_needed(*, answers: bool, stands: bool, silent: bool, held_up: bool) -> bool:
+    """Whether what an unplanned run would leave on its source, which `answers`, is left only by a person's word. Nobody
+    has approved to give up a source that answers (`silent`: it was so then); or the run was `held_up`, and its source
+    took writes meanwhile, unless its fence `stands` all the time."""
+    return answers and (silent or (held_up and not stands))
 
 
 def other_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:

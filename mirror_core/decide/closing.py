@@ -15,7 +15,7 @@ from mirror_core.decide.standing import Standing
 from mirror_core.decide.standing import standing_of as debt_standing
 from mirror_core.decide.steps import Writes, point_of_no_return
 from mirror_core.model.mirror import Desired, Mirror, PartitionStatus
-from mirror_core.model.names import base_name, reverse_name
+from mirror_core.model.names import MirrorName, base_name, reverse_name
 from mirror_core.model.run import Mode, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.model.standing import Debt
 
@@ -47,6 +47,35 @@ def overtaken(run: Run, runs: Iterable[Run]) -> tuple[str, ...]:
         f"{last.plan.kind.capitalize()} {last.id} came after this one: `mirrorbook {last.plan.kind} status "
         f"{last.plan.mirror}` says who can write where now.",
     )
+
+
+def newest(mirror: MirrorName, runs: Iterable[Run]) -> Run | None:
+    """The run that says how the mirror stands: the one that holds it, whatever clocks say; else its newest."""
+    own = [run for run in runs if run.plan.mirror == mirror]
+    return max(own, key=lambda run: (run.ended_ms is None, run.started_ms), default=None)
+
+
+def not_begun(mirror: Mirror, before: Run | None, words: Sequence[str]) -> tuple[str, ...]:
+    """What is said when a plan was rejected or refused, and no run was begun: how the mirror stands by the run before,
+    whose last words these are."""
+    if before is None:
+        return (
+            f"Nothing was begun: applications write on {mirror.source}, as before; {mirror.destination} stays a "
+            "mirror.",
+        )
+    return f"Nothing was begun. The newest run of {mirror.name} is {before.id}, {before.state}:", *words
+
+
+def home_not_begun(mirror: Mirror) -> tuple[str, ...]:
+    """What is said of the failover that leads home, while nobody has begun it."""
+    back = reverse_name(mirror.name)
+    return (f"Failover {back} has not begun: applications write on {mirror.destination}.",)
+
+
+def led_home(run: Run, steps: Iterable[StepRecord]) -> bool:
+    """Whether a failover of the reverse mirror may lead home from this failback, and says who can write where."""
+    is_open = run.plan.kind is RunKind.FAILBACK and run.ended_ms is None
+    return is_open and any(step.step == "catch_up" for step in steps)
 
 
 def closing(ended: Ended) -> tuple[str, ...]:
@@ -153,7 +182,7 @@ def _writers(ended: Ended, writes: Writes) -> str:
     mirror, run = ended.mirror, ended.run
     if writes is not Writes.NOWHERE:
         cluster = mirror.source if writes is Writes.SOURCE else mirror.destination
-        if run.plan.kind is RunKind.FAILBACK and any(step.step == "catch_up" for step in ended.steps):
+        if led_home(run, ended.steps):
             back = reverse_name(mirror.name)
             return (
                 f"Failover {back} moves applications home: `mirrorbook failover status {back}` says where they write."

@@ -143,10 +143,15 @@ class Approval:
     """Somebody said yes to a plan."""
 
     id: str
-    """By which whoever asked tells people apart."""
+    """Of the person: by which whoever asked tells people apart."""
     name: str
     at_ms: int | None
     """Wall clock of whoever asked; None: not known."""
+    approval_id: str | UnsetType = UNSET
+    """Its own: whoever says yes again gives another one. Unset, and not in the JSON, of an older Mirrorbook."""
+    until_ms: int | UnsetType = UNSET
+    """The last moment at which something may be begun by it, by the same clock. Unset as above, and where `at_ms` is
+    not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,11 +175,14 @@ class Run:
     approved_by: str = ""
     """Who approved the plan, as the terminal or Airflow knows them; empty: nobody was asked."""
     approvals: tuple[Approval, ...] = ()
-    """The same with times, where they are known."""
+    """The same, each with its id, its time and its limit, where they are known."""
     part_of: str = ""
     """The failover of a set of mirrors that it belongs to."""
     continues: str | None = None
     """The planned run that this one has taken over, with its fence and what it had drained."""
+    source_silent: bool = False
+    """Of an unplanned one: no broker of the source answered when it was approved. One that answers later is given up
+    only by a word of its own."""
     counted: Counted | None = None
     """What became of what was foretold. None: nothing was counted (yet)."""
 

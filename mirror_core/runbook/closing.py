@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from mirror_core.decide.closing import Ended, closing, overtaken, unknown
+from dataclasses import replace
+
+from mirror_core.decide.closing import (
+    Ended,
+    closing,
+    home_not_begun,
+    led_home,
+    newest,
+    not_begun,
+    overtaken,
+    unknown,
+)
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import PartitionState, is_fresh
+from mirror_core.model.names import reverse_name
 from mirror_core.model.run import Run
-from mirror_core.state.link import Link
+from mirror_core.state.link import Link, link_of
 from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
@@ -44,3 +56,31 @@ def words_of(link: Link, state: State, run_id: str) -> tuple[str, ...]:
             conducted=conducted(state, run),
         )
     )
+
+
+def how_it_stands(link: Link, run_id: str | None) -> tuple[str, ...]:
+    """The same for a task's log: with those of the failover that leads home from a failback; and of a mirror of which
+    nothing was begun (None), because its plan was rejected or refused."""
+    try:
+        state = read_state(link.destination, timeout_s=LIMITS.planned_state_s)
+    except MirrorError:
+        return unknown(link.mirror)
+    run = newest(link.mirror.name, state.runs.values()) if run_id is None else state.runs.get(run_id)
+    words = (*words_of(link, state, run.id), *_way_home(link, state, run)) if run else ()
+    if run_id is None:
+        return not_begun(state.mirrors.get(link.mirror.name, link.mirror), run, words)
+    return words or unknown(link.mirror)
+
+
+def _way_home(link: Link, state: State, run: Run) -> tuple[str, ...]:
+    if not led_home(run, state.steps_of(run)):
+        return ()
+    back, mirror = reverse_name(link.mirror.name), link.mirror
+    try:
+        there = read_state(link.source, timeout_s=LIMITS.planned_state_s)
+    except MirrorError:
+        return unknown(replace(mirror, name=back, source=mirror.destination, destination=mirror.source))
+    home = newest(back, (one for one in there.runs.values() if one.homecoming == run.id))
+    if home is None or back not in there.mirrors:
+        return home_not_begun(mirror)
+    return words_of(link_of(link.config, there.mirrors[back]), there, home.id)

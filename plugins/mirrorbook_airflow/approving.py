@@ -10,7 +10,7 @@ from airflow.providers.standard.exceptions import HITLRejectException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from mirror_core.decide.approvals import HOLDS_S, stale, unmet
+from mirror_core.decide.approvals import HOLDS_S, given, stale, unmet
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import Refused
 from mirror_core.model.run import Approval
@@ -79,7 +79,7 @@ class ApproveSecond(ApprovePlan):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         answer = super().execute_complete(context, event)
-        reasons = unmet((*approvals(context, (self.first_task,)), *_approval(answer)), 2)
+        reasons = unmet((*approvals(context, (self.first_task,)), *_approval(context, self.task_id, answer)), 2)
         if reasons:
             raise AirflowFailException(f"nothing was done: {'; '.join(reasons)}")
         return answer
@@ -147,14 +147,17 @@ def _asked(context: Context, task: str) -> bool:
 
 def approvals(context: Context, tasks: Sequence[str]) -> tuple[Approval, ...]:
     """Who answered the questions of these tasks, and when; less of them where nobody was asked."""
-    return tuple(found for task in tasks for found in _approval(context["ti"].xcom_pull(task_ids=task)))
+    return tuple(found for task in tasks for found in _approval(context, task, context["ti"].xcom_pull(task_ids=task)))
 
 
-def _approval(answer: dict[str, Any] | None) -> list[Approval]:
+def _approval(context: Context, task: str, answer: dict[str, Any] | None) -> list[Approval]:
     person = (answer or {}).get("responded_by_user") or {}
     known = {key: str(person.get(key) or "") for key in ("id", "name")}
     if not answer or not any(known.values()):
         return []
     when = answer.get("responded_at")
     at_ms = round(when.timestamp() * 1000) if isinstance(when, datetime) else None
-    return [Approval(id=known["id"], name=known["name"] or known["id"], at_ms=at_ms)]
+    run = context["dag_run"]
+    # The same, however often it is read; asked again, the task has an answer of another time.
+    approval_id = f"{run.dag_id}/{run.run_id}/{task}/{at_ms or 'unknown'}"
+    return [given(approval_id, known["id"], known["name"] or known["id"], at_ms)]

@@ -23,6 +23,7 @@ from mirror_core.model.names import MirrorName, reverse_name
 from mirror_core.model.run import AIRFLOW, Mode, RunKind
 from mirror_core.model.text import visible, visible_lines
 from mirrorbook_airflow.approving import ApprovePlan, ApproveSecond, GoAhead, agreed, approvals, approved
+from mirrorbook_airflow.closing import LAST_WORDS, LastWords
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.events import FENCED, HOME, SWITCHED, emit_home, emit_switched
 from mirrorbook_airflow.markdown import plan_markdown
@@ -263,10 +264,11 @@ class AbortRun(RunOperator):
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """First and last task of a chain."""
+    """First and last task of a chain, and the teardown that ends it."""
 
     first: BaseOperator
     last: BaseOperator
+    teardown: BaseOperator
 
 
 def failover_phases(mirror: str, question: str, mode: str = Mode.PLANNED) -> Phases:
@@ -288,7 +290,7 @@ def failover_phases(mirror: str, question: str, mode: str = Mode.PLANNED) -> Pha
     last = chain(begin, *before, *asked, *steps[len(before) :])
     last >> abort
     abort.as_teardown(setups=setups, on_failure_fail_dagrun=True)
-    return Phases(plan, last)
+    return Phases(plan, last, abort)
 
 
 def failback_phases(mirror: str, question: str, home: str, strategies: str = "") -> Phases:
@@ -296,6 +298,7 @@ def failback_phases(mirror: str, question: str, home: str, strategies: str = "")
     plan, begin = _approved_run(mirror, RunKind.FAILBACK, question, Mode.PLANNED, strategies=strategies)
     common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILBACK, "begin": begin}
     back = reverse_name(MirrorName(mirror))
+    said = LastWords(task_id=LAST_WORDS, mirror=mirror, begin=begin).as_teardown()
     last: BaseOperator = begin
     for step in STEPS[RunKind.FAILBACK, Mode.PLANNED]:
         if Need.REVERSE_COPY in step.needs:
@@ -305,8 +308,11 @@ def failback_phases(mirror: str, question: str, home: str, strategies: str = "")
                 way_home = failover_phases(back, home)
             chain(last, way_home.first)
             last = way_home.last
+            chain(way_home.teardown, said)
         last = chain(last, _step(step.name, **common))
-    return Phases(plan, chain(last, ReplicateMirror(task_id="replicate", mirror=mirror)))
+    last = chain(last, ReplicateMirror(task_id="replicate", mirror=mirror))
+    chain(last, said)
+    return Phases(plan, last, said)
 
 
 def _step(name: str, **common: Any) -> TakeSteps:

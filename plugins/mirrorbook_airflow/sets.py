@@ -16,6 +16,7 @@ from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.model.text import visible, visible_lines
 from mirrorbook_airflow.approving import GoAhead, agreed, approvals, approved
+from mirrorbook_airflow.closing import LAST_WORDS, LastWordsOfSet
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.events import FENCED, SWITCHED, emit_switched
 from mirrorbook_airflow.markdown import set_markdown
@@ -218,4 +219,5 @@ def set_phases(name: str, question: str, mode: str = Mode.PLANNED) -> tuple[Base
     chain(plan, *asked, begin, *proofs, *go_aheads, move, switched, abort)
     # Set-up tasks run again when a later task is cleared: after an abort there are other runs, and their own proof.
     abort.as_teardown(setups=[task.as_setup() for task in (begin, *proofs)], on_failure_fail_dagrun=True)
+    chain(abort, LastWordsOfSet(task_id=LAST_WORDS, set_name=name, begin=begin).as_teardown())
     return move, switched

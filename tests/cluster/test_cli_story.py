@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 from jsonschema import Draft202012Validator
 
+from mirror_core.decide.approvals import HOLDS_S
 from mirror_core.decide.steps import names
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
@@ -203,6 +204,12 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
     runs = read_state(mirrored.config.cluster("east")).runs.values()
     (led_home,) = (run for run in runs if run.homecoming == back["id"])
     assert led_home.approved_by == led_home.started_by == back["approved_by"]
+    (approval,) = led_home.approvals
+    (first,) = mirrored.state.runs[back["id"]].approvals
+    assert approval.name == led_home.started_by
+    assert approval.approval_id != first.approval_id
+    assert approval.at_ms is not None
+    assert approval.until_ms == approval.at_ms + round(HOLDS_S * 1000)
     assert not denied(desk.pair.east, topic)
     assert denied(desk.pair.west, topic)
     assert [r for r in read_all(desk.pair.east, topic) if r.value != b"x"] == sent

@@ -13,6 +13,7 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.run import Mode, RunState, StepState
 from mirror_core.runbook.failover_steps import Steps
 from mirror_core.runbook.rest import ENOUGH
+from mirror_core.state.topic import read_state
 from tests.brokers import Pair, produce
 from tests.cluster.test_failover import app_topic, denied
 from tests.cluster.test_unplanned import begin
@@ -68,6 +69,30 @@ def test_whoever_agrees_or_wants_one_question_is_not_held_up(
     lines = [msgspec.json.decode(line, type=Entry) for line in mirrored.state.chronicle(run.id)]
     assert [e.body["by"] for e in lines if e.kind is Kind.AGREED] == ([] if options else [run.started_by])
     assert denied(mirrored.pair.east, mirrored.link.mirror.topics[0])
+
+
+@pytest.mark.slow
+def test_the_way_home_asks_at_the_moment_too(mirrored: Mirrored) -> None:
+    [topic] = mirrored.link.mirror.topics
+    options = ("--runner", "local", "--config", str(mirrored.config.path), "--evidence", str(mirrored.evidence))
+    assert mirrorbook("failover", "run", mirrored.name, "--yes", *options).returncode == 0
+    code, said = on_terminal("failback", "run", mirrored.name, *options, answer="y\ny\nn\n")
+    words = " ".join(said.split())
+    assert code == 3, said
+    assert "Fence now? Nobody can write any more on west, until east is promoted" in words
+    assert f"resume {mirrored.name}-back` fences" in words
+    assert not denied(mirrored.pair.west, topic)
+    there = mirrored.config.cluster("east")
+    [home] = [r for r in read_state(there).runs.values() if r.homecoming]
+    assert home.state is RunState.RUNNING
+    code, said = on_terminal("failback", "resume", mirrored.name, *options, answer="y\n")
+    assert code == 0, said
+    assert "Fence now?" in said
+    state = read_state(there)
+    assert state.runs[home.id].state is RunState.DONE
+    lines = [msgspec.json.decode(line, type=Entry) for line in state.chronicle(home.id)]
+    assert [e.body["by"] for e in lines if e.kind is Kind.AGREED] == [home.started_by]
+    assert denied(mirrored.pair.west, topic)
 
 
 def test_what_came_while_a_person_was_waited_for_is_compared_before_anybody_is_stopped(mirrored: Mirrored) -> None:

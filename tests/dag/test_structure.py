@@ -131,6 +131,20 @@ def test_a_failure_is_undone_and_a_cleared_task_never_runs_unfenced(
     assert setups <= set(abort.upstream_task_ids)
 
 
+@pytest.mark.parametrize("name", ["mirror_failback", "mirror_failover_set", "mirror_failover_set_unplanned"])
+def test_the_last_words_come_after_everything_and_whatever_became_of_it(dag_bag: DagBag, name: str) -> None:
+    """A set-up task before them would keep them from being said where a plan was rejected: it has not succeeded."""
+    dag = dag_of(dag_bag, name)
+    said = dag.get_task("last_words")
+    assert said.is_teardown
+    assert not said.on_failure_fail_dagrun
+    assert not said.downstream_task_ids
+    assert not [task for task in said.upstream_task_ids if dag.get_task(task).is_setup]
+    assert upstream(dag, "last_words") == {task.task_id for task in dag.tasks} - {"last_words", "done"}
+    direct = {"replicate", "home.abort"} if name == "mirror_failback" else {"abort"}
+    assert said.upstream_task_ids == direct
+
+
 @pytest.mark.parametrize(("name", "judging"), [("mirror_parity", {"parity", "receipts"}), ("mirror_check", {"check"})])
 def test_no_finding_of_the_hourly_dags_is_hidden_by_another_task(dag_bag: DagBag, name: str, judging: set[str]) -> None:
     """A run is as red as its last tasks are: whatever finds something is one of them."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
-from mirror_core.decide.approvals import HOLDS_S, approved_long_ago, expired, stale, taken_up, unmet, used_up
+from mirror_core.cli.conducting import approval_of
+from mirror_core.decide.approvals import HOLDS_S, approved_long_ago, expired, given, stale, taken_up, unmet, used_up
 from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.chronicle import Entry
 from mirror_core.model.mirror import Desired
@@ -111,6 +113,69 @@ def test_a_chronicle_begins_with_who_approved_and_when() -> None:
         {"id": "1", "name": "ann", "at_ms": 1000},
         {"id": "2", "name": "ben", "at_ms": 2000},
     ]
+
+
+HOUR_MS = round(HOLDS_S * 1000)
+GIVEN = given("a1", "1", "ann", 1000)
+
+
+def test_an_approval_is_journalled_with_its_id_its_time_and_its_limit() -> None:
+    entry = msgspec.json.decode(begun(State(), replace(RUN, approvals=(GIVEN,))).line, type=Entry)
+    assert entry.body["approvals"] == [
+        {"id": "1", "name": "ann", "at_ms": 1000, "approval_id": "a1", "until_ms": 1000 + HOUR_MS}
+    ]
+    assert given("a1", "1", "ann", None).until_ms is UNSET
+
+
+@dataclass(frozen=True, kw_only=True)
+class Older:
+    """An approval as it was before it had an id and a limit."""
+
+    id: str
+    name: str
+    at_ms: int | None
+
+
+def test_an_older_mirrorbook_reads_it_and_an_older_ones_is_read_and_written_as_it_was() -> None:
+    older = msgspec.json.decode(msgspec.json.encode(GIVEN), type=Older)
+    assert older == Older(id="1", name="ann", at_ms=1000)
+    before = msgspec.json.encode(older)
+    read = msgspec.json.decode(before, type=Approval)
+    assert (read.approval_id, read.until_ms) == (UNSET, UNSET)
+    assert msgspec.json.encode(read) == before
+    assert stale((read,), 1000 + HOUR_MS) == ()
+    assert stale((read,), 1001 + HOUR_MS)
+
+
+@pytest.mark.parametrize("until_ms", [1000 + HOUR_MS // 2, 1000 + 100 * HOUR_MS])
+def test_what_the_journal_says_makes_no_approval_valid_for_longer(until_ms: int) -> None:
+    """It may be another Mirrorbook's, whose approvals hold for another time."""
+    one = replace(GIVEN, until_ms=until_ms)
+    run, last = replace(RUN, approvals=(one,)), min(until_ms, 1000 + HOUR_MS)
+    for now, holds in ((last, True), (last + 1, False)):
+        assert (stale((one,), now) == ()) is holds
+        assert (approved_long_ago(run, now) == "") is holds
+        assert (expired(run, (), (), now) == "") is holds
+    [why] = stale((one,), last + 60_000)
+    assert f"an approval holds for {(last - 1000) / 60_000:.0f}" in why
+
+
+def test_a_task_that_reads_its_answer_again_has_the_same_approval() -> None:
+    """Also the one of a run that an older Mirrorbook has begun, and that was given up."""
+    given_up = replace(RUN, state=RunState.ABORTED, approvals=(ANN,))
+    again = given("a1", ANN.id, ANN.name, ANN.at_ms)
+    assert used_up([given_up], (again,))
+    assert used_up([replace(given_up, approvals=(again,))], (ANN,)), "and the other way round"
+    assert used_up([replace(given_up, approvals=(again,))], (replace(again, name="ann b."),)), "one id is one approval"
+    assert used_up([given_up], (given("a2", ANN.id, ANN.name, AT_MS),)) == ()
+
+
+def test_whoever_agrees_on_a_terminal_gives_one_approval_for_one_run() -> None:
+    one, other = approval_of("ann@desk"), approval_of("ann@desk")
+    assert (one.id, one.name) == ("ann@desk", "ann@desk")
+    assert one.at_ms is not None
+    assert one.until_ms == one.at_ms + HOUR_MS
+    assert one.approval_id != other.approval_id
 
 
 def test_a_fence_that_an_earlier_run_has_left_is_none_of_a_run_that_is_resumed() -> None:

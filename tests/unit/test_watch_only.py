@@ -13,7 +13,18 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseHook, BaseOperator, Connection, Variable
 from airflow.sdk.exceptions import AirflowException
-from mirrorbook_airflow import controlling, debtors, drilling, hooks, operators, params, replicating, runbook, sets
+from mirrorbook_airflow import (
+    closing,
+    controlling,
+    debtors,
+    drilling,
+    hooks,
+    operators,
+    params,
+    replicating,
+    runbook,
+    sets,
+)
 from mirrorbook_airflow.services import parity_check, receipts_folder, services
 from mirrorbook_airflow.watching import DataPlaneTrigger
 
@@ -134,6 +145,8 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     sets.MoveSet: {**OF_SET, "begin": BEFORE, "go_ahead": None},
     sets.SwitchedSet: {**OF_SET, "begin": BEFORE},
     sets.AbortSet: {**OF_SET, "begin": BEFORE, "steps": ()},
+    closing.LastWords: {"task_id": "t", "mirror": "orders", "begin": BEFORE},
+    closing.LastWordsOfSet: {**OF_SET, "begin": BEFORE},
 }
 BASES = {operators.MirrorOperator, runbook.RunOperator, sets.SetOperator, debtors._Looks}
 ASKING = {"ApprovePlan", "ApproveSecond", "GoAhead", "ApproveRecovery", "ReplicateMirror", "WatchAgain"}

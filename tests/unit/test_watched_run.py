@@ -149,6 +149,7 @@ def test_a_dead_way_home_is_waited_for_once(clock: Clock, monkeypatch: pytest.Mo
     monkeypatch.setattr(Failover, "active", lambda self: under_way)
     monkeypatch.setattr(Failback, "drive", lambda self, run_id, **agreed: under_way)
     monkeypatch.setattr(Failover, "drive", lambda self, run_id, **agreed: under_way)
+    monkeypatch.setattr(Failover, "disturbs", lambda self, run: True)
     monkeypatch.setattr(failback, "found", lambda *arguments: (LINK, replace(RUN, id="m-failback-1")))
     monkeypatch.setattr(failback, "conductor", lambda *arguments, **options: home)
     monkeypatch.setattr(failback, "closed", lambda by, run: nullcontext())

@@ -1,0 +1,78 @@
+"""The task that a failback and the failover of a set end with, however they end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.model.errors import Unreachable
+from mirror_core.model.mirror_set import MirrorSet
+from mirror_core.model.names import MirrorName
+from mirror_core.state.link import Link
+from mirror_core.state.records import State
+from tests.unit.test_decide_verbs import RUN
+from tests.unit.test_refusals import LINK
+
+pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]  # Airflow's own warnings
+
+A, B = MirrorName("m"), MirrorName("n")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+    """Of which mirror, and which run of it, the last words were wanted."""
+    from mirrorbook_airflow import closing
+
+    found = list[tuple[str, str | None]]()
+
+    def say(link: Link, run: str | None) -> tuple[str, ...]:
+        found.append((link.mirror.name, run))
+        return ("Applications write on east.", "Next: \x1b[31mthis.")
+
+    def find(mirror: str) -> tuple[Link, State]:
+        if mirror == B:
+            raise Unreachable("cluster south does not answer")
+        state = State()
+        state.runs[RUN.id] = RUN
+        state.runs["of-set"] = SimpleNamespace(id="of-set", part_of="shop-1", plan=RUN.plan)  # type: ignore[assignment]
+        return LINK, state
+
+    monkeypatch.setattr("mirror_core.runbook.closing.how_it_stands", say)
+    monkeypatch.setattr(closing, "find_mirror", find)
+    monkeypatch.setattr(closing, "find_set", lambda name: MirrorSet("shop", (A, B)))
+    return found
+
+
+def context(begun: str | None) -> Any:
+    return {"ti": SimpleNamespace(xcom_pull=lambda task_ids: begun if task_ids == "begin" else None)}
+
+
+@pytest.mark.parametrize("begun", ["m-failback-1", None])
+def test_they_are_of_the_run_that_was_begun_if_one_was(
+    asked: list[tuple[str, str | None]], begun: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow.providers.standard.operators.empty import EmptyOperator
+    from mirrorbook_airflow.closing import LastWords
+
+    task = LastWords(task_id="last_words", mirror="m", begin=EmptyOperator(task_id="begin"))
+    said = task.execute(context(begun))
+    assert asked == [("m", begun)]
+    assert said.splitlines()[0] == "Applications write on east."
+    assert "\x1b" not in said
+    assert "Applications write on east." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("begun", "run"), [("shop-1", "of-set"), ("shop-2", None), (None, None)])
+def test_of_a_set_they_are_of_each_mirror_and_a_silent_one_hides_no_other(
+    asked: list[tuple[str, str | None]], begun: str | None, run: str | None
+) -> None:
+    from airflow.providers.standard.operators.empty import EmptyOperator
+    from mirrorbook_airflow.closing import LastWordsOfSet
+
+    task = LastWordsOfSet(task_id="last_words", set_name="shop", begin=EmptyOperator(task_id="begin"))
+    lines = task.execute(context(begun)).splitlines()
+    assert asked == [("m", run)]
+    assert lines[0] == "m: Applications write on east."
+    assert lines[-1] == "n: Who can write where is not known here: cluster south does not answer"
