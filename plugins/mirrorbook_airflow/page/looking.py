@@ -28,10 +28,11 @@ from mirror_core.state.records import State
 from mirror_core.state.remembered import REMEMBERED
 from mirror_core.sync.cycle import survey
 from mirrorbook_airflow.hooks import current_config
-from mirrorbook_airflow.mirrors import CLUSTERS_VARIABLE, known_clusters
+from mirrorbook_airflow.mirrors import known_clusters
 from mirrorbook_airflow.page.known import Clusters, Judged, Sample, Seen, Told, is_current
 from mirrorbook_airflow.page.on_demand import OnDemand
 from mirrorbook_airflow.services import services
+from mirrorbook_airflow.variables import CLUSTERS_VARIABLE
 
 _log = logger(__name__)
 
