@@ -97,7 +97,7 @@ class Looking:
             name: replace(one, links={m.name: link_of(config, m) for m in _reachable(one.state, set(config.clusters))})
             for name, one in told.items()
         }
-        return Clusters(begun, self._told, silent, sets=tuple(config.sets.values()))
+        return Clusters(begun, self._told, silent, sets=tuple(config.sets.values()), copy_to=config.evidence_copy)
 
     def _look(self, mirror: MirrorName) -> Seen:
         with self._some:
