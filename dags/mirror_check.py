@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG
 from mirrorbook_airflow.notifying import when_red
 from mirrorbook_airflow.operators import RETRIES, CheckClusters, CheckMirror, ListMirrors
+from mirrorbook_airflow.params import mirror_list
 
 with DAG(
     "mirror_check",
@@ -23,12 +24,7 @@ with DAG(
     tags=["mirrorbook"],
     **when_red(),
     params={
-        "mirrors": Param(
-            [],
-            type="array",
-            items={"type": "string"},
-            description_md="Mirrors to check; empty: all that are started",
-        ),
+        "mirrors": mirror_list("Mirrors to check; empty: all that are started"),
     },
 ) as dag:
     CheckClusters(task_id="clusters")  # behind nothing, and nothing behind it: red by itself

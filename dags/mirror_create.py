@@ -8,6 +8,7 @@ from typing import Any
 from airflow.sdk import DAG, Param
 from mirrorbook_airflow.notifying import when_red
 from mirrorbook_airflow.operators import CreateMirror, StartMirror, SyncMirror
+from mirrorbook_airflow.params import cluster
 
 PATTERNS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
 
@@ -25,8 +26,8 @@ with DAG(
         "mirror": Param(
             type="string", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description_md="Name of the new mirror"
         ),
-        "source": Param(type="string", minLength=1, description_md="Connection (type `kafka_cluster`) of the source"),
-        "destination": Param(type="string", minLength=1, description_md="Connection of the destination"),
+        "source": cluster("Connection (type `kafka_cluster`) of the source"),
+        "destination": cluster("Connection of the destination"),
         "topics": Param([".*"], **PATTERNS, description_md="Regular expressions for whole topic names, one a line"),
         "exclude_topics": Param([], **PATTERNS, description_md="Topics to leave out; exclusion wins"),
         "groups": Param([".*"], **PATTERNS, description_md="Consumer groups whose offsets are synced"),

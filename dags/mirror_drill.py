@@ -13,6 +13,7 @@ from airflow.sdk import DAG, Param
 from mirrorbook_airflow.drilling import BOTH, CleanDrill, DrillMirror
 from mirrorbook_airflow.notifying import when_red
 from mirrorbook_airflow.operators import RETRIES, ListMirrors
+from mirrorbook_airflow.params import mirror_list
 
 with DAG(
     "mirror_drill",
@@ -25,9 +26,7 @@ with DAG(
     tags=["mirrorbook"],
     **when_red(),
     params={
-        "mirrors": Param(
-            [], type="array", items={"type": "string"}, description_md="Mirrors to drill; empty: all that are started"
-        ),
+        "mirrors": mirror_list("Mirrors to drill; empty: all that are started"),
         "mode": Param(
             BOTH,
             type="string",

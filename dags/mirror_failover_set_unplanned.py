@@ -9,10 +9,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG
 from mirrorbook_airflow.notifying import when_red_or_late
 from mirrorbook_airflow.operators import URGENT
-from mirrorbook_airflow.params import spark_master
+from mirrorbook_airflow.params import mirror_set, spark_master
 from mirrorbook_airflow.sets import set_phases
 
 with DAG(
@@ -26,7 +26,7 @@ with DAG(
     default_args=URGENT,
     **when_red_or_late(),
     params={
-        "set": Param(type="string", minLength=1, description_md="Name of the set of mirrors"),
+        "set": mirror_set("Name of the set of mirrors"),
         "master": spark_master(),
     },
 ) as dag:

@@ -11,7 +11,7 @@ from datetime import datetime
 from airflow.sdk import DAG, Param
 from mirrorbook_airflow.notifying import when_red
 from mirrorbook_airflow.operators import RETRIES, CheckClusters, CheckParity, CompactReceipts, ListMirrors
-from mirrorbook_airflow.params import spark_master
+from mirrorbook_airflow.params import mirror_list, spark_master
 
 with DAG(
     "mirror_parity",
@@ -24,12 +24,7 @@ with DAG(
     tags=["mirrorbook"],
     **when_red(),
     params={
-        "mirrors": Param(
-            [],
-            type="array",
-            items={"type": "string"},
-            description_md="Mirrors to compare; empty: all that are started",
-        ),
+        "mirrors": mirror_list("Mirrors to compare; empty: all that are started"),
         "whole": Param(
             False,
             type="boolean",

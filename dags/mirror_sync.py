@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG
 from mirrorbook_airflow.notifying import when_red
 from mirrorbook_airflow.operators import AT_ONCE, RETRIES, ListMirrors, SyncMirror
+from mirrorbook_airflow.params import mirror_list
 
 with DAG(
     "mirror_sync",
@@ -18,11 +19,7 @@ with DAG(
     max_active_runs=1,
     tags=["mirrorbook"],
     **when_red(),
-    params={
-        "mirrors": Param(
-            [], type="array", items={"type": "string"}, description_md="Mirrors to sync; empty: all that are started"
-        )
-    },
+    params={"mirrors": mirror_list("Mirrors to sync; empty: all that are started")},
 ) as dag:
     mirrors = ListMirrors(task_id="mirrors")
     each = SyncMirror.partial(

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG
 from mirrorbook_airflow.debtors import CallForDebtors, KeepFenced, LookAtDebtors
 from mirrorbook_airflow.notifying import when_red
 from mirrorbook_airflow.operators import AT_ONCE, RETRIES
+from mirrorbook_airflow.params import mirror_list
 
 with DAG(
     "mirror_watch",
@@ -29,12 +30,9 @@ with DAG(
     tags=["mirrorbook"],
     **when_red(),
     params={
-        "mirrors": Param(
-            [],
-            type="array",
-            items={"type": "string"},
-            description_md="Mirrors to watch; empty: every mirror whose old source has a pending or standing fence, or "
-            "that a run holds",
+        "mirrors": mirror_list(
+            "Mirrors to watch; empty: every mirror whose old source has a pending or standing fence, or "
+            "that a run holds"
         )
     },
 ) as dag:

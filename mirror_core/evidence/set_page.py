@@ -16,6 +16,8 @@ from mirror_core.model.files import writing
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.run import Run, StepRecord, StepState
 
+SET_PAGE: Final = "index.html"
+"""Its name, in the folder `set-ID`."""
 _HOW: Final = {"side_by_side": "side by side", "in_order": "in order"}
 
 

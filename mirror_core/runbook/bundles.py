@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 from mirror_core.evidence.bundle import Head, copy_bundle, write_bundle
 from mirror_core.evidence.signing import Signer
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import MirrorError
+from mirror_core.model.files import writing
 from mirror_core.model.logs import logger
 from mirror_core.model.run import Run
 from mirror_core.runbook.services import Services
 from mirror_core.state.records import State
+
+PAGE_ADVICE: Final = "make room and rights there"
 
 _log = logger(__name__)
 
@@ -27,6 +32,23 @@ def copy(services: Services, config: Config, head: Head) -> str | None:
         return None
     place = services.copies(config.evidence_copy)
     return copy_bundle(services.run_dir(head.run), head, place, signer_of(config))
+
+
+def copy_page_or_say(services: Services, config: Config, page: Path, say: Callable[[str], None]) -> None:
+    """Write a page that lies beside bundles to the other place, too, where one is wanted."""
+    if config.evidence_copy is None:
+        return
+    what, name = f"copy of {page.parent.name}", f"{page.parent.name}/{page.name}"
+    try:
+        place = services.copies(config.evidence_copy)
+        with writing(what, page, PAGE_ADVICE):
+            content = page.read_bytes()
+        place.write(what, name, content, PAGE_ADVICE)
+    except MirrorError as error:
+        say(f"the copy of the report could not be written: {error}")
+        _log.warning("the copy of %s could not be written: %s", page, error)
+    else:
+        say(f"copy of the report: {place.where}/{name}")
 
 
 def keep_or_say(services: Services, config: Config, run: Run, state: State, say: Callable[[str], None]) -> None:

@@ -28,13 +28,14 @@ from mirror_core.decide.sets import (
     undisturbed_all,
 )
 from mirror_core.decide.steps import names, point_of_no_return, undisturbed
-from mirror_core.evidence.set_page import Moved, write_set_page
+from mirror_core.evidence.set_page import SET_PAGE, Moved, write_set_page
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Approval, Mode, Run, RunKind, StepState
 from mirror_core.runbook.at_work import at_work
+from mirror_core.runbook.bundles import copy_page_or_say
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.set_runs import Joint, SetFailed, Standing
 from mirror_core.runbook.side_by_side import at_once, patiently
@@ -213,7 +214,7 @@ class Together:
     def page(self, attempt: str) -> Path:
         """Where the report on a failover of the set is."""
         evidence = self._conductors[self.chosen.mirrors[0]].services.evidence_dir
-        return evidence / f"set-{attempt}" / "index.html"
+        return evidence / f"set-{attempt}" / SET_PAGE
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -333,6 +334,9 @@ class Together:
             self._say(f"the page of the set is not written: {error}")
         else:
             self._say(f"report: {page}")
+            if all(s.run.ended_ms is not None for s in standings.values()):  # a store that hangs holds up no abort
+                first = self._conductors[self.chosen.mirrors[0]]
+                copy_page_or_say(first.services, first.link.config, page, self._say)
 
 
 def _of_other(mirror: MirrorName, standing: Standing) -> str:

@@ -60,7 +60,7 @@ class LookAtDebtors(_Looks):
         from mirror_core.mirrors.debtors import look_at_each, silent, told_once
 
         with airflow_errors():
-            links = debtors(context["params"]["mirrors"])
+            links = debtors(context["params"]["mirrors"] or ())
             found = look_at_each(links)
         context["ti"].xcom_push(key=ALARMS, value=self.told(found))
         once = {str(name): list(alarms) for name, alarms in told_once(found).items()}

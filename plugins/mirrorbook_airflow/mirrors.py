@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from airflow.sdk import Variable
+from typing import TYPE_CHECKING
 
 from mirror_core.decide.drills import is_drills
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.mirror import Desired
 from mirrorbook_airflow.hooks import current_config
+from mirrorbook_airflow.variables import CLUSTERS_VARIABLE, listed_clusters, note_names
 
 if TYPE_CHECKING:
     from mirror_core.model.mirror import Mirror
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from mirror_core.state.records import State
 
 _log = logging.getLogger(__name__)
-
-CLUSTERS_VARIABLE: Final = "mirrorbook_clusters"
-"""Connection ids of the clusters that this Airflow looks after, separated by commas."""
 
 
 def known_clusters() -> tuple[str, ...]:
@@ -35,19 +31,6 @@ def known_clusters() -> tuple[str, ...]:
             "your kafka_cluster connections, separated by commas"
         )
     return names
-
-
-def listed_clusters() -> tuple[str, ...]:
-    """The same, empty when the Variable does not exist."""
-    listed = Variable.get(CLUSTERS_VARIABLE, default="")
-    return tuple(sorted({name.strip() for name in listed.split(",") if name.strip()}))
-
-
-def remember_clusters(names: Iterable[str]) -> None:
-    """Add these to the known ones."""
-    known, wanted = set(listed_clusters()), set(names)
-    if not wanted <= known:
-        Variable.set(CLUSTERS_VARIABLE, ",".join(sorted(known | wanted)), description="Mirrorbook's clusters")
 
 
 def config_path(mirror: str) -> Path:
@@ -102,11 +85,17 @@ def _recorded() -> Iterator[tuple[State, Mirror]]:
     clusters = listed_clusters()
     if not clusters:
         return
-    for cluster, answer in states(configured(current_config("all-clusters", clusters))):
+    config = configured(current_config("all-clusters", clusters))
+    names: dict[str, list[str] | None] = {}
+    for cluster, answer in states(config):
         if isinstance(answer, MirrorError):
             _log.warning("mirrors towards %s are left out: %s", cluster, answer)
-        else:
-            yield from ((answer, mirror) for mirror in answer.mirrors.values() if mirror.destination == cluster)
+            names[cluster] = None
+            continue
+        own = [mirror for mirror in answer.mirrors.values() if mirror.destination == cluster]
+        names[cluster] = [mirror.name for mirror in own if not is_drills(mirror)]
+        yield from ((answer, mirror) for mirror in own)
+    note_names(names, config.sets)
 
 
 def find_set(name: str) -> MirrorSet:

@@ -55,6 +55,11 @@ class ObjectFolder:
         with self._reading(name):
             return bytes(self._files.cat_file(f"{self._root}/{name}"))
 
+    def beginning(self, name: str, size: int) -> bytes:
+        """As much of a file as that many bytes hold."""
+        with self._reading(name), self._files.open(f"{self._root}/{name}", "rb") as file:
+            return bytes(file.read(size))
+
     def remove(self, what: str, name: str, advice: str) -> None:
         with self._writing(what, name, advice):
             if self._files.exists(f"{self._root}/{name}"):

@@ -15,9 +15,10 @@ from mirror_core.model.parity import Verdict
 from mirror_core.model.text import visible
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import home
-from mirrorbook_airflow.mirrors import config_path, find_mirror, remember_clusters, silent_clusters, started_mirrors
+from mirrorbook_airflow.mirrors import config_path, find_mirror, silent_clusters, started_mirrors
 from mirrorbook_airflow.params import receipts
 from mirrorbook_airflow.services import parity_check, receipts_folder
+from mirrorbook_airflow.variables import remember_clusters, remember_mirror
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -69,6 +70,7 @@ class CreateMirror(MirrorOperator):
             except BadRequest:
                 warnings = list[str]()
                 made = create(config, self.mirror, **asked, gaps=gaps, warn=warnings.append)
+                remember_mirror(made.name, made.destination)
                 self.log.info("gaps are %s", GAPS[made.gaps])
                 if limit := limit_in_words(config.cluster(made.destination), made.gaps):
                     self.log.info(limit)
@@ -122,7 +124,7 @@ class ListMirrors(BaseOperator):
 
     def execute(self, context: Context) -> list[str]:
         with airflow_errors():
-            return list(context["params"]["mirrors"]) or started_mirrors()
+            return list(context["params"]["mirrors"] or ()) or started_mirrors()
 
 
 class CheckClusters(BaseOperator):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.configuration import conf
 from airflow.sdk import Param
 
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.run import Strategy
+from mirrorbook_airflow.variables import offered_clusters, offered_mirrors, offered_sets
 
 if TYPE_CHECKING:
     from airflow.sdk.execution_time.hitl import HITLUser
@@ -16,11 +19,39 @@ _SECTION: Final = "mirrorbook"
 _DAYS_S: Final = 30 * 86_400.0
 NO_SPARK: Final = "none"
 """In place of a Spark master: comparisons and salvages run in the task's own process."""
+_ANOTHER: Final = "Type a mirror that is not in the list yet into *Advanced Options*, *Configuration JSON*"
 
 
 def mirror(description: str) -> Param:
     """The name of an existing mirror."""
-    return Param(type="string", minLength=1, description_md=description)
+    return Param(type="string", minLength=1, description_md=description, **_offering(offered_mirrors()))
+
+
+def mirror_list(description: str) -> Param:
+    """Names of existing mirrors. Airflow's form gives null for a list from which everything was removed."""
+    names = offered_mirrors()
+    return Param(
+        [],
+        type=["array", "null"],
+        items={"type": "string"},
+        description_md=f"{description}. {_ANOTHER}" if names else description,
+        **_offering(names),
+    )
+
+
+def mirror_set(description: str) -> Param:
+    """The name of a set of mirrors."""
+    return Param(type="string", minLength=1, description_md=description, **_offering(offered_sets()))
+
+
+def cluster(description: str) -> Param:
+    """The id of a cluster's connection."""
+    return Param(type="string", minLength=1, description_md=description, **_offering(offered_clusters()))
+
+
+def _offering(names: Sequence[str]) -> dict[str, Any]:
+    """Names that a form offers; it takes others, too. Without any the field is one to be typed into."""
+    return {"examples": [*names]} if names else {}
 
 
 def pause() -> Param:
@@ -59,7 +90,8 @@ def strategies() -> Param:
         None,
         type=["string", "null"],  # an empty text would be a field that must be filled in
         description_md="What may be done with topics that have a divergent tail: `STRATEGY` for all, `TOPIC=STRATEGY` "
-        "for one, with spaces between: none, recreate, offline, replica. Empty: recreate, where there is a tail",
+        f"for one, with spaces between: {', '.join(Strategy)}. Empty: recreate, where there is a tail",
+        **_offering([*Strategy]),
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from mirror_core.decide.drills import drill_name
+from mirror_core.decide.drills import drill_name, is_drills
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import LostOwnership, Refused
 from mirror_core.model.mirror import Desired, Mirror
@@ -46,6 +46,13 @@ def mirror(pair: Pair, airflow_database: None) -> MirrorName:
     return MirrorName("m-" + secrets.token_hex(4))
 
 
+def offered() -> list[str]:
+    """Mirrors that forms offer from now on."""
+    from airflow.models.variable import Variable
+
+    return list(json.loads(Variable.get("mirrorbook_names"))["mirrors"]["west"])
+
+
 def test_create_records_starts_and_syncs_and_may_be_repeated(dag_bag: DagBag, pair: Pair, mirror: MirrorName) -> None:
     topic = new_topic(pair.east, partitions=2)
     params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [topic]}
@@ -57,6 +64,7 @@ def test_create_records_starts_and_syncs_and_may_be_repeated(dag_bag: DagBag, pa
     recorded = read_state(load_config(pair.config_path).cluster("west")).mirrors[mirror]
     assert recorded.desired is Desired.STARTED
     assert recorded.topics == (topic,)
+    assert mirror in offered()
     assert len(admin_client(pair.west).list_topics(topic).topics[topic].partitions) == 2
 
 
@@ -70,11 +78,14 @@ def test_create_of_another_mirror_with_the_same_name_is_red(dag_bag: DagBag, pai
 
 
 def test_sync_takes_up_every_started_mirror(dag_bag: DagBag, pair: Pair, mirror: MirrorName) -> None:
+    from airflow.models.variable import Variable
+
     prefix = f"s-{secrets.token_hex(4)}-"
     first = new_topic(pair.east, prefix=prefix)
     params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [f"{prefix}.*"]}
     assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
     second = new_topic(pair.east, prefix=prefix)
+    Variable.set("mirrorbook_names", '{"mirrors": {"west": ["deleted-since"]}}')
 
     # Whether the run is red is up to mirrors of this file's earlier tests.
     run = run_dag(dag_bag.dags["mirror_sync"], {"mirrors": []})
@@ -84,6 +95,8 @@ def test_sync_takes_up_every_started_mirror(dag_bag: DagBag, pair: Pair, mirror:
     assert {m.name for m in mirrors if m.desired is Desired.STARTED} <= set(synced)
     assert synced[mirror] == "success"
     assert {first, second} <= set(admin_client(pair.west).list_topics().topics)
+    known = {m.name for m in mirrors if m.destination == "west" and not is_drills(m)}
+    assert set(offered()) == known, "also those that are stopped"
 
 
 def test_sync_of_one_mirror_is_green(dag_bag: DagBag, pair: Pair, mirror: MirrorName) -> None:

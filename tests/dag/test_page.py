@@ -19,6 +19,7 @@ from tests.brokers import Pair, new_topic, produce
 from tests.browsing import browser, found_by_axe
 from tests.cluster import test_sets
 from tests.mirroring import Mirrored, new_mirror
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill]
 
 SET_DAG = "mirror_failover_set"
-DAGS = ("mirror_failover", "mirror_failback", "mirror_sync", SET_DAG)
-PAGES = ("/", "/mirrors/m", "/mirrors/m/runbook", "/runs/r/files", "/runs/r/files/report.html")
+FAILOVER = "mirror_failover"
+DAGS = (FAILOVER, "mirror_failback", "mirror_sync", SET_DAG)
+RUNS = ("/runs/r/files", "/runs/r/files/report.html", "/sets/s/report", "/sets/run-r/report.html")
+PAGES = ("/", "/mirrors/m", "/mirrors/m/runbook", *RUNS)
 DATA = ("/static/page.js", "/api/mirrors", "/api/mirrors/m", "/api/mirrors/m/runbook")
 RUN_S = 600
 LONG = '"shop" <b>\'&\u202e' + "x" * 235
@@ -119,6 +122,41 @@ def test_a_viewer_sees_and_is_told_why_nothing_can_be_done(
         assert page.locator("#sets .button[href]").count() == 0
         page.goto(f"{airflow.url}/mirrorbook/mirrors/{mirror.name}/runbook")
         expect(page.locator("#look")).to_contain_text(f"mirrorbook mirror describe {mirror.name}")
+
+
+def test_a_form_offers_the_mirrors_that_exist_now(
+    airflow: Airflow, mirrored: tuple[Mirrored, str], tmp_path: Path
+) -> None:
+    """A task notes them when it has read the state of all clusters, and the DAG processor reads that."""
+    from playwright.sync_api import expect
+
+    name = str(mirrored[0].name)
+
+    def offered() -> bool:
+        params = airflow.call("GET", f"/dags/{FAILOVER}/details")["params"]
+        return name in (params["mirror"]["schema"].get("examples") or ())
+
+    airflow.unpause("mirror_sync")
+    try:
+        wait_until(offered, timeout_s=RUN_S, why="the form offers the mirror")
+    finally:
+        airflow.pause("mirror_sync")
+    with browser(airflow, "admin", tmp_path) as page:
+        trigger = re.compile("^trigger", re.IGNORECASE)
+        page.goto(f"{airflow.url}/dags/{FAILOVER}")
+        page.get_by_role("button", name=trigger).first.click()
+        form = page.get_by_role("dialog")
+        expect(form.locator(f'#list_mirror option[value="{name}"]')).to_have_count(1)
+        form.locator('[name="element_mirror"]').fill("not-in-the-list")
+
+        page.goto(f"{airflow.url}/dags/mirror_sync")
+        page.get_by_role("button", name=trigger).first.click()
+        form.locator("#element_mirrors").get_by_role("combobox").click()
+        page.get_by_role("option", name=name, exact=True).click()
+        form.get_by_role("button", name=trigger).last.click()
+        expect(form).to_be_hidden()
+    runs = airflow.call("GET", "/dags/mirror_sync/dagRuns?order_by=-run_after&limit=5")["dag_runs"]
+    assert {"mirrors": [name]} in [run["conf"] for run in runs]
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -328,6 +328,30 @@ def test_a_form_can_be_sent_with_the_fields_that_nobody_fills_in(dag_bag: DagBag
         assert value != "" or "null" in schema["type"], key
 
 
+def test_every_form_offers_names_that_exist_now_and_takes_others(
+    airflow_database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    monkeypatch.delenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", raising=False)
+    monkeypatch.setenv("AIRFLOW_VAR_MIRRORBOOK_CLUSTERS", "east,west")
+    monkeypatch.setenv("AIRFLOW_VAR_MIRRORBOOK_NAMES", '{"mirrors": {"west": ["orders"]}, "sets": ["shop"]}')
+    names = {"mirror": ["orders"], "mirrors": ["orders"], "set": ["shop"], "source": ["east", "west"]}
+    names |= {"destination": names["source"], "strategies": ["none", "recreate", "offline", "replica"]}
+    bag = DagBag(str(DAGS))
+    assert bag.import_errors == {}
+    offered = {
+        (name, key): param.schema["examples"]
+        for name, dag in bag.dags.items()
+        for key, param in dag.params.items()
+        if "examples" in param.schema
+    }
+    fields = {(name, key) for name in EXPECTED for key in dag_of(bag, name).params if key in names}
+    assert offered == {(name, key): names[key] for name, key in fields - {("mirror_create", "mirror")}}
+    for name, key in offered:
+        assert "enum" not in dag_of(bag, name).params.get_param(key).schema, "a list may be stale"
+
+
 @pytest.mark.parametrize("metrics", ["nine", "host:", "9465/metrics"])
 def test_what_is_no_address_for_metrics_is_refused_before_the_run(dag_bag: DagBag, metrics: str) -> None:
     from airflow.sdk.exceptions import ParamValidationError

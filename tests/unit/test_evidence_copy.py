@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,8 +18,13 @@ from mirror_core.evidence.verify import verify
 from mirror_core.kafka.config import Config, load_config
 from mirror_core.model.chronicle import canonical
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.mirror_set import MirrorSet
+from mirror_core.model.names import MirrorName
 from mirror_core.runbook import bundles
 from mirror_core.runbook.services import local_services
+from mirror_core.runbook.set_runs import Standing
+from mirror_core.runbook.sets import Together
+from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_evidence import Desk, Keys, keys, plan, where
 
 CONTENTS = ("salvage/orders-0.parquet", "salvage-2/part-0001.zstd.parquet", "_salvage.incomplete/orders-1.parquet")
@@ -158,3 +165,47 @@ def test_a_copy_is_written_where_it_is_wanted_and_said(desk: Desk, tmp_path: Pat
     bundles.keep_or_say(services, config, desk.journal.run, desk.log.state, said.append)
     assert said[1] == f"copy of the evidence: {tmp_path}/copies/run-run-1"
     assert not verify(tmp_path / "copies" / "run-run-1", None).flaws
+
+
+def finished(
+    monkeypatch: pytest.MonkeyPatch, config: Config, folder: Path, *ended: bool, copies: Any = None
+) -> list[str]:
+    """What the failover of a set says at its end, when the runs of its mirrors have ended or not."""
+    services = local_services(config.path, evidence_dir=folder)
+    services = replace(services, copies=copies or services.copies)
+    one: Any = SimpleNamespace(services=services, link=SimpleNamespace(config=config))
+    runs = [replace(RUN, id=f"{n}-1", ended_ms=9 if over else None) for n, over in enumerate(ended)]
+    found = {MirrorName(run.id): Standing(run, ()) for run in runs}
+    said = list[str]()
+    several = Together(MirrorSet("shop", tuple(found)), dict.fromkeys(found, one), say=said.append)
+    monkeypatch.setattr(Together, "_standings", lambda self, attempt: found)
+    monkeypatch.setattr(Together, "_go", lambda self, *moves: found)
+    several.finish("shop-1")
+    return said
+
+
+def test_the_page_of_a_set_is_copied_beside_the_bundles_of_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "evidence" / "set-shop-1" / "index.html"
+    config = configured(tmp_path, {"copy_to": "copies"})
+    said = finished(monkeypatch, config, tmp_path / "evidence", True, True)
+    assert said == [f"report: {page}", f"copy of the report: {tmp_path}/copies/set-shop-1/index.html"]
+    assert (tmp_path / "copies" / "set-shop-1" / "index.html").read_bytes() == page.read_bytes()
+    assert finished(monkeypatch, configured(tmp_path, None), tmp_path / "evidence", True) == said[:1]
+
+
+def test_a_page_that_cannot_be_copied_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configured(tmp_path, {"copy_to": "hdfs://name:8020/x"})
+    said = finished(monkeypatch, config, tmp_path / "evidence", True)
+    assert said[1].startswith("the copy of the report could not be written: hdfs://name:8020/x: only Spark reaches")
+
+
+def test_while_applications_may_stand_still_nobody_waits_for_the_place_of_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that hangs would hold up the task, and the teardown that lets applications write again."""
+    asked = list[str]()
+    config = configured(tmp_path, {"copy_to": "s3://bucket/x"})
+    said = finished(monkeypatch, config, tmp_path / "evidence", True, False, copies=asked.append)
+    assert (len(said), asked) == (1, [])

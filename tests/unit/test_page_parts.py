@@ -24,12 +24,12 @@ def evidence(tmp_path: Path) -> Path:
 
 
 def test_reports_are_pages_and_json_and_no_records(evidence: Path) -> None:
-    assert reports(evidence, "r") == ["link.html", "parity/report.html", "report.html", "run.json"]
-    assert reports(evidence, "another") == []
+    assert reports(evidence, "run-r") == ["link.html", "parity/report.html", "report.html", "run.json"]
+    assert reports(evidence, "run-another") == []
 
 
 def test_a_report_of_the_run_is_found(evidence: Path) -> None:
-    found = report(evidence, "r", "parity/report.html")
+    found = report(evidence, "run-r", "parity/report.html")
 
     assert found == evidence / "run-r" / "parity" / "report.html"
 
@@ -49,7 +49,7 @@ def test_a_report_of_the_run_is_found(evidence: Path) -> None:
     ],
 )
 def test_nothing_else_is(evidence: Path, run: str, name: str) -> None:
-    assert report(evidence, run, name) is None
+    assert report(evidence, f"run-{run}", name) is None
 
 
 def test_many_who_ask_share_one_look_and_never_wait_for_it() -> None:

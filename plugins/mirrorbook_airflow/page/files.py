@@ -1,8 +1,10 @@
-"""Reports of a run, as far as this machine has them: only pages and their JSON, and only from the run's own folder."""
+"""Reports in a folder of the evidence, as far as this machine has them: only pages and their JSON, and only from that
+folder."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
@@ -13,24 +15,27 @@ TYPES: Final = MappingProxyType({".html": "text/html; charset=utf-8", ".json": "
 LISTED: Final = 200
 
 
-def reports(evidence: Path, run: str) -> list[str]:
-    """Names of a run's pages, relative to its folder; none when there is no such folder here."""
-    folder = _folder(evidence, run)
-    if folder is None:
-        return []
-    return [name for name in LocalFolder(folder).names() if Path(name).suffix in TYPES][:LISTED]
+def served(names: Iterable[str]) -> list[str]:
+    """Those that the page lists, and gives."""
+    return [name for name in names if PurePosixPath(name).suffix in TYPES][:LISTED]
 
 
-def report(evidence: Path, run: str, name: str) -> Path | None:
+def reports(evidence: Path, folder: str) -> list[str]:
+    """Names of its pages, relative to it; none when there is no such folder here."""
+    found = _folder(evidence, folder)
+    return [] if found is None else served(LocalFolder(found).names())
+
+
+def report(evidence: Path, folder: str, name: str) -> Path | None:
     """One of these; None for whatever else is asked for, also for what a link leads out of the folder to."""
-    folder = _folder(evidence, run)
-    if folder is None or name not in reports(evidence, run):
+    found = _folder(evidence, folder)
+    if found is None or name not in reports(evidence, folder):
         return None
-    path = (folder / name).resolve()
-    return path if path.is_relative_to(folder.resolve()) else None
+    path = (found / name).resolve()
+    return path if path.is_relative_to(found.resolve()) else None
 
 
-def _folder(evidence: Path, run: str) -> Path | None:
-    folder = evidence / f"run-{run}"
-    inside = folder.resolve().parent == evidence.resolve()
-    return folder if inside and folder.is_dir() else None
+def _folder(evidence: Path, folder: str) -> Path | None:
+    path = evidence / folder
+    inside = path.resolve().parent == evidence.resolve()
+    return path if inside and path.is_dir() else None

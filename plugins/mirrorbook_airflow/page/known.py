@@ -50,10 +50,19 @@ class Clusters:
     """Why nothing could be looked at."""
     sets: tuple[MirrorSet, ...] | None = None
     """As the configuration names them; None: that could not be read."""
+    copy_to: str | None = None
+    """Where bundles are copied to; None: nowhere, or not known."""
 
     def find(self, mirror: str) -> Told | None:
         """The newest word of the cluster that knows this mirror."""
         return next((told for known, told in self.mirrors if known.name == mirror), None)
+
+    def knows_run(self, run: str) -> bool:
+        return any(run in told.state.runs for told in self.told.values())
+
+    def knows_attempt(self, attempt: str) -> bool:
+        """At the failover of a set that has this id."""
+        return any(run.part_of == attempt for told in self.told.values() for run in told.state.runs.values())
 
     @property
     def mirrors(self) -> list[tuple[Mirror, Told]]:

@@ -28,10 +28,11 @@ from mirror_core.state.records import State
 from mirror_core.state.remembered import REMEMBERED
 from mirror_core.sync.cycle import survey
 from mirrorbook_airflow.hooks import current_config
-from mirrorbook_airflow.mirrors import CLUSTERS_VARIABLE, known_clusters
+from mirrorbook_airflow.mirrors import known_clusters
 from mirrorbook_airflow.page.known import Clusters, Judged, Sample, Seen, Told, is_current
 from mirrorbook_airflow.page.on_demand import OnDemand
 from mirrorbook_airflow.services import services
+from mirrorbook_airflow.variables import CLUSTERS_VARIABLE
 
 _log = logger(__name__)
 
@@ -96,7 +97,7 @@ class Looking:
             name: replace(one, links={m.name: link_of(config, m) for m in _towards(name, one.state, config.clusters)})
             for name, one in told.items()
         }
-        return Clusters(begun, self._told, silent, sets=tuple(config.sets.values()))
+        return Clusters(begun, self._told, silent, sets=tuple(config.sets.values()), copy_to=config.evidence_copy)
 
     def _look(self, mirror: MirrorName) -> Seen:
         with self._some:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -11,14 +13,16 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from mirror_core.decide.conducting import NOT_KNOWN
+from mirror_core.evidence.set_page import SET_PAGE
 from mirror_core.mirrors.runbook import runbook_of
 from mirror_core.model.clock import now_ms
 from mirror_core.model.names import MirrorName
 from mirrorbook_airflow.hooks import home
 from mirrorbook_airflow.page import PREFIX
 from mirrorbook_airflow.page.buttons import ACTIONS, SET_ACTIONS, actions
+from mirrorbook_airflow.page.copies import Copies, NoAnswer, TooLarge, where
 from mirrorbook_airflow.page.figures import age_of
-from mirrorbook_airflow.page.files import TYPES, report, reports
+from mirrorbook_airflow.page.files import TYPES
 from mirrorbook_airflow.page.known import Clusters
 from mirrorbook_airflow.page.looking import Looking
 from mirrorbook_airflow.page.overview import overview
@@ -43,6 +47,7 @@ REPORT_HEADERS: Final = {
 """A report holds names that anybody chose: it is shown as a page that runs nothing and asks for nothing."""
 
 _looking: Final = Looking()
+_copies: Final = Copies()
 _FIRST: Final = "The clusters are being looked at for the first time."
 _Page = Annotated[int, Query(ge=1, le=1_000_000)]
 
@@ -94,19 +99,28 @@ def runbook_now(request: Request, name: str) -> JSONResponse:
 @pages.get("/runs/{run}/files")
 def files(request: Request, user: GetUserDep, run: str) -> HTMLResponse:
     """What a run has left behind."""
-    _known_run(run)
-    body = render("files", run=run, files=reports(home("evidence"), run), root=f"{_base(request)}{PREFIX}")
+    found = _knowing("run", lambda clusters: clusters.knows_run(run))
+    listing = _copies.listing(home("evidence"), found.copy_to, f"run-{run}")
+    body = render("files", run=run, listing=listing, clusters=found, root=f"{_base(request)}{PREFIX}")
     return _html("page", request, user=user.get_name(), title=f"Reports of {run}", body=body, data="")
 
 
 @pages.get("/runs/{run}/files/{name:path}")
-def file(run: str, name: str) -> FileResponse:
+def file(run: str, name: str) -> Response:
     """One report."""
-    _known_run(run)
-    path = report(home("evidence"), run, name)
-    if path is None:
-        raise HTTPException(404, f"run {run} has no such report on this machine")
-    return FileResponse(path, media_type=TYPES[path.suffix], headers=REPORT_HEADERS)
+    return _report(_knowing("run", lambda clusters: clusters.knows_run(run)), f"run-{run}", name)
+
+
+@pages.get("/sets/{attempt}/report")
+def set_report(attempt: str) -> Response:
+    """On the failover of a set."""
+    return _report(_knowing("failover", lambda clusters: clusters.knows_attempt(attempt)), f"set-{attempt}", SET_PAGE)
+
+
+@pages.get("/sets/run-{run}/{name:path}")
+def beside_set(request: Request, run: str, name: str) -> RedirectResponse:
+    """Where the report on a set leads to: to those of its runs, which are beside its folder."""
+    return RedirectResponse(f"{_base(request)}{PREFIX}/runs/{quote(run, safe='')}/files/{quote(name)}", 303)
 
 
 @pages.get("/static/{name}")
@@ -176,14 +190,30 @@ def _refuse_unknown(name: str) -> None:
         raise HTTPException(404, f"no cluster knows a mirror {name}")
 
 
-def _known_run(run: str) -> None:
-    """A run's folder is told by a run that a cluster knows, not by whoever asks."""
+def _knowing(what: str, knows: Callable[[Clusters], bool]) -> Clusters:
+    """A folder is told by a run that a cluster knows, not by whoever asks."""
     found = _looking.clusters()
-    if found and any(run in told.state.runs for told in found.told.values()):
-        return
+    if found and knows(found):
+        return found
     if found is None or age_of(found.at_ms, now_ms()).stale:
         raise HTTPException(503, "the clusters are being looked at: try again in some seconds")
-    raise HTTPException(404, "no cluster that answers knows such a run")
+    raise HTTPException(404, f"no cluster that answers knows such a {what}")
+
+
+def _report(found: Clusters, folder: str, name: str) -> Response:
+    try:
+        report = _copies.report(home("evidence"), found.copy_to, folder, name)
+    except NoAnswer as error:
+        raise HTTPException(503, f"this machine has no such report, and the copy cannot be read: {error}") from None
+    except TooLarge as error:
+        raise HTTPException(413, str(error)) from None
+    media_type = TYPES.get(PurePosixPath(name).suffix)
+    if isinstance(report, bytes):
+        return Response(report, media_type=media_type, headers=REPORT_HEADERS)
+    if report is None:
+        copied = f" and no copy in {where(found.copy_to)}" if found.copy_to else ""
+        raise HTTPException(404, f"{folder}: there is no such report on this machine{copied}")
+    return FileResponse(report, media_type=media_type, headers=REPORT_HEADERS)
 
 
 def _base(request: Request) -> str:

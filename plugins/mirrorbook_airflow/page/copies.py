@@ -1,0 +1,141 @@
+"""Reports in the place that bundles are copied to (`evidence.copy_to`), for an API server that sees no worker's disk.
+
+A store may hang: it is asked by a thread of its own, and whoever asked waits for some seconds only.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final, TypeVar
+
+from mirror_core.evidence.folders import is_url
+from mirror_core.model.errors import MirrorError
+from mirror_core.model.logs import logger
+from mirrorbook_airflow.objects import ObjectFolder
+from mirrorbook_airflow.page.files import report, reports, served
+
+ANSWER_S: Final = 5.0
+AT_ONCE: Final = 4
+"""Threads that may wait for a store at the same time, however many people ask."""
+LARGEST: Final = 32 << 20
+"""Bytes of a report: it is held in memory."""
+_LOGIN: Final = re.compile(r"//[^/]*@")
+
+_log = logger(__name__)
+T = TypeVar("T")
+
+
+class NoAnswer(Exception):
+    """Why the place told nothing, for the page."""
+
+
+class TooLarge(Exception):
+    """Why a report is not shown, for the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Names of a folder's pages, relative to it."""
+
+    here: Sequence[str]
+    copied: Sequence[str] = ()
+    """Those that only the copy has."""
+    trouble: str = ""
+    """Why it is not known what the copy has; empty: it is known, or no copy is wanted."""
+
+
+class Copies:
+    """All questions of this process. `place`: where copies go; None: nowhere."""
+
+    def __init__(self, answer_s: float = ANSWER_S, at_once: int = AT_ONCE) -> None:
+        self._answer_s = answer_s
+        self._free = threading.Semaphore(at_once)
+
+    def listing(self, evidence: Path, place: str | None, folder: str) -> Listing:
+        """What this machine has, and the copy besides."""
+        here = reports(evidence, folder)
+        if place is None:
+            return Listing(here)
+        try:
+            found = self._ask(place, partial(_names, folder)) if is_url(place) else reports(_local(place), folder)
+        except NoAnswer as error:
+            return Listing(here, trouble=str(error))
+        return Listing(here, [name for name in found if name not in here])
+
+    def report(self, evidence: Path, place: str | None, folder: str, name: str) -> Path | bytes | None:
+        """One of these; None for whatever else is asked for. NoAnswer, TooLarge."""
+        found = report(evidence, folder, name)
+        if found is not None or place is None:
+            return found
+        if not is_url(place):
+            return report(_local(place), folder, name)
+        return self._ask(place, partial(_content, folder, name))
+
+    def _ask(self, place: str, question: Callable[[ObjectFolder], T]) -> T:
+        until_s = time.monotonic() + self._answer_s
+        answers: SimpleQueue[T | Exception] = SimpleQueue()
+
+        def ask() -> None:
+            try:
+                answers.put(question(ObjectFolder(place)))
+            except Exception as error:  # noqa: BLE001 - handed to whoever waits, not swallowed
+                answers.put(error)
+            finally:
+                self._free.release()
+
+        if not self._free.acquire(timeout=self._answer_s):
+            raise NoAnswer(f"{where(place)}: earlier questions still wait for its answer")
+        # Not a pool: a thread that hangs must not keep the API server from ending.
+        threading.Thread(target=ask, name="mirrorbook-copies", daemon=True).start()
+        try:
+            found = answers.get(timeout=max(0.0, until_s - time.monotonic()))
+        except Empty:
+            raise NoAnswer(f"{where(place)}: no answer within {self._answer_s:g} s") from None
+        if isinstance(found, TooLarge):
+            raise found
+        if isinstance(found, Exception):
+            raise NoAnswer(_words(found, place)) from None
+        return found
+
+
+def where(place: str) -> str:
+    """For people: without whatever logs in there."""
+    return _LOGIN.sub("//", place.rstrip("/"))
+
+
+def _local(place: str) -> Path:
+    return Path(place.removeprefix("file://"))
+
+
+def _names(folder: str, store: ObjectFolder) -> list[str]:
+    """Names of a store are what anybody wrote there: none that leads elsewhere is one of the folder's."""
+    if "/" in folder:
+        return []
+    inside = f"{folder}/"
+    return served(name.removeprefix(inside) for name in store.names(folder) if name.startswith(inside))
+
+
+def _content(folder: str, name: str, store: ObjectFolder) -> bytes | None:
+    if name not in _names(folder, store):
+        return None
+    try:
+        found = store.beginning(f"{folder}/{name}", LARGEST + 1)
+    except FileNotFoundError:
+        return None
+    if len(found) > LARGEST:
+        raise TooLarge(f"{name} is larger than {LARGEST >> 20} MiB: fetch it from {where(store.where)}/{folder}")
+    return found
+
+
+def _words(error: Exception, place: str) -> str:
+    if isinstance(error, MirrorError | OSError):
+        return str(error).replace(place.rstrip("/"), where(place))
+    _log.warning("copies of evidence could not be looked at: %s", type(error).__name__)
+    return f"{where(place)}: not expected: {type(error).__name__}; see the log of Airflow's API server"
