@@ -34,7 +34,7 @@ _SHOWN = {"true": Setting.TRUE, "false": Setting.FALSE, None: Setting.HIDDEN}
 def look(control: ClusterClient, data: ClusterClient, acls: Acls | AuthorizerOff | str) -> FirstAcl:
     """`acls`: what is there, or why that is not known."""
     if isinstance(acls, AuthorizerOff):
-        return FirstAcl(ShutsOut.NO, "the cluster has no authorizer")
+        return FirstAcl(ShutsOut.NO, f"the cluster {acls.words}")
     if isinstance(acls, str):
         return FirstAcl(ShutsOut.UNKNOWN, f"the ACLs are {acls}", "grant the control principal DESCRIBE on the cluster")
     if not without_acl(acls.entries):

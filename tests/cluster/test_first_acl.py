@@ -20,7 +20,7 @@ from mirror_core.kafka.admission import Admission, admissions
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.mirrors import verbs
-from mirror_core.mirrors.preflight import not_known_to_shut_out, shuts_out
+from mirror_core.mirrors.preflight import Verdict, check, not_known_to_shut_out, shuts_out
 from mirror_core.mirrors.standing import look_after
 from mirror_core.model.acl import Resource
 from mirror_core.model.drift import Action, Part
@@ -269,6 +269,11 @@ def unfenced(told: Sequence[str], source: str, destination: str) -> bool:
 
 def test_a_plan_says_what_cannot_be_fenced_and_everybody_goes_on(left_open: Pair, tmp_path: Path) -> None:
     mirrored, _ = mirror_of_all(left_open, tmp_path)
+    checked = check(config_of(left_open, "west"))
+    assert {right.verdict for right in checked.rights} == {Verdict.OK}
+    assert {right.detail for right in checked.rights} == {"not looked at: it gets no ACLs (`authorizer: none`)"}
+    assert checked.shuts_out is not None
+    assert "no authorizer" not in checked.shuts_out.words
     plan = mirrored.failover.decide(Mode.PLANNED).plan
     assert unfenced(plan.warnings, "east", "west"), plan.warnings
     assert any("east cannot be fenced by Mirrorbook" in step.action for step in plan.steps)
