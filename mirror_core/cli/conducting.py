@@ -163,7 +163,7 @@ def approval_of(person: str) -> Approval:
     return given(secrets.token_hex(8), person, person, now_ms())
 
 
-def prepare(by: Conductor[Any], run: Run, *, as_json: bool) -> str:
+def prepare(by: Conductor[Any], run: Run, *, take_over: bool = False, as_json: bool) -> str:
     """Take the steps that applications don't notice, and ask whether they may be stopped now; who has agreed. Refused
     when a person says no, or nobody is there to say yes: the run waits, and mirroring goes on."""
     mirror, ahead = by.link.mirror, undisturbed(run.plan.kind, run.plan.mode)
@@ -176,7 +176,8 @@ def prepare(by: Conductor[Any], run: Run, *, as_json: bool) -> str:
     except Refused as error:
         wait = f"run {run.id} waits: `mirrorbook {by.KIND} resume {mirror.name}` fences, `... abort ...` gives it up"
         raise Refused(title, [f"{'; '.join(error.reasons)}. {wait}"]) from None
-    by.refuse_conducted(run.id, title)
+    if not take_over:  # what is proved already is not taken again: that takes the run from nobody
+        by.refuse_conducted(run.id, title)
     return by.started_by
 
 

@@ -207,7 +207,7 @@ def _go_on(
         asked = not (no_pause or yes) and asks_before_it_stops(under_way, noticed=home.disturbs(under_way))
         with closed(home, under_way):
             if asked:
-                said_by = prepare(home, under_way, as_json=as_json)
+                said_by = prepare(home, under_way, take_over=take_over, as_json=as_json)
             home.drive(under_way.id, agreed_by=said_by)
         with closed(failback, started):
             failback.drive(started.id)

@@ -58,11 +58,15 @@ def newest(mirror: MirrorName, runs: Iterable[Run]) -> Run | None:
 def not_begun(mirror: Mirror, before: Run | None, words: Sequence[str]) -> tuple[str, ...]:
     """What is said when a plan was rejected or refused, and no run was begun: how the mirror stands by the run before,
     whose last words these are."""
+    if before is None and mirror.desired is Desired.STOPPED:
+        return (f"Nothing was begun. Mirror {mirror.name} is stopped: who may write where is not recorded.",)
     if before is None:
         return (
             f"Nothing was begun: applications write on {mirror.source}, as before; {mirror.destination} stays a "
             "mirror.",
         )
+    if before.ended_ms is None:
+        return f"This task knows of no run that it began; {before.id} holds {mirror.name}:", *words
     return f"Nothing was begun. The newest run of {mirror.name} is {before.id}, {before.state}:", *words
 
 

@@ -88,6 +88,8 @@ class FailbackView:
     beside: tuple[tuple[Mirror, frozenset[str]], ...] = ()
     """Mirrors from the old source to third clusters that answered and are not stopped, with the topics that they share
     with this one."""
+    beside_unseen: tuple[str, ...] = ()
+    """Third clusters that did not answer."""
 
 
 def decide(view: FailbackView) -> Decision:
@@ -247,6 +249,11 @@ def _changed(view: FailbackView, strategies: Mapping[str, Strategy]) -> thirds.C
 
 
 def _unknown(view: FailbackView) -> Iterator[str]:
+    if view.beside_unseen:
+        yield (
+            f"{some(view.beside_unseen)}: no answer, so whether a mirror carries these topics there from "
+            f"{view.mirror.source}, and what becomes of it"
+        )
     if isinstance(view.old, Unseen):
         yield f"everything on {view.mirror.source}: log ends, divergent tails"
     if isinstance(view.new, Unseen):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -93,7 +94,7 @@ def describe(link: Link, state: State, now_ms: int) -> Description:
 @KEPT.keeping()
 def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Description, Loss]:
     """The same look, and what a failover without the source would lose by it."""
-    mirror = link.mirror
+    mirror, began = link.mirror, time.monotonic()
     statuses = state.partitions.get(mirror.name, {})
     # Ends after positions: the other way round a mirror that copies meanwhile would seem to be ahead of its source.
     (positions,), destination_trouble = _offsets(link.destination, statuses, Point.LOG_END)
@@ -127,6 +128,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
     silences = ((link.source, source_trouble, ends), (link.destination, destination_trouble, positions))
     silent = {side.name: why for side, why, seen in silences if why and not seen}
     beats = _heartbeats(link)
+    now_ms += int((time.monotonic() - began) * 1000)  # heartbeats are of the end of the look, which may take seconds
     lost = loss(statuses, state.sightings.get(mirror.name), positions, beats, now_ms=now_ms)
     behind = clocks.behind_s(now_ms, lease, state.sightings.get(mirror.name), state.groups.get(mirror.name), beats)
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]

@@ -25,6 +25,7 @@ from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.ruling import Authorizer
 from mirror_core.model.run import Run
 from mirror_core.model.standing import Owed
 from mirror_core.state.lease import kept, new_owner, take_over
@@ -170,6 +171,13 @@ def _standing_denials(link: Link, state: State, gone: ClusterName | None) -> Ite
             continue
         if where == gone:
             yield f"cluster {where} answers: it is not gone"
+        left = [e.acl for e in ours if e.cluster == where]
+        if left and isinstance(seen, AuthorizerOff) and seen.said is not Authorizer.KAFKA:
+            yield (
+                f"cluster {where}: {len(left)} denial(s) of this mirror, such as {min(left)}, may stand there: they "
+                f"are not looked at, since mirrorbook.yaml says `authorizer: {seen.said}`. Write `kafka` there "
+                "until they are gone"
+            )
         there = frozenset[Acl]() if isinstance(seen, AuthorizerOff) else seen.entries
         for entry in ours:
             if entry.cluster == where and entry.acl in there:

@@ -214,8 +214,8 @@ def _advice(answer: ShutsOut, lacking: Sequence[Resource]) -> str:
 
 
 _LEFT_OPEN: Final = (
-    "Or leave the cluster open, by `authorizer: none` in its entry: then no ACL is written there, and nothing can be "
-    "fenced"
+    "Or leave the cluster open, by `authorizer: none` in its entry, before a mirror is created: then no ACL is written "
+    "there, and nothing can be fenced"
 )
 
 

@@ -191,13 +191,12 @@ class Conductor(ABC, Generic[Choice]):
             raise Refused(f"run {run_id} {self.DISTURBS}", [why])
 
     def source_answers(self) -> bool:
-        """Whether any of its brokers does."""
+        """Whether any of its brokers does. Another cluster at its address is not the source."""
         try:
             with ClusterClient(self.link.source, timeout_s=LIMITS.answering_cluster_s) as client:
-                client.metadata(())
+                return client.metadata(()).cluster_id == self.link.mirror.source_id
         except MirrorError:
             return False
-        return True
 
     # -- what differs --------------------------------------------------------------------------------------------
 

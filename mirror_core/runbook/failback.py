@@ -130,7 +130,7 @@ class Failback(Conductor[Allowed]):
             new.while_heard(deadline),
             reverse.answer(deadline),
         )
-        third.answer(deadline)
+        silent = third.answer(deadline)
         # Without them a plan is a plan all the same: only costs are made from them.
         old_sizes, new_sizes = ({} if isinstance(s, Unseen) else s for s in (ask.answer(deadline) for ask in sizes))
         if isinstance(seen_old, OldSource):
@@ -153,6 +153,7 @@ class Failback(Conductor[Allowed]):
                 never_came=tuple(sorted(never_came)),
                 owner=link.config.owner(mirror.name),
                 new_ruling=link.destination.ruling,
+                beside_unseen=("a third cluster",) if isinstance(silent, Unseen) else tuple(sorted(silent)),
                 beside=tuple(sorted(beside, key=lambda one: one[0].name)),
             )
         )

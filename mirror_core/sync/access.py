@@ -5,7 +5,7 @@ Each action goes through the ledger (`sync/ledger.py`), so a crash leaves nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -26,7 +26,8 @@ from mirror_core.kafka.rights import cluster_rights
 from mirror_core.model.acl import LIFTABLE, Acl, AclPurpose, Operation, Resource
 from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.errors import MirrorError, MissingPermission, Refused
-from mirror_core.model.names import ClusterName
+from mirror_core.model.names import ClusterName, both_ways
+from mirror_core.model.ruling import Authorizer
 from mirror_core.rights.acls import demotions, undemotable
 from mirror_core.rights.provenance import believed
 from mirror_core.state.journal import Log
@@ -140,6 +141,8 @@ def demote(
         held = describe_acls(client)
         if isinstance(held, AuthorizerOff):
             closed = "its fence_command keeps applications out" if shut(topics) else ""
+            if held.said is not Authorizer.KAFKA:  # its fence may be of a time when the file said otherwise: told then
+                take_away_unshared(log, client, entered(log, link.mirror.name, client.name, AclPurpose.FENCE))
             forget_debt(log, link.mirror.name)
             return (off(held, closed),)
         reasons = undemotable_rights(link, config, held, topics)
@@ -179,7 +182,7 @@ def undemotable_rights(
 def promotion_remarks(link: Link, state: State, held: Acls | AuthorizerOff, there: Collection[str]) -> tuple[str, ...]:
     """What an approver should know of the rights that promotion would give now. `there`: all topics over there."""
     if isinstance(held, AuthorizerOff):
-        return ()
+        return tuple(_not_lifted(link, state, held))
     topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
     given = _given(link, state, topics, there)
     name = link.destination.name
@@ -189,6 +192,18 @@ def promotion_remarks(link: Link, state: State, held: Acls | AuthorizerOff, ther
     )
     denied = (words for _, words in stays(link, state, held.entries, given.grants, topics))
     return (*warnings(given, name), *denied, *doubts)
+
+
+def _not_lifted(link: Link, state: State, held: AuthorizerOff) -> Iterator[str]:
+    """Our denials from the time when mirrorbook.yaml had ACLs rule the cluster: promotion does not reach them."""
+    ours, kinds = both_ways(link.mirror.name), {*LIFTABLE, AclPurpose.WITHDRAWN}
+    there = (e for e in state.ledger.values() if e.cluster == held.cluster and e.mirror in ours)
+    left = [e.acl for e in there if e.purpose in kinds]
+    if left and held.said is not Authorizer.KAFKA:
+        yield (
+            f"{held.cluster}: {len(left)} denial(s) of Mirrorbook's, such as {min(left)}, stay at promotion and keep "
+            f"applications out, since mirrorbook.yaml says `authorizer: {held.said}`: write `authorizer: kafka` there"
+        )
 
 
 def _given(link: Link, state: State, topics: Collection[str], there: Collection[str]) -> Promotion:

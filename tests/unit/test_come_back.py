@@ -18,6 +18,7 @@ from mirror_core.model.errors import Refused
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Mode
+from mirror_core.runbook import conductor
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.sets import Together
 from tests.unit.test_decide_failover import view  # noqa: F401 - a fixture
@@ -157,3 +158,28 @@ def test_run_set_begins_by_what_it_has_shown(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(Refused, match="enough"):
         of_sets.run_set("shop", mode=Mode.UNPLANNED, yes=True)
     assert asked == [(A,)]
+
+
+class Other:
+    """Another cluster at the source's address: it answers, and is not the source."""
+
+    def __init__(self, *given: object, **options: object) -> None: ...
+
+    def __enter__(self) -> Other:
+        return self
+
+    def __exit__(self, *ended: object) -> None: ...
+
+    def metadata(self, topics: object) -> Any:
+        return SimpleNamespace(cluster_id="another")
+
+
+def test_another_cluster_at_its_address_is_no_source_that_answers(
+    failover: Failover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor, "ClusterClient", Other)
+    monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
+    assert not failover.source_answers()
+    assert failover.decide_lost() == (UNSEEN, True)
+    monkeypatch.setattr(Other, "metadata", lambda self, topics: SimpleNamespace(cluster_id=LINK.mirror.source_id))
+    assert failover.source_answers()

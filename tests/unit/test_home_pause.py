@@ -173,3 +173,41 @@ def test_what_was_proved_does_not_stand_in_what_a_machine_reads(
     said = capsys.readouterr()
     assert "prove: records 7" in said.err
     assert said.out == ""
+
+
+class Hung(Stage):
+    """All is proved; another process has taken the run to stop applications, and hangs while its heart beats."""
+
+    mine = False
+
+    def take(self, run_id: str, steps: Sequence[str], *, agreed_by: str = "") -> tuple[StepRecord, ...]:
+        return (PROOF,)  # nothing is left to be taken, so the run is taken from nobody
+
+    def refuse_conducted(self, run_id: str, title: str, **options: bool) -> None:
+        if not self.mine:
+            raise Refused(title, ["process 7 on desk conducts it"])
+
+    def drive(self, run_id: str, *, agreed_by: str = "") -> Any:
+        self.mine = True
+        return Stage.drive(self, run_id, agreed_by=agreed_by)
+
+
+@pytest.mark.parametrize("take_over", [True, False])
+def test_who_takes_the_way_home_over_has_it_after_the_question(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, take_over: bool
+) -> None:
+    stage = Hung(under_way=HOME)
+    done = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
+    home: Any = SimpleNamespace(link=stage.link, drive=lambda run_id, *, agreed_by="": done, home=lambda: stage)
+    monkeypatch.setattr(failback, "approved_again", lambda by, run, **options: "")
+
+    def go_on() -> None:
+        failback._go_on(home, FAILBACK, take_over=take_over, no_pause=False, yes=False, as_json=False)
+
+    if take_over:
+        go_on()
+        assert any(HOME.id in did for did in stage.did)
+    else:
+        with pytest.raises(Refused, match="process 7 on desk conducts it"):
+            go_on()
+        assert not any("drive" in did for did in stage.did)

@@ -8,7 +8,7 @@ import pytest
 
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.mirror import Mirror
+from mirror_core.model.mirror import Desired, Mirror
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Mode, PlanStep, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.runbook import closing
@@ -64,6 +64,12 @@ def test_a_rejected_first_failover_leaves_applications_where_they_were(monkeypat
     assert line == "Nothing was begun: applications write on east, as before; west stays a mirror."
 
 
+def test_of_a_stopped_mirror_without_a_run_nobody_knows_who_writes_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, State(), a_state(replace(MIRROR, desired=Desired.STOPPED)))
+    (line,) = how_it_stands(HERE, None)
+    assert line == "Nothing was begun. Mirror m is stopped: who may write where is not recorded."
+
+
 def test_a_rejected_run_is_closed_by_what_the_newest_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
     first = a_run("m-failover-1", RunKind.FAILOVER, RunState.DONE, 10)
     answers(monkeypatch, State(), a_state(MIRROR, first))
@@ -77,7 +83,9 @@ def test_what_was_refused_for_a_run_that_holds_the_mirror_names_that_one(monkeyp
     late = a_run("m-failback-1", RunKind.FAILBACK, RunState.DONE, 99)  # by a clock that is ahead
     answers(monkeypatch, State(), a_state(MIRROR, held, late))
     text = " ".join(how_it_stands(HERE, None))
-    assert "The newest run of m is m-failover-1, RUNNING: Run m-failover-1 has not ended" in text
+    assert text.startswith(
+        "This task knows of no run that it began; m-failover-1 holds m: Run m-failover-1 has not ended"
+    )
 
 
 def test_a_run_that_was_begun_has_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:

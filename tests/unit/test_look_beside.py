@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,3 +60,9 @@ def test_only_thirds_that_share_topics_are_found(
     found = list[tuple[Mirror, frozenset[str]]]()
     beside.look_beside(link_of(load_config(path), OURS), {"a", "b"}, found)
     assert [(mirror.name, topics) for mirror, topics in found] == expected
+
+
+def test_a_third_cluster_that_is_silent_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "states_beside", lambda link: [(ClusterName("north"), Unreachable("silent"))])
+    nobody: Any = None
+    assert beside.look_beside(nobody, {"a"}, []) == ["north"]

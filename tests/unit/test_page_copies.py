@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk.io import attach
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
-from mirrorbook_airflow.page import copies
+from mirrorbook_airflow.page import copies, files
 from mirrorbook_airflow.page.copies import Copies, Listing, NoAnswer, TooLarge, where
 from mirrorbook_airflow.page.known import Clusters
 from mirrorbook_airflow.page.rendering import render
@@ -185,3 +186,50 @@ def test_the_page_says_which_reports_are_copies_and_why_none_is_listed() -> None
     assert "and no copy of one" in shown(Listing([]))
     assert "set evidence.copy_to in mirrors.yaml" in shown(Listing([]), copy_to=None)
     assert "It is not known where copies of reports are: no Variable" in shown(Listing([]), None, "no Variable")
+
+
+def test_a_share_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    share, real, go = tmp_path / "share", files.reports, threading.Event()
+    share.mkdir()
+
+    def reports(evidence: Path, folder: str) -> list[str]:
+        assert evidence != share or go.wait(60)
+        return real(evidence, folder)
+
+    monkeypatch.setattr(copies, "reports", reports)
+    try:
+        assert "no answer" in Copies(answer_s=0.2).listing(tmp_path, str(share), "run-r").trouble
+    finally:
+        go.set()
+
+
+@pytest.mark.parametrize("hidden", ["", "run-r"])
+def test_a_folder_that_this_user_may_not_read_is_said_and_not_taken_for_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    (tmp_path / "share" / "run-r").mkdir(parents=True)
+    real = os.scandir
+
+    def scandir(path: str | Path) -> Any:
+        if Path(path) == tmp_path / "share" / "run-r":
+            raise PermissionError(13, "Permission denied", str(tmp_path / "share" / hidden))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    listing = Copies().listing(tmp_path, str(tmp_path / "share"), "run-r")
+    assert listing.trouble
+    assert not listing.copied
+    with pytest.raises(NoAnswer):
+        Copies().report(tmp_path, str(tmp_path / "share"), "run-r", "index.html")
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("s3://KEY:se/cr3t@bucket/evidence/", "s3://bucket/evidence"),
+        ("s3://connection@bucket/evidence", "s3://bucket/evidence"),
+        ("abfss://box@account.example/evidence", "abfss://box@account.example/evidence"),
+    ],
+)
+def test_no_login_is_shown_and_a_container_is_none(place: str, shown: str) -> None:
+    assert where(place) == shown

@@ -5,6 +5,7 @@ A store may hang: it is asked by a thread of its own, and whoever asked waits fo
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -26,7 +27,8 @@ AT_ONCE: Final = 4
 """Threads that may wait for a store at the same time, however many people ask."""
 LARGEST: Final = 32 << 20
 """Bytes of a report: it is held in memory."""
-_LOGIN: Final = re.compile(r"//[^/]*@")
+_LOGIN: Final = re.compile(r"//[^/@:]*:.*@|(?<!abfs:)(?<!abfss:)//[^/@]*@")
+"""A connection's id, or a key and its secret, which may hold slashes. In Azure's URLs it is a container."""
 
 _log = logger(__name__)
 T = TypeVar("T")
@@ -64,7 +66,7 @@ class Copies:
         if place is None:
             return Listing(here)
         try:
-            found = self._ask(place, partial(_names, folder)) if is_url(place) else reports(_local(place), folder)
+            found = self._ask(place, partial(_listed, place, folder))
         except NoAnswer as error:
             return Listing(here, trouble=str(error))
         return Listing(here, [name for name in found if name not in here])
@@ -74,17 +76,15 @@ class Copies:
         found = report(evidence, folder, name)
         if found is not None or place is None:
             return found
-        if not is_url(place):
-            return report(_local(place), folder, name)
-        return self._ask(place, partial(_content, folder, name))
+        return self._ask(place, partial(_given, place, folder, name))
 
-    def _ask(self, place: str, question: Callable[[ObjectFolder], T]) -> T:
+    def _ask(self, place: str, question: Callable[[], T]) -> T:
         until_s = time.monotonic() + self._answer_s
         answers: SimpleQueue[T | Exception] = SimpleQueue()
 
         def ask() -> None:
             try:
-                answers.put(question(ObjectFolder(place)))
+                answers.put(question())
             except Exception as error:  # noqa: BLE001 - handed to whoever waits, not swallowed
                 answers.put(error)
             finally:
@@ -112,6 +112,33 @@ def where(place: str) -> str:
 
 def _local(place: str) -> Path:
     return Path(place.removeprefix("file://"))
+
+
+def _listed(place: str, folder: str) -> list[str]:
+    if is_url(place):
+        return _names(folder, ObjectFolder(place))
+    _readable(_local(place) / folder)
+    return reports(_local(place), folder)
+
+
+def _given(place: str, folder: str, name: str) -> Path | bytes | None:
+    if is_url(place):
+        return _content(folder, name, ObjectFolder(place))
+    _readable(_local(place) / folder)
+    if found := report(_local(place), folder, name):
+        found.open("rb").close()
+    return found
+
+
+def _readable(folder: Path) -> None:
+    """OSError where something of it is hidden from this user: what is hidden is not what is not there."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for _ in os.walk(folder, onerror=refuse):
+        pass
 
 
 def _names(folder: str, store: ObjectFolder) -> list[str]:
