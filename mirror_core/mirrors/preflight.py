@@ -61,10 +61,6 @@ WITHOUT_HEARTBEATS: Final = "no heartbeats: of what an unplanned failover loses 
 WITHOUT_MARKERS: Final = "mirrors created without it fill gaps with hidden records, which every consumer drops"
 WITHOUT_COMMITS: Final = "the control principal commits instead, each time after another look at who owns the mirror"
 NOT_KAFKAS: Final = "access rights there are not Kafka's ACLs"
-_OPEN: Final = {
-    Authorizer.KAFKA: "no authorizer: everybody may",
-    Authorizer.NONE: "not looked at: it gets no ACLs (`authorizer: none`)",
-}
 KEEP_PRODUCERS: Final = "producer.id.expiration.ms"
 FOREVER_MS: Final = "2147483647"
 
@@ -202,7 +198,9 @@ def _right(
     if isinstance(acls, AuthorizerOff):
         acls = NOT_KAFKAS if foreign else acls
     if isinstance(acls, AuthorizerOff):
-        verdict, detail = Verdict.OK, _OPEN[acls.said]
+        verdict, detail = Verdict.OK, "no authorizer: everybody may"
+        if acls.said is Authorizer.NONE:
+            detail = "not looked at: it gets no ACLs (`authorizer: none`)"
     elif isinstance(probed, str):
         verdict, detail = Verdict.UNKNOWN, "this principal got no answer"
     elif need.permission is Permission.DENY:
