@@ -15,6 +15,7 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunState
 from mirror_core.runbook.failover_steps import Steps
+from mirror_core.runbook.last_look import Look
 from mirror_core.state.link import find
 from tests.brokers import Pair
 from tests.cluster.test_failover import denied
@@ -141,10 +142,11 @@ def test_one_that_fails_after_the_first_promotion_goes_on_when_the_task_is_clear
     well, broken = both
     check = Steps.check_before_promotion
 
-    def checked(self: Steps) -> None:
-        check(self)
+    def checked(self: Steps) -> Look:
+        look = check(self)
         if self.link.mirror.name == broken.name:
             raise MirrorError("not now")
+        return look
 
     monkeypatch.setattr(Steps, "check_before_promotion", checked)
     dag_run.execute("plan")
