@@ -35,6 +35,7 @@ from mirror_core.kafka.offsets import Led, Point, led_offsets, list_offsets
 from mirror_core.model.errors import BadRequest, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.runbook import observe
+from mirror_core.runbook.observed_groups import Groups
 from mirror_core.state.records import State
 from tests.threads import beside
 from tests.unit.test_many_requests import METADATA, ZERO, encoded, frame
@@ -277,7 +278,7 @@ def test_nor_does_a_look_at_the_source(
     monkeypatch.setattr(observe, "ClusterClient", lambda *a, **k: nullcontext(client))
     monkeypatch.setattr(observe, "describe_acls", lambda client: AuthorizerOff("east"))
     monkeypatch.setattr(observe, "open_transactions", lambda client, topics: ())
-    monkeypatch.setattr(observe, "_groups", lambda *a, **k: ((), {}, (), ()))
+    monkeypatch.setattr(observe, "observed_groups", lambda *a, **k: Groups())
     read: Any = SimpleNamespace(while_waiting=lambda *a: None)
     link = replace(LINK, mirror=replace(LINK.mirror, topics=(P.topic,)))
     seen = observe._look_at_source(link, State(), (P,), threading.Event(), read, offsets=False)
