@@ -71,6 +71,7 @@ SCENES: Final[Mapping[str, tuple[Move, ...]]] = {
         "grow-0*10 loop-0*4 patience-0 fill-0*6 loop-0*3 align-1*3 fetch-1 take-1 hold-0 fill-0*3 break-0 "
         "fill-1*2 sleep-0 turn-1 fill-1*8 straggle-0*6 fill-1*4"
     ),
+    "one too many": _scene("grow-0 patience-1 fill-1 patience-0*2 patience-1"),
 }
 """What goes before the rest of a walk."""
 
@@ -78,6 +79,8 @@ _RECORDS: Final[Parts] = ((True, 2),) * 5
 _GROWS: Final[Parts] = ((False, 2), (True, 2), (False, 2), (False, 2), (True, 1))
 _WIDE: Final[Parts] = ((False, 2), (True, 1), *((False, 1),) * 6)
 """Its second gap is longer than one answer shows."""
+_RECORD_LAST: Final[Parts] = ((False, 1), (True, 1))
+"""As many records behind a gap as there may be markers too many."""
 OWN: Final[Mapping[str, Parts]] = {
     "short sight": _WIDE,
     "wide": _WIDE,
@@ -87,5 +90,6 @@ OWN: Final[Mapping[str, Parts]] = {
     "rested": _RECORDS,
     "late answer": _RECORDS,
     "slept": _GROWS,
+    "one too many": _RECORD_LAST,
 }
 """Scenes that need a source of their own."""

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.words import foreign, overfilled, retimed, unrecorded
+from mirror_core.decide.gaps import NO_MARKER
 from mirror_core.decide.position import ANYWHERE, Foreign, Resume, Seen, Stop, ours_behind_data, where_to_resume
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.mirror import FailureKind
@@ -211,9 +212,12 @@ class Judge:
 def _may_wait(replicator: PartitionReplicator, seen: Seen, resume: Resume) -> bool:
     """Whether the log's end need not be looked at before there is something to copy. Where leaders have forgotten who
     wrote, idle partitions may be many, and one epoch after the other would look at all of them. Who is to end here
-    copies nothing more: then both sides must have been compared up to here."""
+    copies nothing more: then both sides must have been compared up to here. So must where a leader knows of markers,
+    and of no data before them: it may have forgotten that, or there is a marker where a record should be."""
     idle = resume.offset == seen.source_end == max(resume.gap_end, resume.seed_end)
-    return idle and (replicator.assigned.until is None or seen.proved_end == resume.offset)
+    marked = seen.ours is not None and seen.ours.coordinator_epoch != NO_MARKER
+    waits = replicator.assigned.until is None and not marked
+    return idle and (waits or seen.proved_end == resume.offset)
 
 
 def _unanswered_since(replicator: PartitionReplicator, seen: Seen) -> int | None:

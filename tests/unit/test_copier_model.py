@@ -25,6 +25,7 @@ from mirror_core.copy.partition import PartitionReplicator
 from mirror_core.copy.place import Place
 from mirror_core.decide.gaps import at_once, marker_epoch, marker_number, turn
 from mirror_core.decide.position import Foreign, Resume, Seen, Stop, where_to_resume
+from mirror_core.model.mirror import FailureKind
 from tests import model_copier
 from tests.model_broker import Broker
 from tests.model_copier import Source
@@ -84,6 +85,15 @@ def test_what_a_leader_forgot_while_nothing_was_written_is_proven_anew() -> None
     world.comes_to_rest()
     assert world.told == set(), "the first batch was refused, and what came behind it was taken in its place"
     assert world.broker.log == world.expected
+
+
+def test_a_marker_in_a_records_place_is_seen_where_nothing_comes_behind() -> None:
+    """Two newcomers' markers fill a gap of one. The log ends where the source does, and the record is missing."""
+    world = World(Source(OWN["one too many"]), Weather.LATE)
+    for name, who in SCENES["one too many"]:
+        world.move(name, who)
+    world.comes_to_rest()
+    assert world.told == {FailureKind.GAP_LIMIT}
 
 
 Seed = Callable[[pytest.MonkeyPatch], None]
