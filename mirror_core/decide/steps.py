@@ -237,9 +237,12 @@ STEPS: Final[Mapping[tuple[RunKind, Mode], tuple[Step, ...]]] = MappingProxyType
 """A failback is always planned: both sides are needed for it."""
 
 
+_NAMES: Final = {which: tuple(step.name for step in steps) for which, steps in STEPS.items()}
+
+
 def names(kind: RunKind, mode: Mode = Mode.PLANNED) -> tuple[str, ...]:
     """The steps in order."""
-    return tuple(step.name for step in STEPS[kind, mode])
+    return _NAMES[kind, mode]
 
 
 def point_of_no_return(kind: RunKind, mode: Mode = Mode.PLANNED) -> str:

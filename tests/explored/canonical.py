@@ -70,8 +70,13 @@ def _renumbered(link: int, rec: Rec, number) -> Rec:  # type: ignore[no-untyped-
     def run(one: Run) -> Run:
         home = number(link - 1, one.homecoming) if one.homecoming else 0
         past = one.state not in _RUNNING or one.done >= _ASKED[one.kind, one.mode]
-        return one._replace(id=number(link, one.id), homecoming=home, fresh=one.fresh and not past)
+        known = number(link, one.id), home, one.fresh and not past
+        if known == (one.id, one.homecoming, one.fresh):
+            return one
+        return one._replace(id=known[0], homecoming=known[1], fresh=known[2])
 
+    if not (rec.runs or rec.debt or rec.homecoming):
+        return rec
     runs = tuple(sorted((run(r) for r in rec.runs if number(link, r.id) != FORGOTTEN), key=lambda r: r.id))
     debt = rec.debt and rec.debt._replace(run=number(link, rec.debt.run))
     home = number(link - 1, rec.homecoming) if rec.homecoming else 0

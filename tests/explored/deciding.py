@@ -14,7 +14,7 @@ from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, 
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode
+from mirror_core.model.run import Mode, RunKind
 from mirror_core.rights import acls, needed
 from mirror_core.state.records import State
 from mirror_core.sync import ledger
@@ -25,6 +25,7 @@ from tests.explored.world import (
     NOW,
     OWN,
     PLANS,
+    Debt,
     Rec,
     Run,
     World,
@@ -36,6 +37,7 @@ from tests.explored.world import (
     name_of,
     offset,
     partition_of,
+    run_id,
     run_of,
     source,
     state_on,
@@ -162,38 +164,76 @@ def _broken(*key: Any) -> bool:
 
 
 def failback_view(world: World, link: int) -> FailbackView:
-    rec, part, topic = world.recs[link], partition_of(link), topic_of(link)
+    return _failback_view(*_failback_key(world, link))
+
+
+def _failback_key(world: World, link: int) -> tuple[Any, ...]:
+    """What a failback's plan is made from, and no more."""
+    rec = world.recs[link]
+    fenced = fence_of(link) in ACLS.values(world.acls[source(link)])
+    holding = tuple(one and (one.id, one.kind) for one in (active(rec), active(world.recs[link + 1])))
+    return (
+        link,
+        rec.desired,
+        rec.state,
+        rec.lmo,
+        rec.failed,
+        rec.debt,
+        world.up,
+        world.extra[link // 2],
+        fenced,
+        holding,
+    )
+
+
+@cached
+def _failback_view(
+    link: int,
+    desired: Desired | None,
+    state: PartitionState,
+    lmo: int | None,
+    failed: bool,
+    debt: Debt | None,
+    up: tuple[bool, bool],
+    extra: tuple[int, int],
+    fenced: bool,
+    holding: tuple[tuple[int, RunKind] | None, ...],
+) -> FailbackView:
+    part, topic = partition_of(link), topic_of(link)
     src, dst = source(link), destination(link)
-    status = status_of(link, rec.state, rec.lmo, rec.failed)
-    extra, held = world.extra[link // 2], ACLS.values(world.acls[src])
-    holding = [active(rec), active(world.recs[link + 1])]
+    status = status_of(link, state, lmo, failed)
     return FailbackView(
-        mirror=mirror_of(link, rec.desired or Desired.STOPPED),
+        mirror=mirror_of(link, desired or Desired.STOPPED),
         statuses={part: status},
         old=OldSource(
             cluster_id=f"id-{src}",
             topics={topic: Topic(id=status.source_topic_id, partitions=1)},
             log_ends={part: offset(extra[src])},
-            fenced=fence_of(link) in held,
+            fenced=fenced,
         )
-        if world.up[src]
+        if up[src]
         else Unseen("silent"),
         new=NewPrimary(
             cluster_id=f"id-{dst}",
             topics={topic: Topic(id=status.destination_topic_id, partitions=1)},
             log_ends={part: offset(extra[dst])},
         )
-        if world.up[dst]
+        if up[dst]
         else Unseen("silent"),
-        active_runs=tuple(run_of(at, run).id for at, run in zip((link, link + 1), holding, strict=True) if run),
-        reverse=None if world.up[src] else Unseen("silent"),
-        debt=debt_of(link, rec.debt) if rec.debt else None,
+        active_runs=tuple(run_id(at, one[1], one[0]) for at, one in zip((link, link + 1), holding, strict=True) if one),
+        reverse=None if up[src] else Unseen("silent"),
+        debt=debt_of(link, debt) if debt else None,
     )
 
 
 def plan_failback(world: World, link: int) -> tuple[int, bool]:
     """The plan's number, and whether it may be run."""
-    return _numbered(failback.decide(failback_view(world, link)))
+    return _planned_back(*_failback_key(world, link))
+
+
+@cached
+def _planned_back(*key: Any) -> tuple[int, bool]:
+    return _numbered(failback.decide(_failback_view(*key)))
 
 
 def tails_of(world: World, link: int) -> dict[Partition, tuple[Offset, Offset]]:

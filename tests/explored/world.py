@@ -300,5 +300,5 @@ def _state(recs: tuple[tuple[int, Rec], ...]) -> State:
 
 def state_on(world: World, cluster: int) -> State:
     """What the state topic on a cluster says."""
-    mine = (link for link in range(len(world.recs)) if destination(link) == cluster)
-    return _state(tuple((link, world.recs[link]._replace(owner=0)) for link in mine))
+    mine = ((link, rec) for link, rec in enumerate(world.recs) if destination(link) == cluster)
+    return _state(tuple((link, rec._replace(owner=0) if rec.owner else rec) for link, rec in mine))
