@@ -88,7 +88,7 @@ def mixed(count: int) -> list[Content]:
     return [replace(one, aborted=n % 90 == 45) for n, one in enumerate(content(count))]
 
 
-@pytest.mark.parametrize("gaps", [Gaps.MARKERS, Gaps.HIDDEN])
+@pytest.mark.parametrize("gaps", [Gaps.MARKERS, pytest.param(Gaps.HIDDEN, marks=pytest.mark.slow)])
 def test_what_was_copied_is_proved_and_nothing_else(pair: Pair, tmp_path: Path, gaps: Gaps) -> None:
     made = copied(pair, tmp_path, mixed(200), mixed(50), gaps=gaps, partitions=2)
     found = made.proved()

@@ -75,7 +75,8 @@ def kill_the_broker(sandbox: Sandbox, folder: Path) -> None:
     east.start()
 
 
-@pytest.mark.parametrize("disturb", [pytest.param(refuse_writes_for_a_while, marks=pytest.mark.slow), kill_the_broker])
+@pytest.mark.slow  # in the gate, the demonstration does it whole
+@pytest.mark.parametrize("disturb", [refuse_writes_for_a_while, kill_the_broker])
 def test_nothing_is_lost_or_doubled_when_writes_fail_in_the_middle(
     sandbox: Sandbox, tmp_path: Path, disturb: Callable[[Sandbox, Path], None]
 ) -> None:

@@ -46,7 +46,8 @@ def mirrorbook(mirrored: Mirrored, *arguments: str) -> tuple[subprocess.Complete
     return done, seconds
 
 
-@pytest.mark.parametrize("harm", [killed, pytest.param(suspended, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("harm", [killed, suspended])
 def test_with_a_dead_source_the_plan_says_what_is_known_and_only_an_unplanned_one_may_be_run(
     mirrored: Mirrored, harm: Harm
 ) -> None:

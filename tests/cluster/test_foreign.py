@@ -89,6 +89,7 @@ def test_a_dead_source_is_left_without_any_acl_and_closed_by_its_command_when_it
     assert called(apart, "east") == ["fence", "fence"]
 
 
+@pytest.mark.slow
 def test_a_planned_failover_closes_its_source_by_command_and_an_abort_opens_it(apart: Pair, tmp_path: Path) -> None:
     topic = app_topic(apart)
     mirrored = mirrored_of(apart, tmp_path, topic)

@@ -101,7 +101,8 @@ def inside_a_transaction(pair: Pair, topic: str, rows: list[Row]) -> None:
     producer.commit_transaction(30)
 
 
-@pytest.mark.parametrize("write", [inside_a_batch, pytest.param(inside_a_transaction, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [inside_a_batch, inside_a_transaction])
 def test_a_log_is_cut_in_the_folder_of_a_stopped_broker(
     desk: Desk, tmp_path: Path, write: Callable[[Pair, str, list[Row]], None]
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_watcher_that_waits_fences_the_source_while_the_run_stands(pair: Pair,
             wait_until(lambda: watched.told[-1].exposed, timeout_s=TIMEOUT_S, why="and calls people")
 
 
+@pytest.mark.slow
 def test_a_conductor_in_the_middle_of_its_canary_is_not_disturbed(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,6 +308,7 @@ def both(pair: Pair, airflow_database: None, monkeypatch: pytest.MonkeyPatch, tm
     return mirrored, lambda: drilling.DrillMirror(task_id="drill", mirror=mirrored.name).execute(context)
 
 
+@pytest.mark.slow
 def test_an_unplanned_drill_is_done_also_when_the_planned_one_failed(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:

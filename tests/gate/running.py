@@ -56,7 +56,10 @@ class _Lane:
             log = result.with_suffix(".log")
             with log.open("wb") as output:
                 self.running = subprocess.Popen(
-                    command(result, self.marks, arguments), stdout=output, stderr=output, env={**os.environ, **self.env}
+                    command(result, self.marks, arguments),
+                    stdout=output,
+                    stderr=output,
+                    env={**_inherited(), **self.env},
                 )
                 if self.nice:
                     ours = os.getpriority(os.PRIO_PROCESS, 0)
@@ -77,6 +80,11 @@ class _Lane:
                 self.running.wait(END_S)
             except subprocess.TimeoutExpired:
                 self.running.kill()
+
+
+def _inherited() -> dict[str, str]:
+    """Each command that a test starts would compile all of our code anew, if what was compiled was not written down."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def command(result: Path, marks: str, arguments: Sequence[str]) -> list[str]:
