@@ -166,9 +166,9 @@ def loss(
         partitions=partitions,
         known=sum(p.missing or 0 for p in partitions.values()),
         unknown=tuple(p for p, one in partitions.items() if one.missing is None),
-        silent_s=_oldest([p.age_s for p in partitions.values() if not p.apart]),
+        silent_s=oldest([p.age_s for p in partitions.values() if not p.apart]),
         heartbeats=heartbeats,
-        heartbeat_s=_oldest([age_s(now_ms, beat.at_ms) for beat in heartbeats]),
+        heartbeat_s=oldest([age_s(now_ms, beat.at_ms) for beat in heartbeats]),
         transactions=tuple(t for t in judged if t.fate is not Fate.THERE),
         busy={
             t.id: tuple(sorted(part.partition for part in t.parts))
@@ -237,7 +237,7 @@ def _has(part: TransactionPart, position: Offset | None) -> _Has | None:
     return _Has.SOME if position > part.first else _Has.NONE
 
 
-def _oldest(ages: list[float | None]) -> float | None:
+def oldest(ages: list[float | None]) -> float | None:
     """None: there is none, or that of one is not known."""
     known = [age for age in ages if age is not None]
     return max(known, default=None) if len(known) == len(ages) else None

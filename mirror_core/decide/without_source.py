@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from mirror_core.decide.clocks import age_s, behind_of
 from mirror_core.decide.failover import Decision
-from mirror_core.decide.loss import loss_of
+from mirror_core.decide.loss import loss_of, oldest
 from mirror_core.decide.reckoning import read_again
 from mirror_core.decide.view import DestinationView, SourceView, View, failed_of, healthy, lags_of
 from mirror_core.model.mirror import Desired
@@ -123,7 +123,7 @@ def without_source(decision: Decision, view: View, seen: View) -> WithoutSource:
         figures=decision.plan.figures,
         missing=sum(known) if known or view.drained else None,
         unknown_partitions=len(counted) - len(known),
-        looked_s=_oldest(one.age_s for one in found.partitions.values()) if dated else None,
+        looked_s=oldest([one.age_s for one in found.partitions.values()]) if dated else None,
         behind_s=furthest[1].behind_s if furthest and dated else None,
         heartbeat_s=found.heartbeat_s if dated else None,
         missing_now=_missing_now(seen),
@@ -131,11 +131,6 @@ def without_source(decision: Decision, view: View, seen: View) -> WithoutSource:
         groups=None if there.groups_unseen or there.groups_unread else dict(_groups(decision, there, _committed(seen))),
         synced_s=age_s(view.now_ms, view.groups.synced_ms) if view.groups is not None and dated else None,
     )
-
-
-def _oldest(ages: Iterable[float | None]) -> float | None:
-    known = list(ages)
-    return None if None in known else max((age for age in known if age is not None), default=None)
 
 
 def _source(seen: View) -> SourceView | None:
