@@ -2,6 +2,8 @@
 
 Great Expectations judges both. Red unless all is as expected, also where something is not known. No record is read: a
 comparison that takes hours, or hangs, holds up none of this.
+
+Task `watchers` is red where a fence is pending or standing on the old source of a failover, and nobody watches it.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG
+from mirrorbook_airflow.debtors import CheckWatchers
 from mirrorbook_airflow.notifying import when_red
 from mirrorbook_airflow.operators import RETRIES, CheckClusters, CheckMirror, ListMirrors
 from mirrorbook_airflow.params import mirror_list
@@ -28,6 +31,7 @@ with DAG(
     },
 ) as dag:
     CheckClusters(task_id="clusters")  # behind nothing, and nothing behind it: red by itself
+    CheckWatchers(task_id="watchers")  # the same
     CheckMirror.partial(
         task_id="check", map_index_template="{{ task.mirror }}", max_active_tis_per_dagrun=1, **RETRIES
     ).expand(mirror=ListMirrors(task_id="mirrors").output)

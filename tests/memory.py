@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import MirrorName
@@ -53,3 +54,24 @@ def journal_of(run_id: str, *steps: str) -> Journal:
         )
     )
     return Journal(log, run_id, steps)
+
+
+class MemoryAside:
+    """A `state.aside.Aside` whose broker takes what it is given, unless it is told not to."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.log = log
+        self.refuses = ""
+        """Why the broker takes nothing; it says so when the client is used again."""
+        self._lost: Callable[[], object] = int
+
+    def put(self, record: Record | Forget, lost: Callable[[str], None] | None = None) -> None:
+        self._lost()
+        if self.refuses and lost is not None:
+            self._lost = partial(lost, self.refuses)
+        else:
+            self.log.put(record)
+
+    def empty(self, within_s: float) -> bool:
+        self._lost()
+        return True

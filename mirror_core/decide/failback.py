@@ -81,6 +81,8 @@ class FailbackView:
     """What the old source is owed, or has been paid."""
     never_came: tuple[str, ...] = ()
     """Topics of the mirror that it never made on the new primary."""
+    unwatched: str = ""
+    """What people are told where nobody watches the old source; empty: nothing."""
     owner: str = ""
     """Whom to call; empty: nobody is named."""
     new_ruling: Ruling = KAFKAS
@@ -211,6 +213,8 @@ def _warnings(view: FailbackView) -> Iterator[str]:
             f"never mirrored, so no part of the way home: {some(view.never_came)} stay(s) on {view.mirror.source} as "
             "it is, and can be written there as soon as the fence goes"
         )
+    if view.unwatched:
+        yield view.unwatched
     if isinstance(view.old, OldSource):
         yield from pending(view.debt, view.active_runs)
         if view.old.by_command:

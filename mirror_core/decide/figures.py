@@ -42,6 +42,8 @@ def warnings_of(view: View) -> Iterator[str]:
     yield from words_of(view.debt)
     if isinstance(view.source, SourceView):
         yield from pending(view.debt, (view.active_run,) if view.active_run else ())
+    if view.unwatched:
+        yield view.unwatched
     if view.mode is Mode.UNPLANNED:
         yield from _lost_warnings(view)
     yield from clocks.warning(view)

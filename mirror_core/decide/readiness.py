@@ -12,6 +12,7 @@ from mirror_core.decide.ages import OLD_S, REMEDY, WORDS, Known
 from mirror_core.decide.clocks import age_s, since
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.run_standing import Standing
+from mirror_core.decide.watchers import Watched
 from mirror_core.decide.without_source import WithoutSource
 from mirror_core.model.drift import CHANGES, Action, DriftRow
 from mirror_core.model.mirror import Mirror
@@ -45,6 +46,8 @@ class Readiness:
     """A run that holds the mirror: then it is that one that counts."""
     conducted: bool | None = None
     """Whether anybody conducts it; None: that is not known, or there is none."""
+    watched: Watched | None = None
+    """Whether anybody watches its old source; None: that is not known, since its destination is silent."""
     points: tuple[Point, ...]
     figures: Mapping[str, str]
     """As the plan of a planned failover has them."""

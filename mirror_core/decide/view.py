@@ -176,6 +176,8 @@ class View:
     """What mirrorbook.yaml says of the source's access rights."""
     there: Ruling = KAFKAS
     """The same of the destination's."""
+    unwatched: str = ""
+    """What people are told where nobody watches an old source that has to be; empty: nothing."""
     owner: str = ""
     """Whom to call; empty: nobody is named."""
     together: tuple[tuple[str, ...], ...] = ()

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
-from mirror_core.decide.standing import Judgement
+from mirror_core.decide.standing import Judgement, Standing
 from mirror_core.mirrors.standing import answers, look_after, said
 from mirror_core.model.defects import type_and_line
 from mirror_core.model.errors import LostOwnership, MirrorError
@@ -18,6 +18,7 @@ from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.state.link import Link
 from mirror_core.state.remembered import REMEMBERED
 from mirror_core.state.topic import read_state
+from mirror_core.state.watchers import Signs
 
 AT_ONCE: Final = 8
 """Mirrors that one process looks at side by side: a silent cluster costs seconds of each."""
@@ -33,6 +34,20 @@ def look_at_each(links: Collection[Link]) -> dict[MirrorName, Found]:
     with REMEMBERED.keeping(), ThreadPoolExecutor(AT_ONCE) as pool:
         found = pool.map(_look, links)
         return dict(zip((link.mirror.name for link in links), found, strict=True))
+
+
+def note_watched(links: Collection[Link], found: Mapping[MirrorName, Found], by: str, every_s: float) -> None:
+    """Note of mirrors whose old sources were looked at that this was done, so that others know that somebody does.
+
+    `by`: who; `every_s`: the next look comes at least so soon.
+    """
+    for cluster in {link.destination.name: link.destination for link in links}.values():
+        with Signs(cluster, by, every_s) as signs:
+            for link in links:
+                seen = found[link.mirror.name]
+                here = link.destination.name == cluster.name
+                if here and isinstance(seen, Judgement) and seen.standing is not Standing.NOTHING:
+                    signs.give(link.mirror.name)
 
 
 def silent(links: Collection[Link], found: Mapping[MirrorName, Found]) -> dict[ClusterName, list[MirrorName]]:

@@ -39,6 +39,7 @@ from mirror_core.model.units import in_bytes
 from mirror_core.state.link import Link
 from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
+from mirror_core.state.watchers import watched
 
 GAPS: Final[Mapping[Gaps, str]] = MappingProxyType(
     {
@@ -129,6 +130,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
     silent = {side.name: why for side, why, seen in silences if why and not seen}
     beats = _heartbeats(link)
     now_ms += int((time.monotonic() - began) * 1000)  # heartbeats are of the end of the look, which may take seconds
+    unwatched = watched(state, mirror.name, now_ms)
     lost = loss(statuses, state.sightings.get(mirror.name), positions, beats, now_ms=now_ms)
     behind = clocks.behind_s(now_ms, lease, state.sightings.get(mirror.name), state.groups.get(mirror.name), beats)
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
@@ -149,6 +151,7 @@ def describe_with_loss(link: Link, state: State, now_ms: int) -> tuple[Descripti
             "run under way": "; ".join(_under_way(mirror, run, state)) if run else "none",
             "standing fence": "; ".join(fence) or "none",
             "lifted denials that stand again": reappeared_in_words(link, state, silent) or "none",
+            "watcher": "; ".join(unwatched.alarms()) or str(unwatched),
             "accepted while unfenced": slip_in_words(debt, statuses, state.sightings.get(mirror.name)),
             "data plane": f"{lease.owner}, generation {lease.generation}" if lease and held else "not running",
             "lag": lag,

@@ -139,7 +139,7 @@ class Member:
                     self._say(line)
             self._judged = found
 
-        standing.watch(link, self._stop, told)
+        standing.watch(link, self._stop, told, by="mirrorbook replicate")
 
     def _end(self, words: str) -> None:
         """Say why it isn't copied now; once, not at each attempt."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.standing import Shown
+from mirror_core.decide.slipped import newly_slipped, shown_slip, slipped_in, unknown_ends
+from mirror_core.decide.standing import Judgement, Shown
+from mirror_core.decide.view import some
 from mirror_core.kafka.acls import Acls, AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.offsets import Point, known_offsets
@@ -14,6 +17,7 @@ from mirror_core.kafka.reader import LogReader
 from mirror_core.kafka.transactions import open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, Resource
 from mirror_core.model.limits import LIMITS
+from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.ruling import Barred
 from mirror_core.model.standing import Debt, Owed
@@ -113,3 +117,20 @@ def still(source: ClusterClient, partitions: Iterable[Partition]) -> dict[Partit
         if before == ends:
             break
     return ends
+
+
+def called_for(link: Link, state: State, now: Debt, before: Debt) -> Iterator[str]:
+    """What the fence's ends show that they did not show before."""
+    found = newly_slipped(now, before, state.partitions.get(link.mirror.name, {}))
+    if found:
+        yield (
+            f"cluster {now.cluster} has what {link.destination.name} never had, written before it fell silent, or "
+            f"after it came back and before it was fenced: {shown_slip(found, state.sightings.get(link.mirror.name))}"
+        )
+
+
+def with_places(found: Judgement, debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Judgement:
+    """Where something slipped in, and where nobody can tell yet."""
+    unknown = unknown_ends(debt, statuses)
+    lines = (f"{debt.cluster}: the log end of {some(unknown)} is not known yet, nor what was accepted there",)
+    return replace(found, slipped=slipped_in(debt, statuses), lines=(*found.lines, *lines) if unknown else found.lines)

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from mirror_core.dataplane.metrics import Described
 from mirror_core.decide.readiness import Readiness, Weight
+from mirror_core.decide.watchers import Watching
 from mirror_core.decide.without_source import WithoutSource
 from mirror_core.model.mirror import Desired
 
@@ -85,7 +86,17 @@ METRICS: Final = (
         "1: a process conducts the run that holds the mirror; 0: none does, by its signs of life and the clock of the "
         "host that serves this. Absent without a run, and where it is not known",
     ),
+    Described(
+        "mirrorbook_old_source_watched",
+        "gauge",
+        ("cluster", "fence", "watching"),
+        "1 for what is known of the watchers of the old source, 0 for the others. somebody; awaited: none has come yet "
+        "within three minutes of the failover; nobody: the last one has been silent for three minutes; unknown: none "
+        "was ever seen, or clocks differ. fence: how it stands there, as in mirrorbook_standing_fence. Absent where "
+        "nothing has to be watched",
+    ),
 )
+_SHOWN: Final = tuple(one for one in Watching if one is not Watching.NOT_NEEDED)
 
 
 class Exposition(Collector):
@@ -115,6 +126,10 @@ def _samples(found: Readiness) -> Iterator[tuple[str, dict[str, str], float]]:
     yield "mirrorbook_readiness_looked_timestamp_seconds", {}, found.at_ms / 1000
     for desired in Desired:
         yield "mirrorbook_desired", {"desired": desired}, float(found.mirror.desired is desired)
+    if (seen := found.watched) is not None and seen.watching is not Watching.NOT_NEEDED:
+        for one in _SHOWN:
+            about = {"cluster": seen.cluster, "fence": seen.fence, "watching": one}
+            yield "mirrorbook_old_source_watched", about, float(seen.watching is one)
     if found.run is not None:
         labels = {"step": found.run.step, "writes": found.run.writes}
         yield "mirrorbook_run_word_timestamp_seconds", labels, found.run.since_ms / 1000

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -18,7 +18,6 @@ from typing import Final
 from mirror_core.decide.abandoned import abandoned, held_up
 from mirror_core.decide.run_standing import Standing as At
 from mirror_core.decide.run_standing import standing_of as step_of
-from mirror_core.decide.slipped import newly_slipped, shown_slip, slipped_in, unknown_ends
 from mirror_core.decide.standing import (
     Action,
     Judgement,
@@ -33,20 +32,19 @@ from mirror_core.decide.standing import (
     words,
 )
 from mirror_core.decide.verbs import Verb
-from mirror_core.decide.view import Unseen, some
+from mirror_core.decide.view import Unseen
 from mirror_core.kafka.acls import AuthorizerOff
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors.beside import look_at_returned, look_beside
 from mirror_core.mirrors.door import Look, door
-from mirror_core.mirrors.old_source import denials, keep_out, shown, still
+from mirror_core.mirrors.old_source import called_for, denials, keep_out, shown, still, with_places
 from mirror_core.mirrors.verbs import failback_over, way_home
 from mirror_core.model.acl import Resource
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault
 from mirror_core.model.limits import LIMITS
 from mirror_core.model.logs import logger
-from mirror_core.model.mirror import PartitionStatus
-from mirror_core.model.names import Partition, base_name
+from mirror_core.model.names import base_name
 from mirror_core.model.run import Run
 from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.active import repeat
@@ -55,6 +53,7 @@ from mirror_core.state.pulse import conducted
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
 from mirror_core.state.turning import turned
+from mirror_core.state.watchers import Signs
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.closing_commands import Closable, closable
 from mirror_core.sync.fence import lift_fence, seen_still
@@ -70,6 +69,7 @@ LOOK_S: Final = 10.0
 """Between two looks at a fence that stands."""
 HELD_S: Final = 2.0
 """The same of one whose fence is pending, while a run holds the mirror, which may promote at any moment."""
+BY_COMMAND: Final = "mirrorbook mirror watch"
 WAIT_S: Final = 60.0
 """A silent cluster is waited for so long with the mirror's state in hand; then the state is read anew."""
 
@@ -135,39 +135,49 @@ def _beside_run(link: Link, state: State, run: Run, at: At) -> Judgement:
     return look_beside(link, state, run, debt)
 
 
-def watch(link: Link, stop: threading.Event, tell: Callable[[Judgement], None], *, once: bool = False) -> None:
+def watch(
+    link: Link,
+    stop: threading.Event,
+    tell: Callable[[Judgement], None],
+    *,
+    once: bool = False,
+    by: str = BY_COMMAND,
+) -> None:
     """Look after the debt until nothing is owed, or until told to stop. Each finding is told, new or not.
 
-    `once`: until the cluster has answered.
+    `once`: until the cluster has answered. `by`: what others are told that it is.
     """
-    while not stop.is_set():
-        try:
-            found = look_after(link)
-            _tell(link, found, tell)
-            if found.standing is Standing.NOTHING or (once and not found.silent):
-                return
-            if found.silent and found.standing is Standing.OWED and not found.held:
-                again = _await(link, stop)
-                if again is not None:
-                    _tell(link, again, tell)
-            elif found.silent:
-                answers(link, stop)
-            else:
-                bare = found.standing is Standing.OWED and found.action is Action.NOTHING
-                stop.wait(HELD_S if found.held and bare else LOOK_S)
-        except LostOwnership as error:
-            # Another watcher, or a verb: not the same moment again.
-            _log.info("looks again: %s", error, mirror=link.mirror.name)
-            stop.wait(random.uniform(1, 3))
-        except MirrorError as error:
-            if not error.retryable:
-                raise
-            _log.warning("looks again: %s", error, mirror=link.mirror.name)
-            stop.wait(LOOK_S)
+    with Signs(link.destination, by, every_s=WAIT_S) as signs:
+        while not stop.is_set():
+            try:
+                found = look_after(link)
+                _tell(link, found, tell, signs)
+                if found.standing is Standing.NOTHING or (once and not found.silent):
+                    return
+                if found.silent and found.standing is Standing.OWED and not found.held:
+                    again = _await(link, stop)
+                    if again is not None:
+                        _tell(link, again, tell, signs)
+                elif found.silent:
+                    answers(link, stop)
+                else:
+                    bare = found.standing is Standing.OWED and found.action is Action.NOTHING
+                    stop.wait(HELD_S if found.held and bare else LOOK_S)
+            except LostOwnership as error:
+                # Another watcher, or a verb: not the same moment again.
+                _log.info("looks again: %s", error, mirror=link.mirror.name)
+                stop.wait(random.uniform(1, 3))
+            except MirrorError as error:
+                if not error.retryable:
+                    raise
+                _log.warning("looks again: %s", error, mirror=link.mirror.name)
+                stop.wait(LOOK_S)
 
 
-def _tell(link: Link, found: Judgement, tell: Callable[[Judgement], None]) -> None:
+def _tell(link: Link, found: Judgement, tell: Callable[[Judgement], None], signs: Signs) -> None:
     tell(found)
+    if found.standing is not Standing.NOTHING:
+        signs.give(link.mirror.name)
     if found.once:
         said(link, found.once)
 
@@ -264,7 +274,7 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
                 return None
         ends = (seen_still if by_command else still)(source, statuses)
         now = paid(debt, ends, now_ms(), by_command=by_command)
-    now = unsaid(now, _called_for(link, writer.state, now, debt))
+    now = unsaid(now, called_for(link, writer.state, now, debt))
     writer.put(now)
     with suppress(MirrorError):  # it was silent when its applications were told where to go; nothing depends on it
         repeat(link.destination, link.source, base_name(link.mirror.name))
@@ -272,7 +282,7 @@ def _fenced(link: Link, writer: StateWriter, debt: Debt) -> Judgement | None:
     if debt.paid_ms is None:
         seen = "its fence_command has closed it" if now.by_command else "its fence is seen on every broker"
         lines.append(f"{debt.cluster} answers again, and {seen}")
-    return _with_places(
+    return with_places(
         Judgement(
             standing=Standing.STANDS,
             action=Action.FENCE,
@@ -324,24 +334,7 @@ def _judged(link: Link, state: State) -> Judgement:
             found = replace(found, alarms=alarms, silent=False, exposed=found.standing is Standing.OWED)
     now = found.debt or debt
     if found.debt is not None and now.paid_ms is not None:
-        news = tuple(_called_for(link, state, now, debt))
+        news = tuple(called_for(link, state, now, debt))
         now = unsaid(now, news)
         found = replace(found, debt=now, alarms=(*found.alarms, *news), once=(*found.once, *news))
-    return _with_places(found, now, statuses)
-
-
-def _called_for(link: Link, state: State, now: Debt, before: Debt) -> Iterator[str]:
-    """What the fence's ends show that they did not show before."""
-    found = newly_slipped(now, before, state.partitions.get(link.mirror.name, {}))
-    if found:
-        yield (
-            f"cluster {now.cluster} has what {link.destination.name} never had, written before it fell silent, or "
-            f"after it came back and before it was fenced: {shown_slip(found, state.sightings.get(link.mirror.name))}"
-        )
-
-
-def _with_places(found: Judgement, debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> Judgement:
-    """Where something slipped in, and where nobody can tell yet."""
-    unknown = unknown_ends(debt, statuses)
-    lines = (f"{debt.cluster}: the log end of {some(unknown)} is not known yet, nor what was accepted there",)
-    return replace(found, slipped=slipped_in(debt, statuses), lines=(*found.lines, *lines) if unknown else found.lines)
+    return with_places(found, now, statuses)

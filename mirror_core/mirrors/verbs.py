@@ -123,6 +123,7 @@ def delete(link: Link, gone: ClusterName | None = None) -> None:
             *(Forget(seen) for mirror, seen in state.groups.items() if mirror == name),
             *(Forget(sighting) for mirror, sighting in state.sightings.items() if mirror == name),
             *(Forget(proof) for mirror, proof in state.proofs.items() if mirror == name),
+            *(Forget(sign) for sign in state.checkpoints.values() if sign.run == name),
         )
 
 

@@ -20,6 +20,7 @@ class Checkpoint:
     """One such value in the state topic. A later one of the same run, step and kind replaces it."""
 
     run: str
+    """Of a watcher's sign of life: the mirror, which runs come and go beside."""
     step: str
     kind: str
     """Name of the value's type."""
@@ -47,3 +48,21 @@ class Beat:
     """By that host's wall clock."""
     released: bool = False
     """It has let go of the run, in an orderly way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watcher:
+    """A sign of life of whoever keeps the old source of a failover fenced. Of several watchers the newest one counts.
+
+    It stands among what steps keep: an older Mirrorbook reads on over it.
+    """
+
+    VERSION: ClassVar[int] = 1
+    by: str
+    """What it is: a command, or a DAG."""
+    host: str
+    pid: int
+    at_ms: int
+    """By that host's wall clock."""
+    every_s: float
+    """It looks at least so often."""

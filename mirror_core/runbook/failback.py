@@ -42,6 +42,7 @@ from mirror_core.state.link import Link
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
 from mirror_core.state.turning import turned
+from mirror_core.state.watchers import watched
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.access import undemotable_rights
 
@@ -150,6 +151,7 @@ class Failback(Conductor[Allowed]):
                 reverse=seen_reverse if isinstance(seen_reverse, Unseen) else None,
                 allowed=allowed,
                 debt=state.debts.get(mirror.name),
+                unwatched="; ".join(watched(state, mirror.name).alarms()),
                 never_came=tuple(sorted(never_came)),
                 owner=link.config.owner(mirror.name),
                 new_ruling=link.destination.ruling,

@@ -45,6 +45,7 @@ from mirror_core.runbook.observed_groups import Groups, groups_on, observed_grou
 from mirror_core.state.link import Link
 from mirror_core.state.records import TOPIC as STATE
 from mirror_core.state.records import State
+from mirror_core.state.watchers import watched
 from mirror_core.sync.access import promotion_remarks
 from mirror_core.sync.final_settings import few_in_sync
 from mirror_core.sync.principals import own_principals
@@ -95,6 +96,7 @@ def observe(link: Link, state: State, mode: Mode, *, offsets: bool = True, condu
         lease=state.leases.get(mirror.name),
         active_run=active.id if active else None,
         debt=state.debts.get(mirror.name),
+        unwatched="; ".join(watched(state, mirror.name).alarms()),
         grants=rights.bound,
         given=rights.given,
         unbacked=rights.unbacked,

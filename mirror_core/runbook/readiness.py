@@ -18,6 +18,7 @@ from mirror_core.runbook.services import Services
 from mirror_core.state.link import Link
 from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
+from mirror_core.state.watchers import watched
 from mirror_core.sync.cycle import survey
 
 
@@ -42,6 +43,7 @@ def look(link: Link, state: State, services: Services, *, whole: bool, current: 
         mirror=link.mirror,
         run=standing_of(run, state.steps_of(run)) if run else None,
         conducted=conducts(conducted(state, run)) if run and current else None,
+        watched=watched(state, name, begun) if current else None,
         points=tuple(points),
         figures=figures,
         unplanned=unplanned,

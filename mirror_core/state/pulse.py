@@ -15,18 +15,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from confluent_kafka import Producer
-
 from mirror_core.decide.conducting import STEP, Conducted, Sign, judged, newest, place
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.librdkafka import QUIET, client
 from mirror_core.model.checkpoint import Beat, Checkpoint
 from mirror_core.model.clock import CONDUCTED_S, now_ms
 from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.logs import logger
 from mirror_core.model.run import Run
+from mirror_core.state.aside import Aside
 from mirror_core.state.journal import checkpoint, find_run
-from mirror_core.state.records import TOPIC, Forget, Record, State
+from mirror_core.state.records import Forget, Record, State
 from mirror_core.state.writer import StateWriter
 from mirror_core.supervisor.identity import Machine, Process, this_process
 
@@ -48,21 +46,17 @@ class Pulse:
         self._run = run_id
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name=f"pulse {run_id}", daemon=True)
-        self._producer: Producer | None = None
-        self._began = False
-        """A beat was given to the client."""
+        self._aside: Aside | None = None
         self.taken = True
         """Brokers took all of them, or were given none."""
 
     def start(self) -> None:
         """Beat from now on. Without a client the run goes on, too, and others soon take this process for dead."""
-        limits = {"acks": "all", "message.timeout.ms": 10_000, "linger.ms": 0}
-        order = {"max.in.flight.requests.per.connection": 1}
         try:
-            self._producer = client(Producer, self._cluster, {**self._cluster.properties(), **QUIET, **limits, **order})
+            self._aside = Aside(self._cluster)
         except Exception as error:  # noqa: BLE001 - said, and the run goes on
             gone = f"after {CONDUCTED_S:.0f} s others take this process for dead"
-            _log.warning("no heartbeat, %s: %s", gone, _named(error), run=self._run)
+            _log.warning("no heartbeat, %s: %s", gone, named(error), run=self._run)
         else:
             self._thread.start()
 
@@ -71,42 +65,38 @@ class Pulse:
         if self._over.is_set():
             return
         self._over.set()
-        if self._producer is not None:
+        if self._aside is not None:
             self._thread.join()
-            self._empty(self._producer)
+            self._empty(self._aside)
 
     def forget(self) -> None:
         """Take the beats of one who has lost the run away, which the next one may not know of."""
-        if self._producer is not None and self._began and self.taken:
-            self._put(self._producer, Forget(self._later()))
-            self._empty(self._producer)
+        if self._aside is not None and self._aside.began and self.taken:
+            self._put(self._aside, Forget(self._later()))
+            self._empty(self._aside)
 
     def _go_on(self) -> None:
-        while self._producer is not None and not self._over.wait(BEAT_S):
-            self._put(self._producer, self._later())
+        while self._aside is not None and not self._over.wait(BEAT_S):
+            self._put(self._aside, self._later())
 
-    def _put(self, producer: Producer, record: Checkpoint | Forget) -> None:
-        """Into the client's line, which drops it when brokers don't take it for a while: the next one is as good."""
+    def _put(self, aside: Aside, record: Checkpoint | Forget) -> None:
         try:
-            for key, value in State().rows(record):
-                producer.produce(TOPIC, key=key, value=value, partition=0)
-                self._began = True
-            producer.poll(0)
+            aside.put(record)  # the next one is as good
         except Exception as error:  # noqa: BLE001 - said, and the next one is tried
-            _log.warning("a beat was not written: %s", _named(error), run=self._run)
+            _log.warning("a beat was not written: %s", named(error), run=self._run)
 
-    def _empty(self, producer: Producer) -> None:
+    def _empty(self, aside: Aside) -> None:
         try:
-            self.taken = producer.flush(_PATIENCE_S) == 0
-            producer.purge()
+            self.taken = aside.empty(_PATIENCE_S)
         except Exception as error:  # noqa: BLE001 - said, and nothing depends on it
-            _log.warning("the last beats were not written: %s", _named(error), run=self._run)
+            _log.warning("the last beats were not written: %s", named(error), run=self._run)
 
     def _later(self) -> Checkpoint:
         return checkpoint(self._run, place(self._beat.token), replace(self._beat, at_ms=now_ms()))
 
 
-def _named(error: Exception) -> str:
+def named(error: Exception) -> str:
+    """Without a text that nobody has checked."""
     return str(error) if isinstance(error, MirrorError) else type(error).__name__
 
 
@@ -142,7 +132,7 @@ def beating(writer: StateWriter, run_id: str, by: str, also: Sequence[Record] = 
             _log.info("not let go of: %s", error, run=run_id)
             pulse.forget()
         except Exception as error:  # noqa: BLE001 - said; others see that it is silent
-            _log.info("not let go of: %s", _named(error), run=run_id)
+            _log.info("not let go of: %s", named(error), run=run_id)
 
 
 def _goes_on(state: State, run_id: str) -> bool:

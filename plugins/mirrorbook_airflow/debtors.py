@@ -1,7 +1,9 @@
-"""Tasks of DAG `mirror_watch`: old sources of failovers are fenced when they answer, and kept fenced."""
+"""Old sources of failovers: tasks of DAG `mirror_watch` fence them when they answer, and keep them fenced; a task of
+`mirror_check` finds those that nobody watches."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +14,7 @@ from mirror_core.decide.standing import Judgement
 from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.text import visible
 from mirrorbook_airflow.errors import airflow_errors
-from mirrorbook_airflow.mirrors import debtors
+from mirrorbook_airflow.mirrors import debtors, unwatched
 from mirrorbook_airflow.operators import RETRIES
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 WAIT_S: Final = 45
 """A silent cluster that is owed a fence is waited for so long; the next run of the DAG is due soon after."""
+BY: Final = "DAG mirror_watch"
+EVERY_S: Final = 60.0
+"""Of its schedule."""
 ALARMS: Final = "alarms"
 """XCom: what somebody has to be called for."""
 ONCE: Final = "once"
@@ -57,14 +62,16 @@ class LookAtDebtors(_Looks):
     """
 
     def execute(self, context: Context) -> list[list[str]]:
-        from mirror_core.mirrors.debtors import look_at_each, silent, told_once
+        from mirror_core.mirrors.debtors import look_at_each, note_watched, silent, told_once
 
+        began = time.monotonic()
         with airflow_errors():
             links = debtors(context["params"]["mirrors"] or ())
             found = look_at_each(links)
         context["ti"].xcom_push(key=ALARMS, value=self.told(found))
         once = {str(name): list(alarms) for name, alarms in told_once(found).items()}
         context["ti"].xcom_push(key=ONCE, value=once)
+        note_watched(links, found, BY, EVERY_S + time.monotonic() - began)
         return [[str(name) for name in names] for names in silent(links, found).values()]
 
 
@@ -113,6 +120,19 @@ class KeepFenced(_Looks):
         if not found:
             self.log.info("%s is silent still: the next run waits again", links[0].source.name)
         _raise(self.told(found))
+
+
+class CheckWatchers(BaseOperator):
+    """Red where a fence is pending or standing and nobody watches, or that is not known: DAG `mirror_watch` may be
+    paused. Of these mirrors, or of all."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{**RETRIES, **kwargs})
+
+    def execute(self, context: Context) -> None:
+        with airflow_errors():
+            alarms = unwatched(context["params"]["mirrors"] or ())
+        _raise(alarms)
 
 
 def _raise(alarms: Sequence[str]) -> None:

@@ -78,6 +78,16 @@ def debtors(names: Collection[str]) -> list[Link]:
     return found
 
 
+def unwatched(names: Collection[str]) -> list[str]:
+    """What people are told of old sources that nobody watches: of these mirrors, or of all that clusters which answer
+    know."""
+    from mirror_core.state.watchers import watched
+
+    known = ((state, mirror.name) for state, mirror in _recorded() if not names or mirror.name in names)
+    found = {name: watched(state, name) for state, name in known}
+    return [f"mirror {name}: {alarm}" for name in sorted(found) for alarm in found[name].alarms()]
+
+
 def _recorded() -> Iterator[tuple[State, Mirror]]:
     """The mirrors that every known cluster which answers knows towards itself: of others it is not believed."""
     from mirror_core.state.link import configured, states

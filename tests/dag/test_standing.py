@@ -13,6 +13,7 @@ from mirror_core.kafka.config import load_config
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Mode, RunState
 from mirror_core.state.topic import read_state
+from mirror_core.state.watchers import watched
 from mirror_core.supervisor.supervise import stop
 from tests.brokers import TIMEOUT_S, Pair, produce
 from tests.cluster.test_failover import app_topic, denied
@@ -82,7 +83,9 @@ def test_an_old_source_is_fenced_and_a_writer_behind_the_fence_makes_it_red(
     run = run_dag(dag, {"mirrors": []})
 
     assert {task.task_id: task.state for task in run.get_task_instances()}["look"] == "success"
-    assert read_state(mirrored.link.destination).debts[mirrored.name].paid_ms is not None
+    state = read_state(mirrored.link.destination)
+    assert state.debts[mirrored.name].paid_ms is not None
+    assert str(watched(state, mirrored.name)).startswith("DAG mirror_watch on ")
     assert denied(pair.east, topic)
     assert run_dag(dag, {"mirrors": [mirrored.name]}).state == "success"
     produce(pair.east, topic, 1, user="admin")

@@ -19,8 +19,10 @@ from mirror_core.decide.clocks import words
 from mirror_core.decide.conducting import NOT_KNOWN
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.loss import loss
+from mirror_core.decide.watchers import STEP
 from mirror_core.decide.without_source import Again, WithoutSource
 from mirror_core.mirrors.describe import NOT_BEHIND, Description, PartitionRow
+from mirror_core.model.checkpoint import Watcher
 from mirror_core.model.drift import Action, DriftRow, Part
 from mirror_core.model.mirror import (
     Desired,
@@ -36,6 +38,8 @@ from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.reckoning import Counted, Foretold
 from mirror_core.model.run import Mode, Plan, PlanStep, Run, RunKind, RunState, StepRecord, StepState
 from mirror_core.model.sighting import Sighting, TopicSeen
+from mirror_core.model.standing import Debt, Owed
+from mirror_core.state.journal import checkpoint
 from mirror_core.state.pulse import begun_by
 from mirror_core.state.records import PartitionRecord, State
 from tests.pages import Page
@@ -398,6 +402,19 @@ def test_a_run_in_the_middle_that_nobody_conducts_is_an_alarm() -> None:
     assert "stands still at fence" in alarm
     alive = replace(begun_by(run().id, "x"), value=BEAT)
     assert not [line for line in page(None, one=told(run(), alive, *steps)).alarms if "nobody conducts it" in line]
+
+
+def test_an_old_source_that_nobody_watches_is_an_alarm_and_not_by_an_old_state() -> None:
+    def alarms(*records: object, at_ms: int = NOW - 500) -> list[str]:
+        return [line for line in page(None, one=told(*records, at_ms=at_ms)).alarms if "watches cluster" in line]
+
+    debt = Debt(mirror=NAME, cluster=ClusterName("east"), owed=Owed.FENCE, run="r", since_ms=NOW - 900_000)
+    sign = Watcher(by="DAG mirror_watch", host="desk", pid=7, at_ms=NOW - 600_000, every_s=60.0)
+    [alarm] = alarms(debt, checkpoint(NAME, STEP, sign))
+    assert alarm.startswith("nobody watches cluster east since ")
+    assert alarms(debt, checkpoint(NAME, STEP, sign), at_ms=NOW - 60_000) == []
+    assert alarms(debt, checkpoint(NAME, STEP, replace(sign, at_ms=NOW - 10_000))) == []
+    assert alarms() == []
 
 
 def test_a_run_of_airflow_has_a_link_and_one_of_the_command_line_has_none() -> None:

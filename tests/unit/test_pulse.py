@@ -20,7 +20,7 @@ from mirror_core.model.chronicle import Kind
 from mirror_core.model.errors import BadRequest, LostOwnership, RemoteFault, Unreachable
 from mirror_core.model.run import RunState, StepRecord, StepState
 from mirror_core.runbook.failover import Failover
-from mirror_core.state import pulse
+from mirror_core.state import aside, pulse
 from mirror_core.state.journal import Journal, checkpoint, told
 from mirror_core.state.pulse import beating, begun_by, conducted
 from mirror_core.state.records import State
@@ -132,7 +132,7 @@ def plain(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Plain:
     """Of a conductor that beats without a pause."""
     made = Plain(producer)
     monkeypatch.setattr(pulse, "BEAT_S", 0.001)
-    monkeypatch.setattr(pulse, "client", lambda *arguments: made)
+    monkeypatch.setattr(aside, "client", lambda *arguments: made)
     return made
 
 
@@ -356,7 +356,7 @@ def test_without_a_client_for_beats_the_run_goes_on_and_its_log_says_so(
     def none(*arguments: object) -> None:
         raise BadRequest("cluster west: ssl.ca.location: no such file")
 
-    monkeypatch.setattr(pulse, "client", none)
+    monkeypatch.setattr(aside, "client", none)
     with beating(writer, RUN.id, "me"):
         writer.put(step())
     assert sign(producer) is Sign.RELEASED

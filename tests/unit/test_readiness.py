@@ -11,7 +11,9 @@ from mirror_core.decide.ages import Known, never_compared
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.readiness import Point, Readiness, Weight, of_ages, of_drift, of_plan, of_uncompared
 from mirror_core.decide.run_standing import Standing, standing_of
+from mirror_core.decide.standing import Standing as Fence
 from mirror_core.decide.steps import Writes
+from mirror_core.decide.watchers import Watched, Watching
 from mirror_core.decide.without_source import Again, WithoutSource
 from mirror_core.mirrors.readiness_metrics import Exposition
 from mirror_core.model.drift import Action, DriftRow, Part
@@ -171,6 +173,25 @@ def test_prometheus_is_told_and_of_a_mirror_that_a_run_holds_only_how_that_stand
         assert told["mirrorbook_run_conducted", "drain,nowhere"] == conducted
     assert ("mirrorbook_ready", "") not in held
     assert samples() == {}
+
+
+def test_prometheus_is_told_whether_anybody_watches_the_old_source_also_while_a_run_holds_the_mirror() -> None:
+    def told(watching: Watching, run: Standing | None = None) -> dict[str, float]:
+        watched = Watched(watching=watching, mirror=MIRROR.name, cluster="east", fence=Fence.OWED)
+        found = Readiness(
+            mirror=MIRROR, run=run, watched=watched, points=(), figures={}, unplanned=REFUSED, at_ms=5_000
+        )
+        prefix = "east,pending,"
+        return {
+            labels.removeprefix(prefix): value
+            for (name, labels), value in samples(found).items()
+            if name == "mirrorbook_old_source_watched" and labels.startswith(prefix)
+        }
+
+    nobody = {"somebody": 0, "awaited": 0, "nobody": 1, "unknown": 0}
+    assert told(Watching.NOBODY) == told(Watching.NOBODY, Standing("canary", Writes.DESTINATION, 3_000)) == nobody
+    assert told(Watching.SOMEBODY)["somebody"] == 1
+    assert told(Watching.NOT_NEEDED) == {}
 
 
 def test_prometheus_is_told_what_an_unplanned_failover_would_cost_and_nothing_of_what_is_unknown() -> None:

@@ -17,8 +17,9 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.names import Offset
 from mirror_core.model.ruling import Barred
 from mirror_core.model.standing import Debt
+from mirror_core.state import watchers
 from mirror_core.state.records import PartitionRecord
-from tests.memory import MemoryLog
+from tests.memory import MemoryAside, MemoryLog
 from tests.unit.test_decide_standing import OWED, STANDS, WELL, P, status
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK
@@ -53,6 +54,7 @@ class World:
             "repeat": lambda *asked: None,
         }.items():
             monkeypatch.setattr(standing, name, stands_in)
+        monkeypatch.setattr(watchers, "Aside", lambda cluster: MemoryAside(self.log))
 
     @contextmanager
     def _door(self, *asked: object) -> Iterator[Any]:

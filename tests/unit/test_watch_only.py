@@ -133,6 +133,7 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     operators.ListMirrors: {"task_id": "t"},
     operators.CheckClusters: {"task_id": "t"},
     debtors.LookAtDebtors: {"task_id": "t"},
+    debtors.CheckWatchers: {"task_id": "t"},
     debtors.CallForDebtors: {"task_id": "t", "look": BEFORE},
     debtors.KeepFenced: {"task_id": "t", "mirrors": ["orders"]},
     runbook.PlanRun: OF_RUN,

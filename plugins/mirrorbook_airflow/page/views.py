@@ -5,7 +5,7 @@ Unknown is a value. Strings are as others chose them: the templates escape them,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ from mirror_core.mirrors.describe import NOT_BEHIND, PartitionRow
 from mirror_core.model.drift import Action, DriftRow
 from mirror_core.model.mirror import Desired, Mirror, PartitionState, is_fresh
 from mirror_core.model.run import Mode, Run
+from mirror_core.state.watchers import watched
 from mirrorbook_airflow.page.figures import UNKNOWN, Age, age_of, counted, number
 from mirrorbook_airflow.page.forecast import ForecastView, forecasts_of
 from mirrorbook_airflow.page.known import Judged, Seen, Told, is_current
@@ -115,7 +116,7 @@ def mirror_page(
         owner=link.config.owner(mirror.name) if link else "",
         age=age,
         judged=judged_age,
-        alarms=(*_alarms(told, seen, age, now_ms), *_abandoned(told, mirror, now_ms)),
+        alarms=(*_alarms(told, seen, age, now_ms), *_nobody(told, mirror, now_ms)),
         cards=(
             _readiness(known, told, mirror, rows, _trouble(told, seen)),
             _loss(fresh, mirror),
@@ -190,13 +191,14 @@ def _alarms(told: Told, seen: Seen | None, age: Age, now_ms: int) -> list[str]:
     return [*found, *filter(None, [_trouble(told, seen)])]
 
 
-def _abandoned(told: Told, mirror: Mirror, now_ms: int) -> tuple[str, ...]:
-    """A run in the middle that nobody conducts."""
+def _nobody(told: Told, mirror: Mirror, now_ms: int) -> Iterator[str]:
+    """A run in the middle that nobody conducts, and an old source that nobody watches; not by a state that is old."""
     run = told.state.active_run(mirror.name)
-    if run is None:
-        return ()
-    at = standing_of(run, told.state.steps_of(run))
-    return abandoned(mirror, run, at, told.conducted(run, now_ms))
+    if run is not None:
+        at = standing_of(run, told.state.steps_of(run))
+        yield from abandoned(mirror, run, at, told.conducted(run, now_ms))
+    if not (told.silent or age_of(told.at_ms, now_ms).stale):
+        yield from watched(told.state, mirror.name, now_ms).alarms()
 
 
 def _readiness(known: Judged | None, told: Told, mirror: Mirror, rows: Sequence[PartitionRow], trouble: str) -> Card:

@@ -1,0 +1,113 @@
+"""Whether anybody watches the old source of a failover, by the newest watcher's sign of life. Pure.
+
+Somebody has to for as long as that cluster has a pending or standing fence: watchers put it up when the cluster answers
+again, and see that it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from mirror_core.decide.clocks import age_s, ago
+from mirror_core.decide.standing import Standing, standing_of, when
+from mirror_core.model.checkpoint import Checkpoint, Watcher
+from mirror_core.model.names import DRILL, MirrorName
+from mirror_core.model.standing import Debt
+
+STEP: Final = "watch"
+"""No step of any plan: the place among what steps keep where a watcher says that it is one."""
+LOOKS: Final = 3
+"""So many of its looks may be missing."""
+COMES_S: Final = 180.0
+"""So long after a failover a watcher may take to come."""
+
+_WATCHER: Final = msgspec.json.Decoder(Watcher)  # once, by the thread that imports this: see `state/records.py`
+_OPEN: Final[Mapping[Standing, str]] = MappingProxyType(
+    {
+        Standing.OWED: "nobody would fence it when it answers",
+        Standing.STANDS: "nobody would see that its fence is removed",
+        Standing.WATCHED: "nobody would see that it takes writes",
+        Standing.LIFTING: "nobody would remove its fence when it answers, and its applications stay kept out",
+    }
+)
+"""What happens without a watcher."""
+
+
+class Watching(StrEnum):
+    """What is known of the watchers of one mirror."""
+
+    NOT_NEEDED = "none needed"
+    """No fence is pending or standing."""
+    SOMEBODY = "somebody"
+    AWAITED = "awaited"
+    """None has come yet, and the failover was a moment ago."""
+    NOBODY = "nobody"
+    """The last one was not heard of for too long: by a clock that may differ from its own."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What is known at one moment."""
+
+    watching: Watching
+    mirror: MirrorName
+    cluster: str = ""
+    fence: Standing = Standing.NOTHING
+    words: str = ""
+    """How it is known, or why it is not."""
+
+    def __str__(self) -> str:
+        return self.words or self.watching
+
+    def alarms(self) -> Iterator[str]:
+        """What somebody has to be called for; nothing: all is well, or may still become so."""
+        if self.watching in (Watching.NOBODY, Watching.UNKNOWN):
+            then = _OPEN[self.fence] if self.watching is Watching.NOBODY else f"without one {_OPEN[self.fence]}"
+            yield f"{self.words}: {then}. Start `mirrorbook mirror watch {self.mirror}`, or unpause DAG mirror_watch"
+
+
+def judged(mirror: MirrorName, debt: Debt | None, watcher: Watcher | None, now_ms: int) -> Watched:
+    """`watcher`: the newest sign of life."""
+    if debt is None or mirror.startswith(DRILL):
+        return Watched(watching=Watching.NOT_NEEDED, mirror=mirror)
+    found = Watched(watching=Watching.UNKNOWN, mirror=mirror, cluster=debt.cluster, fence=standing_of(debt))
+    doubt = f"it is not known whether anybody watches cluster {debt.cluster}"
+    left_s = age_s(now_ms, debt.since_ms)
+    silent_s = None if watcher is None else age_s(now_ms, watcher.at_ms)
+    if watcher is not None and silent_s is not None and silent_s <= LOOKS * watcher.every_s:
+        return replace(found, watching=Watching.SOMEBODY, words=f"{_named(watcher)}, seen {ago(silent_s)}")
+    if watcher is not None and silent_s is None:
+        return replace(found, words=f"{doubt}, as clocks differ: {_named(watcher)} was last seen in the future")
+    if left_s is not None and left_s <= COMES_S:
+        return replace(found, watching=Watching.AWAITED, words=f"none yet, {left_s:.0f} s after run {debt.run}")
+    if watcher is None:
+        return replace(
+            found, words=f"{doubt}, as no watcher has left a sign of life; those of an older Mirrorbook leave none"
+        )
+    since = when(max(watcher.at_ms, debt.since_ms))
+    last = f"the last one was {_named(watcher)}, seen {when(watcher.at_ms)}"
+    return replace(
+        found, watching=Watching.NOBODY, words=f"nobody watches cluster {debt.cluster} since {since} ({last})"
+    )
+
+
+def newest(mirror: MirrorName, checkpoints: Mapping[tuple[str, str, str], Checkpoint]) -> Watcher | None:
+    """The newest sign of life; None: there is none that this Mirrorbook reads."""
+    kept = checkpoints.get((mirror, STEP, Watcher.__name__))
+    if kept is None or kept.version != Watcher.VERSION:
+        return None
+    try:
+        return _WATCHER.decode(kept.value)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _named(watcher: Watcher) -> str:
+    return f"{watcher.by} on {watcher.host} (process {watcher.pid})"

@@ -1,0 +1,78 @@
+"""A watcher's signs of life, about the mirrors that it watches: written beside whoever controls them."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from mirror_core.decide.watchers import STEP, Watched, judged, newest
+from mirror_core.kafka.config import ClusterConfig
+from mirror_core.model.checkpoint import Watcher
+from mirror_core.model.clock import now_ms
+from mirror_core.model.logs import logger
+from mirror_core.model.names import DRILL, MirrorName
+from mirror_core.state.aside import Aside
+from mirror_core.state.journal import checkpoint
+from mirror_core.state.pulse import named
+from mirror_core.state.records import State
+from mirror_core.supervisor.identity import this_process
+
+_log = logger(__name__)
+
+SIGN_S: Final = 30.0
+"""A watcher that looks more often gives a sign of life only so often."""
+_PATIENCE_S: Final = 2.0
+"""So long brokers are waited for when the watcher ends."""
+
+
+class Signs:
+    """Of one watcher, about mirrors towards one cluster. What becomes of them never hinders the watching."""
+
+    def __init__(self, cluster: ClusterConfig, by: str, every_s: float) -> None:
+        """`every_s`: it looks at least so often."""
+        self._cluster = cluster
+        self._by = by
+        self._every_s = every_s
+        self._aside: Aside | None = None
+        self._given: dict[MirrorName, float] = {}
+
+    def __enter__(self) -> Signs:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            if self._aside is not None and not self._aside.empty(_PATIENCE_S):
+                self._lost("no answer in time")
+        except Exception as error:  # noqa: BLE001 - said, and nothing depends on it
+            self._lost(named(error))
+
+    def give(self, mirror: MirrorName) -> None:
+        """Say that this mirror's old source was looked after just now, unless that was said a moment ago. A drill's
+        source is nobody's to watch."""
+        if mirror.startswith(DRILL):
+            return
+        if time.monotonic() - self._given.get(mirror, -SIGN_S) < SIGN_S:
+            return
+        self._given[mirror] = time.monotonic()
+        me = this_process()
+        sign = Watcher(by=self._by, host=me.machine.host, pid=me.pid, at_ms=now_ms(), every_s=self._every_s)
+        try:
+            if self._aside is None:
+                self._aside = Aside(self._cluster)
+            self._aside.put(checkpoint(mirror, STEP, sign), self._lost)
+        except Exception as error:  # noqa: BLE001 - said, and the next one is tried
+            self._lost(named(error))
+
+    def _lost(self, why: str) -> None:
+        _log.warning(
+            "watches on, but its sign of life was not written to the state topic, so others may say that nobody "
+            "watches: %s",
+            why,
+            cluster=self._cluster.name,
+        )
+
+
+def watched(state: State, mirror: MirrorName, at_ms: int | None = None) -> Watched:
+    """Whether anybody watches a mirror's old source, as far as one look and the clocks tell. `at_ms`: now."""
+    now = now_ms() if at_ms is None else at_ms
+    return judged(mirror, state.debts.get(mirror), newest(mirror, state.checkpoints), now)

@@ -1,0 +1,77 @@
+"""Behind a failover whose source is dead: whoever watches for it is seen to, and missed when it was killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mirror_core.decide.watchers import LOOKS, newest
+from mirror_core.mirrors.describe import describe
+from mirror_core.mirrors.standing import WAIT_S, look_after
+from mirror_core.model.checkpoint import Watcher
+from mirror_core.runbook.failback import Failback
+from mirror_core.state.watchers import watched
+from tests.brokers import Pair, produce
+from tests.cluster.test_failover import app_topic
+from tests.cluster.test_standing import copied, promoted, stood, watching
+from tests.harm import suspended
+from tests.mirroring import Mirrored
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.cluster
+TIMEOUT_S = 90.0
+SILENT_MS = round(LOOKS * WAIT_S * 1000)
+
+
+@contextmanager
+def another_process(mirrored: Mirrored) -> Iterator[subprocess.Popen[bytes]]:
+    """`mirrorbook mirror watch`, which is killed when the block is left."""
+    command = (sys.executable, "-m", "mirror_core", "mirror", "watch", mirrored.name)
+    process = subprocess.Popen([*command, "--config", str(mirrored.config.path)], stdout=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def sign_of(mirrored: Mirrored) -> Watcher | None:
+    return newest(mirrored.name, mirrored.state.checkpoints)
+
+
+def described(mirrored: Mirrored, at_ms: int) -> str:
+    """As `mirror describe` says it at this time."""
+    return str(describe(mirrored.link, mirrored.state, at_ms).facts["watcher"])
+
+
+def test_a_watcher_that_is_killed_is_missed_until_another_one_watches(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    assert str(watched(mirrored.state, mirrored.name)) == "none needed"
+    with suspended(pair.east):
+        promoted(mirrored)
+        look_after(mirrored.link)
+        assert sign_of(mirrored) is None, "one look is no watching"
+        assert str(watched(mirrored.state, mirrored.name)).startswith("none yet, ")
+        with another_process(mirrored) as process:
+            wait_until(lambda: sign_of(mirrored), timeout_s=TIMEOUT_S, why="it gives a sign of life")
+        last = sign_of(mirrored)
+        assert last is not None
+        assert last.pid == process.pid
+        missed_ms = last.at_ms + SILENT_MS + 1
+        nobody = described(mirrored, missed_ms)
+        assert nobody.startswith("nobody watches cluster east since ")
+        assert f"nobody would fence it when it answers. Start `mirrorbook mirror watch {mirrored.name}`" in nobody
+        with watching(mirrored):
+            wait_until(lambda: sign_of(mirrored) != last, timeout_s=TIMEOUT_S, why="another one watches")
+        assert described(mirrored, missed_ms).startswith("mirrorbook mirror watch on ")
+    found = wait_until(lambda: stood(look_after(mirrored.link)), timeout_s=TIMEOUT_S, why="east answers again")
+    assert found is not None
+    plan = Failback(mirrored.link, mirrored.services, started_by="test").plan()
+    assert not [line for line in plan.warnings if "watches cluster" in line], "somebody did a moment ago"

@@ -1,0 +1,287 @@
+"""Whether anybody watches the old source of a failover: by signs of life, which never hinder who gives them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.decide.failback import FailbackView
+from mirror_core.decide.failback import decide as failback
+from mirror_core.decide.figures import warnings_of
+from mirror_core.decide.standing import Judgement, Standing
+from mirror_core.decide.view import View
+from mirror_core.decide.watchers import COMES_S, STEP, Watching, judged, newest
+from mirror_core.mirrors import debtors, standing, verbs
+from mirror_core.model.checkpoint import Watcher
+from mirror_core.model.errors import Indeterminate, MirrorError, Unreachable
+from mirror_core.model.mirror import Desired
+from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.standing import Debt
+from mirror_core.state import watchers
+from mirror_core.state.journal import checkpoint
+from mirror_core.state.keys import mirror_of
+from mirror_core.state.link import Link
+from mirror_core.state.records import Record, State, key_of
+from mirror_core.state.watchers import Signs, watched
+from tests.memory import MemoryAside, MemoryLog, fold
+from tests.unit.test_decide_failback import view as failback_view  # noqa: F401 - a fixture
+from tests.unit.test_decide_figures import view  # noqa: F401 - a fixture
+from tests.unit.test_decide_standing import LIFTING, OWED, STANDS, WATCHED
+from tests.unit.test_refusals import LINK
+
+NAME = LINK.mirror.name
+NOW = 1_000_000_000
+LEFT = replace(OWED, since_ms=NOW - 3_600_000)
+SIGN = Watcher(by="mirrorbook mirror watch", host="desk", pid=7, at_ms=NOW, every_s=60.0)
+
+
+def of(debt: Debt | None, seconds: float | None, left_s: float = 3600.0) -> Watching:
+    """`seconds`: so long ago the newest watcher gave a sign of life; `left_s`: so long ago a run left the cluster."""
+    sign = None if seconds is None else replace(SIGN, at_ms=NOW - round(seconds * 1000))
+    since = replace(debt, since_ms=NOW - round(left_s * 1000)) if debt else None
+    return judged(NAME, since, sign, NOW).watching
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left_s", "watching"),
+    [
+        (None, 3600, Watching.UNKNOWN),
+        (None, COMES_S, Watching.AWAITED),
+        (None, COMES_S + 1, Watching.UNKNOWN),
+        (None, -60, Watching.UNKNOWN),
+        (0, 3600, Watching.SOMEBODY),
+        (180, 3600, Watching.SOMEBODY),
+        (181, 3600, Watching.NOBODY),
+        (181, COMES_S, Watching.AWAITED),  # it watched behind an earlier failover
+        (-1, 3600, Watching.SOMEBODY),  # clocks that NTP keeps differ by so much
+        (-2, 3600, Watching.UNKNOWN),
+        (-2, COMES_S, Watching.UNKNOWN),
+    ],
+)
+@pytest.mark.parametrize("debt", [OWED, STANDS, WATCHED, LIFTING])
+def test_somebody_has_to_watch_while_a_fence_is_pending_or_stands(
+    debt: Debt, seconds: float | None, left_s: float, watching: Watching
+) -> None:
+    assert of(debt, seconds, left_s) is watching
+
+
+@pytest.mark.parametrize("seconds", [None, 0, 3600, -60])
+def test_where_no_fence_is_pending_nobody_has_to(seconds: float | None) -> None:
+    assert of(None, seconds) is Watching.NOT_NEEDED
+    found = judged(NAME, None, None, NOW)
+    assert (str(found), list(found.alarms())) == ("none needed", [])
+    assert judged(MirrorName("drill.m"), OWED, None, NOW).watching is Watching.NOT_NEEDED
+
+
+@pytest.mark.parametrize(
+    ("debt", "then"),
+    [
+        (LEFT, "nobody would fence it when it answers"),
+        (replace(STANDS, since_ms=0), "nobody would see that its fence is removed"),
+        (replace(WATCHED, since_ms=0), "nobody would see that it takes writes"),
+        (
+            replace(LIFTING, since_ms=0),
+            "nobody would remove its fence when it answers, and its applications stay kept out",
+        ),
+    ],
+)
+def test_people_are_told_since_when_and_what_to_do(debt: Debt, then: str) -> None:
+    [alarm] = judged(NAME, debt, replace(SIGN, at_ms=NOW - 600_000), NOW).alarms()
+    assert alarm == (
+        "nobody watches cluster east since 1970-01-12 13:36:40 UTC (the last one was mirrorbook mirror watch on desk "
+        f"(process 7), seen 1970-01-12 13:36:40 UTC): {then}. Start `mirrorbook mirror watch m`, or unpause DAG "
+        "mirror_watch"
+    )
+
+
+def test_a_watcher_of_before_the_failover_is_missed_since_the_failover() -> None:
+    [alarm] = judged(NAME, LEFT, replace(SIGN, at_ms=0), NOW).alarms()
+    assert "since 1970-01-12 12:46:40 UTC (the last one was" in alarm
+
+
+def test_what_is_not_known_is_told_with_its_reason() -> None:
+    [never] = judged(NAME, LEFT, None, NOW).alarms()
+    assert never.startswith(
+        "it is not known whether anybody watches cluster east, as no watcher has left a sign of life; those of an "
+        "older Mirrorbook leave none: without one nobody would fence it"
+    )
+    [ahead] = judged(NAME, LEFT, replace(SIGN, at_ms=NOW + 90_000), NOW).alarms()
+    assert "as clocks differ: mirrorbook mirror watch on desk (process 7) was last seen in the future" in ahead
+    well = judged(NAME, LEFT, replace(SIGN, at_ms=NOW - 4_000), NOW)
+    assert (str(well), list(well.alarms())) == ("mirrorbook mirror watch on desk (process 7), seen 4.0 s ago", [])
+    new = judged(NAME, replace(LEFT, since_ms=NOW - 30_000), None, NOW)
+    assert (str(new), list(new.alarms())) == ("none yet, 30 s after run r", [])
+
+
+def test_plans_warn_of_it(view: View, failback_view: FailbackView) -> None:  # noqa: F811
+    [alarm] = judged(NAME, LEFT, None, NOW).alarms()
+    assert alarm in list(warnings_of(replace(view, unwatched=alarm)))
+    assert alarm in failback(replace(failback_view, unwatched=alarm)).plan.warnings
+    assert "" not in [*warnings_of(view), *failback(failback_view).plan.warnings]
+
+
+# -- in the state topic ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return MemoryLog()
+
+
+@pytest.fixture
+def aside(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> MemoryAside:
+    made = MemoryAside(log)
+    monkeypatch.setattr(watchers, "Aside", lambda cluster: made)
+    return made
+
+
+def test_a_sign_of_life_is_read_as_it_was_given(log: MemoryLog, aside: MemoryAside) -> None:
+    log.put(LEFT)
+    with Signs(LINK.destination, "DAG mirror_watch", 75.0) as signs:
+        signs.give(NAME)
+        signs.give(MirrorName("drill.m"))
+    [given] = log.state.checkpoints.values()
+    read = fold([*State().rows(LEFT), *State().rows(given)])
+    sign = newest(NAME, read.checkpoints)
+    assert sign is not None
+    assert (sign.by, sign.every_s) == ("DAG mirror_watch", 75.0)
+    assert str(watched(read, NAME)).startswith(f"DAG mirror_watch on {sign.host} (process {sign.pid}), seen 0.")
+    assert watched(fold(State().rows(LEFT)), NAME).watching is Watching.UNKNOWN, "an older version's state"
+
+
+def test_no_version_is_held_up_by_a_sign_of_life_that_it_cannot_read() -> None:
+    newer = replace(checkpoint(NAME, STEP, SIGN), version=SIGN.VERSION + 1)
+    broken = replace(checkpoint(NAME, STEP, SIGN), value="{")
+    key = key_of(newer)
+    for record in (newer, broken):
+        state = fold([*State().rows(LEFT), *State().rows(record)])
+        assert watched(state, NAME).watching is Watching.UNKNOWN
+        state.require(NAME)
+    state.apply(key, b"damaged")
+    state.require(NAME)  # not about a mirror that somebody wants to act on
+    assert mirror_of(key) is None
+
+
+def test_a_mirror_that_is_deleted_takes_its_signs_along(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def door(*asked: object) -> Iterator[MemoryLog]:
+        yield log
+
+    monkeypatch.setattr(verbs, "door", door)
+    other = checkpoint(MirrorName("other"), STEP, SIGN)
+    log.put(replace(LINK.mirror, desired=Desired.STOPPED), checkpoint(NAME, STEP, SIGN), other)
+    verbs.delete(LINK)
+    assert list(log.state.checkpoints.values()) == [other]
+
+
+# -- who watches -----------------------------------------------------------------------------------------------------
+
+PENDING = Judgement(standing=Standing.OWED)
+SILENT = replace(PENDING, silent=True, held=True)
+NOTHING = Judgement(standing=Standing.NOTHING)
+
+
+class Watch:
+    """`standing.watch`, at these findings one after the other; so many seconds pass with each look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *found: Judgement | MirrorError, seconds: float = 10.0) -> None:
+        self.now_s = 1.0
+        left, stop = iter(found), threading.Event()
+
+        def look(link: Link) -> Judgement:
+            self.now_s += seconds
+            one = next(left)
+            if isinstance(one, MirrorError):
+                raise one
+            return one
+
+        monkeypatch.setattr(standing, "look_after", look)
+        monkeypatch.setattr(standing, "answers", lambda link, stop: False)
+        monkeypatch.setattr(standing, "LOOK_S", 0.0)
+        monkeypatch.setattr(standing, "HELD_S", 0.0)
+        monkeypatch.setattr(watchers, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        self.told = list[Judgement]()
+        standing.watch(LINK, stop, self.told.append)
+
+
+def test_a_watcher_gives_a_sign_of_life_at_most_every_half_minute_also_when_the_source_is_silent(
+    log: MemoryLog, aside: MemoryAside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Watch(monkeypatch, *[PENDING] * 4, NOTHING)
+    assert len(log.keys) == 2, "after 10 s and after 40 s"
+    Watch(monkeypatch, SILENT, SILENT, NOTHING, seconds=60.0)
+    assert len(log.keys) == 4
+    assert set(log.keys) == {f"checkpoint/{NAME}/{STEP}/Watcher"}
+
+
+def test_who_has_nothing_to_watch_or_does_not_see_the_state_gives_none(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchers, "Aside", None)
+    Watch(monkeypatch, Unreachable("west does not answer"), NOTHING)
+    assert log.keys == []
+
+
+def test_a_watcher_whose_signs_are_not_taken_watches_on_and_says_so(
+    log: MemoryLog, aside: MemoryAside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    aside.refuses = "TOPIC_AUTHORIZATION_FAILED"
+    watch = Watch(monkeypatch, PENDING, PENDING, NOTHING, seconds=30.0)
+    assert (watch.told, log.keys) == ([PENDING, PENDING, NOTHING], [])
+    said = "watches on, but its sign of life was not written to the state topic"
+    assert caplog.text.count(said) == 2
+    assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
+
+    def none(cluster: object) -> None:
+        raise ValueError("hush")
+
+    monkeypatch.setattr(watchers, "Aside", none)
+    assert len(Watch(monkeypatch, PENDING, NOTHING).told) == 2
+    assert caplog.text.count(said) == 3
+    assert "hush" not in caplog.text
+
+
+def test_of_many_mirrors_those_that_were_looked_at_are_told_each_on_its_own_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logs = {name: MemoryLog() for name in ("west", "north")}
+    monkeypatch.setattr(watchers, "Aside", lambda cluster: MemoryAside(logs[cluster.name]))
+
+    def link(name: str, destination: str) -> Link:
+        side = replace(LINK.destination, name=ClusterName(destination))
+        return replace(LINK, mirror=replace(LINK.mirror, name=MirrorName(name)), destination=side)
+
+    found: dict[str, Any] = {"a": PENDING, "b": SILENT, "c": NOTHING, "d": Indeterminate("broken"), "e": PENDING}
+    links = [link(name, "north" if name == "e" else "west") for name in found]
+    debtors.note_watched(links, found, "DAG mirror_watch", 60.0)  # type: ignore[arg-type]
+    assert logs["west"].keys == [f"checkpoint/{name}/{STEP}/Watcher" for name in ("a", "b")]
+    assert logs["north"].keys == [f"checkpoint/e/{STEP}/Watcher"]
+
+
+@pytest.mark.parametrize(("records", "alarms"), [((), 0), ((LEFT,), 1), ((LEFT, checkpoint(NAME, STEP, SIGN)), 1)])
+def test_the_hourly_task_is_red_where_nobody_watches(
+    monkeypatch: pytest.MonkeyPatch, records: tuple[Record, ...], alarms: int
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow import mirrors
+    from mirrorbook_airflow.debtors import CheckWatchers
+
+    state = State()
+    for one in records:
+        state.put(one)
+    monkeypatch.setattr(mirrors, "_recorded", lambda: iter([(state, LINK.mirror)]))
+    task = CheckWatchers(task_id="watchers")
+    assert len(mirrors.unwatched(())) == len(mirrors.unwatched([NAME])) == alarms
+    assert mirrors.unwatched(["other"]) == []
+    context: Any = {"params": {"mirrors": []}}
+    if not alarms:
+        task.execute(context)
+        return
+    with pytest.raises(AirflowFailException, match=r"mirror m: .*watches cluster east"):
+        task.execute(context)
