@@ -121,18 +121,34 @@ def _same(one: Approval, other: Approval) -> bool:
     return ids or (one.id, one.name, one.at_ms) == (other.id, other.name, other.at_ms)
 
 
-def come_back(source: str, *, silent: bool, seen: bool, held: Run | None = None) -> tuple[str, ...]:
-    """The reason not to give a source up by an approval of when it was silent: it answers by now. `held`: the planned
-    run that this one would take the mirror from."""
+def come_back(source: str, command: str, *, silent: bool, seen: bool, held: Run | None = None) -> tuple[str, ...]:
+    """The reason not to give a source up by an approval of when it was silent: it answers by now. `command` shows the
+    plan anew; `held`: the planned run that this one would take the mirror from."""
     if not (silent and seen):
         return ()
     planned = "With --mode planned nothing is lost"
     if held is not None:
         planned = f"Run {held.id} can go on, and loses nothing: `mirrorbook failover resume {held.plan.mirror}`"
     return (
-        f"{source} answers by now, and no broker of it did when this plan was approved: look at the new plan. "
-        f"{planned}; who approves the new one gives up what was not copied, and knows that it answers",
+        f"{source} answers by now, and no broker of it did when this plan was approved. {planned}. Or `mirrorbook "
+        f"{command} --mode unplanned` shows the new plan: who approves that one gives up what was not copied, and "
+        "knows that it answers, so it holds also if it comes and goes",
     )
+
+
+def answers_in_part(source: str) -> str:
+    """A warning for who is to give up a source that has not told all that was asked for, and that is not silent."""
+    return (
+        f"{source} answers, if only in part: --mode planned loses nothing, as soon as it tells all. This one gives up "
+        f"whatever {source} has acknowledged and is not copied yet"
+    )
+
+
+def word_needed(*, answers: bool, stands: bool, silent: bool, held_up: bool) -> bool:
+    """Whether what an unplanned run would leave on its source, which `answers`, is left only by a person's word. Nobody
+    has approved to give up a source that answers (`silent`: it was so then); or the run was `held_up`, and its source
+    took writes meanwhile, unless its fence `stands` all the time."""
+    return answers and (silent or (held_up and not stands))
 
 
 def other_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from mirror_core.decide.approvals import word_needed
 from mirror_core.decide.proof import never_compared
 from mirror_core.decide.reckoning import lost_with_source
 from mirror_core.decide.sets import set_of, waiting_behind
@@ -162,9 +163,10 @@ class LostSteps(Promotion):
     def check_before_promotion(self) -> Look:
         """Refused when what was approved holds no more, or somebody has lifted the fence that had been put up.
 
-        A source that is silent, or whose fence is owed still, holds nobody up: but for a promotion that had begun
-        before, and may be resumed days later, when it answers. Then it is fenced first, and what it has that was not
-        copied is left behind only by a word of its own.
+        A source that is silent, or that answers and cannot be fenced, holds nobody up: but for a promotion that had
+        begun before, and may be resumed days later. One that answers and was silent when it was given up, or that had
+        time to take writes, is fenced first, and what it has that was not copied is left behind only by a word of its
+        own.
         """
         self.check_approval("promotion", source_needed=False)
         names, name, run = self.scope.names, self.link.source.name, self.journal.run_id
@@ -186,10 +188,13 @@ class LostSteps(Promotion):
                     "and plan again",
                     taken[:SHOWN],
                 )
-        if look.answers and not stands and (self.journal.begun("promote") or self._stood_long()):
-            self.journal.keep("promote", Returned())
-            found = paid_again(self, names, self.scope.promoted)
-            if self._debt.paid_ms is None:
+        held_up = self.journal.begun("promote") or self._stood_long()
+        silent = self.journal.run.source_silent
+        if word_needed(answers=look.answers, stands=stands, silent=silent, held_up=held_up):
+            if not stands or self.journal.kept("promote", Returned) is None:
+                self.journal.keep("promote", Returned())
+            found = {} if stands else paid_again(self, names, self.scope.promoted)
+            if self._debt.paid_ms is None and held_up:
                 raise Refused(
                     f"run {run}: promotion",
                     [

@@ -250,9 +250,11 @@ class Together:
             patiently(run.plan.mirror, self._say, lambda: conductor.take(run.id, steps, agreed_by=agreed))
 
     def _come_back(self, joint: Joint, silent: Collection[str]) -> Iterator[str]:
-        for name, found in joint.decisions.items():
-            source = self.link(name).source.name
-            yield from (f"{name}: {why}" for why in come_back(source, silent=name in silent, seen=found.source_seen))
+        still = self.silent(joint) if silent else ()
+        for name in joint.decisions:
+            source, again = self.link(name).source.name, f"failover run-set {self.chosen.name}"
+            found = come_back(source, again, silent=name in silent, seen=name not in still)
+            yield from (f"{name}: {why}" for why in found)
 
     def _left(self, attempt: str) -> dict[MirrorName, Run]:
         """Its runs that have not ended."""
