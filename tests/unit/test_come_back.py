@@ -18,10 +18,11 @@ from mirror_core.decide.view import Unseen, View
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode
+from mirror_core.model.run import Mode, Run
 from mirror_core.runbook import conductor
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.sets import Together
+from mirror_core.state.records import State
 from tests.unit.test_decide_failover import view  # noqa: F401 - a fixture
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK
@@ -95,14 +96,18 @@ def test_a_source_that_answers_again_is_given_up_by_no_approval_of_before(
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_a_run_remembers_whether_its_source_was_silent(
-    failover: Failover, monkeypatch: pytest.MonkeyPatch, silent: bool
-) -> None:
-    opened = list[bool]()
+def test_a_run_remembers_whether_its_source_was_silent(monkeypatch: pytest.MonkeyPatch, silent: bool) -> None:
+    state, written = State(), list[Run]()
+    state.mirrors[LINK.mirror.name] = LINK.mirror
+    writer: Any = SimpleNamespace(state=state, put=lambda run, *more: written.append(run))
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: state)
+    monkeypatch.setattr(Failover, "_control", lambda self: nullcontext(writer))
     monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: UNSEEN)
-    monkeypatch.setattr(Failover, "_open", lambda self, *rest, silent: opened.append(silent))
-    failover.begin(SEEN.plan.hash, Mode.UNPLANNED, silent=silent)
-    assert opened == [silent]
+    monkeypatch.setattr(Failover, "source_answers", lambda self: False)
+    services: Any = SimpleNamespace(check_evidence=lambda: None)
+    made = Failover(LINK, services, started_by="me")
+    assert made.begin(UNSEEN.plan.hash, Mode.UNPLANNED, silent=silent) is written[0]
+    assert written[0].source_silent is silent
 
 
 def test_a_run_of_an_older_mirrorbook_is_read() -> None:
