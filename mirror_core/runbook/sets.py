@@ -122,8 +122,8 @@ class Together:
 
         `silent`: mirrors whose sources, which the plans give up, were silent when these were approved.
         """
-        joint = self.decide()
-        if reasons := (*joint.reasons, *joint.other_than(plan_hash), *self._come_back(joint, silent)):
+        joint, back = self._decide_anew([name for name in self.chosen.mirrors if name in silent])
+        if reasons := (*joint.reasons, *joint.other_than(plan_hash), *back):
             raise Refused(f"failover of set {self.chosen.name}", reasons)
         when = datetime.fromtimestamp(now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S")
         attempt = f"{self.chosen.name}-{when}-{secrets.token_hex(2)}"
@@ -249,12 +249,16 @@ class Together:
             agreed = "" if move is Move.PROVE else said
             patiently(run.plan.mirror, self._say, lambda: conductor.take(run.id, steps, agreed_by=agreed))
 
-    def _come_back(self, joint: Joint, silent: Collection[str]) -> Iterator[str]:
-        still = self.silent(joint) if silent else ()
-        for name in joint.decisions:
-            source, again = self.link(name).source.name, f"failover run-set {self.chosen.name}"
-            found = come_back(source, again, silent=name in silent, seen=name not in still)
-            yield from (f"{name}: {why}" for why in found)
+    def _decide_anew(self, silent: Sequence[MirrorName]) -> tuple[Joint, list[str]]:
+        """All plans, and which of these sources, that were silent, answer by now."""
+        with ThreadPoolExecutor(max(1, len(silent))) as pool:
+            answers = {name: pool.submit(self._conductors[name].source_answers) for name in silent}
+            joint, reasons = self.decide(), list[str]()
+            for name, answer in answers.items():
+                source, again = self.link(name).source.name, f"failover run-set {self.chosen.name}"
+                seen = joint.decisions[name].source_seen or answer.result()
+                reasons += (f"{name}: {why}" for why in come_back(source, again, silent=True, seen=seen))
+        return joint, reasons
 
     def _left(self, attempt: str) -> dict[MirrorName, Run]:
         """Its runs that have not ended."""
