@@ -203,6 +203,8 @@ class LostSteps(Promotion):
                         "it and plan again"
                     ],
                 )
+            if not stands:  # that took its time, which is not this run's being held up
+                look = look_again(self.link, (), self.scope.promoted)
         refuse_what_it_took(self)
         return look
 
