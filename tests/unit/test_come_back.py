@@ -222,8 +222,9 @@ class Other:
 
 
 def test_another_cluster_at_its_address_is_no_source_that_answers(
-    failover: Failover, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    failover = Failover(LINK, cast("Any", None), started_by="me")
     monkeypatch.setattr(conductor, "ClusterClient", Other)
     monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
     assert not failover.source_answers()
