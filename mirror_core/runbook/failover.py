@@ -104,8 +104,8 @@ class Failover(Conductor[Mode]):
         if not silent:
             return self._decide(state, choice)
         found, answers = self._beside_the_source(lambda: self._decide(state, choice))
-        again = f"failover run {self.link.mirror.name}"
-        if reasons := come_back(self.link.source.name, again, silent=silent, seen=answers, held=held):
+        source, again = self.link.source.name, f"failover run {self.link.mirror.name}"
+        if reasons := come_back(source, again, silent=silent, answers=answers, seen=found.source_seen, held=held):
             raise Refused(self._title(), reasons)
         return found
 

@@ -256,8 +256,9 @@ class Together:
             joint, reasons = self.decide(), list[str]()
             for name, answer in answers.items():
                 source, again = self.link(name).source.name, f"failover run-set {self.chosen.name}"
-                seen = joint.decisions[name].source_seen or answer.result()
-                reasons += (f"{name}: {why}" for why in come_back(source, again, silent=True, seen=seen))
+                seen = joint.decisions[name].source_seen
+                back = come_back(source, again, silent=True, answers=seen or answer.result(), seen=seen)
+                reasons += (f"{name}: {why}" for why in back)
         return joint, reasons
 
     def _left(self, attempt: str) -> dict[MirrorName, Run]:

@@ -33,14 +33,24 @@ UNSEEN = replace(SEEN, source_seen=False)
 
 
 @pytest.mark.parametrize("silent", [False, True])
-@pytest.mark.parametrize("seen", [False, True])
-def test_only_who_agreed_when_it_was_silent_is_asked_again(silent: bool, seen: bool) -> None:
-    said = come_back("east", "failover run m", silent=silent, seen=seen)
-    assert bool(said) is (silent and seen)
+@pytest.mark.parametrize("answers", [False, True])
+def test_only_who_agreed_when_it_was_silent_is_asked_again(silent: bool, answers: bool) -> None:
+    said = come_back("east", "failover run m", silent=silent, answers=answers, seen=answers)
+    assert bool(said) is (silent and answers)
     for line in said:
         assert "east answers by now" in line
-        assert "With --mode planned nothing is lost" in line
+        assert "With --mode planned nothing is lost. Or" in line
         assert "`mirrorbook failover run m --mode unplanned` shows the new plan" in line
+
+
+@pytest.mark.parametrize(
+    ("held", "words"), [(None, "With --mode planned nothing is lost"), (RUN, f"Run {RUN.id} can go on")]
+)
+def test_of_a_source_that_answers_only_in_part_it_is_said_what_a_planned_run_waits_for(
+    held: Run | None, words: str
+) -> None:
+    (line,) = come_back("east", "failover run m", silent=True, answers=True, seen=False, held=held)
+    assert f"{words} as soon as east tells all that is asked" in line
 
 
 def test_a_plan_knows_whether_it_was_made_without_its_source(view: View) -> None:  # noqa: F811
@@ -90,7 +100,7 @@ def test_a_source_that_answers_again_is_given_up_by_no_approval_of_before(
     assert failover.begin(SEEN.plan.hash, Mode.UNPLANNED, silent=True) is RUN
     # One broker answers, and not to all that was asked.
     monkeypatch.setattr(Failover, "source_answers", lambda self: True)
-    with pytest.raises(Refused, match="east answers by now"):
+    with pytest.raises(Refused, match=r"east answers by now.* nothing is lost as soon as east tells all"):
         failover.begin(SEEN.plan.hash, Mode.UNPLANNED, silent=True)
     assert failover.begin(SEEN.plan.hash, Mode.UNPLANNED) is RUN
 
@@ -183,7 +193,9 @@ def test_of_a_set_none_is_given_up_when_one_source_answers_again(monkeypatch: py
     with pytest.raises(Refused, match="a: east answers by now"):
         several.begin(plans.hash, approved_by="ann", silent=(A,))
     in_part = both(monkeypatch, seen=False, begun=begun, answers=True)
-    with pytest.raises(Refused, match=r"a: east answers by now.*failover run-set shop --mode unplanned"):
+    with pytest.raises(
+        Refused, match=r"a: east answers by now.* nothing is lost as soon.*failover run-set shop --mode unplanned"
+    ):
         in_part.begin(plans.hash, approved_by="ann", silent=(A,))
     assert begun == []
     several.begin(plans.hash, approved_by="ann", silent=())
