@@ -148,13 +148,6 @@ def answers_in_part(source: str) -> str:
     )
 
 
-def word_needed(*, answers: bool, stands: bool, silent: bool, held_up: bool) -> bool:
-    """Whether what an unplanned run would leave on its source, which `answers`, is left only by a person's word. Nobody
-    has approved to give up a source that answers (`silent`: it was so then); or the run was `held_up`, and its source
-    took writes meanwhile, unless its fence `stands` all the time."""
-    return answers and (silent or (held_up and not stands))
-
-
 def other_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:
     """The reason not to run this plan when another one was approved; None: whichever it is."""
     if plan_hash in (None, plan.hash):

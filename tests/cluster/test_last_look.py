@@ -137,8 +137,9 @@ def test_who_sleeps_between_the_last_look_and_the_first_right_looks_again(
     assert mirrored.failover.abort(run).state is RunState.ABORTED
 
 
-def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_fenced(
-    pair: Pair, tmp_path: Path
+@pytest.mark.parametrize("by_a_word", [False, True])
+def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_fenced_or_by_a_word(
+    pair: Pair, tmp_path: Path, by_a_word: bool
 ) -> None:
     mirrored, topic = copied(pair, tmp_path)
     verbs.sync(mirrored.link)  # rights are staged
@@ -152,9 +153,16 @@ def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_
         mirrored.failover.drive(run)
     assert denied(pair.west, topic), "promoted beside a source that takes writes"
 
-    give_back(pair.east, Operation.ALTER)
+    if by_a_word:
+        mirrored.failover.leave_behind(run)
+    else:
+        give_back(pair.east, Operation.ALTER)
     assert mirrored.failover.drive(run).state is RunState.DONE
-    assert denied(pair.east, topic)
+    assert (denied(pair.east, topic), denied(pair.west, topic)) == (not by_a_word, False)
+    if by_a_word:
+        give_back(pair.east, Operation.ALTER)
+        look_after(mirrored.link)
+        assert denied(pair.east, topic), "the fence is pending, and nobody puts it up"
 
 
 @pytest.mark.parametrize("begun", [True, pytest.param(False, marks=pytest.mark.slow)])

@@ -185,87 +185,6 @@ def test_what_a_source_took_while_settling_waited_is_left_behind_only_by_a_word(
         steps.check_before_promotion()
 
 
-@pytest.fixture
-def fluent(west: West, steps: LostSteps, monkeypatch: pytest.MonkeyPatch) -> LostSteps:
-    """A run that nothing holds up has come to its promotion; what the source has is not copied up to `TAKEN`."""
-    scope = SimpleNamespace(drained=[WELL, SHORT], names=["orders"], promoted=[WELL, SHORT])
-    monkeypatch.setattr(LostSteps, "scope", scope)
-    monkeypatch.setattr(LostSteps, "check_approval", lambda *_, **__: False)
-    west.high[SHORT] = Offset(8)
-    settle(steps)
-    Promotion.record_lmo(steps)
-    now = now_ms()
-    steps.writer.put(
-        replace(debt(TAKEN), paid_ms=None),
-        StepRecord(run="r", step="stand", state=StepState.DONE, attempt=1, started_ms=now - 500, ended_ms=now),
-    )
-    return steps
-
-
-def approved_when_silent(steps: LostSteps) -> None:
-    steps.writer.put(replace(steps.journal.run, source_silent=True))
-
-
-def looked(monkeypatch: pytest.MonkeyPatch, look: Look, *, can_be_fenced: bool = True) -> None:
-    def paid_again(acts: LostSteps, *_: object) -> dict[str, str]:
-        owed = acts.writer.state.debts[MIRROR.name]
-        acts.writer.put(replace(owed, paid_ms=now_ms() if can_be_fenced else None, ends=TAKEN))
-        return {}
-
-    monkeypatch.setattr(lost_steps, "look_again", lambda *_, **__: look)
-    monkeypatch.setattr(lost_steps, "paid_again", paid_again)
-
-
-ANSWERS = Look(ends=TAKEN.by_partition())
-FENCED = Look(ends=TAKEN.by_partition(), fenced=True, shown=1)
-
-
-@pytest.mark.parametrize("silent", [False, True])
-@pytest.mark.parametrize("by_a_watcher", [False, True])
-def test_a_source_that_was_silent_when_it_was_given_up_and_answers_is_so_only_by_a_word(
-    fluent: LostSteps, monkeypatch: pytest.MonkeyPatch, silent: bool, by_a_watcher: bool
-) -> None:
-    """Whoever fences it: it is back, and what it has can be saved."""
-    if silent:
-        approved_when_silent(fluent)
-    if by_a_watcher:
-        fluent.writer.put(debt(TAKEN))
-    looked(monkeypatch, FENCED if by_a_watcher else ANSWERS)
-    if not silent:
-        fluent.check_before_promotion()
-        return
-    for _ in range(2):
-        with pytest.raises(Refused, match=r"failover abort m`: .* nothing is lost.*resume m --leave-behind"):
-            fluent.check_before_promotion()
-        looked(monkeypatch, FENCED)  # its fence stands
-    returned = fluent.journal.kept("promote", Returned)
-    assert returned is not None
-    fluent.journal.keep("promote", replace(returned, left_behind=True))
-    fluent.check_before_promotion()
-
-
-def test_one_that_comes_and_goes_or_cannot_be_fenced_strands_nobody(
-    fluent: LostSteps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    approved_when_silent(fluent)
-    looked(monkeypatch, Look(silent="no answer"))
-    fluent.check_before_promotion()
-    looked(monkeypatch, Look(unsaid=("wrong password",)), can_be_fenced=False)
-    fluent.check_before_promotion()
-    looked(monkeypatch, Look(silent="no answer"))
-    fluent.check_before_promotion()
-
-
-def test_one_that_has_nothing_which_was_not_copied_is_left_without_a_word(
-    fluent: LostSteps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    approved_when_silent(fluent)
-    copied = Offsets.of({WELL: Offset(10), SHORT: Offset(8)})
-    fluent.writer.put(debt(copied))
-    looked(monkeypatch, replace(FENCED, ends=copied.by_partition()))
-    fluent.check_before_promotion()
-
-
 def test_how_much_was_not_copied_of_a_partition_without_an_lmo_is_not_known(west: West, steps: LostSteps) -> None:
     del west.high[SHORT]
     told(steps)
@@ -276,4 +195,4 @@ def test_how_much_was_not_copied_of_a_partition_without_an_lmo_is_not_known(west
     steps.journal.keep("promote", Returned(ends=ends))
     steps.writer.put(debt(ends))
     with pytest.raises(Refused, match=f"how much of {SHORT} was not copied is not known"):
-        raised_again.refuse_what_it_took(steps)
+        raised_again.refuse_what_it_took(steps, Look(silent="no answer"))
