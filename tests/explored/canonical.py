@@ -70,7 +70,8 @@ def _renumbered(link: int, rec: Rec, number) -> Rec:  # type: ignore[no-untyped-
     def run(one: Run) -> Run:
         home = number(link - 1, one.homecoming) if one.homecoming else 0
         past = one.state not in _RUNNING or one.done >= _ASKED[one.kind, one.mode]
-        return one._replace(id=number(link, one.id), homecoming=home, fresh=one.fresh and not past)
+        one = one._replace(id=number(link, one.id), homecoming=home)
+        return one._replace(fresh=False, silent=False, word=None) if past else one
 
     runs = tuple(sorted((run(r) for r in rec.runs if number(link, r.id) != FORGOTTEN), key=lambda r: r.id))
     debt = rec.debt and rec.debt._replace(run=number(link, rec.debt.run))
