@@ -3,6 +3,7 @@
 The first approval covers the records that only the old source has: the run saves them to files and removes them there.
 Then it copies everything home while applications keep working. The second approval covers the switch itself, a planned
 failover of the reverse mirror. A rejected or failed run is red; clear the failed task to continue it.
+However it ends, the log of `last_words` says who can write where, and what to do next.
 """
 
 from __future__ import annotations

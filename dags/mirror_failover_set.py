@@ -2,6 +2,7 @@
 
 Section `sets:` of `mirrors.yaml` names the set. Until the first mirror is promoted, a failure of one aborts all;
 afterwards clear the failed task, and the remaining mirrors continue. A rejected or failed run is red.
+However it ends, the log of `last_words` says of each mirror who can write where, and what to do next.
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ def resume(
         typer.Option(
             "--leave-behind",
             help="Go on with an unplanned run that has stopped and names this option: since its source answers again, "
-            "and what was not copied stays there only, until a failback; or since partitions have too few replicas in "
-            "sync: they are promoted up to their high watermarks.",
+            "and what was not copied stays there only, until a failback, also if it cannot be fenced; or since "
+            "partitions have too few replicas in sync: they are promoted up to their high watermarks.",
         ),
     ] = False,
     config: ConfigOption = None,

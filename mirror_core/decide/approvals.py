@@ -121,17 +121,30 @@ def _same(one: Approval, other: Approval) -> bool:
     return ids or (one.id, one.name, one.at_ms) == (other.id, other.name, other.at_ms)
 
 
-def come_back(source: str, *, silent: bool, seen: bool, held: Run | None = None) -> tuple[str, ...]:
-    """The reason not to give a source up by an approval of when it was silent: it answers by now. `held`: the planned
-    run that this one would take the mirror from."""
-    if not (silent and seen):
+def come_back(
+    source: str, command: str, *, silent: bool, answers: bool, seen: bool, held: Run | None = None
+) -> tuple[str, ...]:
+    """The reason not to give a source up by an approval of when it was silent: it answers by now, and was `seen` if it
+    told all that was asked. `command` shows the plan anew; `held`: the planned run that this one would take the mirror
+    from."""
+    if not (silent and answers):
         return ()
-    planned = "With --mode planned nothing is lost"
+    when = "" if seen else f" as soon as {source} tells all that is asked"
+    planned = f"With --mode planned nothing is lost{when}"
     if held is not None:
-        planned = f"Run {held.id} can go on, and loses nothing: `mirrorbook failover resume {held.plan.mirror}`"
+        planned = f"Run {held.id} can go on{when}, and loses nothing: `mirrorbook failover resume {held.plan.mirror}`"
     return (
-        f"{source} answers by now, and no broker of it did when this plan was approved: look at the new plan. "
-        f"{planned}; who approves the new one gives up what was not copied, and knows that it answers",
+        f"{source} answers by now, and no broker of it did when this plan was approved. {planned}. Or `mirrorbook "
+        f"{command} --mode unplanned` shows the new plan: who approves that one gives up what was not copied, and "
+        "knows that it answers, so it holds also if it comes and goes",
+    )
+
+
+def answers_in_part(source: str) -> str:
+    """A warning for who is to give up a source that has not told all that was asked for, and that is not silent."""
+    return (
+        f"{source} answers, if only in part: --mode planned loses nothing, as soon as it tells all. This one gives up "
+        f"whatever {source} has acknowledged and is not copied yet"
     )
 
 

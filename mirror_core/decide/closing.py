@@ -35,6 +35,8 @@ class Ended:
     failed: Sequence[PartitionStatus] = ()
     """Partitions of the mirror that FAILED."""
     conducted: Conducted = NOT_KNOWN
+    returned: bool = False
+    """The source answered when the run was about to promote, and a person is to say what becomes of what it has."""
 
 
 def overtaken(run: Run, runs: Iterable[Run]) -> tuple[str, ...]:
@@ -172,7 +174,12 @@ def _under_way(ended: Ended) -> Iterator[str]:
     if run.state is RunState.ABORTING:
         yield f"Next: {'wait' if heard else f'`{verb} resume {mirror.name}` finishes the abort'}."
         return
-    ways = ["wait" if heard else f"`{verb} resume {mirror.name}` goes on"]
+    goes_on = f"`{verb} resume {mirror.name}` goes on"
+    if ended.returned:
+        goes_on = (
+            f"`{verb} resume {mirror.name} --leave-behind` goes on, and what was not copied stays on {mirror.source}"
+        )
+    ways = ["wait" if heard else goes_on]
     if not ended.turned:
         ways.append(f"`{verb} abort {mirror.name}` {_undoes(ended, at.writes)}")
     yield f"Next: {'; '.join(ways)}."
@@ -194,6 +201,13 @@ def _writers(ended: Ended, writes: Writes) -> str:
         return f"Applications write on {cluster}."
     if ended.turned:
         return f"Some applications may write on {mirror.destination} already, others nowhere: rights may be half given."
+    if ended.returned:
+        fenced = debt_standing(ended.debt) is Standing.STANDS
+        return (
+            f"NOBODY CAN WRITE these topics on {mirror.destination}: it is not promoted yet, since {mirror.source} "
+            f"answered again and may have records that were not copied. {mirror.source} {'is' if fenced else 'is NOT'} "
+            "fenced."
+        )
     if run.plan.mode is Mode.UNPLANNED:
         return (
             f"NOBODY CAN WRITE these topics on {mirror.destination}: it is not promoted yet. {mirror.source} is given "

@@ -12,7 +12,7 @@ from mirror_core.decide.drills import drill_name
 from mirror_core.decide.evidence import BOTH_EMPTY
 from mirror_core.decide.loss import loss_of
 from mirror_core.decide.loss_figures import loses
-from mirror_core.decide.slipped import count, slipped_in, unknown_ends
+from mirror_core.decide.slipped import Ranges, count, slipped_in, unknown_ends
 from mirror_core.decide.steps import stood_still_s, took_s
 from mirror_core.decide.view import DestinationView, SourceView, View, failed_of, some
 from mirror_core.model.mirror import PartitionStatus
@@ -129,15 +129,22 @@ def unseen_behind_fence(source: str, why: str) -> str:
     return f"nothing of what {source} had at the fence; whether it has taken anything since is not known: {why}"
 
 
+def not_copied(debt: Debt, statuses: Mapping[Partition, PartitionStatus]) -> tuple[Ranges, tuple[Partition, ...]]:
+    """What applications have written on the old source beyond the last mirrored offsets; and the partitions of which
+    that is not known."""
+    theirs = {p: statuses[p] for p in of_applications(statuses)}
+    blind = {*unknown_ends(debt, theirs), *(p for p, status in theirs.items() if status.lmo is None)}
+    return slipped_in(debt, theirs), tuple(sorted(blind))
+
+
 def lost_with_source(debt: Debt | None, statuses: Mapping[Partition, PartitionStatus]) -> tuple[int | None, str]:
     """Offsets lost by an unplanned one: what the old source has beyond the last mirrored offsets."""
     if debt is None or not debt.ends.topics:
         return None, _UNSEEN
-    statuses = {p: statuses[p] for p in of_applications(statuses)}
-    blind = [*unknown_ends(debt, statuses), *(p for p, s in statuses.items() if s.lmo is None)]
+    taken, blind = not_copied(debt, statuses)
     if debt.paid_ms is None or blind:
-        return None, f"the old source's log end is not known of {some(sorted(blind))}" if blind else "it is not fenced"
-    return count(slipped_in(debt, statuses)), (
+        return None, f"the old source's log end is not known of {some(blind)}" if blind else "it is not fenced"
+    return count(taken), (
         "by the old source's ends behind its fence: what it took after it had been given up is in this, too"
     )
 

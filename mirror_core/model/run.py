@@ -180,6 +180,9 @@ class Run:
     """The failover of a set of mirrors that it belongs to."""
     continues: str | None = None
     """The planned run that this one has taken over, with its fence and what it had drained."""
+    source_silent: bool = False
+    """Of an unplanned one: no broker of the source answered when it was approved. One that answers later is given up
+    only by a word of its own."""
     counted: Counted | None = None
     """What became of what was foretold. None: nothing was counted (yet)."""
 

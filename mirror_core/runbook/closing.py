@@ -14,6 +14,7 @@ from mirror_core.decide.closing import (
     overtaken,
     unknown,
 )
+from mirror_core.decide.reckoning import not_copied
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.limits import LIMITS
@@ -24,7 +25,7 @@ from mirror_core.state.link import Link, link_of
 from mirror_core.state.pulse import conducted
 from mirror_core.state.records import State
 from mirror_core.state.topic import read_state
-from mirror_core.state.turning import turned
+from mirror_core.state.turning import turned, waits_for_word
 
 
 def last_words(link: Link, run: Run) -> tuple[str, ...]:
@@ -54,6 +55,7 @@ def words_of(link: Link, state: State, run_id: str) -> tuple[str, ...]:
             copying=is_fresh(state.leases.get(name), now_ms()),
             failed=[s for s in state.partitions.get(name, {}).values() if s.state is PartitionState.FAILED],
             conducted=conducted(state, run),
+            returned=_returned(state, run),
         )
     )
 
@@ -70,6 +72,15 @@ def how_it_stands(link: Link, run_id: str | None) -> tuple[str, ...]:
     if run_id is None:
         return not_begun(state.mirrors.get(link.mirror.name, link.mirror), run, words)
     return words or unknown(link.mirror)
+
+
+def _returned(state: State, run: Run) -> bool:
+    """Whether the run waits for a person's word. One whose source has nothing that was not copied does not."""
+    name = run.plan.mirror
+    debt = state.debts.get(name)
+    if debt is None or not waits_for_word(state, run):
+        return False
+    return debt.paid_ms is None or any(not_copied(debt, state.partitions.get(name, {})))
 
 
 def _way_home(link: Link, state: State, run: Run) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import ClassVar, Generic, TypeVar
 
-from mirror_core.decide.approvals import come_back, expired, other_plan
+from mirror_core.decide.approvals import expired, other_plan
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.steps import names, point_of_no_return
 from mirror_core.kafka.client import ClusterClient
@@ -94,15 +94,10 @@ class Conductor(ABC, Generic[Choice]):
         if under_way and not self._may_continue(under_way, choice):
             raise Refused(self._title(), [f"run {under_way.id} holds this mirror: resume or abort it first"])
         if under_way and silent:  # what is refused anyway ends nobody's run
-            self._refuse_come_back(self._decide(state, choice), under_way, silent=silent)
+            self._decide_anew(state, choice, under_way, silent=silent)
         with self._control() as writer:
-            found = self._decide(writer.state, choice)
-            self._refuse_come_back(found, under_way, silent=silent)
-            return self._open(writer, found, plan_hash, approved_by, part_of)
-
-    def _refuse_come_back(self, found: Decision, held: Run | None, *, silent: bool) -> None:
-        if reasons := come_back(self.link.source.name, silent=silent, seen=found.source_seen, held=held):
-            raise Refused(self._title(), reasons)
+            found = self._decide_anew(writer.state, choice, under_way, silent=silent)
+            return self._open(writer, found, plan_hash, approved_by, part_of, silent=silent)
 
     def step(self, run_id: str, name: str) -> StepRecord:
         """Take one step; at once when it is done already. Refused when an earlier one is not."""
@@ -224,6 +219,10 @@ class Conductor(ABC, Generic[Choice]):
     def _no_way_back(self) -> str:
         """Why there is no abort from the point of no return on, and what to do."""
 
+    def _decide_anew(self, state: State, choice: Choice | None, held: Run | None, *, silent: bool) -> Decision:
+        """The same when a run is begun."""
+        return self._decide(state, choice)
+
     def _ready(self, run: Run, name: str) -> bool:
         """Whether the next step can be taken now; if not, the run waits."""
         return True
@@ -268,6 +267,8 @@ class Conductor(ABC, Generic[Choice]):
         plan_hash: str,
         approved_by: str | Sequence[Approval],
         part_of: str,
+        *,
+        silent: bool,
     ) -> Run:
         """A new run of this plan. Refused when it may not be run, or is not the one with this hash."""
         reasons = (*found.reasons, *other_plan(found.plan, plan_hash))
@@ -289,6 +290,7 @@ class Conductor(ABC, Generic[Choice]):
             approved_by=approved_by if isinstance(approved_by, str) else ", ".join(one.name for one in people),
             approvals=people,
             part_of=part_of,
+            source_silent=silent,
             homecoming=writer.state.mirrors[self.link.mirror.name].homecoming,
         )
         run, more = self._more_of(run, found, writer.state)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from mirror_core.decide import failover as decision
+from mirror_core.decide.approvals import answers_in_part, come_back
 from mirror_core.decide.failover import AUTHORIZER
 from mirror_core.decide.leaderless import LEFT, leaderless
 from mirror_core.decide.scope import NOTHING, Scope
@@ -92,10 +93,28 @@ class Failover(Conductor[Mode]):
 
     def decide_lost(self) -> tuple[decision.Decision, bool]:
         """The plan of an unplanned failover; and whether no broker of the source answers, which it gives up."""
-        with ThreadPoolExecutor(1) as pool:  # a dead one costs seconds
+        found, answers = self._beside_the_source(lambda: self.decide(Mode.UNPLANNED))
+        if answers and not found.source_seen:
+            warnings = (answers_in_part(self.link.source.name), *found.plan.warnings)
+            found = replace(found, plan=replace(found.plan, warnings=warnings))
+        return found, not answers
+
+    def _decide_anew(self, state: State, choice: Mode | None, held: Run | None, *, silent: bool) -> decision.Decision:
+        """Refused when the source, which was silent when it was given up, answers by now, be it in part."""
+        if not silent:
+            return self._decide(state, choice)
+        found, answers = self._beside_the_source(lambda: self._decide(state, choice))
+        source, again = self.link.source.name, f"failover run {self.link.mirror.name}"
+        if reasons := come_back(source, again, silent=silent, answers=answers, seen=found.source_seen, held=held):
+            raise Refused(self._title(), reasons)
+        return found
+
+    def _beside_the_source(self, decide: Callable[[], decision.Decision]) -> tuple[decision.Decision, bool]:
+        """A decision, and whether any broker of the source answers meanwhile: a dead one costs seconds."""
+        with ThreadPoolExecutor(1) as pool:
             answers = pool.submit(self.source_answers)
-            found = self.decide(Mode.UNPLANNED)
-            return found, not (found.source_seen or answers.result())
+            found = decide()
+            return found, found.source_seen or answers.result()
 
     @at_work()
     def leave_behind(self, run_id: str) -> None:

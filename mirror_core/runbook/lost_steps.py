@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from mirror_core.decide.left_behind import ways_on_unfenced, word_needed
 from mirror_core.decide.proof import never_compared
 from mirror_core.decide.reckoning import lost_with_source
 from mirror_core.decide.sets import set_of, waiting_behind
@@ -21,7 +22,7 @@ from mirror_core.mirrors.proving import known
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.offsets import Offsets
+from mirror_core.model.offsets import NO_OFFSETS, Offsets
 from mirror_core.model.ruling import Authorizer
 from mirror_core.model.run import Evidence
 from mirror_core.model.standing import Debt, Owed
@@ -162,9 +163,10 @@ class LostSteps(Promotion):
     def check_before_promotion(self) -> Look:
         """Refused when what was approved holds no more, or somebody has lifted the fence that had been put up.
 
-        A source that is silent, or whose fence is owed still, holds nobody up: but for a promotion that had begun
-        before, and may be resumed days later, when it answers. Then it is fenced first, and what it has that was not
-        copied is left behind only by a word of its own.
+        A source that is silent, or that answers and cannot be fenced, holds nobody up: but for a promotion that had
+        begun before, and may be resumed days later. One that answers and was silent when it was given up, or that had
+        time to take writes, is fenced first. What it has that was not copied is left behind only by a word of its own;
+        so is one that had that time and cannot be fenced.
         """
         self.check_approval("promotion", source_needed=False)
         names, name, run = self.scope.names, self.link.source.name, self.journal.run_id
@@ -186,19 +188,20 @@ class LostSteps(Promotion):
                     "and plan again",
                     taken[:SHOWN],
                 )
-        if look.answers and not stands and (self.journal.begun("promote") or self._stood_long()):
-            self.journal.keep("promote", Returned())
-            found = paid_again(self, names, self.scope.promoted)
-            if self._debt.paid_ms is None:
-                raise Refused(
-                    f"run {run}: promotion",
-                    [
-                        f"{name} answers now and could not be fenced, so both clusters would take writes "
-                        f"({found.get('source', self._debt.trouble)}). Stop its brokers and resume the run, or abort "
-                        "it and plan again"
-                    ],
-                )
-        refuse_what_it_took(self)
+        held_up = self.journal.begun("promote") or self._stood_long()
+        silent = self.journal.run.source_silent
+        if word_needed(answers=look.answers, stands=stands, silent=silent, held_up=held_up):
+            returned = self.journal.kept("promote", Returned)
+            if returned is None or (not stands and returned.ends != NO_OFFSETS):  # what was told holds no more
+                returned = Returned()
+                self.journal.keep("promote", returned)
+            found = {} if stands else paid_again(self, names, self.scope.promoted)
+            if self._debt.paid_ms is None and held_up and not returned.left_behind:
+                why = str(found.get("source", self._debt.trouble))
+                raise Refused(f"run {run}: promotion", [ways_on_unfenced(self.link.mirror.name, name, why)])
+            if not stands:  # that took its time, which is not this run's being held up
+                look = look_again(self.link, (), self.scope.promoted)
+        refuse_what_it_took(self, look)
         return look
 
     def _stood_long(self) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from mirror_core.decide.reckoning import of_applications
-from mirror_core.decide.slipped import count, shown_slip, slipped_in, unknown_ends
+from mirror_core.decide.left_behind import ways_on
+from mirror_core.decide.reckoning import not_copied
+from mirror_core.decide.slipped import Ranges, count, shown_slip
 from mirror_core.decide.standing import when
 from mirror_core.decide.view import some
 from mirror_core.kafka.acls import AuthorizerOff
@@ -184,37 +185,48 @@ def lost_while_lifted(acts: Acts, held: bool) -> tuple[int | None, str] | None:
     return None
 
 
-def refuse_what_it_took(acts: Acts) -> None:
-    """Of an unplanned run whose promotion was resumed beside a source that answers again: Refused when that has records
-    which were not copied, unless somebody has said that they stay there."""
-    returned = acts.journal.kept("promote", Returned)
-    debt, statuses = acts.writer.state.debts[acts.link.mirror.name], acts.statuses()
+def refuse_what_it_took(acts: Acts, look: Look) -> None:
+    """Of an unplanned run that promotes beside a source which answers again: Refused when that has records which were
+    not copied, unless somebody has said that they stay there. `look`: at it, behind its fence if that stands."""
+    returned, debt = acts.journal.kept("promote", Returned), acts.writer.state.debts[acts.link.mirror.name]
     if returned is None or debt.paid_ms is None:
         return
-    if returned.ends != debt.ends:  # a person's word is about what it has been told
+    debt = _with_ends(acts, debt, look)
+    if not _told(returned, debt):
         returned = Returned(ends=debt.ends)
         acts.journal.keep("promote", returned)
-    taken = slipped(acts)
-    blind = sorted({*unknown_ends(debt, statuses), *(p for p in of_applications(statuses) if statuses[p].lmo is None)})
+    taken, blind = not_copied(debt, acts.statuses())
     if returned.left_behind or not (taken or blind):
         return
     name, mirror, there = acts.link.source.name, acts.link.mirror.name, acts.link.destination.name
-    reasons = [f"{name} answers again, and is fenced now; it has what was not copied to {there}"]
+    has = "it has records that were" if taken else "it may have records that were"
+    reasons = [f"{name} answered again, and is fenced now; {has} not copied to {there}"]
     if taken:
         reasons.append(shown_slip(taken, acts.writer.state.sightings.get(mirror)))
     if blind:
         reasons.append(f"how much of {some(blind)} was not copied is not known")
-    reasons.append(
-        f"`mirrorbook failover abort {mirror}`: applications go on writing on {name}, and nothing is lost. Or "
-        f"`mirrorbook failover resume {mirror} --leave-behind`: these records stay on {name} "
-        "only, until a failback saves them"
-    )
-    raise Refused(f"run {acts.journal.run_id}: promotion", reasons)
+    raise Refused(f"run {acts.journal.run_id}: promotion", [*reasons, ways_on(mirror, name)])
 
 
-def slipped(acts: Acts) -> dict[Partition, tuple[Offset, Offset]]:
+def _with_ends(acts: Acts, debt: Debt, look: Look) -> Debt:
+    """The debt of a fence that stands, with log ends that nobody had told before this look."""
+    known = debt.ends.by_partition()
+    if not look.ends.keys() - known.keys():
+        return debt
+    debt = replace(debt, ends=Offsets.of({**look.ends, **known}))
+    acts.writer.put(debt)
+    return debt
+
+
+def _told(returned: Returned, debt: Debt) -> bool:
+    """Whether people were told of these log ends: a person's word is about that. Who has left behind what was not known
+    of a partition is not asked again when its end becomes known."""
+    told, now = returned.ends.by_partition(), debt.ends.by_partition()
+    covered = bool(told) and returned.left_behind and all(now.get(p) == end for p, end in told.items())
+    return covered or returned.ends == debt.ends
+
+
+def slipped(acts: Acts) -> Ranges:
     """What applications have written on the source that was not copied."""
-    debt, statuses = acts.writer.state.debts.get(acts.link.mirror.name), acts.statuses()
-    theirs = of_applications(statuses)
-    found = slipped_in(debt, statuses) if debt is not None else {}
-    return {p: span for p, span in found.items() if p in theirs}
+    debt = acts.writer.state.debts.get(acts.link.mirror.name)
+    return {} if debt is None else not_copied(debt, acts.statuses())[0]

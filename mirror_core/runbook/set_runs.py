@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mirror_core.decide import vouching
 from mirror_core.decide.failover import Decision
 from mirror_core.decide.sets import Place, place_of
 from mirror_core.kafka.config import Config
@@ -40,10 +41,30 @@ class Standing:
 
     run: Run
     steps: tuple[StepRecord, ...]
+    waits: bool = False
+    """For a person's word, since its source answered before it promoted."""
 
     @property
     def place(self) -> Place:
         return place_of(self.run, self.steps)
+
+    @property
+    def outcome(self) -> str:
+        """Of one that has not failed, in words."""
+        seen = "" if vouching.as_copied(self.steps) else f", {vouching.sentence(vouching.of_run(self.steps))}"
+        return f"{self.run.plan.mirror}: {self.place}{seen}"
+
+    @property
+    def way_on(self) -> str:
+        """Of one that is kept."""
+        mirror = self.run.plan.mirror
+        word = f"`mirrorbook failover resume {mirror} --leave-behind`, or `mirrorbook failover abort {mirror}`"
+        return word if self.waits else "resume it"
+
+    @property
+    def advice(self) -> str:
+        """Behind the error of one that has failed. One that waits for a word has said how to go on."""
+        return "" if self.waits else f". When that is mended: `mirrorbook failover resume {self.run.plan.mirror}`"
 
 
 def set_named(config: Config, name: str) -> MirrorSet:

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from mirror_core.decide import vouching
 from mirror_core.decide.approvals import come_back
+from mirror_core.decide.left_behind import kept
 from mirror_core.decide.sets import (
     TURNED,
     UNDISTURBED,
@@ -41,6 +41,7 @@ from mirror_core.runbook.set_runs import Joint, SetFailed, Standing
 from mirror_core.runbook.side_by_side import at_once, patiently
 from mirror_core.state.link import Link
 from mirror_core.state.topic import read_state
+from mirror_core.state.turning import waits_for_word
 
 _BEFORE: Final = names(RunKind.FAILOVER)[: names(RunKind.FAILOVER).index(point_of_no_return(RunKind.FAILOVER))]
 
@@ -122,8 +123,8 @@ class Together:
 
         `silent`: mirrors whose sources, which the plans give up, were silent when these were approved.
         """
-        joint = self.decide()
-        if reasons := (*joint.reasons, *joint.other_than(plan_hash), *self._come_back(joint, silent)):
+        joint, back = self._decide_anew([name for name in self.chosen.mirrors if name in silent])
+        if reasons := (*joint.reasons, *joint.other_than(plan_hash), *back):
             raise Refused(f"failover of set {self.chosen.name}", reasons)
         when = datetime.fromtimestamp(now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S")
         attempt = f"{self.chosen.name}-{when}-{secrets.token_hex(2)}"
@@ -208,7 +209,7 @@ class Together:
         standings = self._standings(attempt)
         left = {name: s for name, s in standings.items() if s.run.ended_ms is None}
         if any(s.place in TURNED for s in standings.values()):
-            return [f"{name}: kept: another mirror of the set is promoted; resume it" for name in left]
+            return [f"{name}: kept: another mirror of the set is promoted; {s.way_on}" for name, s in left.items()]
         return self._give_up(left, only_mine=only_mine)
 
     def page(self, attempt: str) -> Path:
@@ -228,15 +229,16 @@ class Together:
             doing = {name: standings[name] for name, move in due.items() if move in wanted}
             if Move.ABORT in due.values():
                 given_up = {name: standings[name] for name, move in due.items() if move is Move.ABORT}
-                raise self._failed(failed, "", self._give_up(given_up, only_mine=False))
+                errors = [f"{name}: {error}" for name, error in failed.items()]
+                raise self._failed((*errors, *self._give_up(given_up, only_mine=False)))
             if not doing:
                 break
             failed |= at_once(
                 {name: partial(self._take, s, due[name], agreed_by) for name, s in doing.items()}, self._say
             )
         if failed or (Move.FINISH in wanted and any(s.place is not Place.DONE for s in standings.values())):
-            others = [_of_other(name, s) for name, s in standings.items() if name not in failed]
-            raise self._failed(failed, ". When that is mended: `mirrorbook failover resume {name}`", others)
+            errors = [f"{name}: {error}{standings[name].advice}" for name, error in failed.items()]
+            raise self._failed((*errors, *(s.outcome for name, s in standings.items() if name not in failed)))
         return standings
 
     def _take(self, standing: Standing, move: Move, agreed_by: str) -> None:
@@ -249,10 +251,17 @@ class Together:
             agreed = "" if move is Move.PROVE else said
             patiently(run.plan.mirror, self._say, lambda: conductor.take(run.id, steps, agreed_by=agreed))
 
-    def _come_back(self, joint: Joint, silent: Collection[str]) -> Iterator[str]:
-        for name, found in joint.decisions.items():
-            source = self.link(name).source.name
-            yield from (f"{name}: {why}" for why in come_back(source, silent=name in silent, seen=found.source_seen))
+    def _decide_anew(self, silent: Sequence[MirrorName]) -> tuple[Joint, list[str]]:
+        """All plans, and which of these sources, that were silent, answer by now."""
+        with ThreadPoolExecutor(max(1, len(silent))) as pool:
+            answers = {name: pool.submit(self._conductors[name].source_answers) for name in silent}
+            joint, reasons = self.decide(), list[str]()
+            for name, answer in answers.items():
+                source, again = self.link(name).source.name, f"failover run-set {self.chosen.name}"
+                seen = joint.decisions[name].source_seen
+                back = come_back(source, again, silent=True, answers=seen or answer.result(), seen=seen)
+                reasons += (f"{name}: {why}" for why in back)
+        return joint, reasons
 
     def _left(self, attempt: str) -> dict[MirrorName, Run]:
         """Its runs that have not ended."""
@@ -270,12 +279,15 @@ class Together:
         self._conductors[name].begin(plan_hash, self.mode, approved_by=approved_by, part_of=attempt, silent=silent)
 
     def _give_up(self, standings: Mapping[MirrorName, Standing], *, only_mine: bool) -> list[str]:
-        """What was done about each of them. One that is fenced, and whose source is silent, is kept: given up, it would
-        not know any more what it has drained."""
+        """What was done about each of them. One whose source is silent is kept if it is fenced, since it would not know
+        any more what it has drained; and if it waits for a word, which no new run would ask for."""
         said = list[str]()
         for name, standing in standings.items():
             conductor = self._conductors[name]
             stopped = self.mode is Mode.PLANNED and standing.place in (Place.STOPPED, Place.READY)
+            if standing.waits and not conductor.source_answers():
+                said.append(f"{name}: {kept(name, conductor.link.source.name)}")
+                continue
             if stopped and not conductor.source_answers():
                 again = f"`mirrorbook failover run {name} --mode unplanned` goes on from here if it is lost"
                 said.append(f"{name}: kept: the source does not answer; {again}, `failover abort {name}` if not")
@@ -290,9 +302,8 @@ class Together:
             self._say(line)
         return said
 
-    def _failed(self, errors: Mapping[MirrorName, MirrorError], advice: str, others: Sequence[str]) -> SetFailed:
-        lines = [f"{name}: {error}{advice.format(name=name)}" for name, error in errors.items()]
-        listed = "".join(f"\n  - {line}" for line in (*lines, *others))
+    def _failed(self, lines: Iterable[str]) -> SetFailed:
+        listed = "".join(f"\n  - {line}" for line in lines)
         return SetFailed(f"failover of set {self.chosen.name}: not all of it was moved:{listed}")
 
     def _members(
@@ -321,7 +332,7 @@ class Together:
             state = read[conductor.link.destination.name]
             for run in state.runs.values():
                 if (run.plan.mirror, run.plan.kind, run.plan.mode) == (name, RunKind.FAILOVER, self.mode):
-                    yield name, Standing(run, state.steps_of(run))
+                    yield name, Standing(run, state.steps_of(run), waits_for_word(state, run))
 
     def _write_page(self, attempt: str) -> None:
         page = self.page(attempt)
@@ -335,8 +346,3 @@ class Together:
             if all(s.run.ended_ms is not None for s in standings.values()):  # a store that hangs holds up no abort
                 first = self._conductors[self.chosen.mirrors[0]]
                 copy_page_or_say(first.services, first.link.config, page, self._say)
-
-
-def _of_other(mirror: MirrorName, standing: Standing) -> str:
-    other = "" if vouching.as_copied(standing.steps) else f", {vouching.sentence(vouching.of_run(standing.steps))}"
-    return f"{mirror}: {standing.place}{other}"

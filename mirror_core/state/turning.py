@@ -34,7 +34,7 @@ class Returned:
 
     VERSION: ClassVar[int] = 1
     ends: Offsets = NO_OFFSETS
-    """Its log ends behind the fence, as people were told of them."""
+    """Its log ends behind the fence, as people were told of them. Empty: not yet, or that it could not be fenced."""
     left_behind: bool = False
     """Somebody has said that what is not copied up to these ends stays there only."""
 
@@ -43,6 +43,25 @@ class _Given(msgspec.Struct):
     """As much of a last look as every Mirrorbook writes, whatever its version."""
 
     given: bool
+
+
+class _Word(msgspec.Struct):
+    """As much of a source that answered again."""
+
+    left_behind: bool
+
+
+def waits_for_word(state: State, run: Run) -> bool:
+    """Whether an unplanned run has met its source again before it promoted, and nobody has said yet that what was not
+    copied may stay there. What cannot be read counts as not said."""
+    turning = steps.point_of_no_return(run.plan.kind, run.plan.mode)
+    kept = state.checkpoints.get((run.id, turning, Returned.__name__))
+    if kept is None or run.state is not RunState.RUNNING or turned(state, run):
+        return False
+    try:
+        return not msgspec.json.decode(kept.value, type=_Word).left_behind
+    except msgspec.MsgspecError:
+        return True
 
 
 def turned(state: State, run: Run) -> bool:

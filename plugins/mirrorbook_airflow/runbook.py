@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator, TaskGroup
 
 from mirror_core.decide.approvals import begun_by, taken_up, used_up
+from mirror_core.decide.left_behind import another_run, kept
 from mirror_core.decide.steps import STEPS, Need, names, point_of_no_return, standing_still
 from mirror_core.decide.strategies import Allowed
 from mirror_core.decide.vouching import refuse_other
@@ -239,7 +240,7 @@ class AbortRun(RunOperator):
         return outcome
 
     def _given_up(self, context: Context, state: State, run: Run | None) -> str:
-        from mirror_core.state.turning import turned
+        from mirror_core.state.turning import turned, waits_for_word
 
         if run is None or run.ended_ms is not None:
             return "nothing to abort: the run has ended"
@@ -247,10 +248,12 @@ class AbortRun(RunOperator):
             return "kept: past the point of no return; clear the failed task, and the run goes on"
         if any(context["ti"].xcom_pull(task_ids=task, key=LOST) for task in self.step_tasks):
             return "kept: another process took the run over; if none goes on, clear the failed task or resume it"
-        engine = self.engine(context)
-        fenced = (run.id, STAND_STILL) in state.steps
-        if fenced and run.plan.mode is Mode.PLANNED and not engine.source_answers():
-            # Given up, it would not know any more what it has fenced and drained.
+        engine, waits = self.engine(context), waits_for_word(state, run)
+        fenced = run.plan.mode is Mode.PLANNED and (run.id, STAND_STILL) in state.steps
+        if (fenced or waits) and not engine.source_answers():
+            # Given up, it would not know any more what it has fenced and drained, or what a person is asked about.
+            if waits:
+                return kept(run.plan.mirror, engine.link.source.name)
             return (
                 "kept: the source does not answer. If it is lost, trigger mirror_failover_unplanned: it goes on "
                 "from here. If it comes back, clear the failed task, or abort the run by the command line"
@@ -259,7 +262,8 @@ class AbortRun(RunOperator):
             ended = engine.abort(run.id, only_mine=True)
         except LostOwnership as error:
             return f"kept: {error}"
-        return f"aborted: {ended.note or 'applications may write on the source again'}"
+        said = f"aborted: {ended.note or 'applications may write on the source again'}"
+        return f"{said}. {another_run(engine.link.source.name)}" if waits else said
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,9 +58,10 @@ def give_back(cluster: SandboxCluster, operation: Operation) -> None:
         absent_on_every_broker(client, {denial(operation)})
 
 
-def up_to_promotion(mirrored: Mirrored) -> str:
-    """An unplanned run that is about to promote."""
-    run = mirrored.failover.begin(mirrored.failover.plan(Mode.UNPLANNED).hash, Mode.UNPLANNED).id
+def up_to_promotion(mirrored: Mirrored, *, silent: bool = False) -> str:
+    """An unplanned run that is about to promote. `silent`: its source was, when somebody gave it up."""
+    plan = mirrored.failover.plan(Mode.UNPLANNED)
+    run = mirrored.failover.begin(plan.hash, Mode.UNPLANNED, silent=silent).id
     done = names(RunKind.FAILOVER, Mode.UNPLANNED)
     for name in done[: done.index("promote")]:
         mirrored.failover.step(run, name)
@@ -136,8 +137,9 @@ def test_who_sleeps_between_the_last_look_and_the_first_right_looks_again(
     assert mirrored.failover.abort(run).state is RunState.ABORTED
 
 
-def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_fenced(
-    pair: Pair, tmp_path: Path
+@pytest.mark.parametrize("by_a_word", [False, True])
+def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_fenced_or_by_a_word(
+    pair: Pair, tmp_path: Path, by_a_word: bool
 ) -> None:
     mirrored, topic = copied(pair, tmp_path)
     verbs.sync(mirrored.link)  # rights are staged
@@ -151,9 +153,16 @@ def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_
         mirrored.failover.drive(run)
     assert denied(pair.west, topic), "promoted beside a source that takes writes"
 
-    give_back(pair.east, Operation.ALTER)
+    if by_a_word:
+        mirrored.failover.leave_behind(run)
+    else:
+        give_back(pair.east, Operation.ALTER)
     assert mirrored.failover.drive(run).state is RunState.DONE
-    assert denied(pair.east, topic)
+    assert (denied(pair.east, topic), denied(pair.west, topic)) == (not by_a_word, False)
+    if by_a_word:
+        give_back(pair.east, Operation.ALTER)
+        look_after(mirrored.link)
+        assert denied(pair.east, topic), "the fence is pending, and nobody puts it up"
 
 
 @pytest.mark.parametrize("begun", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -184,6 +193,28 @@ def test_what_a_source_took_before_a_promotion_is_resumed_is_left_behind_only_by
 
     mirrored.failover.leave_behind(run)
     assert mirrored.failover.drive(run).state is RunState.DONE
+    assert (denied(pair.east, topic), denied(pair.west, topic)) == (True, False)
+
+
+def test_a_source_that_comes_back_before_the_promotion_is_given_up_by_no_approval_of_when_it_was_silent(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Nothing has held the run up: it is seconds ago that somebody gave up a silent one."""
+    mirrored, topic = copied(pair, tmp_path)
+    verbs.sync(mirrored.link)  # rights are staged
+    produce(pair.east, topic, 3)
+    with suspended(pair.east):
+        run = up_to_promotion(mirrored, silent=True)
+    with pytest.raises(Refused, match=rf"{topic}-0 \[10, 13\)(.|\n)*resume {mirrored.name} --leave-behind"):
+        mirrored.failover.drive(run)
+    assert denied(pair.east, topic)
+    assert denied(pair.west, topic), "three records were given up that could be saved"
+
+    with suspended(pair.east), pytest.raises(Refused, match="leave-behind"):
+        mirrored.failover.drive(run)  # it has them, all the same
+    with suspended(pair.east):  # it flaps, and whoever has the word is not held up by that
+        mirrored.failover.leave_behind(run)
+        assert mirrored.failover.drive(run).state is RunState.DONE
     assert (denied(pair.east, topic), denied(pair.west, topic)) == (True, False)
 
 

@@ -97,11 +97,17 @@ def test_two_people_move_a_set_and_one_alone_does_not(
     ended(airflow, DAG, run, "failed")
     for one in both:
         at_home(one)
+    said = airflow.log_of(DAG, run, "last_words")
+    for one in both:
+        assert f"{one.name}: Nothing was begun: applications write on east, as before; west stays a mirror." in said
 
     run = approved_by_two(airflow, DAG)
     airflow.await_question(DAG, run, "go_ahead", RUN_S)
     airflow.answer(DAG, run, "go_ahead", "Approve")
     ended(airflow, DAG, run, "success")
+    said = airflow.log_of(DAG, run, "last_words")
+    for one in both:
+        assert f"{one.name}: Applications write on west" in said
 
     evidence = airflow.folder / "mirrorbook" / "evidence"
     for one in both:

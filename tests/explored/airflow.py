@@ -39,8 +39,9 @@ def _approve(world: World, slot: int) -> Iterator[Move]:
         for mode in Mode:
             there, proc = _started(world, link, slot)
             if world.recs[link].desired is not None and failing_over.begin(there, proc, mode) is not None:
+                silent = mode is Mode.UNPLANNED and not world.up[source(link)]
                 words = f"Airflow: {mode} failover of {name_of(link)} is approved"
-                yield Move(words, world._replace(dag=Dag(link, mode, True)))
+                yield Move(words, world._replace(dag=Dag(link, mode, True, silent=silent)))
 
 
 def _approval(fresh: bool) -> Approval:
@@ -53,7 +54,7 @@ def _begin(world: World, dag: Dag, slot: int) -> Iterator[Move]:
     before = [run_of(dag.link, r) for r in runs if r.id == dag.run]
     if approvals.stale(said, NOW) or approvals.used_up(before, said):
         return
-    begun = failing_over.begin(*_started(world, dag.link, slot), dag.mode)
+    begun = failing_over.begin(*_started(world, dag.link, slot), dag.mode, silent=dag.silent)
     if begun is not None:
         run = max(begun.recs[dag.link].runs, key=lambda one: one.id)
         begun = put_run(begun, dag.link, run, fresh=dag.fresh)

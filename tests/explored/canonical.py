@@ -70,10 +70,12 @@ def _renumbered(link: int, rec: Rec, number) -> Rec:  # type: ignore[no-untyped-
     def run(one: Run) -> Run:
         home = number(link - 1, one.homecoming) if one.homecoming else 0
         past = one.state not in _RUNNING or one.done >= _ASKED[one.kind, one.mode]
-        known = number(link, one.id), home, one.fresh and not past
-        if known == (one.id, one.homecoming, one.fresh):
-            return one
-        return one._replace(id=known[0], homecoming=known[1], fresh=known[2])
+        known = number(link, one.id), home
+        if known != (one.id, one.homecoming):
+            one = one._replace(id=known[0], homecoming=home)
+        if past and (one.fresh, one.silent, one.word) != (False, False, None):
+            return one._replace(fresh=False, silent=False, word=None)
+        return one
 
     if not (rec.runs or rec.debt or rec.homecoming):
         return rec

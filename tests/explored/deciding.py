@@ -111,7 +111,7 @@ def _failover_view(
 def _key(world: World, link: int, mode: Mode, anew: bool) -> tuple[Any, ...]:
     """What a failover's plan is made from, and no more: plans are remembered by it."""
     rec, run = world.recs[link], active(world.recs[link])
-    runs = (run._replace(done=0, begun=False, fresh=True, by="", plan=0),) if run else ()
+    runs = (run._replace(done=0, begun=False, fresh=True, by="", plan=0, silent=False, word=None),) if run else ()
     seen = rec._replace(owner=0, homecoming=0, debt=None, runs=runs)
     topic = ACLS.mask(a for a in ACLS.values(world.acls[source(link)]) if a.name == topic_of(link))
     return link, seen, mode, world.up, world.extra[link // 2], topic, anew

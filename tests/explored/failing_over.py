@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirror_core.decide import steps
+from mirror_core.decide import approvals, left_behind, reckoning, steps
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, RunKind, RunState
@@ -45,11 +45,13 @@ from tests.explored.world import (
     Proc,
     Run,
     World,
+    debt_of,
     destination,
     fence_of,
     run_of,
     source,
     state_on,
+    status_of,
 )
 
 KIND = RunKind.FAILOVER
@@ -57,11 +59,12 @@ ONE = {"settle": "settle", "final_offsets": "record_lmo"}
 """Steps that are one act with the next one, or have another name here."""
 
 
-def begin(world: World, proc: Proc, mode: Mode) -> World | None:
-    """Look at both sides, make the plan, open the run. None: refused."""
-    link, rec = proc.link, world.recs[proc.link]
-    before = active(rec)
-    if not answers(world, link):
+def begin(world: World, proc: Proc, mode: Mode, *, silent: bool | None = None) -> World | None:
+    """Look at both sides, make the plan, open the run. None: refused. `silent`: the source was, when somebody approved
+    to give it up; None: that is now."""
+    link, rec, there = proc.link, world.recs[proc.link], world.up[source(proc.link)]
+    before, silent = active(rec), mode is Mode.UNPLANNED and not there if silent is None else silent
+    if not answers(world, link) or approvals.come_back("", "", silent=silent, answers=there, seen=there):
         return None
     continues = (
         before is not None
@@ -74,7 +77,7 @@ def begin(world: World, proc: Proc, mode: Mode) -> World | None:
         return None
     number = 1 + max((r.id for r in rec.runs), default=0)
     run = Run(number, KIND, mode, RunState.RUNNING, plan, True, proc.by)
-    run = run._replace(homecoming=rec.homecoming)
+    run = run._replace(homecoming=rec.homecoming, silent=silent)
     if continues and before is not None:
         world = close(world, link, before, RunState.SUPERSEDED)
     world = take_over(put_run(world, link, run), proc)
@@ -212,7 +215,28 @@ def promote(world: World, proc: Proc) -> World:
     link, run = proc.link, run_at(world, proc)
     if not owns(world, proc) or (not run.begun and not _may_promote(world, proc, run)):
         return end(world, proc)
+    stands, there = (debt := world.recs[link].debt) is not None and debt.paid, world.up[source(link)]
+    if run.begun or not left_behind.word_needed(answers=there, stands=stands, silent=run.silent, held_up=False):
+        return last_look(world, proc)
+    return fence_again(put_run(world, link, run, word=bool(run.word)), proc, "last_look")
+
+
+@act("last_look")
+def last_look(world: World, proc: Proc) -> World:
+    """What a source that is back has is left behind by a word only."""
+    link, run = proc.link, run_at(world, proc)
+    if not owns(world, proc) or (run.word is False and not run.begun and has_more(world, link)):
+        return end(world, proc)
     return fence_again(put_run(world, link, run, begun=True), proc, "give")
+
+
+def has_more(world: World, link: int) -> bool:
+    """Whether the source is fenced, and has what was not copied."""
+    rec = world.recs[link]
+    if rec.debt is None or not rec.debt.paid:
+        return False
+    status = status_of(link, rec.state, rec.lmo, rec.failed)
+    return any(reckoning.not_copied(debt_of(link, rec.debt), {status.partition: status}))
 
 
 def _may_promote(world: World, proc: Proc, run: Run) -> bool:

@@ -108,6 +108,14 @@ def asked_again(world: World, link: int, run: Run) -> bool | None:
     return True if plan_failover(world, link, run.mode, anew=True)[1] else None
 
 
+def leave_behind(world: World, proc: Proc, run: Run) -> World | None:
+    """`failover resume --leave-behind`, for a run that has asked for it."""
+    if run.word is not False or run.begun:
+        return None
+    run = run._replace(word=True)
+    return resume(put_run(world, proc.link, run), proc, run)
+
+
 def resume(world: World, proc: Proc, run: Run) -> World | None:
     """`failover resume`."""
     if not answers(world, proc.link):

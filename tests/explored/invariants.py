@@ -11,6 +11,7 @@ from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, RunKind
 from tests.explored import watching
 from tests.explored.deciding import active, remembered, writers
+from tests.explored.failing_over import has_more
 from tests.explored.limits import Move
 from tests.explored.process import ACTS, end
 from tests.explored.world import (
@@ -44,6 +45,7 @@ def wrong_move(before: World, move: Move) -> Iterator[str]:
     yield from _unapproved(before, move)
     yield from _others(before, move)
     yield from _withdrawn(before, move)
+    yield from _unasked(before, move)
 
 
 # -- two primaries, and none ------------------------------------------------------------------------------------------
@@ -166,6 +168,20 @@ def _unapproved(before: World, move: Move) -> Iterator[str]:
         )
         if not (run.fresh or agreed):
             yield f"step {at} of {run.kind} {run.id} begins on an old approval"
+
+
+def _unasked(before: World, move: Move) -> Iterator[str]:
+    """Nobody who agreed to give up a silent source has agreed to give up what one has that answers."""
+    if move.by is None or not before.up[source(move.by)] or not move.world.up[source(move.by)]:
+        return
+    for run in move.world.recs[move.by].runs:
+        was = next((r for r in before.recs[move.by].runs if (r.id, r.kind) == (run.id, run.kind)), None)
+        if was is None and run.silent:
+            yield f"{run.kind} {run.id} gives up {CLUSTERS[source(move.by)]}, which answers, by an approval of before"
+        if was is None or (was.done, was.begun, run.begun) != (run.done, False, True) or not run.silent:
+            continue
+        if names(run.kind, run.mode)[run.done] == "promote" and not run.word and has_more(before, move.by):
+            yield f"{run.kind} {run.id} leaves behind what {CLUSTERS[source(move.by)]} has, and nobody was asked"
 
 
 def _fenced_already(run: Run, at: str) -> bool:

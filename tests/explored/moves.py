@@ -79,6 +79,7 @@ def _commands(world: World, link: int, slot: int, limits: Limits) -> Iterator[Mo
         yield from command(f"failover run --mode {mode}", begin, agreed=True)
     if run is not None and run.kind is RunKind.FAILOVER:
         yield from command("failover resume", lambda w, p: giving_up.resume(w, p, run))
+        yield from command("failover resume --leave-behind", lambda w, p: giving_up.leave_behind(w, p, run))
         yield from command("failover abort", lambda w, p: giving_up.abort(w, p, run))
     if link % 2 == 0 and limits.failbacks:
         yield from command("failback run", failing_back.begin, agreed=True)

@@ -98,6 +98,10 @@ class Run(NamedTuple):
     homecoming: int = 0
     """Of a way home: the failback that it belongs to."""
     salvaged: int = 0
+    silent: bool = False
+    """Of an unplanned one: its source was, when it was approved."""
+    word: bool | None = None
+    """Whether a person has said that what was not copied stays there. None: nobody was asked."""
 
 
 class Rec(NamedTuple):
@@ -136,6 +140,7 @@ class Dag(NamedTuple):
     asked_of: int = 0
     """The run about which task `go_ahead` was answered."""
     asked_fresh: bool = False
+    silent: bool = False
 
 
 class Proc(NamedTuple):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from mirror_core.cli import failover as command
@@ -17,10 +18,11 @@ from mirror_core.decide.view import Unseen, View
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import Mode
+from mirror_core.model.run import Mode, Run
 from mirror_core.runbook import conductor
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.sets import Together
+from mirror_core.state.records import State
 from tests.unit.test_decide_failover import view  # noqa: F401 - a fixture
 from tests.unit.test_decide_verbs import RUN
 from tests.unit.test_refusals import LINK
@@ -31,11 +33,24 @@ UNSEEN = replace(SEEN, source_seen=False)
 
 
 @pytest.mark.parametrize("silent", [False, True])
-@pytest.mark.parametrize("seen", [False, True])
-def test_only_who_agreed_when_it_was_silent_is_asked_again(silent: bool, seen: bool) -> None:
-    said = come_back("east", silent=silent, seen=seen)
-    assert bool(said) is (silent and seen)
-    assert all("east answers by now" in line and "--mode planned" in line for line in said)
+@pytest.mark.parametrize("answers", [False, True])
+def test_only_who_agreed_when_it_was_silent_is_asked_again(silent: bool, answers: bool) -> None:
+    said = come_back("east", "failover run m", silent=silent, answers=answers, seen=answers)
+    assert bool(said) is (silent and answers)
+    for line in said:
+        assert "east answers by now" in line
+        assert "With --mode planned nothing is lost. Or" in line
+        assert "`mirrorbook failover run m --mode unplanned` shows the new plan" in line
+
+
+@pytest.mark.parametrize(
+    ("held", "words"), [(None, "With --mode planned nothing is lost"), (RUN, f"Run {RUN.id} can go on")]
+)
+def test_of_a_source_that_answers_only_in_part_it_is_said_what_a_planned_run_waits_for(
+    held: Run | None, words: str
+) -> None:
+    (line,) = come_back("east", "failover run m", silent=True, answers=True, seen=False, held=held)
+    assert f"{words} as soon as east tells all that is asked" in line
 
 
 def test_a_plan_knows_whether_it_was_made_without_its_source(view: View) -> None:  # noqa: F811
@@ -50,7 +65,8 @@ def failover(monkeypatch: pytest.MonkeyPatch) -> Failover:
     nothing: Any = SimpleNamespace(state=None, active_run=lambda name: None)
     monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: nothing)
     monkeypatch.setattr(Failover, "_control", lambda self: nullcontext(nothing))
-    monkeypatch.setattr(Failover, "_open", lambda self, writer, found, *rest: RUN)
+    monkeypatch.setattr(Failover, "_open", lambda self, writer, found, *rest, **more: RUN)
+    monkeypatch.setattr(Failover, "source_answers", lambda self: False)
     return made
 
 
@@ -82,6 +98,42 @@ def test_a_source_that_answers_again_is_given_up_by_no_approval_of_before(
     assert failover.begin(SEEN.plan.hash, Mode.UNPLANNED) is RUN, "who agreed has seen that it answers"
     monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: UNSEEN)
     assert failover.begin(SEEN.plan.hash, Mode.UNPLANNED, silent=True) is RUN
+    # One broker answers, and not to all that was asked.
+    monkeypatch.setattr(Failover, "source_answers", lambda self: True)
+    with pytest.raises(Refused, match=r"east answers by now.* nothing is lost as soon as east tells all"):
+        failover.begin(SEEN.plan.hash, Mode.UNPLANNED, silent=True)
+    assert failover.begin(SEEN.plan.hash, Mode.UNPLANNED) is RUN
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_run_remembers_whether_its_source_was_silent(monkeypatch: pytest.MonkeyPatch, silent: bool) -> None:
+    state, written = State(), list[Run]()
+    state.mirrors[LINK.mirror.name] = LINK.mirror
+    writer: Any = SimpleNamespace(state=state, put=lambda run, *more: written.append(run))
+    monkeypatch.setattr("mirror_core.runbook.conductor.read_whole", lambda cluster: state)
+    monkeypatch.setattr(Failover, "_control", lambda self: nullcontext(writer))
+    monkeypatch.setattr(Failover, "_decide", lambda self, state, choice: UNSEEN)
+    monkeypatch.setattr(Failover, "source_answers", lambda self: False)
+    services: Any = SimpleNamespace(check_evidence=lambda: None)
+    made = Failover(LINK, services, started_by="me")
+    assert made.begin(UNSEEN.plan.hash, Mode.UNPLANNED, silent=silent) is written[0]
+    assert written[0].source_silent is silent
+
+
+def test_a_run_of_an_older_mirrorbook_is_read() -> None:
+    older = msgspec.to_builtins(RUN)
+    del older["source_silent"]
+    assert msgspec.convert(older, type(RUN)) == RUN
+    assert not RUN.source_silent
+
+
+def test_a_plan_names_a_source_that_answers_only_in_part(failover: Failover, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
+    monkeypatch.setattr(Failover, "source_answers", lambda self: True)
+    found, silent = failover.decide_lost()
+    assert not silent
+    assert "east answers, if only in part" in found.plan.warnings[0]
+    assert found.plan.hash == UNSEEN.plan.hash
 
 
 @pytest.mark.parametrize(
@@ -92,7 +144,9 @@ def test_a_source_is_silent_when_none_of_its_brokers_answers(
 ) -> None:
     monkeypatch.setattr(Failover, "decide", lambda self, choice: found)
     monkeypatch.setattr(Failover, "source_answers", lambda self: answers)
-    assert failover.decide_lost() == (found, silent)
+    decision, was_silent = failover.decide_lost()
+    assert was_silent is silent
+    assert replace(decision, plan=found.plan) == found
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -113,7 +167,7 @@ def test_a_command_begins_by_what_it_has_shown(monkeypatch: pytest.MonkeyPatch, 
     assert begun == [silent]
 
 
-def both(monkeypatch: pytest.MonkeyPatch, *, seen: bool, begun: list[str]) -> Together:
+def both(monkeypatch: pytest.MonkeyPatch, *, seen: bool, begun: list[str], answers: bool = False) -> Together:
     """Two mirrors; of the first one the source is seen or not."""
 
     def conductor(name: MirrorName, found: Decision) -> Any:
@@ -121,7 +175,7 @@ def both(monkeypatch: pytest.MonkeyPatch, *, seen: bool, begun: list[str]) -> To
             begun.append(name)
 
         return SimpleNamespace(
-            link=LINK, decide=lambda mode: found, source_answers=lambda: False, begin=begin, started_by="me"
+            link=LINK, decide=lambda mode: found, source_answers=lambda: answers, begin=begin, started_by="me"
         )
 
     conductors = {A: conductor(A, replace(SEEN, source_seen=seen)), B: conductor(B, SEEN)}
@@ -138,6 +192,11 @@ def test_of_a_set_none_is_given_up_when_one_source_answers_again(monkeypatch: py
     several = both(monkeypatch, seen=True, begun=begun)
     with pytest.raises(Refused, match="a: east answers by now"):
         several.begin(plans.hash, approved_by="ann", silent=(A,))
+    in_part = both(monkeypatch, seen=False, begun=begun, answers=True)
+    with pytest.raises(
+        Refused, match=r"a: east answers by now.* nothing is lost as soon.*failover run-set shop --mode unplanned"
+    ):
+        in_part.begin(plans.hash, approved_by="ann", silent=(A,))
     assert begun == []
     several.begin(plans.hash, approved_by="ann", silent=())
     dead.begin(plans.hash, approved_by="ann", silent=(A,))
@@ -175,8 +234,9 @@ class Other:
 
 
 def test_another_cluster_at_its_address_is_no_source_that_answers(
-    failover: Failover, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    failover = Failover(LINK, cast("Any", None), started_by="me")
     monkeypatch.setattr(conductor, "ClusterClient", Other)
     monkeypatch.setattr(Failover, "decide", lambda self, choice: UNSEEN)
     assert not failover.source_answers()

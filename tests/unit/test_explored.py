@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from mirror_core.decide import access, approvals, failback, standing, steps
+from mirror_core.decide import access, approvals, failback, left_behind, standing, steps
 from mirror_core.decide.standing import Standing
 from mirror_core.evidence import fence_file
 from mirror_core.model.mirror import Desired
@@ -103,7 +103,7 @@ PARTS: Final = {
         Limits(airflow=True, outages=(0,), verbs=False, failbacks=False),
         worlds=15_000,
         depth=10,
-        most=15_000,
+        most=20_000,
         deep=300_000,
         leads_home=False,
     ),
@@ -128,7 +128,7 @@ def test_no_history_breaks_an_invariant_and_each_world_has_a_way_to_be_protected
 
 # -- without a guard ------------------------------------------------------------------------------------------------
 
-BOTH, NOWHERE = "on both clusters", "nowhere"
+BOTH, NOWHERE, ASKED = "on both clusters", "nowhere", "and nobody was asked"
 THERE: Final = "failover run --mode planned m"
 HOME: Final = ("failback run m", "failover run --mode planned m-back", "failback resume m")
 
@@ -214,6 +214,12 @@ GUARDS: Final = {
     ),
     "somebody watches until the fence is not needed": Guard(
         ((standing, "nothing_to_watch", _stopped),), QUIET._replace(outages=(0,)), BOTH
+    ),
+    "a source that is back is given up only by a word": Guard(
+        ((left_behind, "word_needed", _always(False)),), QUIET._replace(outages=(0,), kills=False, writes=True), ASKED
+    ),
+    "an approval of when it was silent begins nothing": Guard(
+        ((approvals, "come_back", _always(())),), QUIET._replace(airflow=True, outages=(0,)), "by an approval of before"
     ),
     "no abort leads back from the promotion": Guard(((steps, "turned", _always(False)),), QUIET, BOTH),
 }

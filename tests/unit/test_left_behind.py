@@ -195,4 +195,4 @@ def test_how_much_was_not_copied_of_a_partition_without_an_lmo_is_not_known(west
     steps.journal.keep("promote", Returned(ends=ends))
     steps.writer.put(debt(ends))
     with pytest.raises(Refused, match=f"how much of {SHORT} was not copied is not known"):
-        raised_again.refuse_what_it_took(steps)
+        raised_again.refuse_what_it_took(steps, Look(silent="no answer"))

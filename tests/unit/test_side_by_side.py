@@ -14,11 +14,16 @@ from mirror_core.cli import sets as command
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Unreachable
 from mirror_core.model.mirror_set import MirrorSet
 from mirror_core.model.names import MirrorName
+from mirror_core.model.run import Mode, Run, RunState, StepRecord, StepState
 from mirror_core.runbook import side_by_side
 from mirror_core.runbook.set_runs import Standing
 from mirror_core.runbook.sets import Together
 from mirror_core.runbook.side_by_side import at_once, patiently
+from mirror_core.state.journal import checkpoint
+from mirror_core.state.records import State
+from mirror_core.state.turning import Returned
 from tests.unit.test_decide_verbs import RUN
+from tests.unit.test_refusals import LINK
 
 A, B = MirrorName("a"), MirrorName("b")
 
@@ -136,3 +141,50 @@ def test_while_a_person_decides_about_a_set_somebody_else_may_take_it(monkeypatc
     with pytest.raises(Refused, match="taken"):
         command.run_set("shop")
     assert asked == [{"take_over": True}, {"quietly": True}]
+
+
+@pytest.mark.parametrize("answers", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+def test_of_a_set_a_run_that_waits_for_a_word_is_kept_while_its_source_is_silent(
+    monkeypatch: pytest.MonkeyPatch, waits: bool, answers: bool
+) -> None:
+    aborted = list[str]()
+
+    def abort(run_id: str, *, only_mine: bool) -> Run:
+        aborted.append(run_id)
+        return RUN
+
+    one: Any = SimpleNamespace(link=LINK, source_answers=lambda: answers, abort=abort)
+    several = Together(MirrorSet("shop", (A, B)), {A: one, B: one}, Mode.UNPLANNED, say=print)
+    run = replace(RUN, plan=replace(RUN.plan, mirror=A, mode=Mode.UNPLANNED), id="a-1", state=RunState.RUNNING)
+    standings = {A: Standing(run, (), waits)}
+    monkeypatch.setattr(Together, "_standings", lambda self, attempt: standings)
+    (said,) = several.abort("shop-1")
+    kept = waits and not answers
+    assert said.startswith("a: kept: east answered" if kept else "a: given up")
+    assert ("`mirrorbook failover resume a --leave-behind` goes on" in said) is kept
+    assert aborted == ([] if kept else ["a-1"])
+
+    promoted = StepRecord(run="b-1", step="promote", state=StepState.DONE, attempt=1, started_ms=1)
+    there = replace(run, plan=replace(run.plan, mirror=B), id="b-1", state=RunState.DONE, ended_ms=1)
+    standings[B] = Standing(there, (promoted,))
+    (said,) = several.abort("shop-1")
+    assert ("resume a --leave-behind" in said) is waits
+    assert ("resume it" in said) is not waits
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_of_a_set_nobody_is_told_to_resume_what_waits_for_a_word(waits: bool) -> None:
+    assert ("failover resume m`" in Standing(RUN, (), waits).advice) is not waits
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_set_knows_which_of_its_runs_wait_for_a_word(monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+    state = State()
+    state.put(replace(RUN, plan=replace(RUN.plan, mirror=A, mode=Mode.UNPLANNED), part_of="shop-1"))
+    if waits:
+        state.put(checkpoint(RUN.id, "promote", Returned()))
+    monkeypatch.setattr("mirror_core.runbook.sets.read_state", lambda cluster: state)
+    one: Any = SimpleNamespace(link=LINK)
+    several = Together(MirrorSet("shop", (A,)), {A: one}, Mode.UNPLANNED, say=print)
+    assert several._standings("shop-1")[A].waits is waits

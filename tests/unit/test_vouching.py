@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -18,10 +16,11 @@ from mirror_core.decide.vouching import LEFT, OTHER, PROVED, VERDICT, WHY, NotAs
 from mirror_core.model.copying import Piece
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity import Finding, ParityResult, Verdict
-from mirror_core.model.run import Evidence, StepRecord, StepState
+from mirror_core.model.run import Evidence, RunState, StepRecord, StepState
 from mirror_core.parity.certified import CertifiedTask
-from mirror_core.runbook import sets
 from mirror_core.runbook.certifying import InTime
+from mirror_core.runbook.set_runs import Standing
+from tests.unit.test_decide_verbs import RUN
 from tests.waiting import patience
 
 ONE_MIRROR = MirrorName("m")
@@ -151,10 +150,7 @@ def test_a_defect_while_reading_proves_nothing_and_is_named() -> None:
 
 def test_a_set_of_which_another_mirror_failed_names_what_is_not_as_it_was_copied() -> None:
     bad = {**vouching.unknown("x"), PROVED: "9 of 10 offsets", OTHER: "orders-0: [3, 4) is another"}
-    told = [
-        sets._of_other(ONE_MIRROR, cast("Any", SimpleNamespace(place="done", steps=[reported(seen)])))
-        for seen in (bad, {})
-    ]
+    told = [Standing(replace(RUN, state=RunState.DONE), (reported(seen),)).outcome for seen in (bad, {})]
     assert told == [
         "m: done, NOT AS IT WAS COPIED: orders-0: [3, 4) is another. 9 of 10 offsets are as they were copied",
         "m: done",

@@ -1,0 +1,52 @@
+"""A source that answers again while an unplanned run gives it up: when that takes a person's word, and how to go
+on. Pure.
+
+The word is `failover resume NAME --leave-behind`: what was not copied stays on the source.
+"""
+
+from __future__ import annotations
+
+from mirror_core.model.names import ClusterName, MirrorName
+
+
+def word_needed(*, answers: bool, stands: bool, silent: bool, held_up: bool) -> bool:
+    """Whether what an unplanned run would leave on its source, which `answers`, is left only by a person's word. Nobody
+    has approved to give up a source that answers (`silent`: it was so then); or the run was `held_up`, and its source
+    took writes meanwhile, unless its fence `stands` all the time."""
+    return answers and (silent or (held_up and not stands))
+
+
+def ways_on(mirror: MirrorName, source: ClusterName) -> str:
+    """Beside a source that is fenced."""
+    return (
+        f"`mirrorbook failover abort {mirror}`: applications go on writing on {source}, and nothing is lost. Or "
+        f"`mirrorbook failover resume {mirror} --leave-behind`: these records stay on {source} only, until a failback "
+        "saves them"
+    )
+
+
+def ways_on_unfenced(mirror: MirrorName, source: ClusterName, why: str) -> str:
+    """Beside one that cannot be fenced. Nobody may be able to reach its brokers, so there is a way on without that."""
+    return (
+        f"{source} answers now and could not be fenced, so both clusters would take writes ({why}). Stop its brokers "
+        f"and `mirrorbook failover resume {mirror}`. Or `mirrorbook failover abort {mirror}`, and plan again. Or keep "
+        f"its applications stopped and `mirrorbook failover resume {mirror} --leave-behind`: the run promotes beside "
+        f"{source}, and the fence stays pending"
+    )
+
+
+def kept(mirror: MirrorName, source: ClusterName) -> str:
+    """Why a run that waits for the word is not given up while its source is silent again: a new run would not ask."""
+    return (
+        f"kept: {source} answered when the run was about to promote, and it is silent now. `mirrorbook failover resume "
+        f"{mirror} --leave-behind` goes on: what was not copied stays on {source} only. If {source} comes back, "
+        f"`mirrorbook failover abort {mirror}`, or action abort of DAG mirror_control, loses nothing"
+    )
+
+
+def another_run(source: ClusterName) -> str:
+    """How Airflow goes on where its run was given up, since the source answers."""
+    return (
+        f"{source} answers: DAG mirror_failover loses nothing. Or trigger this DAG again: its plan says that {source} "
+        "answers, and who approves it leaves behind what is not copied"
+    )

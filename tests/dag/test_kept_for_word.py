@@ -1,0 +1,60 @@
+"""A teardown behind a run that waits for a person's word: given up, nobody would be asked for it any more."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.state.journal import checkpoint
+from mirror_core.state.records import State
+from mirror_core.state.turning import Returned
+from tests.unit.test_decide_verbs import RUN
+from tests.unit.test_refusals import LINK
+
+pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]  # warnings of Airflow are not ours to mend
+
+WAITING = replace(RUN, plan=replace(RUN.plan, mode=Mode.UNPLANNED), state=RunState.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("returned", "answers", "said"),
+    [
+        (Returned(), False, "kept: east answered when the run was about to promote, and it is silent now"),
+        (Returned(), True, "aborted: .* trigger this DAG again: its plan says that east answers"),
+        (Returned(left_behind=True), False, "aborted: lifted$"),
+        (None, False, "aborted: lifted$"),
+    ],
+)
+def test_an_unplanned_run_that_waits_for_a_word_is_kept_while_its_source_is_silent(
+    monkeypatch: pytest.MonkeyPatch, returned: Returned | None, answers: bool, said: str
+) -> None:
+    from airflow.providers.standard.operators.empty import EmptyOperator
+    from mirrorbook_airflow import runbook
+
+    state = State()
+    state.put(WAITING)
+    if returned is not None:
+        state.put(checkpoint(WAITING.id, "promote", returned))
+    aborted = list[str]()
+
+    def abort(run_id: str, *, only_mine: bool) -> Any:
+        aborted.append(run_id)
+        return replace(WAITING, note="lifted")
+
+    engine: Any = SimpleNamespace(link=LINK, abort=abort, source_answers=lambda: answers)
+    monkeypatch.setattr(runbook, "find_mirror", lambda name: (LINK, state))
+    monkeypatch.setattr(runbook.RunOperator, "engine", lambda self, context: engine)
+    monkeypatch.setattr("mirror_core.runbook.closing.last_words", lambda link, run: ())
+    common: dict[str, Any] = {"mirror": "m", "kind": RunKind.FAILOVER, "mode": Mode.UNPLANNED}
+    task = runbook.AbortRun(task_id="abort", begin=EmptyOperator(task_id="begin"), steps=(), **common)
+    ti = SimpleNamespace(xcom_pull=lambda task_ids, key="return_value": WAITING.id)
+    outcome = task.execute({"ti": ti})  # type: ignore[typeddict-item]  # as much as the task asks for
+    kept = said.startswith("kept")
+    assert re.match(said, outcome), outcome
+    assert ("`mirrorbook failover resume m --leave-behind` goes on" in outcome) is kept
+    assert aborted == ([] if kept else [WAITING.id])
