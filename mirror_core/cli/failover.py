@@ -33,9 +33,9 @@ from mirror_core.cli.documents import PlanDocument, RunDocument
 from mirror_core.cli.runs import show_newest
 from mirror_core.cli.sets import plan_set, run_set
 from mirror_core.cli.spark_conf import SparkConfOption
-from mirror_core.decide.approvals import asks_before_it_stops
+from mirror_core.decide.approvals import approved_unseen, asks_before_it_stops
 from mirror_core.model.documents import prints
-from mirror_core.model.errors import BadRequest
+from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.runbook.failover import Failover
 
@@ -107,6 +107,9 @@ def run(
     decision, silent = failover.decide_lost() if mode is Mode.UNPLANNED else (failover.decide(mode), False)
     question = f"move applications from {link.source.name} to {link.destination.name}"
     title = f"{mode} failover of {name}"
+    answering = [link.source.name] if mode is Mode.UNPLANNED and not (silent or dry_run) else []
+    if reasons := approved_unseen(plan_hash, answering, yes=yes):
+        raise Refused(title, reasons)
     if approved(title, decision, question, plan_hash=plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
         started = begun(failover, decision, mode, silent=silent, as_json=as_json)
         asked = asks_before_it_stops(started, noticed=False) and not (no_pause or yes)

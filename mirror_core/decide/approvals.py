@@ -140,6 +140,17 @@ def come_back(
     )
 
 
+def approved_unseen(plan_hash: str | None, answering: Sequence[str], *, yes: bool) -> tuple[str, ...]:
+    """The reason not to give up sources that are `answering` now by a hash alone: it is the same while they are silent,
+    so whoever approved it may not have known."""
+    if not (plan_hash and yes and answering):
+        return ()
+    return (
+        f"{', '.join(answering)} answers, and hash {plan_hash} does not tell whether it did when somebody approved the "
+        "plan: read it, and run it without --yes",
+    )
+
+
 def answers_in_part(source: str) -> str:
     """A warning for who is to give up a source that has not told all that was asked for, and that is not silent."""
     return (

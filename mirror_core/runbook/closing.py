@@ -55,7 +55,7 @@ def words_of(link: Link, state: State, run_id: str) -> tuple[str, ...]:
             copying=is_fresh(state.leases.get(name), now_ms()),
             failed=[s for s in state.partitions.get(name, {}).values() if s.state is PartitionState.FAILED],
             conducted=conducted(state, run),
-            returned=_returned(state, run),
+            returned=awaits_word(state, run),
         )
     )
 
@@ -74,13 +74,13 @@ def how_it_stands(link: Link, run_id: str | None) -> tuple[str, ...]:
     return words or unknown(link.mirror)
 
 
-def _returned(state: State, run: Run) -> bool:
+def awaits_word(state: State, run: Run) -> bool:
     """Whether the run waits for a person's word. One whose source has nothing that was not copied does not."""
     name = run.plan.mirror
     debt = state.debts.get(name)
-    if debt is None or not waits_for_word(state, run):
+    if not waits_for_word(state, run):
         return False
-    return debt.paid_ms is None or any(not_copied(debt, state.partitions.get(name, {})))
+    return debt is None or debt.paid_ms is None or any(not_copied(debt, state.partitions.get(name, {})))
 
 
 def _way_home(link: Link, state: State, run: Run) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ class Failover(Conductor[Mode]):
             held = journal.kept("settle", Unreplicated)
             return None if held is None else ("settle", replace(held, left_behind=True))
         returned = journal.kept("promote", Returned)
-        return None if returned is None else ("promote", replace(returned, left_behind=True))
+        return None if returned is None else ("promote", replace(returned, left_behind=True, said_ms=now_ms()))
 
     def disturbs(self, run: Run) -> bool:
         """Whether applications may have noticed it already: they are fenced, or promoted."""

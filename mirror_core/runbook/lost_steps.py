@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from mirror_core.decide.left_behind import ways_on_unfenced, word_needed
@@ -33,9 +34,10 @@ from mirror_core.runbook.last_look import Look, look_again
 from mirror_core.runbook.promotion import Promotion, counted, owner
 from mirror_core.runbook.raised_again import paid, paid_again, refuse_if_lifted, refuse_what_it_took
 from mirror_core.runbook.settling import SETTLE_S, come_to_rest
+from mirror_core.state.journal import checkpoint
 from mirror_core.state.lease import next_lease
-from mirror_core.state.records import Record
-from mirror_core.state.turning import Returned
+from mirror_core.state.records import Forget, Record
+from mirror_core.state.turning import Returned, turned
 from mirror_core.state.writer import StateWriter, data_id
 from mirror_core.sync.fence import denials_of, intended
 from mirror_core.sync.group_commits import stop_commits
@@ -46,6 +48,8 @@ SHOWN: Final = 20
 """Brokers that a refusal names."""
 FLUENT_S: Final = 60.0
 """From the fence to the promotion, of a run that nothing holds up."""
+WORD_S: Final = 300.0
+"""From a person's word for a source that cannot be fenced to the promotion."""
 
 
 class LostSteps(Promotion):
@@ -101,12 +105,21 @@ class LostSteps(Promotion):
         ruled = self.link.source.ruling.authorizer is Authorizer.KAFKA
         self.writer.put(debt, *(intended(self.link.mirror, cluster, denials_of(names)) if ruled else ()))
         done = paid(self, debt, names, self.scope.promoted)
-        if self._debt.paid_ms is not None and self._waited_to_settle():
+        if self._debt.paid_ms is not None and (self.journal.run.source_silent or self._waited_to_settle()):
             self.journal.keep("promote", Returned())
         return done
 
     def fenced_now(self) -> Evidence:
-        return paid_again(self, self.scope.names, self.scope.promoted)
+        """Where nothing was given yet, a fence that is up only now asks for the same word as one that was up before."""
+        may_stop = not turned(self.writer.state, self.journal.run)
+        owed = self._debt.paid_ms is None
+        if may_stop and owed and self.journal.run.source_silent and self.journal.kept("promote", Returned) is None:
+            self.journal.keep("promote", Returned())
+        done = paid_again(self, self.scope.names, self.scope.promoted)
+        if may_stop:
+            self._forget_unasked()
+            refuse_what_it_took(self, Look())
+        return done
 
     def record_lmo(self) -> Evidence:
         """As every failover does; and what of it was ever compared with the source, while there was one."""
@@ -192,17 +205,33 @@ class LostSteps(Promotion):
         silent = self.journal.run.source_silent
         if word_needed(answers=look.answers, stands=stands, silent=silent, held_up=held_up):
             returned = self.journal.kept("promote", Returned)
-            if returned is None or (not stands and returned.ends != NO_OFFSETS):  # what was told holds no more
+            told = returned is not None and (stands or (returned.ends == NO_OFFSETS and not self._lapsed(returned)))
+            if returned is None or not told:  # what was told holds no more
                 returned = Returned()
                 self.journal.keep("promote", returned)
             found = {} if stands else paid_again(self, names, self.scope.promoted)
             if self._debt.paid_ms is None and held_up and not returned.left_behind:
+                self.journal.keep("promote", replace(returned, told=True))
                 why = str(found.get("source", self._debt.trouble))
                 raise Refused(f"run {run}: promotion", [ways_on_unfenced(self.link.mirror.name, name, why)])
+            if not held_up:
+                self._forget_unasked()
             if not stands:  # that took its time, which is not this run's being held up
                 look = look_again(self.link, (), self.scope.promoted)
         refuse_what_it_took(self, look)
         return look
+
+    @staticmethod
+    def _lapsed(returned: Returned) -> bool:
+        """A word for a source that takes writes is for now: nobody has left behind what it takes in days to come."""
+        return returned.left_behind and (now_ms() - returned.said_ms) / 1000 > WORD_S
+
+    def _forget_unasked(self) -> None:
+        """A source that cannot be fenced has stopped nobody, and nobody was asked: no word is taken for it."""
+        returned = self.journal.kept("promote", Returned)
+        if returned is None or returned.left_behind or returned.told or self._debt.paid_ms is not None:
+            return
+        self.writer.put(Forget(checkpoint(self.journal.run_id, "promote", returned)))
 
     def _stood_long(self) -> bool:
         """Whether the run was held up on its way here, so that a source which is back had time to take writes."""

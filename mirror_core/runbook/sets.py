@@ -36,12 +36,12 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Approval, Mode, Run, RunKind, StepState
 from mirror_core.runbook.at_work import at_work
 from mirror_core.runbook.bundles import copy_page_or_say
+from mirror_core.runbook.closing import awaits_word
 from mirror_core.runbook.failover import Failover
 from mirror_core.runbook.set_runs import Joint, SetFailed, Standing
 from mirror_core.runbook.side_by_side import at_once, patiently
 from mirror_core.state.link import Link
 from mirror_core.state.topic import read_state
-from mirror_core.state.turning import waits_for_word
 
 _BEFORE: Final = names(RunKind.FAILOVER)[: names(RunKind.FAILOVER).index(point_of_no_return(RunKind.FAILOVER))]
 
@@ -332,7 +332,7 @@ class Together:
             state = read[conductor.link.destination.name]
             for run in state.runs.values():
                 if (run.plan.mirror, run.plan.kind, run.plan.mode) == (name, RunKind.FAILOVER, self.mode):
-                    yield name, Standing(run, state.steps_of(run), waits_for_word(state, run))
+                    yield name, Standing(run, state.steps_of(run), awaits_word(state, run))
 
     def _write_page(self, attempt: str) -> None:
         page = self.page(attempt)

@@ -37,6 +37,10 @@ class Returned:
     """Its log ends behind the fence, as people were told of them. Empty: not yet, or that it could not be fenced."""
     left_behind: bool = False
     """Somebody has said that what is not copied up to these ends stays there only."""
+    told: bool = False
+    """People were told that it could not be fenced."""
+    said_ms: int = 0
+    """When somebody has said so."""
 
 
 class _Given(msgspec.Struct):

@@ -240,7 +240,8 @@ class AbortRun(RunOperator):
         return outcome
 
     def _given_up(self, context: Context, state: State, run: Run | None) -> str:
-        from mirror_core.state.turning import turned, waits_for_word
+        from mirror_core.runbook.closing import awaits_word
+        from mirror_core.state.turning import turned
 
         if run is None or run.ended_ms is not None:
             return "nothing to abort: the run has ended"
@@ -248,7 +249,7 @@ class AbortRun(RunOperator):
             return "kept: past the point of no return; clear the failed task, and the run goes on"
         if any(context["ti"].xcom_pull(task_ids=task, key=LOST) for task in self.step_tasks):
             return "kept: another process took the run over; if none goes on, clear the failed task or resume it"
-        engine, waits = self.engine(context), waits_for_word(state, run)
+        engine, waits = self.engine(context), awaits_word(state, run)
         fenced = run.plan.mode is Mode.PLANNED and (run.id, STAND_STILL) in state.steps
         if (fenced or waits) and not engine.source_answers():
             # Given up, it would not know any more what it has fenced and drained, or what a person is asked about.

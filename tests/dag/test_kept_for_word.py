@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Mode, RunKind, RunState
+from mirror_core.model.standing import Debt, Owed
 from mirror_core.state.journal import checkpoint
 from mirror_core.state.records import State
 from mirror_core.state.turning import Returned
@@ -21,6 +23,7 @@ pytestmark = [pytest.mark.dag, pytest.mark.filterwarnings("ignore")]  # warnings
 WAITING = replace(RUN, plan=replace(RUN.plan, mode=Mode.UNPLANNED), state=RunState.RUNNING)
 
 
+@pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize(
     ("returned", "answers", "said"),
     [
@@ -31,7 +34,7 @@ WAITING = replace(RUN, plan=replace(RUN.plan, mode=Mode.UNPLANNED), state=RunSta
     ],
 )
 def test_an_unplanned_run_that_waits_for_a_word_is_kept_while_its_source_is_silent(
-    monkeypatch: pytest.MonkeyPatch, returned: Returned | None, answers: bool, said: str
+    monkeypatch: pytest.MonkeyPatch, returned: Returned | None, answers: bool, said: str, copied: bool
 ) -> None:
     from airflow.providers.standard.operators.empty import EmptyOperator
     from mirrorbook_airflow import runbook
@@ -40,6 +43,10 @@ def test_an_unplanned_run_that_waits_for_a_word_is_kept_while_its_source_is_sile
     state.put(WAITING)
     if returned is not None:
         state.put(checkpoint(WAITING.id, "promote", returned))
+    if copied:  # it is fenced, and has nothing that was not copied: whatever failed, no word is waited for
+        owed = Debt(mirror=MirrorName("m"), cluster=ClusterName("east"), owed=Owed.FENCE, run=WAITING.id, since_ms=1)
+        state.put(replace(owed, paid_ms=2))
+        said = "aborted: lifted$"
     aborted = list[str]()
 
     def abort(run_id: str, *, only_mine: bool) -> Any:
