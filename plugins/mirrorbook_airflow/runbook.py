@@ -252,10 +252,9 @@ class AbortRun(RunOperator):
         engine, waits = self.engine(context), awaits_word(state, run)
         fenced = run.plan.mode is Mode.PLANNED and (run.id, STAND_STILL) in state.steps
         if (fenced or waits) and not engine.source_answers():
-            # Given up, it would not know any more what it has fenced and drained, or what a person is asked about.
             if waits:
                 return kept(run.plan.mirror, engine.link.source.name)
-            return (
+            return (  # given up, it would not know any more what it has fenced and drained
                 "kept: the source does not answer. If it is lost, trigger mirror_failover_unplanned: it goes on "
                 "from here. If it comes back, clear the failed task, or abort the run by the command line"
             )
