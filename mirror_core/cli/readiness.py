@@ -23,6 +23,7 @@ from mirror_core.decide.steps import Writes
 from mirror_core.decide.without_source import WithoutSource, facts_of
 from mirror_core.kafka.config import Config, Principal, find_config, load_config
 from mirror_core.mirrors.readiness_metrics import Exposition
+from mirror_core.model.clock import now_ms
 from mirror_core.model.defects import type_and_line
 from mirror_core.model.documents import Document, prints
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
@@ -129,16 +130,19 @@ def _serve(config: Config, where: tuple[str, int]) -> None:
             # What a silent cluster said last is kept: its mirrors are not ready, and not forgotten.
             told = {name: state for name, state in states(config) if not isinstance(state, MirrorError)}
             known |= told
-            mirrors = [(*one, name in told) for name, state in known.items() for one in _mirrors(config, name, state)]
+            read_ms = now_ms()  # the looks below take minutes, where many mirrors have a silent side
+            mirrors = [
+                (*one, read_ms, name in told) for name, state in known.items() for one in _mirrors(config, name, state)
+            ]
             shown.tell(found for found in pool.map(partial(_looked, services), mirrors) if found is not None)
             stop.wait(LOOK_S)
 
 
-def _looked(services: Services, one: tuple[Link, State, bool]) -> Readiness | None:
+def _looked(services: Services, one: tuple[Link, State, int, bool]) -> Readiness | None:
     """None after a defect of ours, or what only another version understands: it hides this mirror, and no other."""
-    link, state, current = one
+    link, state, read_ms, current = one
     try:
-        return look(link, state, services, whole=False, current=current)
+        return look(link, state, services, whole=False, read_ms=read_ms, current=current)
     except MirrorError as error:
         tell(f"mirror {link.mirror.name}: not looked at: {error}", err=True)
     except Exception as error:  # noqa: BLE001 - said by its type alone

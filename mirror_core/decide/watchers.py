@@ -27,6 +27,10 @@ LOOKS: Final = 3
 COMES_S: Final = 180.0
 """So long after a failover a watcher may take to come."""
 
+_LAST_MS: Final = 253_402_300_800_000
+"""No later moment can be shown: the year 10000."""
+_LONGEST_S: Final = 7200.0
+"""No watcher says that it looks less often."""
 _WATCHER: Final = msgspec.json.Decoder(Watcher)  # once, by the thread that imports this: see `state/records.py`
 _OPEN: Final[Mapping[Standing, str]] = MappingProxyType(
     {
@@ -68,7 +72,9 @@ class Watched:
 
     def alarms(self) -> Iterator[str]:
         """What somebody has to be called for; nothing: all is well, or may still become so."""
-        if self.watching in (Watching.NOBODY, Watching.UNKNOWN):
+        if self.fence is Standing.NOTHING and self.watching is Watching.UNKNOWN:
+            yield self.words
+        elif self.watching in (Watching.NOBODY, Watching.UNKNOWN):
             then = _OPEN[self.fence] if self.watching is Watching.NOBODY else f"without one {_OPEN[self.fence]}"
             yield f"{self.words}: {then}. Start `mirrorbook mirror watch {self.mirror}`, or unpause DAG mirror_watch"
 
@@ -81,6 +87,8 @@ def judged(mirror: MirrorName, debt: Debt | None, watcher: Watcher | None, now_m
     doubt = f"it is not known whether anybody watches cluster {debt.cluster}"
     left_s = age_s(now_ms, debt.since_ms)
     silent_s = None if watcher is None else age_s(now_ms, watcher.at_ms)
+    if watcher is not None and silent_s is None and watcher.at_ms - now_ms <= watcher.every_s * 1000:
+        silent_s = 0.0  # clocks that differ by less than a look: one that dies is missed that much later
     if watcher is not None and silent_s is not None and silent_s <= LOOKS * watcher.every_s:
         return replace(found, watching=Watching.SOMEBODY, words=f"{_named(watcher)}, seen {ago(silent_s)}")
     if watcher is not None and silent_s is None:
@@ -89,12 +97,16 @@ def judged(mirror: MirrorName, debt: Debt | None, watcher: Watcher | None, now_m
         return replace(found, watching=Watching.AWAITED, words=f"none yet, {left_s:.0f} s after run {debt.run}")
     if watcher is None:
         return replace(
-            found, words=f"{doubt}, as no watcher has left a sign of life; those of an older Mirrorbook leave none"
+            found,
+            words=f"{doubt}, as no watcher has left a sign of life that this Mirrorbook reads; those of an older "
+            "Mirrorbook leave none",
         )
     since = when(max(watcher.at_ms, debt.since_ms))
     last = f"the last one was {_named(watcher)}, seen {when(watcher.at_ms)}"
     return replace(
-        found, watching=Watching.NOBODY, words=f"nobody watches cluster {debt.cluster} since {since} ({last})"
+        found,
+        watching=Watching.NOBODY,
+        words=f"nobody watches cluster {debt.cluster} since {since} by this machine's clock ({last})",
     )
 
 
@@ -104,9 +116,10 @@ def newest(mirror: MirrorName, checkpoints: Mapping[tuple[str, str, str], Checkp
     if kept is None or kept.version != Watcher.VERSION:
         return None
     try:
-        return _WATCHER.decode(kept.value)
+        found = _WATCHER.decode(kept.value)
     except msgspec.MsgspecError:
         return None
+    return found if 0 <= found.at_ms < _LAST_MS and 0 < found.every_s <= _LONGEST_S else None
 
 
 def _named(watcher: Watcher) -> str:

@@ -18,7 +18,7 @@ from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.state.link import Link
 from mirror_core.state.remembered import REMEMBERED
 from mirror_core.state.topic import read_state
-from mirror_core.state.watchers import Signs
+from mirror_core.state.watchers import Signs, busy_s
 
 AT_ONCE: Final = 8
 """Mirrors that one process looks at side by side: a silent cluster costs seconds of each."""
@@ -42,11 +42,11 @@ def note_watched(links: Collection[Link], found: Mapping[MirrorName, Found], by:
     `by`: who; `every_s`: the next look comes at least so soon.
     """
     for cluster in {link.destination.name: link.destination for link in links}.values():
-        with Signs(cluster, by, every_s) as signs:
-            for link in links:
+        here_too = [link for link in links if link.destination.name == cluster.name]
+        with Signs(cluster, by, every_s + max(map(busy_s, here_too))) as signs:
+            for link in here_too:
                 seen = found[link.mirror.name]
-                here = link.destination.name == cluster.name
-                if here and isinstance(seen, Judgement) and seen.standing is not Standing.NOTHING:
+                if isinstance(seen, Judgement) and seen.standing is not Standing.NOTHING:
                     signs.give(link.mirror.name)
 
 

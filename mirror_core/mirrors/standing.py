@@ -53,7 +53,7 @@ from mirror_core.state.pulse import conducted
 from mirror_core.state.records import Forget, State
 from mirror_core.state.topic import read_state
 from mirror_core.state.turning import turned
-from mirror_core.state.watchers import Signs
+from mirror_core.state.watchers import Signs, busy_s
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync.closing_commands import Closable, closable
 from mirror_core.sync.fence import lift_fence, seen_still
@@ -147,7 +147,7 @@ def watch(
 
     `once`: until the cluster has answered. `by`: what others are told that it is.
     """
-    with Signs(link.destination, by, every_s=WAIT_S) as signs:
+    with Signs(link.destination, by, every_s=WAIT_S + busy_s(link)) as signs:
         while not stop.is_set():
             try:
                 found = look_after(link)

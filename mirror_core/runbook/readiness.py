@@ -22,9 +22,11 @@ from mirror_core.state.watchers import watched
 from mirror_core.sync.cycle import survey
 
 
-def look(link: Link, state: State, services: Services, *, whole: bool, current: bool = True) -> Readiness:
-    """`state`: the destination's, read a moment ago; not `current`: before it fell silent. `whole`: with drift and
-    rights, which take many requests."""
+def look(
+    link: Link, state: State, services: Services, *, whole: bool, read_ms: int | None = None, current: bool = True
+) -> Readiness:
+    """`state`: the destination's, read a moment ago, or at `read_ms`; not `current`: before it fell silent. `whole`:
+    with drift and rights, which take many requests."""
     begun, name = now_ms(), link.mirror.name
     run = state.active_run(name)
     try:
@@ -43,7 +45,7 @@ def look(link: Link, state: State, services: Services, *, whole: bool, current: 
         mirror=link.mirror,
         run=standing_of(run, state.steps_of(run)) if run else None,
         conducted=conducts(conducted(state, run)) if run and current else None,
-        watched=watched(state, name, begun) if current else None,
+        watched=watched(state, name, begun if read_ms is None else read_ms) if current else None,
         points=tuple(points),
         figures=figures,
         unplanned=unplanned,

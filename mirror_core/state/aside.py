@@ -42,4 +42,5 @@ class Aside:
         """Whether brokers took all of it, or answered, in this time. What is left is dropped."""
         taken = self._producer.flush(within_s) == 0
         self._producer.purge()
+        self._producer.poll(0)  # whoever is told of a loss is held on to until then, and may hold on to this client
         return taken

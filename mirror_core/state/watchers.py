@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from mirror_core.decide.watchers import STEP, Watched, judged, newest
+from mirror_core.decide.watchers import LOOKS, STEP, Watched, Watching, judged, newest
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.checkpoint import Watcher
 from mirror_core.model.clock import now_ms
@@ -13,6 +13,7 @@ from mirror_core.model.logs import logger
 from mirror_core.model.names import DRILL, MirrorName
 from mirror_core.state.aside import Aside
 from mirror_core.state.journal import checkpoint
+from mirror_core.state.link import Link
 from mirror_core.state.pulse import named
 from mirror_core.state.records import State
 from mirror_core.supervisor.identity import this_process
@@ -34,6 +35,8 @@ class Signs:
         self._by = by
         self._every_s = every_s
         self._aside: Aside | None = None
+        self._worn = False
+        """The client lost a sign: it may hold a certificate that has expired, which is loaded when it is made."""
         self._given: dict[MirrorName, float] = {}
 
     def __enter__(self) -> Signs:
@@ -57,13 +60,16 @@ class Signs:
         me = this_process()
         sign = Watcher(by=self._by, host=me.machine.host, pid=me.pid, at_ms=now_ms(), every_s=self._every_s)
         try:
-            if self._aside is None:
-                self._aside = Aside(self._cluster)
+            if self._aside is None or self._worn:
+                if self._aside is not None:
+                    self._aside.empty(0.0)
+                self._aside, self._worn = Aside(self._cluster), False
             self._aside.put(checkpoint(mirror, STEP, sign), self._lost)
         except Exception as error:  # noqa: BLE001 - said, and the next one is tried
             self._lost(named(error))
 
     def _lost(self, why: str) -> None:
+        self._worn = True
         _log.warning(
             "watches on, but its sign of life was not written to the state topic, so others may say that nobody "
             "watches: %s",
@@ -72,7 +78,19 @@ class Signs:
         )
 
 
+def busy_s(link: Link) -> float:
+    """How much less often a watcher may look whose look waits for a cluster's own commands. `LOOKS` looks may be
+    missing, so that this is a part of what they take."""
+    ruling = link.source.ruling
+    shut, opened = ruling.fence, ruling.unfence
+    opening_s = opened.timeout_s * (opened.retries + 1) if opened else 0.0
+    return max(shut.timeout_s if shut else 0.0, opening_s) / LOOKS
+
+
 def watched(state: State, mirror: MirrorName, at_ms: int | None = None) -> Watched:
     """Whether anybody watches a mirror's old source, as far as one look and the clocks tell. `at_ms`: now."""
-    now = now_ms() if at_ms is None else at_ms
+    now, debt = now_ms() if at_ms is None else at_ms, f"debt/{mirror}"
+    if debt in state.unreadable and not mirror.startswith(DRILL):
+        words = f"it is not known whether an old source has to be watched: key {debt}: {state.unreadable[debt]}"
+        return Watched(watching=Watching.UNKNOWN, mirror=mirror, words=words)
     return judged(mirror, state.debts.get(mirror), newest(mirror, state.checkpoints), now)

@@ -16,14 +16,17 @@ from mirrorbook_airflow.page import looking
 from mirror_core.cli import readiness as cli
 from mirror_core.decide.conducting import STEP, place
 from mirror_core.decide.readiness import Readiness
+from mirror_core.decide.watchers import STEP as WATCH
+from mirror_core.decide.watchers import Watching
 from mirror_core.decide.without_source import WithoutSource
 from mirror_core.kafka.config import Config
 from mirror_core.mirrors.readiness_metrics import Exposition
-from mirror_core.model.checkpoint import Beat
+from mirror_core.model.checkpoint import Beat, Watcher
 from mirror_core.model.clock import now_ms
 from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.standing import Debt, Owed
 from mirror_core.runbook import readiness
 from mirror_core.state.journal import checkpoint
 from mirror_core.state.records import State
@@ -76,7 +79,7 @@ class Served:
         self._count += 1
         return self._count
 
-    def look(self, link: Any, state: State, services: object, *, whole: bool, current: bool) -> Readiness:
+    def look(self, link: Any, state: State, services: object, *, whole: bool, read_ms: int, current: bool) -> Readiness:
         if link.mirror.name == "broken":
             raise ValueError("a step of another version")
         self.current.append(current)
@@ -135,3 +138,22 @@ def test_the_page_describes_a_mirror_by_the_word_of_its_destination(monkeypatch:
     link, state = page._told_of(LINK.mirror.name)
     assert state is real
     assert link.mirror.desired is Desired.STARTED
+
+
+def test_signs_are_as_old_as_they_were_when_the_state_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many mirrors of a dead site a round of looks takes minutes: none was read meanwhile."""
+    debt = Debt(mirror=LINK.mirror.name, cluster=EAST, owed=Owed.FENCE, run="r", since_ms=now_ms() - 3_600_000)
+    read_ms = now_ms() - 170_000
+    sign = Watcher(by="DAG mirror_watch", host="desk", pid=7, at_ms=read_ms - 20_000, every_s=60.0)
+    known = state_of(STARTED, debt, checkpoint(LINK.mirror.name, WATCH, sign))
+
+    class Silent:
+        def __init__(self, *given: object, **more: object) -> None: ...
+
+        def foresee(self) -> None:
+            raise Unreachable("east does not answer")
+
+    monkeypatch.setattr(readiness, "Failover", Silent)
+    found = readiness.look(LINK, known, None, whole=False, read_ms=read_ms)  # type: ignore[arg-type]
+    assert found.watched is not None
+    assert found.watched.watching is Watching.SOMEBODY

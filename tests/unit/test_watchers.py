@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import socket
+import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,8 +24,10 @@ from mirror_core.decide.watchers import COMES_S, STEP, Watching, judged, newest
 from mirror_core.mirrors import debtors, standing, verbs
 from mirror_core.model.checkpoint import Watcher
 from mirror_core.model.errors import Indeterminate, MirrorError, Unreachable
+from mirror_core.model.hooks import Command, Hook
 from mirror_core.model.mirror import Desired
 from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.ruling import Authorizer, Ruling
 from mirror_core.model.standing import Debt
 from mirror_core.state import watchers
 from mirror_core.state.journal import checkpoint
@@ -60,8 +66,10 @@ def of(debt: Debt | None, seconds: float | None, left_s: float = 3600.0) -> Watc
         (181, 3600, Watching.NOBODY),
         (181, COMES_S, Watching.AWAITED),  # it watched behind an earlier failover
         (-1, 3600, Watching.SOMEBODY),  # clocks that NTP keeps differ by so much
-        (-2, 3600, Watching.UNKNOWN),
-        (-2, COMES_S, Watching.UNKNOWN),
+        (-2, 3600, Watching.SOMEBODY),  # its clock is ahead: it wrote that at most so long ago, and a moment
+        (-60, 3600, Watching.SOMEBODY),
+        (-61, 3600, Watching.UNKNOWN),
+        (-61, COMES_S, Watching.UNKNOWN),
     ],
 )
 @pytest.mark.parametrize("debt", [OWED, STANDS, WATCHED, LIFTING])
@@ -94,22 +102,22 @@ def test_where_no_fence_is_pending_nobody_has_to(seconds: float | None) -> None:
 def test_people_are_told_since_when_and_what_to_do(debt: Debt, then: str) -> None:
     [alarm] = judged(NAME, debt, replace(SIGN, at_ms=NOW - 600_000), NOW).alarms()
     assert alarm == (
-        "nobody watches cluster east since 1970-01-12 13:36:40 UTC (the last one was mirrorbook mirror watch on desk "
-        f"(process 7), seen 1970-01-12 13:36:40 UTC): {then}. Start `mirrorbook mirror watch m`, or unpause DAG "
-        "mirror_watch"
+        "nobody watches cluster east since 1970-01-12 13:36:40 UTC by this machine's clock (the last one was "
+        f"mirrorbook mirror watch on desk (process 7), seen 1970-01-12 13:36:40 UTC): {then}. Start `mirrorbook mirror "
+        "watch m`, or unpause DAG mirror_watch"
     )
 
 
 def test_a_watcher_of_before_the_failover_is_missed_since_the_failover() -> None:
     [alarm] = judged(NAME, LEFT, replace(SIGN, at_ms=0), NOW).alarms()
-    assert "since 1970-01-12 12:46:40 UTC (the last one was" in alarm
+    assert "since 1970-01-12 12:46:40 UTC by this machine's clock (the last one was" in alarm
 
 
 def test_what_is_not_known_is_told_with_its_reason() -> None:
     [never] = judged(NAME, LEFT, None, NOW).alarms()
     assert never.startswith(
-        "it is not known whether anybody watches cluster east, as no watcher has left a sign of life; those of an "
-        "older Mirrorbook leave none: without one nobody would fence it"
+        "it is not known whether anybody watches cluster east, as no watcher has left a sign of life that this "
+        "Mirrorbook reads; those of an older Mirrorbook leave none: without one nobody would fence it"
     )
     [ahead] = judged(NAME, LEFT, replace(SIGN, at_ms=NOW + 90_000), NOW).alarms()
     assert "as clocks differ: mirrorbook mirror watch on desk (process 7) was last seen in the future" in ahead
@@ -159,13 +167,27 @@ def test_no_version_is_held_up_by_a_sign_of_life_that_it_cannot_read() -> None:
     newer = replace(checkpoint(NAME, STEP, SIGN), version=SIGN.VERSION + 1)
     broken = replace(checkpoint(NAME, STEP, SIGN), value="{")
     key = key_of(newer)
-    for record in (newer, broken):
+    odd = [checkpoint(NAME, STEP, replace(SIGN, at_ms=at_ms)) for at_ms in (-(10**17), 10**17)]
+    endless = checkpoint(NAME, STEP, replace(SIGN, every_s=1e9))
+    for record in (newer, broken, *odd, endless):
         state = fold([*State().rows(LEFT), *State().rows(record)])
         assert watched(state, NAME).watching is Watching.UNKNOWN
         state.require(NAME)
     state.apply(key, b"damaged")
     state.require(NAME)  # not about a mirror that somebody wants to act on
     assert mirror_of(key) is None
+
+
+def test_a_debt_that_cannot_be_read_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mirrorbook_airflow import mirrors
+
+    state = State()
+    state.put(LEFT)
+    state.apply(key_of(LEFT), b"of another version")
+    assert watched(state, NAME).watching is Watching.UNKNOWN
+    monkeypatch.setattr(mirrors, "_recorded", lambda: iter([(state, LINK.mirror)]))
+    [alarm] = mirrors.unwatched(())
+    assert alarm.startswith("mirror m: it is not known whether an old source has to be watched: key debt/m: ")
 
 
 def test_a_mirror_that_is_deleted_takes_its_signs_along(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +267,49 @@ def test_a_watcher_whose_signs_are_not_taken_watches_on_and_says_so(
     assert len(Watch(monkeypatch, PENDING, NOTHING).told) == 2
     assert caplog.text.count(said) == 3
     assert "hush" not in caplog.text
+
+
+def test_a_watcher_whose_last_sign_is_not_answered_leaves_no_client_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchers, "_PATIENCE_S", 0.1)
+    silent = socket.create_server(("127.0.0.1", 0))
+    where = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}
+    cluster = replace(LINK.destination, control=where)
+    with silent, Signs(cluster, "x", 60.0) as signs:
+        signs.give(NAME)
+        left = weakref.ref(signs._aside)
+        assert left() is not None
+    del signs
+    gc.collect()
+    assert left() is None, "its threads and sockets stay with it"
+
+
+def test_a_client_whose_sign_was_lost_is_made_anew(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loads its certificate once: looks, which load it each time, go on when that was renewed."""
+    made = list[MemoryAside]()
+
+    def new(cluster: object) -> MemoryAside:
+        made.append(MemoryAside(log))
+        made[-1].refuses = "_MSG_TIMED_OUT" if len(made) == 1 else ""
+        return made[-1]
+
+    monkeypatch.setattr(watchers, "Aside", new)
+    Watch(monkeypatch, *[PENDING] * 6, NOTHING, seconds=30.0)
+    assert len(made) == 2
+    assert log.keys, "signs of the second client"
+
+
+def test_a_watcher_at_work_with_a_slow_fence_command_is_not_missed(
+    log: MemoryLog, aside: MemoryAside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to 10 minutes, in which no look ends: `timeout_s` of `fence_command`."""
+    hook = Hook(name="fence_command", call=Command(argv=("close",)), timeout_s=600.0)
+    ruling = Ruling(authorizer=Authorizer.FOREIGN, fence=hook, unfence=hook)
+    monkeypatch.setattr(sys.modules[__name__], "LINK", replace(LINK, source=replace(LINK.source, ruling=ruling)))
+    Watch(monkeypatch, SILENT, NOTHING)
+    sign = newest(NAME, log.state.checkpoints)
+    assert sign is not None
+    later_ms = sign.at_ms + 500_000
+    assert judged(NAME, replace(LEFT, since_ms=0), sign, later_ms).watching is Watching.SOMEBODY
 
 
 def test_of_many_mirrors_those_that_were_looked_at_are_told_each_on_its_own_cluster(
