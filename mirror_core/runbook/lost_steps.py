@@ -105,15 +105,15 @@ class LostSteps(Promotion):
         ruled = self.link.source.ruling.authorizer is Authorizer.KAFKA
         self.writer.put(debt, *(intended(self.link.mirror, cluster, denials_of(names)) if ruled else ()))
         done = paid(self, debt, names, self.scope.promoted)
-        if self._debt.paid_ms is not None and (self.journal.run.source_silent or self._waited_to_settle()):
+        if self._debt.paid_ms is not None and self._needs_word(held_up=self._waited_to_settle()):
             self.journal.keep("promote", Returned())
         return done
 
     def fenced_now(self) -> Evidence:
         """Where nothing was given yet, a fence that is up only now asks for the same word as one that was up before."""
         may_stop = not turned(self.writer.state, self.journal.run)
-        owed = self._debt.paid_ms is None
-        if may_stop and owed and self.journal.run.source_silent and self.journal.kept("promote", Returned) is None:
+        news = self._debt.paid_ms is None and self.journal.kept("promote", Returned) is None
+        if may_stop and news and self._needs_word(held_up=False):
             self.journal.keep("promote", Returned())
         done = paid_again(self, self.scope.names, self.scope.promoted)
         if may_stop:
@@ -232,6 +232,10 @@ class LostSteps(Promotion):
         if returned is None or returned.left_behind or returned.told or self._debt.paid_ms is not None:
             return
         self.writer.put(Forget(checkpoint(self.journal.run_id, "promote", returned)))
+
+    def _needs_word(self, *, held_up: bool) -> bool:
+        """Of a source that answers, and whose fence is new."""
+        return word_needed(answers=True, stands=False, silent=self.journal.run.source_silent, held_up=held_up)
 
     def _stood_long(self) -> bool:
         """Whether the run was held up on its way here, so that a source which is back had time to take writes."""

@@ -73,8 +73,8 @@ def _renumbered(link: int, rec: Rec, number) -> Rec:  # type: ignore[no-untyped-
         known = number(link, one.id), home
         if known != (one.id, one.homecoming):
             one = one._replace(id=known[0], homecoming=home)
-        if past and (one.fresh, one.silent, one.word) != (False, False, None):
-            return one._replace(fresh=False, silent=False, word=None)
+        if past and (one.fresh, one.silent, one.word, one.given) != (False, False, None, False):
+            return one._replace(fresh=False, silent=False, word=None, given=False)
         return one
 
     if not (rec.runs or rec.debt or rec.homecoming):

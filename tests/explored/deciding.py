@@ -7,14 +7,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from mirror_core.decide import access, failback, failover, promotion, standing, strategies, verbs
-from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
+from mirror_core.decide import access, failover, promotion, standing, verbs
 from mirror_core.decide.filters import Filter
 from mirror_core.decide.view import DestinationView, SourceView, Topic, Unseen, View
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.mirror import Desired, PartitionState
-from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import Mode, RunKind
+from mirror_core.model.run import Mode
 from mirror_core.rights import acls, needed
 from mirror_core.state.records import State
 from mirror_core.sync import ledger
@@ -25,19 +23,16 @@ from tests.explored.world import (
     NOW,
     OWN,
     PLANS,
-    Debt,
     Rec,
     Run,
     World,
     cached,
     debt_of,
     destination,
-    fence_of,
     mirror_of,
     name_of,
     offset,
     partition_of,
-    run_id,
     run_of,
     source,
     state_on,
@@ -111,7 +106,11 @@ def _failover_view(
 def _key(world: World, link: int, mode: Mode, anew: bool) -> tuple[Any, ...]:
     """What a failover's plan is made from, and no more: plans are remembered by it."""
     rec, run = world.recs[link], active(world.recs[link])
-    runs = (run._replace(done=0, begun=False, fresh=True, by="", plan=0, silent=False, word=None),) if run else ()
+    runs = (
+        (run._replace(done=0, begun=False, fresh=True, by="", plan=0, silent=False, word=None, given=False),)
+        if run
+        else ()
+    )
     seen = rec._replace(owner=0, homecoming=0, debt=None, runs=runs)
     topic = ACLS.mask(a for a in ACLS.values(world.acls[source(link)]) if a.name == topic_of(link))
     return link, seen, mode, world.up, world.extra[link // 2], topic, anew
@@ -129,10 +128,10 @@ def plan_failover(world: World, link: int, mode: Mode, *, anew: bool = False) ->
 
 @cached
 def _planned(*key: Any) -> tuple[int, bool]:
-    return _numbered(failover.decide(_failover_view(*key)))
+    return numbered(failover.decide(_failover_view(*key)))
 
 
-def _numbered(decision: failover.Decision) -> tuple[int, bool]:
+def numbered(decision: failover.Decision) -> tuple[int, bool]:
     if decision.plan not in PLANS:
         PLANS.append(decision.plan)
     return PLANS.index(decision.plan), not decision.reasons
@@ -158,88 +157,6 @@ def broken(world: World, link: int) -> bool:
 def _broken(*key: Any) -> bool:
     view = _failover_view(*key)
     return isinstance(view.source, Unseen) or bool(failover.broken_since(view, source_seen=True))
-
-
-# -- failback ---------------------------------------------------------------------------------------------------------
-
-
-def failback_view(world: World, link: int) -> FailbackView:
-    return _failback_view(*_failback_key(world, link))
-
-
-def _failback_key(world: World, link: int) -> tuple[Any, ...]:
-    """What a failback's plan is made from, and no more."""
-    rec = world.recs[link]
-    fenced = fence_of(link) in ACLS.values(world.acls[source(link)])
-    holding = tuple(one and (one.id, one.kind) for one in (active(rec), active(world.recs[link + 1])))
-    return (
-        link,
-        rec.desired,
-        rec.state,
-        rec.lmo,
-        rec.failed,
-        rec.debt,
-        world.up,
-        world.extra[link // 2],
-        fenced,
-        holding,
-    )
-
-
-@cached
-def _failback_view(
-    link: int,
-    desired: Desired | None,
-    state: PartitionState,
-    lmo: int | None,
-    failed: bool,
-    debt: Debt | None,
-    up: tuple[bool, bool],
-    extra: tuple[int, int],
-    fenced: bool,
-    holding: tuple[tuple[int, RunKind] | None, ...],
-) -> FailbackView:
-    part, topic = partition_of(link), topic_of(link)
-    src, dst = source(link), destination(link)
-    status = status_of(link, state, lmo, failed)
-    return FailbackView(
-        mirror=mirror_of(link, desired or Desired.STOPPED),
-        statuses={part: status},
-        old=OldSource(
-            cluster_id=f"id-{src}",
-            topics={topic: Topic(id=status.source_topic_id, partitions=1)},
-            log_ends={part: offset(extra[src])},
-            fenced=fenced,
-        )
-        if up[src]
-        else Unseen("silent"),
-        new=NewPrimary(
-            cluster_id=f"id-{dst}",
-            topics={topic: Topic(id=status.destination_topic_id, partitions=1)},
-            log_ends={part: offset(extra[dst])},
-        )
-        if up[dst]
-        else Unseen("silent"),
-        active_runs=tuple(run_id(at, one[1], one[0]) for at, one in zip((link, link + 1), holding, strict=True) if one),
-        reverse=None if up[src] else Unseen("silent"),
-        debt=debt_of(link, debt) if debt else None,
-    )
-
-
-def plan_failback(world: World, link: int) -> tuple[int, bool]:
-    """The plan's number, and whether it may be run."""
-    return _planned_back(*_failback_key(world, link))
-
-
-@cached
-def _planned_back(*key: Any) -> tuple[int, bool]:
-    return _numbered(failback.decide(_failback_view(*key)))
-
-
-def tails_of(world: World, link: int) -> dict[Partition, tuple[Offset, Offset]]:
-    view = failback_view(world, link)
-    assert isinstance(view.old, OldSource)
-    return strategies.tails(view.statuses, view.old.topics, view.old.log_ends)
 
 
 # -- rights -----------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, RunKind
 from tests.explored import watching
 from tests.explored.deciding import active, remembered, writers
-from tests.explored.failing_over import has_more
 from tests.explored.limits import Move
 from tests.explored.process import ACTS, end
+from tests.explored.promoting import has_more
 from tests.explored.world import (
     ACLS,
     APP,
@@ -178,9 +178,8 @@ def _unasked(before: World, move: Move) -> Iterator[str]:
         was = next((r for r in before.recs[move.by].runs if (r.id, r.kind) == (run.id, run.kind)), None)
         if was is None and run.silent:
             yield f"{run.kind} {run.id} gives up {CLUSTERS[source(move.by)]}, which answers, by an approval of before"
-        if was is None or (was.done, was.begun, run.begun) != (run.done, False, True) or not run.silent:
-            continue
-        if names(run.kind, run.mode)[run.done] == "promote" and not run.word and has_more(before, move.by):
+        gives = was is not None and run.given and not was.given
+        if gives and run.silent and not run.word and has_more(before, move.by):
             yield f"{run.kind} {run.id} leaves behind what {CLUSTERS[source(move.by)]} has, and nobody was asked"
 
 

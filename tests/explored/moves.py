@@ -9,7 +9,7 @@ from mirror_core.decide.verbs import Verb, leads_home
 from mirror_core.model.mirror import Desired, PartitionState
 from mirror_core.model.run import Mode, RunKind
 from mirror_core.state.table import Event, after
-from tests.explored import airflow, coming_home, failing_back, failing_over, giving_up, watching
+from tests.explored import airflow, coming_home, failing_back, failing_over, giving_up, promoting, watching
 from tests.explored import limits as limits_
 from tests.explored.deciding import active, held_home, refused, strayed, synced, writers
 from tests.explored.limits import Limits, Move
@@ -29,7 +29,7 @@ from tests.explored.world import (
     state_on,
 )
 
-PARTS: Final = (failing_over, giving_up, failing_back, coming_home, watching)
+PARTS: Final = (failing_over, promoting, giving_up, failing_back, coming_home, watching)
 """Each knows acts of processes."""
 
 

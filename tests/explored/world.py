@@ -102,6 +102,8 @@ class Run(NamedTuple):
     """Of an unplanned one: its source was, when it was approved."""
     word: bool | None = None
     """Whether a person has said that what was not copied stays there. None: nobody was asked."""
+    given: bool = False
+    """Its promotion has given rights."""
 
 
 class Rec(NamedTuple):

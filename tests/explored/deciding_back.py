@@ -1,0 +1,108 @@
+"""What the product decides of a failback in this world: its own decision, asked with views of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mirror_core.decide import failback, strategies
+from mirror_core.decide.failback import FailbackView, NewPrimary, OldSource
+from mirror_core.decide.view import Topic, Unseen
+from mirror_core.model.mirror import Desired, PartitionState
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import RunKind
+from tests.explored.deciding import active, numbered
+from tests.explored.world import (
+    ACLS,
+    Debt,
+    World,
+    cached,
+    debt_of,
+    destination,
+    fence_of,
+    mirror_of,
+    offset,
+    partition_of,
+    run_id,
+    source,
+    status_of,
+    topic_of,
+)
+
+
+def failback_view(world: World, link: int) -> FailbackView:
+    return _failback_view(*_failback_key(world, link))
+
+
+def _failback_key(world: World, link: int) -> tuple[Any, ...]:
+    """What a failback's plan is made from, and no more."""
+    rec = world.recs[link]
+    fenced = fence_of(link) in ACLS.values(world.acls[source(link)])
+    holding = tuple(one and (one.id, one.kind) for one in (active(rec), active(world.recs[link + 1])))
+    return (
+        link,
+        rec.desired,
+        rec.state,
+        rec.lmo,
+        rec.failed,
+        rec.debt,
+        world.up,
+        world.extra[link // 2],
+        fenced,
+        holding,
+    )
+
+
+@cached
+def _failback_view(
+    link: int,
+    desired: Desired | None,
+    state: PartitionState,
+    lmo: int | None,
+    failed: bool,
+    debt: Debt | None,
+    up: tuple[bool, bool],
+    extra: tuple[int, int],
+    fenced: bool,
+    holding: tuple[tuple[int, RunKind] | None, ...],
+) -> FailbackView:
+    part, topic = partition_of(link), topic_of(link)
+    src, dst = source(link), destination(link)
+    status = status_of(link, state, lmo, failed)
+    return FailbackView(
+        mirror=mirror_of(link, desired or Desired.STOPPED),
+        statuses={part: status},
+        old=OldSource(
+            cluster_id=f"id-{src}",
+            topics={topic: Topic(id=status.source_topic_id, partitions=1)},
+            log_ends={part: offset(extra[src])},
+            fenced=fenced,
+        )
+        if up[src]
+        else Unseen("silent"),
+        new=NewPrimary(
+            cluster_id=f"id-{dst}",
+            topics={topic: Topic(id=status.destination_topic_id, partitions=1)},
+            log_ends={part: offset(extra[dst])},
+        )
+        if up[dst]
+        else Unseen("silent"),
+        active_runs=tuple(run_id(at, one[1], one[0]) for at, one in zip((link, link + 1), holding, strict=True) if one),
+        reverse=None if up[src] else Unseen("silent"),
+        debt=debt_of(link, debt) if debt else None,
+    )
+
+
+def plan_failback(world: World, link: int) -> tuple[int, bool]:
+    """The plan's number, and whether it may be run."""
+    return _planned_back(*_failback_key(world, link))
+
+
+@cached
+def _planned_back(*key: Any) -> tuple[int, bool]:
+    return numbered(failback.decide(_failback_view(*key)))
+
+
+def tails_of(world: World, link: int) -> dict[Partition, tuple[Offset, Offset]]:
+    view = failback_view(world, link)
+    assert isinstance(view.old, OldSource)
+    return strategies.tails(view.statuses, view.old.topics, view.old.log_ends)
