@@ -19,13 +19,13 @@ from collections.abc import Callable
 from typing import Final
 
 from mirror_core.copy.deletions import Deletions
+from mirror_core.copy.gap_case import GapCase
 from mirror_core.copy.outbox import Gap, Hidden, Outbox, Ready, Sent, Waiting
 from mirror_core.copy.ownership import GapOwnership
 from mirror_core.copy.place import Place
 from mirror_core.copy.source import SourceProbe
 from mirror_core.copy.states import ENDED, WORKING, Event, State, after
 from mirror_core.copy.tally import Tally
-from mirror_core.decide.gaps import at_once, filled, marker_epoch
 from mirror_core.decide.position import Resume
 from mirror_core.model.copying import Aligned, Assigned, Failure
 from mirror_core.model.logs import logger
@@ -65,6 +65,8 @@ class PartitionReplicator:
         self.state = State.LOST
         self.working = False
         """Something may be sent: it is READY or ENDING."""
+        self.in_round = False
+        """Its gap is being filled beside us, and what has come of it is not known yet (`gap_case.py`)."""
         self.lost_why = ""
         """For people: what made it lose its place, or keeps it from finding it."""
         self.misled: ClusterName | None = None
@@ -152,7 +154,7 @@ class PartitionReplicator:
     @property
     def answered(self) -> bool:
         """Whether it has heard the answers to all that it has sent."""
-        return not self.place.in_flight and self.state is not State.LOST
+        return not self.place.in_flight and not self.in_round and self.state is not State.LOST
 
     @property
     def led_anew(self) -> bool:
@@ -162,7 +164,8 @@ class PartitionReplicator:
 
     def due(self) -> bool:
         """Whether its place is to be looked for now."""
-        return self.state is State.LOST and not self.place.in_flight and self._clock() >= self.look_at
+        at_rest = not self.place.in_flight and not self.in_round
+        return self.state is State.LOST and at_rest and self._clock() >= self.look_at
 
     # -- its state -----------------------------------------------------------------------------------------------
 
@@ -317,34 +320,31 @@ class PartitionReplicator:
 
     # -- gaps ----------------------------------------------------------------------------------------------------
 
-    def may_fill(self, asked: float, round_trip_s: float) -> bool:
-        """Whether the gap is ours to fill, by what the log was at `asked` or later."""
-        if self.gaps.owned:
-            return True
-        return self.gaps.quiet(self.place.acknowledged, asked, self._clock(), round_trip_s) and self.gap_known
-
-    def next_markers(self, most: int) -> tuple[int, int] | None:
-        """Number and coordinator epoch of the markers to be sent to the gap now; None: it is worn out."""
-        gap, owned = self.gap, self.gaps.owned
+    def begin_round(self) -> GapCase:
+        """A round of filling begins, about the gap that is to be filled now."""
+        gap = self.gap
         assert gap is not None
-        count = filled(gap.end, self.place.acknowledged_sequence)
-        epoch = marker_epoch(count, self.gaps.newest, owned=owned)
-        if epoch is None:
-            return None
-        # A newcomer sends one, and looks: it shuts out whoever was here before.
-        number = min(most, at_once(gap.end - self.place.acknowledged)) if owned else 1
-        return number, epoch
+        self.in_round = True
+        return GapCase(self.partition, self.place, self.gaps, gap.end, end_known=self.gap_known, clock=self._clock)
 
-    def ends_there(self, asked: float) -> None:
-        """The log was seen to end where what is acknowledged does, at this monotonic time or later."""
-        self.place.ends_there(asked)
-        self.gaps.confirmed(asked)
+    def round_ended(self, case: GapCase) -> None:
+        """Take in what has come of it. Meanwhile its place may have been lost by what the source said."""
+        self.in_round = False
+        self.gaps.take_in(case.gaps, sent=case.sent)
+        self.place.ends_there(case.known_at)
+        if case.filled:
+            self.losses = 0
+            self.place.filled(case.filled, case.filled_at)
+            self.tally.filled(case.filled)
+            self.outbox.filled_to(self.place.acknowledged)
+            self.settle()
+        if case.refusal is not None and not self.ended:
+            self.fail(*case.refusal)
+        elif case.lost_why and self.working:
+            self.lose(case.lost_why)
 
-    def fill(self, offsets: int, coordinator_epoch: int) -> None:
-        """So many markers of ours are in the log, and nothing else is behind them."""
-        self.gaps.landed(coordinator_epoch)
-        self.losses = 0
-        self.place.filled(offsets, self._clock())
-        self.tally.filled(offsets)
-        self.outbox.filled_to(self.place.acknowledged)
-        self.settle()
+    def round_left(self, case: GapCase) -> None:
+        """Its end is not waited for: what it has sent may be in the log, now or later."""
+        self.in_round = False
+        if case.sent:
+            self.gaps.sending(case.gaps.newest)

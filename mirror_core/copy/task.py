@@ -113,7 +113,7 @@ class CopyTask:
             assignment.producer_id,
             PRODUCER_EPOCH,
             assignment.epoch,
-            lambda broker: self._to.connect(destination, broker),
+            self._to.later,
             self.sender.lost,
         )
         self._align_due = 0.0
@@ -146,11 +146,14 @@ class CopyTask:
         """Wait for what is in flight, and leave what is certain to who comes next: he does not wait for a broker that
         hangs."""
         for limit_s in (_SOON_S, _DRAIN_S - _SOON_S):
+            end = time.monotonic() + limit_s
             try:
                 self.sender.drain(limit_s)
             except RemoteFault as error:
                 self._trouble = str(error)
+            self._filler.drain(end - time.monotonic())
             self._successor.leave(self.replicators)
+        self._filler.give_up(0.0)
 
     def finished(self) -> bool:
         """Nothing more may be sent, or nothing is left to send."""
@@ -197,7 +200,7 @@ class CopyTask:
         """Fill gaps, and send what waited behind them; seed what begins late. True when something came further."""
         waiting = [replicator for replicator in self.replicators if replicator.outbox.items]
         self._successor.ask(self.replicator_of)
-        moved = bool(waiting) and self._filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
+        moved = self._filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
         for _ in range(_IN_A_ROW):
             ready = [self._next(replicator) for replicator in waiting if replicator.sendable]
             if not ready:
@@ -220,6 +223,8 @@ class CopyTask:
         """Sockets with something to read, waiting briefly when there is none and nothing has `moved`."""
         waiting = [link.connection.sock for link in self.receiver.pending]
         waiting += [link.connection.sock for link in self.sender.links.values() if link.outstanding]
+        if self._filler.at_work:
+            waiting.append(self._filler.beside.woken)
         if any(link.outstanding and link.buffered for link in self.sender.links.values()):
             return readable(waiting, 0.0)
         now = time.time()
@@ -229,7 +234,10 @@ class CopyTask:
         if not waiting:
             time.sleep(min(limit, 0.05))
             return set()
-        return readable(waiting, limit)
+        heard = readable(waiting, limit)
+        if self._filler.beside.woken in heard:
+            self._filler.beside.heard()
+        return heard
 
     # -- links ---------------------------------------------------------------------------------------------------
 
@@ -263,11 +271,13 @@ class CopyTask:
             replicator.disconnected(why)
 
     def _hang_up(self) -> None:
-        for links in (self.receiver, self.sender, self._filler, self._aligner):
+        self._filler.hang_up()
+        for links in (self.receiver, self.sender, self._aligner):
             links.close()
 
     def close(self) -> None:
         self._hang_up()
+        self._filler.close()
         self._from.close()
         self._to.close()
         self._line.close()

@@ -254,7 +254,9 @@ def test_a_new_mirror_begins_where_the_sources_log_begins_and_misses_nothing() -
     found = reported(new)
     assert found.deletions == ()
     assert found.aligned[0].source_start is None, "it has not come so far yet"
-    new.fill(80, 8 << 3)
+    case = new.begin_round()
+    case.fill(80, 8 << 3)
+    new.round_ended(case)
     assert reported(new).aligned[0].source_start == 80
     one = replicator(aligned(status(start=None), reported(new).aligned[0]), told=True)
     assert judged(one, 100, 130) is State.LOST
